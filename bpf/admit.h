@@ -1,4 +1,4 @@
-/* What other nodes send to pods and addresses of this node without the tunnel (--routing-mode=hybrid). */
+/* What other nodes send to pods and addresses of this node without the tunnel. */
 #pragma once
 
 #include <linux/bpf.h>
@@ -9,10 +9,23 @@
 #include "ipcache.h"
 #include "mark.h"
 #include "nat.h"
+#include "nodes.h"
 #include "reasons.h"
 
-/* 1 when nodes may send to pods without the tunnel, whatever this node does. */
+#define ACCEPTS_ROUTED 2 /* from nodes with NODE_ROUTED */
+
+/* 1 when all nodes may send to pods without the tunnel, whatever this node does, ACCEPTS_ROUTED when some may. */
 volatile const __u32 direct_accepted = 0;
+
+/* admit_from reports whether a node may send to pods without the tunnel. */
+static __always_inline int admit_from(__u32 id)
+{
+	struct node *node;
+
+	if (direct_accepted != ACCEPTS_ROUTED)
+		return 1;
+	return (node = bpf_map_lookup_elem(&nodes, &id)) && (node->flags & NODE_ROUTED);
+}
 
 /* admit marks a packet that netdev_ingress has read and leaves to the stack, from an address of another node or of one of its pods to one of this node or of a pod here. The
  * route to its source may lead into waggle_host, as those to pods of this node do, and the nftables rules drop packets of other devices with such a
@@ -23,6 +36,7 @@ __attribute__((noinline)) int admit(struct __sk_buff *skb)
 	struct ipcache_entry *entry, *range;
 	struct addr_key from, to;
 	struct lpm_key key;
+	__u32 id;
 
 	if (!direct_accepted || !flow || !flow->family) /* of a device that does not lead out, and for another host, nothing was read */
 		return 0;
@@ -31,13 +45,17 @@ __attribute__((noinline)) int admit(struct __sk_buff *skb)
 	if (!bpf_map_lookup_elem(&bpf_endpoints, &to) || bpf_map_lookup_elem(&bpf_endpoints, &from))
 		return 0;
 	entry = bpf_map_lookup_elem(&ipcache, &from);
-	if (!entry || !entry->node) { /* the node of its range, as ipcache_node has it */
+	id = entry ? entry->node : NODE_THIS;
+	if (id == NODE_THIS) { /* the node of its range, as ipcache_node has it */
 		lpm_key_make(&key, &from);
 		range = bpf_map_lookup_elem(&ipcache_prefixes, &key);
 		if (!range || !range->node)
 			return 0;
 		entry = entry ?: range;
+		id = range->node;
 	}
+	if (!admit_from(id))
+		return 0;
 	skb->mark = mark_of(entry->identity);
 	return 0;
 }

@@ -6,12 +6,18 @@ import (
 )
 
 // What comes from another node or its pods, for this node or a pod here, gets the mark by which the nftables rules let it pass past the tunnel. What comes
-// from elsewhere, has an address of a pod here, or is for elsewhere, gets none; and nothing does where nodes send through the tunnel alone.
+// from elsewhere, has an address of a pod here, or is for elsewhere, gets none; and nothing does where nodes send through the tunnel alone, or where some may
+// send without it and this one may not.
 func TestPrivilegedNetdev_MarksWhatComesPastTheTunnel(t *testing.T) {
 	t.Parallel()
-	for _, accepted := range []uint32{0, 1} {
-		n := newNodeWith(t, map[string]uint32{VariableVerdictEvents: 0, VariableTunnelPort: tunnelPort, VariableDirectAccepted: accepted}, nil)
+	for _, of := range []struct {
+		accepted uint32
+		flags    uint8
+		admitted bool
+	}{{0, NodeRouted, false}, {AcceptsAll, 0, true}, {AcceptsRouted, 0, false}, {AcceptsRouted, NodeRouted, true}} {
+		n := newNodeWith(t, map[string]uint32{VariableVerdictEvents: 0, VariableTunnelPort: tunnelPort, VariableDirectAccepted: of.accepted}, nil)
 		n.surround()
+		n.update(MapNodes, uint32(otherID), Node{Mode: NodeDirect, Flags: of.flags})
 		for _, f := range families {
 			n.update(MapIpcachePrefixes, NewLpmKey(distantRange[f]), IpcacheEntry{Node: otherID})
 			n.update(MapIpcache, NewAddrKey(distantPod[f]), IpcacheEntry{Identity: identityDistant, Node: otherID})
@@ -20,24 +26,25 @@ func TestPrivilegedNetdev_MarksWhatComesPastTheTunnel(t *testing.T) {
 				from, to netip.Addr
 				want     uint32
 			}{
-				"pod to pod":             {distantPod[f], podA.addr(f), markOf(identityDistant)},
-				"pod to node":            {distantPod[f], nodeOut[f], markOf(identityDistant)},
-				"node to pod":            {otherNode[f], podA.addr(f), markOf(6)},
-				"client to node":         {client[f], nodeOut[f], 0},
-				"client to pod":          {client[f], podA.addr(f), 0},
-				"pod here to pod here":   {podB.addr(f), podA.addr(f), 0},
-				"this node to a pod":     {nodeOut[f], podA.addr(f), 0},
-				"pod to somewhere else":  {distantPod[f], client[f], 0},
-				"pod to the node itself": {distantPod[f], otherNode[f], 0},
+				"pod of the range to pod": {distantRange[f].Addr().Next(), podA.addr(f), markOf(0)},
+				"pod to pod":              {distantPod[f], podA.addr(f), markOf(identityDistant)},
+				"pod to node":             {distantPod[f], nodeOut[f], markOf(identityDistant)},
+				"node to pod":             {otherNode[f], podA.addr(f), markOf(6)},
+				"client to node":          {client[f], nodeOut[f], 0},
+				"client to pod":           {client[f], podA.addr(f), 0},
+				"pod here to pod here":    {podB.addr(f), podA.addr(f), 0},
+				"this node to a pod":      {nodeOut[f], podA.addr(f), 0},
+				"pod to somewhere else":   {distantPod[f], client[f], 0},
+				"pod to the node itself":  {distantPod[f], otherNode[f], 0},
 			} {
-				if accepted == 0 {
+				if !of.admitted {
 					c.want = 0
 				}
 				in := coming(on(c.from, 40000), on(c.to, 4000)).bytes(t)
 				got := n.run(NetdevIngress, ifUplink, in)
 				n.wantPacket(got, actUnspec, in)
 				if got.mark != c.want {
-					t.Errorf("IPv%d, %s, accepted %d: mark %#x, want %#x", f, name, accepted, got.mark, c.want)
+					t.Errorf("IPv%d, %s, accepted %d with flags %d: mark %#x, want %#x", f, name, of.accepted, of.flags, got.mark, c.want)
 				}
 			}
 		}

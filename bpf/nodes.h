@@ -16,12 +16,14 @@ enum node_mode {
 	NODE_DIRECT = 1, /* as they are, by the routes of this node */
 };
 
+#define NODE_ROUTED 1 /* flag of a node: it may send to pods without the tunnel, as one does that receives none */
+
 /* One node. All zero for an id that no node has, and for a node that is not reached. Fields that are not described are 0: they are reserved. */
 struct node {
 	__u8 mode; /* enum node_mode */
 	__u8 encap;
 	__u8 family; /* of underlay: 4 or 6; 0 when the node is not reached */
-	__u8 flags;
+	__u8 flags; /* NODE_ROUTED */
 	__u32 ifindex; /* device of this node that completes the checksums of packets to the node before they enter the tunnel; 0: a device of the underlay does */
 	__u16 mtu; /* largest packet of a pod that the path carries, in bytes; 0 when it carries all that the tunnel, or the route, does */
 	__u16 revision;

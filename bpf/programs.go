@@ -129,8 +129,14 @@ const (
 // VariableTunnelPort is the UDP port of the tunnel between nodes. It begins as 0: pods of different nodes meet by routes.
 const VariableTunnelPort = "tunnel_port"
 
-// VariableDirectAccepted is 1 when other nodes may send to pods without the tunnel as well. It begins as 0.
+// VariableDirectAccepted is one of the values below: which other nodes may send to pods without the tunnel as well. It begins as 0: none may.
 const VariableDirectAccepted = "direct_accepted"
+
+// Values of [VariableDirectAccepted].
+const (
+	AcceptsAll    = 1
+	AcceptsRouted = 2 // those whose slot has [NodeRouted]
+)
 
 // VariableDirectBesideTunnel is 1 when there is a tunnel, and programs forward what pods exchange with those of nodes that are reached past it. It begins
 // as 0: the stack does.

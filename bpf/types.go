@@ -105,6 +105,8 @@ const (
 	// NodeTunnel and NodeDirect are the modes of a [Node]; nodes.h says what they mean.
 	NodeTunnel uint8 = 0
 	NodeDirect uint8 = 1
+	// NodeRouted is a flag of a [Node], which may send to pods without the tunnel.
+	NodeRouted uint8 = 1
 )
 
 // MetricsSlot is the index in metrics of one reason in one direction. Reason 0 counts what was forwarded.

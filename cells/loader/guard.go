@@ -20,7 +20,7 @@ func guardRule(a settings.Agent) nftguard.Rule {
 		groups = append(groups, podlink.OverlayGroup)
 	}
 	return nftguard.Rule{Groups: groups, Mark: podlink.MarkMagic, Mask: podlink.MarkMask, NodeDevice: podlink.NetDevice, PodDevice: podlink.HostDevice,
-		AnyMarked: a.Hybrid}
+		AnyMarked: a.Tunnel()}
 }
 
 // guard is the rule as far as the kernel takes it.

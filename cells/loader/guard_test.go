@@ -5,7 +5,11 @@ import (
 	"slices"
 	"testing"
 
+	"github.com/stretchr/testify/require"
+
+	"github.com/waggle-net/waggle/bpf"
 	"github.com/waggle-net/waggle/pkg/nftguard"
+	"github.com/waggle-net/waggle/pkg/settings"
 )
 
 // A kernel without nft fib gets the rest of the rule, and what was refused is known; one without nftables gets none.
@@ -40,5 +44,21 @@ func TestGuard_KernelWithoutFib(t *testing.T) {
 		if reduced := g.rule().NodeDevice == ""; reduced != tc.unchecked {
 			t.Errorf("%s: read back reduced: %v", name, reduced)
 		}
+	}
+}
+
+// Where nodes may send past the tunnel, programs mark what they send, and the rule accepts it.
+func TestGuardRule_AcceptsWhatProgramsMark(t *testing.T) {
+	t.Parallel()
+	for mode, c := range map[string]struct {
+		agent    settings.Agent
+		accepted uint32
+	}{
+		settings.RoutingNative: {settings.Agent{}, 0},
+		settings.RoutingTunnel: {settings.Agent{TunnelPort: 8472}, bpf.AcceptsRouted},
+		settings.RoutingHybrid: {settings.Agent{TunnelPort: 8472, Hybrid: true}, bpf.AcceptsAll},
+	} {
+		require.EqualValues(t, c.accepted, directAccepted(c.agent), mode)
+		require.Equal(t, c.accepted != 0, guardRule(c.agent).AnyMarked, mode)
 	}
 }

@@ -205,13 +205,24 @@ func (o *objects) constants(maps map[string]*ebpf.Map) map[string]uint32 {
 		bpf.VariableVerdictEvents:       one(o.config.Verdicts),
 		bpf.VariableServiceLoopbackIPv4: bpf.IPv4Word(parsed(o.config.LoopbackIPv4)),
 		bpf.VariableTunnelPort:          uint32(o.agent.TunnelPort),
-		bpf.VariableDirectAccepted:      one(o.agent.Hybrid),
+		bpf.VariableDirectAccepted:      directAccepted(o.agent),
 		bpf.VariableDirectBesideTunnel:  one(o.agent.Hybrid && o.probe().Stack == nil),
 		bpf.VariableNatPortFirst:        uint32(o.agent.NodePortMax) + 1,
 
 		bpf.VariableSockHostOnly:       one(o.sockets.HostOnly),
 		bpf.VariableSockBindProtection: one(o.sockets.BindProtection),
 	}
+}
+
+// directAccepted is which nodes may send without the tunnel. Without a tunnel the question does not arise: the routes to all pods lead out of the node.
+func directAccepted(a settings.Agent) uint32 {
+	switch {
+	case a.Hybrid:
+		return bpf.AcceptsAll
+	case a.Tunnel():
+		return bpf.AcceptsRouted
+	}
+	return 0
 }
 
 // configureNat sets how many translated flows there may be.

@@ -115,7 +115,7 @@ func hasClsact(node *nodekit.Node, ifindex int) error {
 }
 
 // guardRule is that of an agent with the defaults.
-var guardRule = nftguard.Rule{Groups: []uint32{podlink.Group, podlink.DeletedGroup, podlink.OverlayGroup}, Mark: podlink.MarkMagic, Mask: podlink.MarkMask,
+var guardRule = nftguard.Rule{Groups: []uint32{podlink.Group, podlink.DeletedGroup, podlink.OverlayGroup}, Mark: podlink.MarkMagic, Mask: podlink.MarkMask, AnyMarked: true,
 	NodeDevice: podlink.NetDevice, PodDevice: podlink.HostDevice}
 
 func guardCount(t *testing.T, node *nodekit.Node) uint64 {
