@@ -14,6 +14,7 @@ import (
 	"github.com/waggle-net/waggle/pkg/tables/nodehealth"
 	"github.com/waggle-net/waggle/pkg/tables/nodepaths"
 	"github.com/waggle-net/waggle/pkg/tables/nodes"
+	"github.com/waggle-net/waggle/pkg/tables/nodeslots"
 	"github.com/waggle-net/waggle/pkg/tables/pathtests"
 )
 
@@ -72,12 +73,24 @@ func (a *app) nodes(ctx context.Context, c *client.Client) error {
 	})
 }
 
-// modesOf are how packets get to the pods of each other node, by node; none without --routing-mode=hybrid.
+// modesOf are how packets get to the pods of each other node, by node; none where that is the same for all because of --routing-mode.
 func modesOf(ctx context.Context, c *client.Client) (map[string]string, error) {
 	rows, err := client.Rows[*nodepaths.Path](ctx, c, "node-paths")
+	if err != nil {
+		return nil, err
+	}
+	slots, err := client.Rows[*nodeslots.Slot](ctx, c, "node-slots")
 	modes := map[string]string{}
+	if len(rows) == 0 && !slices.ContainsFunc(slots, func(s *nodeslots.Slot) bool { return s.Routed }) {
+		return modes, err
+	}
 	for _, p := range rows {
 		modes[p.Node] = string(p.Mode)
+	}
+	for _, s := range slots {
+		if mode := s.Mode(); mode != "" {
+			modes[s.Node] = mode
+		}
 	}
 	return modes, err
 }

@@ -21,6 +21,7 @@ import (
 	"github.com/waggle-net/waggle/pkg/heartbeat"
 	"github.com/waggle-net/waggle/pkg/podlink"
 	agent "github.com/waggle-net/waggle/pkg/settings"
+	"github.com/waggle-net/waggle/pkg/tables/bpfmaps"
 	"github.com/waggle-net/waggle/pkg/tables/devices"
 	"github.com/waggle-net/waggle/pkg/tables/nodeids"
 	"github.com/waggle-net/waggle/pkg/tables/nodepaths"
@@ -44,6 +45,7 @@ type params struct {
 	Tests    statedb.Table[*pathtests.Test]
 	Paths    statedb.Table[*nodepaths.Path]
 	Devices  statedb.Table[*devices.Device]
+	Maps     statedb.Table[*bpfmaps.Map]
 	Probe    bpf.EncapProbe
 	Kernel   kernel
 }
@@ -56,14 +58,16 @@ type controller struct {
 	ids         *changes.Feed[*nodeids.NodeID]
 	paths       *changes.Feed[*nodepaths.Path]
 	known       known
-	before      left                // nothing once the tables are complete
-	completed   map[uint16]uint32   // what the previous run has left of checksums, by ids of nodes to which they have not been tested since; nil until it is read
+	before      left              // nothing once the tables are complete
+	completed   map[uint16]uint32 // what the previous run has left of checksums, by ids of nodes to which they have not been tested since; nil until it is read
+	routing     routing
 	touched     map[uint16]struct{} // ids whose slots may be other ones
 }
 
 // known is what is known of all nodes.
 type known struct {
 	self     *nodeslots.Slot // nil while this node has no address in the underlay
+	receives nodes.Receives  // what this node has published
 	carried  map[string]int  // sizes of packets that paths carry, in bytes, by node; none where they carry all
 	spoilt   map[string]bool // nodes to which checksums are spoilt
 	device   completer
@@ -79,7 +83,7 @@ type completer struct {
 func newController(p params) *controller {
 	txn := p.DB.WriteTxn(p.Table)
 	defer txn.Commit()
-	return &controller{params: p, initialized: p.Table.RegisterInitializer(txn, "node-maps"), touched: map[uint16]struct{}{}}
+	return &controller{params: p, initialized: p.Table.RegisterInitializer(txn, "node-maps"), touched: map[uint16]struct{}{}, routing: newRouting()}
 }
 
 func registerController(jobs job.Group, p params) {
@@ -152,6 +156,9 @@ func (c *controller) readLeft() error {
 	}
 	c.before = left{map[uint16][]netip.Addr{}, map[netip.Addr]uint16{}}
 	c.completed = map[uint16]uint32{}
+	if m, _, found := c.Maps.Get(c.DB.ReadTxn(), bpfmaps.ByName(bpf.MapNodeAddrs)); found && m.Reused {
+		c.routing.restore(states)
+	}
 	for id, s := range states {
 		if s.slot.Ifindex != 0 {
 			c.completed[id] = s.slot.Ifindex
@@ -209,6 +216,7 @@ func (c *controller) round(txn statedb.ReadTxn, changed *statedb.WatchSet) error
 	if c.Agent.Tunnel() && c.known.self == nil && !c.known.complete {
 		return nil // the maps may know better, from the previous run
 	}
+	defer c.routing.watch(changed)
 	var put []*nodeslots.Slot
 	var remove []*nodeslots.Slot
 	for id := range c.touched {
@@ -254,6 +262,7 @@ func (c *controller) follow(txn statedb.ReadTxn, changed *statedb.WatchSet) {
 			}
 		}
 	}
+	c.routing.ended(func(id uint16) { c.touched[id] = struct{}{} })
 	spoilt, spoiltChanged := pathtests.SpoiltPaths(txn, c.Tests)
 	changed.Add(spoiltChanged)
 	for _, names := range [][2]map[string]bool{{c.known.spoilt, spoilt}, {spoilt, c.known.spoilt}} {
@@ -265,11 +274,11 @@ func (c *controller) follow(txn statedb.ReadTxn, changed *statedb.WatchSet) {
 	}
 	c.forget(txn, changed)
 	before := c.known
-	c.known = known{c.self(txn), carried, spoilt, c.completer(txn, changed), complete}
+	c.known = known{c.self(txn), c.published(txn), carried, spoilt, c.completer(txn, changed), complete}
 	if complete {
 		c.before = left{}
 	}
-	if self := c.known.self; complete != before.complete || c.known.device != before.device || (self == nil) != (before.self == nil) || self != nil && !self.Equal(before.self) {
+	if self := c.known.self; complete != before.complete || c.known.receives != before.receives || c.known.device != before.device || (self == nil) != (before.self == nil) || self != nil && !self.Equal(before.self) {
 		c.touchAll(txn)
 	}
 }
@@ -361,6 +370,14 @@ func (c *controller) self(txn statedb.ReadTxn) *nodeslots.Slot {
 	return nil
 }
 
+// published returns what the other nodes know of what this one receives.
+func (c *controller) published(txn statedb.ReadTxn) nodes.Receives {
+	if self, _, found := c.Nodes.Get(txn, nodes.ByName(c.Agent.NodeName)); found {
+		return self.Receives
+	}
+	return nodes.Receives{}
+}
+
 // slot returns the row of an id, nil when there is none. Before the tables are complete, a node without an address has none: the address may be in an object that
 // is still to come. Objects come from a copy on disk until then, which is older than the maps: a node that has an address there keeps it. Without a tunnel it is that of a node to whose pods routes lead.
 func (c *controller) slot(txn statedb.ReadTxn, id uint16) *nodeslots.Slot {
@@ -372,6 +389,9 @@ func (c *controller) slot(txn statedb.ReadTxn, id uint16) *nodeslots.Slot {
 		return self
 	}
 	of, _, found := c.IDs.Get(txn, nodeids.ByID(id))
+	if found && !of.Released.IsZero() {
+		c.routing.forget(id)
+	}
 	if !found || !of.Released.IsZero() {
 		return nil
 	}
@@ -396,8 +416,10 @@ func (c *controller) slot(txn statedb.ReadTxn, id uint16) *nodeslots.Slot {
 	if !row.Underlay.IsValid() && !c.known.complete {
 		return nil
 	}
-	path, _, tested := c.Paths.Get(txn, nodepaths.ByNode(n.Name))
-	row.Direct = row.Underlay.IsValid() && tested && path.Mode == nodepaths.Direct
+	row.Direct, row.Routed = c.routing.decide(id, c.Agent, c.known.receives, n.Receives, c.known.complete)
+	if path, _, tested := c.Paths.Get(txn, nodepaths.ByNode(n.Name)); tested && row.Underlay.IsValid() && path.Mode == nodepaths.Direct {
+		row.Direct = row.Direct || n.Receives.Direct || !n.Receives.Known
+	}
 	return row
 }
 

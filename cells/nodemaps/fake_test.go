@@ -21,6 +21,7 @@ import (
 	account "github.com/waggle-net/waggle/cells/drift"
 	"github.com/waggle-net/waggle/pkg/celltest"
 	"github.com/waggle-net/waggle/pkg/settings"
+	"github.com/waggle-net/waggle/pkg/tables/bpfmaps"
 	"github.com/waggle-net/waggle/pkg/tables/devices"
 	"github.com/waggle-net/waggle/pkg/tables/nodeids"
 	"github.com/waggle-net/waggle/pkg/tables/nodepaths"
@@ -38,7 +39,7 @@ func TestScripts(t *testing.T) {
 			settings.Cell, account.Cell,
 			cell.Module("inputs", "Tables that other cells write", cell.Provide(
 				newInputs, statedb.RWTable[*nodes.Node].ToTable, statedb.RWTable[*nodeids.NodeID].ToTable, statedb.RWTable[*overlays.Overlay].ToTable,
-				statedb.RWTable[*pathtests.Test].ToTable, statedb.RWTable[*nodepaths.Path].ToTable, statedb.RWTable[*devices.Device].ToTable, newProbe)),
+				statedb.RWTable[*pathtests.Test].ToTable, bpfmaps.NewTable, statedb.RWTable[*bpfmaps.Map].ToTable, statedb.RWTable[*nodepaths.Path].ToTable, statedb.RWTable[*devices.Device].ToTable, newProbe)),
 			cell.Module("node-maps", "Under test",
 				cell.ProvidePrivate(newFake, func(f *fakeKernel) kernel { return f }),
 				implementation,
@@ -171,6 +172,9 @@ func (f *fakeKernel) show() string {
 		if s.slot.Ifindex > 0 {
 			fmt.Fprint(&out, " checksums by ", s.slot.Ifindex)
 		}
+		if s.slot.Flags&bpf.NodeRouted != 0 {
+			fmt.Fprint(&out, " routed")
+		}
 		if s.slot.Mtu > 0 {
 			fmt.Fprint(&out, " mtu ", s.slot.Mtu)
 		}
@@ -198,6 +202,14 @@ func (f *fakeKernel) commands() hive.ScriptCmdsOut {
 		"kernel/own": simple("Give an address to an id: address id", func(args ...string) (string, error) {
 			id, err := strconv.ParseUint(args[1], 10, 16)
 			return "", errors.Join(err, f.PutAddr(netip.MustParseAddr(args[0]), uint16(id)))
+		}),
+		"kernel/direct": simple("Let a slot say that routes lead to the node: id", func(args ...string) (string, error) {
+			id, err := strconv.ParseUint(args[0], 10, 16)
+			return "", errors.Join(err, f.PutSlot(uint16(id), bpf.Node{Mode: bpf.NodeDirect}))
+		}),
+		"kernel/routed": simple("Let a slot say that routes lead to the node beside a tunnel: id", func(args ...string) (string, error) {
+			id, err := strconv.ParseUint(args[0], 10, 16)
+			return "", errors.Join(err, f.PutSlot(uint16(id), bpf.Node{Mode: bpf.NodeDirect, Flags: bpf.NodeRouted}))
 		}),
 		"kernel/slot": simple("Give a slot an address, and a device that completes checksums: id address [ifindex]", func(args ...string) (string, error) {
 			id, err := strconv.ParseUint(args[0], 10, 16)

@@ -151,6 +151,9 @@ func slotOf(s *nodeslots.Slot) (slot bpf.Node) {
 	if s.Direct {
 		slot.Mode, slot.Mtu = bpf.NodeDirect, s.MTU
 	}
+	if s.Routed {
+		slot.Flags = bpf.NodeRouted
+	}
 	if !s.Underlay.IsValid() {
 		return slot
 	}

@@ -20,8 +20,8 @@ import (
 	"github.com/waggle-net/waggle/pkg/tables/devices"
 	"github.com/waggle-net/waggle/pkg/tables/localnode"
 	"github.com/waggle-net/waggle/pkg/tables/mtus"
-	"github.com/waggle-net/waggle/pkg/tables/nodepaths"
 	"github.com/waggle-net/waggle/pkg/tables/nodes"
+	"github.com/waggle-net/waggle/pkg/tables/nodeslots"
 	"github.com/waggle-net/waggle/pkg/tables/pathtests"
 )
 
@@ -44,7 +44,7 @@ type params struct {
 	LocalNode statedb.Table[*localnode.LocalNode]
 	MTUs      statedb.Table[mtus.MTU]
 	PathTests statedb.Table[*pathtests.Test]
-	Paths     statedb.Table[*nodepaths.Path]
+	Slots     statedb.Table[*nodeslots.Slot]
 	Desired   desiredroutes.Writer
 }
 
@@ -78,6 +78,9 @@ func run(ctx context.Context, health cell.Health, p params) error {
 		changed := statedb.NewWatchSet()
 		complete := changes.Watch(txn, changed, p.Nodes)
 		usable := r.upTo(txn, changed)
+		if p.Agent.Tunnel() { // until then it is not known which nodes need the routes past it that the previous run has left
+			complete = changes.Watch(txn, changed, p.Slots) && complete
+		}
 		var err error
 		if usable {
 			err = r.write(complete)
@@ -109,8 +112,8 @@ func (r *routing) report(health cell.Health, err error) {
 		faults = append(faults, err)
 	}
 	through := fmt.Sprintf("%d routes into the tunnel", count)
-	if r.Agent.Hybrid {
-		through = fmt.Sprintf("%d routes past the tunnel, %d into it", r.past, count-r.past)
+	if r.Agent.Hybrid || r.hops > 0 {
+		through = fmt.Sprintf("%d routes past the tunnel, %d into it", r.hops, count-r.hops)
 	}
 	if len(faults) > 0 && r.Agent.Tunnel() {
 		health.Degraded(fmt.Sprintf("%s, %d ranges without one: give nodes pod ranges that no network of this node has", through, len(faults)),

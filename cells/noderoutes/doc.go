@@ -1,7 +1,7 @@
 // Package noderoutes maintains routes to the pod ranges of other nodes: to nodes on the same link (--auto-direct-node-routes), or into the tunnel
-// (--routing-mode=tunnel), or both (--routing-mode=hybrid).
+// (--routing-mode=tunnel, hybrid), past which routes lead to nodes that are reached without it.
 //
-// Tables in: nodes, routes, devices; with a tunnel local-node, mtus, path-tests and node-paths. Table out: desired-routes, as owner "node-routes". Without both it
+// Tables in: nodes, routes, devices; with a tunnel local-node, mtus, path-tests and node-slots. Table out: desired-routes, as owner "node-routes". Without both it
 // requests no route, and routes of a previous run are deleted.
 //
 // Without a tunnel the next hop is the address of the node. A node behind a gateway gets no route, because the gateway would have to route the pod range

@@ -15,8 +15,8 @@ import (
 	"github.com/waggle-net/waggle/pkg/tables/desiredroutes"
 	"github.com/waggle-net/waggle/pkg/tables/devices"
 	"github.com/waggle-net/waggle/pkg/tables/mtus"
-	"github.com/waggle-net/waggle/pkg/tables/nodepaths"
 	"github.com/waggle-net/waggle/pkg/tables/nodes"
+	"github.com/waggle-net/waggle/pkg/tables/nodeslots"
 	"github.com/waggle-net/waggle/pkg/tables/pathtests"
 )
 
@@ -26,8 +26,9 @@ type routing struct {
 	params
 	rows    *clusternodes.Rows
 	network *onlink.Follower
-	paths   *changes.Feed[*nodepaths.Path] // nil without --routing-mode=hybrid
+	slots   *changes.Feed[*nodeslots.Slot] // nil without a tunnel
 	tunnel  tunnel                         // zero without one
+	past    map[string]struct{}            // nodes to which packets go past the tunnel
 	carried map[string]int                 // the size that paths carry which carry less than others, in bytes, by node
 	touched map[string]struct{}            // nodes that may contribute something else
 	whole   bool                           // all nodes may
@@ -42,7 +43,7 @@ type routing struct {
 	skipped map[string]struct{}                             // nodes behind gateways that are no faults
 
 	routes map[string]desiredroutes.Route // all that are wanted, by key
-	past   int                            // number of those to next hops
+	hops   int                            // number of those to next hops
 	put    map[string]struct{}            // keys of routes that the table may not have yet
 	remove map[string]desiredroutes.Route // routes that it may still have, by key
 	said   bool                           // but for those the table has all routes, and no others
@@ -58,15 +59,15 @@ type contribution struct {
 
 // follow begins without nodes and networks: the first [routing.upTo] adds all that exist.
 func follow(p params) (*routing, error) {
-	r := &routing{params: p, limit: maxRoutes, touched: map[string]struct{}{}, whole: true, routes: map[string]desiredroutes.Route{}, put: map[string]struct{}{},
+	r := &routing{params: p, limit: maxRoutes, touched: map[string]struct{}{}, whole: true, past: map[string]struct{}{}, routes: map[string]desiredroutes.Route{}, put: map[string]struct{}{},
 		remove: map[string]desiredroutes.Route{}}
-	txn := p.DB.WriteTxn(p.Nodes, p.Routes, p.Devices, p.Paths)
+	txn := p.DB.WriteTxn(p.Nodes, p.Routes, p.Devices, p.Slots)
 	defer txn.Commit()
 	var errs [3]error
 	r.rows, errs[0] = clusternodes.FollowRows(txn, p.Nodes)
 	r.network, errs[1] = onlink.Follow(txn, p.Routes, p.Devices)
-	if p.Agent.Hybrid {
-		r.paths, errs[2] = changes.Follow(txn, p.Paths)
+	if p.Agent.Tunnel() {
+		r.slots, errs[2] = changes.Follow(txn, p.Slots)
 	}
 	if err := errors.Join(errs[:]...); err != nil {
 		r.close()
@@ -78,7 +79,7 @@ func follow(p params) (*routing, error) {
 func (r *routing) close() {
 	r.rows.Close()
 	r.network.Close()
-	r.paths.Close()
+	r.slots.Close()
 }
 
 // upTo computes the routes that are other ones in a snapshot. It reports false before the networks of this node are known, and with a tunnel its addresses and sizes:
@@ -92,9 +93,9 @@ func (r *routing) upTo(txn statedb.ReadTxn, changed *statedb.WatchSet) (usable b
 		}
 	})
 	r.whole = r.network.UpTo(txn, changed) || r.whole
-	if r.paths != nil {
-		for _, change := range r.paths.UpTo(txn, changed) {
-			r.touched[change.Object.Node] = struct{}{}
+	if r.slots != nil {
+		for _, change := range r.slots.UpTo(txn, changed) {
+			r.readSlot(change.Object, change.Deleted)
 		}
 	}
 	usable = changes.Watch(txn, changed, r.Routes, r.Devices)
@@ -103,9 +104,22 @@ func (r *routing) upTo(txn statedb.ReadTxn, changed *statedb.WatchSet) (usable b
 		usable = r.readTunnel(txn, changed) && usable
 	}
 	if usable {
-		r.compute(txn)
+		r.compute()
 	}
 	return usable
+}
+
+// readSlot reads whether packets to a node go past the tunnel.
+func (r *routing) readSlot(slot *nodeslots.Slot, deleted bool) {
+	_, was := r.past[slot.Node]
+	if slot.Direct && !deleted {
+		r.past[slot.Node] = struct{}{}
+	} else {
+		delete(r.past, slot.Node)
+	}
+	if _, is := r.past[slot.Node]; is != was {
+		r.touched[slot.Node] = struct{}{}
+	}
 }
 
 // readTunnel reads what routes with a tunnel are computed from. It reports false while that is not known.
@@ -116,9 +130,6 @@ func (r *routing) readTunnel(txn statedb.ReadTxn, changed *statedb.WatchSet) (re
 	for self := range r.LocalNode.All(txn) {
 		now, ready = tunnel{routers: [2]netip.Addr{self.IPv4.Router, self.IPv6.Router}, mtu: mtu.RouteMTU}, self.Ready && found
 		break
-	}
-	if r.Agent.Hybrid {
-		now.metric = tunnelMetric
 	}
 	if now != r.tunnel {
 		r.tunnel, r.whole = now, true
@@ -141,7 +152,7 @@ func (r *routing) readSizes(txn statedb.ReadTxn, changed *statedb.WatchSet) {
 }
 
 // compute takes over what nodes that were touched contribute, or all.
-func (r *routing) compute(txn statedb.ReadTxn) {
+func (r *routing) compute() {
 	places := map[netip.Prefix]struct{}{} // to which another route may lead
 	again := r.whole || len(r.touched) > 0
 	if r.whole {
@@ -157,7 +168,7 @@ func (r *routing) compute(txn statedb.ReadTxn) {
 	for name := range r.touched {
 		r.leave(name, places)
 		if n := r.rows.All()[name]; n != nil && n.Source != nodes.Local {
-			r.join(n, r.goesPast(txn, name), places)
+			r.join(n, places)
 		}
 	}
 	if again && r.Agent.Tunnel() {
@@ -165,10 +176,8 @@ func (r *routing) compute(txn statedb.ReadTxn) {
 	}
 	r.touched = map[string]struct{}{} // a map that was large stays so
 	for p := range places {
-		if !r.Agent.Tunnel() || r.Agent.Hybrid {
-			route, found := r.toNextHop(p)
-			r.want(route, found)
-		}
+		route, found := r.toNextHop(p)
+		r.want(route, found)
 		if r.Agent.Tunnel() {
 			route, found := r.intoTunnel(p)
 			r.want(route, found)
@@ -176,14 +185,8 @@ func (r *routing) compute(txn statedb.ReadTxn) {
 	}
 }
 
-// goesPast reports whether packets to a node go past the tunnel.
-func (r *routing) goesPast(txn statedb.ReadTxn, name string) bool {
-	row, _, found := r.Paths.Get(txn, nodepaths.ByNode(name))
-	return r.Agent.Hybrid && found && row.Mode == nodepaths.Direct
-}
-
 // join adds what a node contributes.
-func (r *routing) join(n *nodes.Node, past bool, places map[netip.Prefix]struct{}) {
+func (r *routing) join(n *nodes.Node, places map[netip.Prefix]struct{}) {
 	var c contribution
 	var problems []error
 	if !r.Agent.Tunnel() {
@@ -192,7 +195,7 @@ func (r *routing) join(n *nodes.Node, past bool, places map[netip.Prefix]struct{
 		c.size = r.size(n.Name)
 		c.ranges, problems = rangesOf(n, r.network.Network)
 		c.addrs = addrsOf(n)
-		if past {
+		if _, past := r.past[n.Name]; past {
 			c.direct = r.tunnel.direct(n, c.size, r.network.Network)
 		}
 	}
@@ -264,7 +267,7 @@ func (r *routing) toNextHop(p netip.Prefix) (desiredroutes.Route, bool) {
 		return of[slices.Max(slices.Collect(maps.Keys(of)))], true
 	}
 	route := desiredroutes.Route{Table: desiredroutes.MainTable, Dst: p}
-	if r.Agent.Hybrid {
+	if r.Agent.Tunnel() {
 		route.Metric = directMetric
 	}
 	return route, false
@@ -294,7 +297,7 @@ func (r *routing) want(route desiredroutes.Route, found bool) {
 		return
 	}
 	if had && old.Gw.IsValid() {
-		r.past--
+		r.hops--
 	}
 	if !found {
 		delete(r.routes, key)
@@ -303,7 +306,7 @@ func (r *routing) want(route desiredroutes.Route, found bool) {
 		return
 	}
 	if r.routes[key] = route; route.Gw.IsValid() {
-		r.past++
+		r.hops++
 	}
 	r.put[key] = struct{}{}
 	delete(r.remove, key)

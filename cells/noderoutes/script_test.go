@@ -19,8 +19,8 @@ import (
 	"github.com/waggle-net/waggle/pkg/tables/devices"
 	"github.com/waggle-net/waggle/pkg/tables/localnode"
 	"github.com/waggle-net/waggle/pkg/tables/mtus"
-	"github.com/waggle-net/waggle/pkg/tables/nodepaths"
 	"github.com/waggle-net/waggle/pkg/tables/nodes"
+	"github.com/waggle-net/waggle/pkg/tables/nodeslots"
 	"github.com/waggle-net/waggle/pkg/tables/pathtests"
 )
 
@@ -133,7 +133,7 @@ func TestScripts(t *testing.T) {
 			devices.NewTable, statedb.RWTable[*devices.Device].ToTable,
 			devices.NewRouteTable, statedb.RWTable[*devices.Route].ToTable,
 			pathtests.NewTable, statedb.RWTable[*pathtests.Test].ToTable,
-			nodepaths.NewTable, statedb.RWTable[*nodepaths.Path].ToTable,
+			nodeslots.NewTable, statedb.RWTable[*nodeslots.Slot].ToTable,
 			func() *wanted { return new(wanted) },
 			func(w *wanted) desiredroutes.Writer { return w },
 			(*wanted).command, complete,

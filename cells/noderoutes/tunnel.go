@@ -12,7 +12,7 @@ import (
 	"github.com/waggle-net/waggle/pkg/tables/nodes"
 )
 
-// Metrics with --routing-mode=hybrid. Routes into the tunnel hold the ranges of all nodes, and routes past it win beside them, so no packet is without a route
+// Metrics with a tunnel. Routes into the tunnel hold the ranges of all nodes, and routes past it win beside them, so no packet is without a route
 // while one of those comes or goes. Neither is 0, by which the kernel would delete a route of any metric.
 const (
 	directMetric = 1024
@@ -25,7 +25,6 @@ type tunnel struct {
 	// mode: IPv4 and IPv6, invalid in a family in which this node has none.
 	routers [2]netip.Addr
 	mtu     int // of inner packets, in bytes
-	metric  int // of routes into the tunnel; 0 for the kernel's
 }
 
 // router is the address of a family from which this node sends to pods of other nodes.
@@ -52,7 +51,7 @@ func rangesOf(n *nodes.Node, network *onlink.Network) (ranges []netip.Prefix, pr
 // router address gets no routes. Nodes to which the path carries less have routes of their own while there are no more than
 // [maxRoutes], by which senders learn what fits.
 func (t tunnel) route(p netip.Prefix, size int) desiredroutes.Route {
-	r := desiredroutes.Route{Table: desiredroutes.MainTable, Dst: p, Device: podlink.HostDevice, Src: t.router(p.Addr().Is6()), MTU: size, Metric: t.metric}
+	r := desiredroutes.Route{Table: desiredroutes.MainTable, Dst: p, Device: podlink.HostDevice, Src: t.router(p.Addr().Is6()), MTU: size, Metric: tunnelMetric}
 	if p.Addr().Is4() {
 		r.Scope = unix.RT_SCOPE_LINK
 	}

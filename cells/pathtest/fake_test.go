@@ -71,7 +71,7 @@ func (f *fake) Echo(ctx context.Context, r icmpecho.Request) (time.Duration, err
 	switch {
 	case w.impeded:
 		return 0, icmpecho.CannotOpen(syscall.EPERM)
-	case w.silent || w.mtu > 0 && r.Size > w.mtu || w.past && r.Hop != nil || w.through && r.Hop == nil:
+	case w.silent || w.mtu > 0 && r.Size > w.mtu || w.past && r.Hop != nil || w.through && r.Hop == nil && r.Device != 0:
 		<-ctx.Done()
 		return 0, ctx.Err()
 	}

@@ -19,6 +19,7 @@ type peer struct {
 	router netip.Addr // address from which it sends into the tunnel itself; invalid when it publishes none
 	host   netip.Addr // its address in the underlay
 	pods   families   // its addresses in its pod ranges; invalid ones with a tunnel
+	routed bool       // it has published that it receives no tunnel of this node, so routes lead past that
 	// hops are by which it is reached past the tunnel, in IPv4 and IPv6; invalid ones without --routing-mode=hybrid, and in a family in which it has none.
 	hops families
 }
@@ -50,6 +51,7 @@ func (f families) requests(to families) (all []icmpecho.Request) {
 // peerOf returns the addresses of a node. IPv4 is preferred inside the tunnel; one family shows what the other one would, as both have the same outer headers.
 func peerOf(n *nodes.Node, a settings.Agent) (p peer) {
 	p.uid, p.host = n.UID, n.Address(a.UnderlayIPv6 || !a.EnableIPv4)
+	p.routed = n.Receives.Known && !n.Receives.Tunnel(a.TunnelPort, a.UnderlayIPv6)
 	if a.Hybrid {
 		p.hops = families{n.Address(false), n.Address(true)}
 	}

@@ -415,8 +415,11 @@ func (t *tester) visit(ctx context.Context, to *target) {
 	switch {
 	case t.in.Agent.Hybrid:
 		v.past = t.pastTunnel(to)
-		v.asks = []icmpecho.Request{{To: to.peer.inner, Device: t.self.way}} // routes may lead past the tunnel
-		v.tcp = !v.past.used                                                 // TCP follows the routes
+		v.asks = []icmpecho.Request{{To: to.peer.inner}}
+		if !to.peer.routed {
+			v.asks[0].Device = t.self.way // routes may lead past the tunnel
+		}
+		v.tcp = !v.past.used // TCP follows the routes
 	case t.in.Agent.Tunnel():
 		v.asks, v.tcp = []icmpecho.Request{{To: to.peer.inner}}, true
 	default:

@@ -2,6 +2,7 @@
 package nodeslots
 
 import (
+	"cmp"
 	"net/netip"
 	"slices"
 	"strconv"
@@ -18,11 +19,12 @@ import (
 type Slot struct {
 	ID       uint16       `json:"id"` // of the node; 0 is this node
 	Node     string       `json:"node"`
-	Direct   bool         `json:"direct"`          // routes of this node lead to its pods; otherwise they are reached through the tunnel
-	Underlay netip.Addr   `json:"underlay"`        // target of outer headers; invalid when the node is not reached, and of this node
-	Source   netip.Addr   `json:"source"`          // of outer headers to the node; of the family of Underlay, invalid with it
-	MTU      uint16       `json:"mtu,omitempty"`   // largest inner packet that the path carries, in bytes; 0 when it carries all
-	Addrs    []netip.Addr `json:"addrs,omitempty"` // by which the node sends and receives in the tunnel, at most one of each family
+	Direct   bool         `json:"direct"`           // routes of this node lead to its pods; otherwise they are reached through the tunnel
+	Routed   bool         `json:"routed,omitempty"` // beside a tunnel: the node may send without it, as one does that receives none
+	Underlay netip.Addr   `json:"underlay"`         // target of outer headers; invalid when the node is not reached, and of this node
+	Source   netip.Addr   `json:"source"`           // of outer headers to the node; of the family of Underlay, invalid with it
+	MTU      uint16       `json:"mtu,omitempty"`    // largest inner packet that the path carries, in bytes; 0 when it carries all
+	Addrs    []netip.Addr `json:"addrs,omitempty"`  // by which the node sends and receives in the tunnel, at most one of each family
 	// Checksums is the index of the device that completes the checksums of packets to the node before they enter the tunnel; 0 when devices of the underlay may.
 	Checksums uint32 `json:"checksums,omitempty"`
 
@@ -34,7 +36,7 @@ func (s *Slot) Clone() *Slot { c := *s; return &c }
 
 // Equal compares the desired part.
 func (s *Slot) Equal(o *Slot) bool {
-	return s.ID == o.ID && s.Node == o.Node && s.Underlay == o.Underlay && s.Source == o.Source && s.MTU == o.MTU && s.Direct == o.Direct && s.Checksums == o.Checksums && slices.Equal(s.Addrs, o.Addrs)
+	return s.ID == o.ID && s.Node == o.Node && s.Underlay == o.Underlay && s.Source == o.Source && s.MTU == o.MTU && s.Direct == o.Direct && s.Routed == o.Routed && s.Checksums == o.Checksums && slices.Equal(s.Addrs, o.Addrs)
 }
 
 // GetStatus returns the status of the row.
@@ -62,15 +64,19 @@ func (s *Slot) TableRow() []string {
 	if s.Checksums > 0 {
 		checksums = "kernel"
 	}
-	mode := "-"
+	return []string{strconv.Itoa(int(s.ID)), printable.Text(s.Node), cmp.Or(s.Mode(), "-"), show(s.Underlay), show(s.Source), mtu, checksums, strings.Join(addrs, ","),
+		s.Status.Kind.String(), s.Status.GetError()}
+}
+
+// Mode is how packets get to the pods of the node: "direct" or "tunnel"; "" when they do not, and of this node.
+func (s *Slot) Mode() string {
 	switch {
 	case s.Direct:
-		mode = "direct"
+		return "direct"
 	case s.Underlay.IsValid():
-		mode = "tunnel"
+		return "tunnel"
 	}
-	return []string{strconv.Itoa(int(s.ID)), printable.Text(s.Node), mode, show(s.Underlay), show(s.Source), mtu, checksums, strings.Join(addrs, ","),
-		s.Status.Kind.String(), s.Status.GetError()}
+	return ""
 }
 
 func show(addr netip.Addr) string {
