@@ -145,7 +145,7 @@ var omissions = []omission{
 	{"test/node", both, "Generation_.*|Revision_.*|Upgrade_.*", "most build another agent with the go command, which a kernel's machine lacks; cells/loader Generation_ replaces " +
 		"the programs under packets on both kernels"},
 	{"test/node", both, "Native_.*", unchanged + ", as far as routes go; Traffic_BetweenPodsNodeAndOutside sends through the same programs"},
-	{"test/node", both, "Hybrid_.*", "packet sockets and metrics of routes are older than the oldest kernel; pkg/icmpecho and cells/desiredroutes ask it for them; " + node},
+	{"test/node", both, "Hybrid_.*|Rolling_.*", "packet sockets and metrics of routes are older than the oldest kernel; pkg/icmpecho and cells/desiredroutes ask it for them; " + node},
 	{"test/node", both, "Tunnel_.*", "the driver of VXLAN with metadata is older than the oldest kernel, whose helpers for it bpf OverlayIngress_.* calls; " + node},
 	{"test/node", both, "Policy_.*", decision},
 	{"test/node", both, "Service_.*", decision + "; bpf Real_Services shows services on the oldest kernel, whose restarts took 170 s here"},

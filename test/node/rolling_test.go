@@ -1,0 +1,260 @@
+package node_test
+
+import (
+	"context"
+	"encoding/json"
+	"fmt"
+	"maps"
+	"path/filepath"
+	"sync"
+	"sync/atomic"
+	"testing"
+
+	networkingv1 "k8s.io/api/networking/v1"
+	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
+
+	"github.com/waggle-net/waggle/pkg/tables/nodeslots"
+	"github.com/waggle-net/waggle/test/nodekit"
+	"github.com/waggle-net/waggle/test/nodekit/load"
+)
+
+// reach is how programs of a node send to another one.
+type reach struct{ Direct, Routed bool }
+
+// reaches waits until the slots of other nodes say so, by node.
+func reaches(t *testing.T, n kubeNode, want map[string]reach) {
+	t.Helper()
+	eventually(t, func() error {
+		var rows []*nodeslots.Slot
+		text, err := n.Waggle(t.Context(), "db", "show", "node-slots", "-o", "json")
+		if err == nil {
+			err = json.Unmarshal([]byte(text), &rows)
+		}
+		got := map[string]reach{}
+		for _, s := range rows {
+			if s.Node != n.Name() {
+				got[s.Node] = reach{s.Direct, s.Routed}
+			}
+		}
+		if err == nil && !maps.Equal(got, want) {
+			err = fmt.Errorf("%s reaches %+v, want %+v", n.Name(), got, want)
+		}
+		return err
+	})
+}
+
+// becomes replaces the agent of a node by one with other flags, as an update of a DaemonSet does.
+func (n kubeNode) becomes(t *testing.T, args ...string) {
+	t.Helper()
+	n.AddAgentArgs(args...)
+	if err := n.UpgradeAgent(t.Context(), ""); err != nil {
+		t.Fatal(err)
+	}
+}
+
+// denials are pings that policies deny, again and again until they are ended.
+type denials struct {
+	stop  context.CancelFunc
+	all   sync.WaitGroup
+	tried atomic.Int64
+	taps  map[*nodekit.Pod]*tap
+	of    []*nodekit.Pod
+}
+
+// deny sends from each pod to the one behind it.
+func deny(t *testing.T, pairs ...[2]*nodekit.Pod) *denials {
+	t.Helper()
+	ctx, cancel := context.WithCancel(t.Context())
+	d := &denials{stop: cancel, taps: map[*nodekit.Pod]*tap{}}
+	for _, pair := range pairs {
+		from, to := pair[0], pair[1]
+		d.taps[to], d.of = listenAll(t, to), append(d.of, from)
+		for _, f := range families {
+			d.all.Go(func() {
+				for ctx.Err() == nil {
+					if nodekit.PingBriefly(from, to.Addr(f.ipv6), 56) == nil {
+						t.Errorf("%s reaches %s", from.Name, to.Name)
+					}
+					d.tried.Add(1)
+				}
+			})
+		}
+	}
+	t.Cleanup(func() { cancel(); d.all.Wait() })
+	return d
+}
+
+// end demands that there were pings, and that none has arrived.
+func (d *denials) end(t *testing.T) {
+	t.Helper()
+	d.stop()
+	d.all.Wait()
+	if d.tried.Load() < int64(2*len(d.of)*len(families)) {
+		t.Errorf("%d pings that are denied prove nothing", d.tried.Load())
+	}
+	for to, seen := range d.taps {
+		for _, from := range d.of {
+			if n := seen.from(from.Addr(false), from.Addr(true)); n > 0 {
+				t.Errorf("%d packets of %s have arrived at %s", n, from.Name, to.Name)
+			}
+		}
+	}
+}
+
+// rolling is two nodes under traffic that policies allow, and under traffic that they deny.
+type rolling struct {
+	one, two kubeNode
+	clients  [2]*nodekit.Pod
+	load     *load.Load
+	denials  *denials
+}
+
+func startRolling(t *testing.T, one, two kubeNode) *rolling {
+	t.Helper()
+	one.server.Put(&networkingv1.NetworkPolicy{ObjectMeta: metav1.ObjectMeta{Namespace: "default", Name: "server", UID: "u"},
+		Spec: networkingv1.NetworkPolicySpec{PodSelector: metav1.LabelSelector{MatchLabels: map[string]string{"app": "server"}},
+			Ingress: []networkingv1.NetworkPolicyIngressRule{{From: []networkingv1.NetworkPolicyPeer{{
+				PodSelector: &metav1.LabelSelector{MatchLabels: map[string]string{"app": "client"}}}}}}}})
+	r := &rolling{one: one, two: two}
+	var servers, others [2]*nodekit.Pod
+	all := []kubeNode{one, two}
+	for i, n := range all {
+		n.awaitRow(t, "policies", "default/server")
+		for pods, app := range map[*[2]*nodekit.Pod]string{&r.clients: "client", &servers: "server", &others: "other"} {
+			pods[i] = n.startPod(t, app+"-"+n.Name(), map[string]string{"app": app})
+		}
+	}
+	var paths []load.Path
+	for i, n := range all {
+		far := 1 - i
+		for _, f := range families {
+			for _, pod := range []*nodekit.Pod{r.clients[i], servers[i], others[i]} {
+				awaitIdentity(t, all[far], pod.Addr(f.ipv6), n.identityOf(t, pod).Identity)
+			}
+			to := servers[far]
+			paths = append(paths, load.Path{Name: r.clients[i].Name + " to " + to.Name + " " + f.name, From: r.clients[i], To: to, Addr: to.Addr(f.ipv6)})
+		}
+	}
+	r.load = load.StartFor(t, load.Rates{Connections: 2 * len(paths), Messages: 100, Datagrams: 600, Connects: 24}, paths, nil)
+	r.denials = deny(t, [2]*nodekit.Pod{others[0], servers[1]}, [2]*nodekit.Pod{others[1], servers[0]})
+	return r
+}
+
+// both waits until both nodes reach each other so.
+func (r *rolling) both(t *testing.T, want reach) {
+	t.Helper()
+	reaches(t, r.one, map[string]reach{r.two.Name(): want})
+	reaches(t, r.two, map[string]reach{r.one.Name(): want})
+}
+
+// onTheWire demands that what the clients send goes past the tunnel, or through it.
+func (r *rolling) onTheWire(t *testing.T, tunnel bool) {
+	t.Helper()
+	for _, f := range families {
+		for i, n := range []kubeNode{r.one, r.two} {
+			past, through := sent(t, n.Node, r.clients[i], r.clients[i].Addr(f.ipv6), r.clients[1-i].Addr(f.ipv6))
+			if (past > 0) == tunnel || (through > 0) != tunnel {
+				t.Errorf("%s of %s: %d frames past the tunnel and %d through it, want tunnel %v", f.name, n.Name(), past, through, tunnel)
+			}
+		}
+	}
+}
+
+func (r *rolling) say(t *testing.T, what string) {
+	t.Helper()
+	t.Logf("%v %s", r.load.At(), what)
+}
+
+// Ways in which a node reaches another one.
+var (
+	direct    = reach{Direct: true}               // it has no tunnel, or is hybrid
+	routed    = reach{Direct: true, Routed: true} // beside its tunnel
+	lingers   = reach{Routed: true}               // through the tunnel, and it takes both
+	tunnelled = reach{}
+)
+
+// The flags of both. Without a tunnel packets are as long as with one: senders of longer ones would have to learn that, and send some again.
+var (
+	toNative = []string{"--routing-mode=native", "--auto-direct-node-routes", "--mtu=1450"}
+	toTunnel = []string{"--routing-mode=tunnel", "--auto-direct-node-routes=false", "--mtu=0"}
+)
+
+// Two nodes get a tunnel one after the other, and lose it again by way of hybrid. They reach each other by routes until both have it. Nothing is lost, and
+// no policy is broken.
+func TestPrivilegedRolling_NativeToTunnelAndBack(t *testing.T) {
+	t.Parallel()
+	all := startKubeCluster(t, 2, toNative...)
+	r := startRolling(t, all[0], all[1])
+	r.both(t, direct)
+	shows(t, r.one.Node, "node get node-2", "Receives", "direct")
+
+	r.say(t, "node-1 gets a tunnel")
+	r.one.becomes(t, toTunnel...)
+	reaches(t, r.one, map[string]reach{"node-2": routed})
+	shows(t, r.two.Node, "node get node-1", "vxlan:8472:ipv4+ipv6")
+	shows(t, r.one.Node, "node list", "MODE", "direct")
+	reaches(t, r.two, map[string]reach{"node-1": direct})
+
+	r.say(t, "node-2 gets a tunnel")
+	r.two.becomes(t, toTunnel...)
+	r.both(t, lingers)
+	r.both(t, tunnelled)
+
+	for _, n := range all {
+		r.say(t, n.Name()+" becomes hybrid")
+		n.becomes(t, "--routing-mode=hybrid")
+	}
+	r.both(t, direct)
+
+	r.say(t, "node-1 loses its tunnel")
+	r.one.becomes(t, toNative...)
+	reaches(t, r.one, map[string]reach{"node-2": direct})
+	reaches(t, r.two, map[string]reach{"node-1": routed})
+	r.say(t, "node-2 loses its tunnel")
+	r.two.becomes(t, toNative...)
+	r.both(t, direct)
+	lostNothing(t, r.load)
+	r.denials.end(t)
+	r.onTheWire(t, false)
+}
+
+// Agents of a release that publishes nothing about what they receive connect two nodes by routes. Their update to agents with a tunnel loses nothing.
+func TestPrivilegedRolling_FromAReleaseThatPublishesNothing(t *testing.T) {
+	t.Parallel()
+	silent := agentWith(t, edited(t, filepath.Join("cells", "ciliumnode", "wanted.go"), `; receives != ""`, `; receives == "nothing"`))
+	for _, c := range []struct {
+		name    string
+		args    []string
+		update  []string
+		between reach
+	}{
+		{"routes", toNative, toTunnel, routed},
+		{"tunnel", []string{"--routing-mode=tunnel"}, nil, tunnelled},
+	} {
+		t.Run(c.name, func(t *testing.T) {
+			t.Parallel()
+			cluster, all := newKubeCluster(t, 2, c.args...)
+			for _, n := range all {
+				n.UseAgent(silent)
+			}
+			startAgents(t, cluster)
+			r := startRolling(t, all[0], all[1])
+			r.say(t, "node-1 is updated")
+			r.one.becomes(t, c.update...)
+			shows(t, r.two.Node, "node get node-1", "vxlan:8472:ipv4+ipv6")
+			reaches(t, r.one, map[string]reach{"node-2": c.between})
+
+			r.say(t, "the agent of node-1 starts again")
+			r.one.becomes(t)
+			shows(t, r.one.Node, "node get node-1", "vxlan:8472:ipv4+ipv6")
+			reaches(t, r.one, map[string]reach{"node-2": c.between})
+
+			r.say(t, "node-2 is updated")
+			r.two.becomes(t, c.update...)
+			r.both(t, tunnelled)
+			lostNothing(t, r.load)
+			r.denials.end(t)
+			r.onTheWire(t, true)
+		})
+	}
+}
