@@ -203,6 +203,25 @@ func TestTester_Join_FaultsAreNamedWithin30s(t *testing.T) {
 	}
 }
 
+// A fault that ends while its path is tested is not taken for one that is healed, which would be tested again only after the whole interval.
+func TestTester_AHealedFaultEndsDuringATest(t *testing.T) {
+	t.Parallel()
+	synctest.Test(t, func(t *testing.T) {
+		r := start(t, 2)
+		r.net.set(inner(1), wrong{spoils: true})
+		r.await(t, 1, "healed")
+		for before := len(r.net.tests(inner(1))); len(r.net.tests(inner(1))) == before; {
+			time.Sleep(10 * time.Millisecond)
+		}
+		time.Sleep(fetchTimeout / 2) // TCP is being asked for with checksums of the underlay
+		r.net.set(inner(1), wrong{})
+		time.Sleep(2 * fetchTimeout)
+		if got := r.path(1).Text(); got != "ok" {
+			t.Errorf("the path is %q after its fault has ended, want ok", got)
+		}
+	})
+}
+
 // A node that was reached and that node-health no longer reaches is tested at once. One whose addresses change is a new one.
 func TestTester_ChangedNodes_AreTestedAtOnce(t *testing.T) {
 	t.Parallel()

@@ -121,8 +121,12 @@ func (v *visit) do(ctx context.Context, k kernel) {
 	if v.peer.host.IsValid() {
 		_, r.outside = fetch(ctx, k, netip.AddrPortFrom(v.peer.host, v.port), r.wanted, asPods)
 	}
-	if v.heals {
-		_, r.healed = fetch(ctx, k, netip.AddrPortFrom(v.peer.inner, v.port), r.wanted, asPods)
+	if !v.heals {
+		return
+	}
+	to := netip.AddrPortFrom(v.peer.inner, v.port)
+	if _, r.healed = fetch(ctx, k, to, r.wanted, asPods); r.healed.err == nil {
+		r.got, r.fetch = fetch(ctx, k, to, r.wanted, byUnderlay) // what was spoilt before may pass as well by now
 	}
 }
 
