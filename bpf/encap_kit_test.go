@@ -177,8 +177,8 @@ func (s *surroundings) outerOf(t *testing.T, send func() error) []byte {
 			defer close(frame)
 			buf := make([]byte, 4096)
 			for deadline := time.Now().Add(patience); time.Now().Before(deadline); {
-				n, _, err := unix.Recvfrom(fd, buf, 0)
-				if err != nil {
+				var n int
+				if err := uninterrupted(func() (err error) { n, _, err = unix.Recvfrom(fd, buf, 0); return err }); err != nil {
 					return
 				}
 				if n > innerAt && buf[outerIPAt] == 0x45 && buf[outerIPAt+9] == 17 && binary.BigEndian.Uint16(buf[outerUDPAt+2:]) == tunnelPort {

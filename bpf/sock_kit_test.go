@@ -146,6 +146,16 @@ func netnsCookie(t testing.TB) uint64 {
 	return cookie
 }
 
+// uninterrupted repeats a system call that a signal has interrupted. Calls that wait on a socket with a timeout, and poll(2), are not begun again by themselves
+// (signal(7)), and Go's scheduler sends signals on a busy machine.
+func uninterrupted(call func() error) error {
+	for {
+		if err := call(); !errors.Is(err, unix.EINTR) {
+			return err
+		}
+	}
+}
+
 // rawSocket is a socket of this thread that gives up waiting after a while.
 func rawSocket(t testing.TB, family, kind int) int {
 	t.Helper()
@@ -154,7 +164,8 @@ func rawSocket(t testing.TB, family, kind int) int {
 		t.Fatal(err)
 	}
 	t.Cleanup(func() { _ = unix.Close(fd) })
-	if err := unix.SetsockoptTimeval(fd, unix.SOL_SOCKET, unix.SO_RCVTIMEO, &unix.Timeval{Sec: 5}); err != nil {
+	timeout := unix.NsecToTimeval(patience.Nanoseconds())
+	if err := unix.SetsockoptTimeval(fd, unix.SOL_SOCKET, unix.SO_RCVTIMEO, &timeout); err != nil {
 		t.Fatal(err)
 	}
 	return fd

@@ -41,8 +41,9 @@ func TestPrivilegedSock_TCP(t *testing.T) {
 		if got := peername(t, client); got != asWired(service) {
 			t.Errorf("%s: getpeername is %s, want %s", k.name, got, service)
 		}
-		accepted, from, err := unix.Accept(server)
-		if err != nil {
+		var accepted int
+		var from unix.Sockaddr
+		if err := uninterrupted(func() (err error) { accepted, from, err = unix.Accept(server); return err }); err != nil {
 			t.Fatalf("%s: accept: %v", k.name, err)
 		}
 		defer unix.Close(accepted)

@@ -32,7 +32,9 @@ func (n *sockNode) udp(i int) udpPair {
 func answer(t testing.TB, server int) {
 	t.Helper()
 	b := make([]byte, 64)
-	size, from, err := unix.Recvfrom(server, b, 0)
+	var size int
+	var from unix.Sockaddr
+	err := uninterrupted(func() (err error) { size, from, err = unix.Recvfrom(server, b, 0); return err })
 	if err == nil {
 		err = unix.Sendto(server, b[:size], 0, from)
 	}
@@ -45,8 +47,8 @@ func answer(t testing.TB, server int) {
 func heard(t testing.TB, fd int) netip.AddrPort {
 	t.Helper()
 	b := make([]byte, 64)
-	_, from, err := unix.Recvfrom(fd, b, 0)
-	if err != nil {
+	var from unix.Sockaddr
+	if err := uninterrupted(func() (err error) { _, from, err = unix.Recvfrom(fd, b, 0); return err }); err != nil {
 		t.Fatalf("receive: %v", err)
 	}
 	return addrPort(t, from)
@@ -161,7 +163,7 @@ func arrivedAt(t testing.TB, servers []int) int {
 	for _, s := range servers {
 		fds = append(fds, unix.PollFd{Fd: int32(s), Events: unix.POLLIN})
 	}
-	if _, err := unix.Poll(fds, 5000); err != nil {
+	if err := uninterrupted(func() error { _, err := unix.Poll(fds, int(patience.Milliseconds())); return err }); err != nil {
 		t.Fatal(err)
 	}
 	for i, fd := range fds {
