@@ -258,32 +258,24 @@ func (c *contributions) command() hive.ScriptCmdOut {
 
 // newNodes makes the table of nodes, which a script completes.
 func newNodes(db *statedb.DB) (statedb.RWTable[*nodes.Node], hive.ScriptCmdOut, error) {
-	table, err := nodes.NewTable(db)
-	if err != nil {
-		return nil, hive.ScriptCmdOut{}, err
-	}
-	txn := db.WriteTxn(table)
-	defer txn.Commit()
-	done := table.RegisterInitializer(txn, "test")
-	return table, hive.NewScriptCmd("nodes/complete", script.Command(script.CmdUsage{Summary: "complete the table nodes"},
-		func(*script.State, ...string) (script.WaitFunc, error) {
-			txn := db.WriteTxn(table)
-			defer txn.Commit()
-			done(txn)
-			return nil, nil
-		})), nil
+	return completedBy(db, nodes.NewTable, "nodes/complete")
 }
 
 // newSlots makes the table of slots, which a script completes.
 func newSlots(db *statedb.DB) (statedb.RWTable[*nodeslots.Slot], hive.ScriptCmdOut, error) {
-	table, err := nodeslots.NewTable(db)
+	return completedBy(db, nodeslots.NewTable, "slots/complete")
+}
+
+// completedBy makes a table that is initialized by a command.
+func completedBy[R any](db *statedb.DB, newTable func(*statedb.DB) (statedb.RWTable[R], error), command string) (statedb.RWTable[R], hive.ScriptCmdOut, error) {
+	table, err := newTable(db)
 	if err != nil {
 		return nil, hive.ScriptCmdOut{}, err
 	}
 	txn := db.WriteTxn(table)
 	defer txn.Commit()
 	done := table.RegisterInitializer(txn, "test")
-	return table, hive.NewScriptCmd("slots/complete", script.Command(script.CmdUsage{Summary: "complete the table node-slots"},
+	return table, hive.NewScriptCmd(command, script.Command(script.CmdUsage{Summary: "complete the table " + table.Name()},
 		func(*script.State, ...string) (script.WaitFunc, error) {
 			txn := db.WriteTxn(table)
 			defer txn.Commit()
