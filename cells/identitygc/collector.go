@@ -125,9 +125,11 @@ func (c *collector) round(ctx context.Context) (round identityrounds.Round, blin
 	round.Overdue = len(overdue)
 	var listed time.Time // never for a deletion
 	for _, o := range overdue {
+		heartbeat.IdleFor(ctx, c.Config.LimitInterval)
 		if err := c.limiter.Wait(ctx); err != nil {
 			return round, false, err
 		}
+		heartbeat.Busy(ctx)
 		now := c.now()
 		if now.Sub(began) >= c.Config.Interval {
 			break
