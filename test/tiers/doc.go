@@ -2,8 +2,9 @@
 //
 //	go run ./test/tiers [-all] [-list] [-v] TIER...
 //
-// Tests are divided into tiers by what they need: see tiers.go for the table. Tiers run in the order of the command line, one at a time.
-// Each tier runs in a control group of its own, whose CPU time is compared with the tier's budget: see speed.go for slow machines.
+// Tests are divided into tiers by what they need: see tiers.go for the table. They run stage by stage, those of
+// one stage at the same time. Each tier runs in a control group of its own, whose CPU time is compared with the tier's budget: see speed.go for
+// slow machines.
 //
 //	main.go      the command line and the order        run.go       one tier: its commands, its group, its verdict
 //	tiers.go     the table of tiers                    events.go    what `go test -json` prints

@@ -12,7 +12,9 @@ import (
 	"os/signal"
 	"slices"
 	"strconv"
+	"sync"
 	"syscall"
+	"time"
 
 	"github.com/waggle-net/waggle/pkg/testseed"
 )
@@ -59,19 +61,22 @@ func run(ctx context.Context, args []string) error {
 	return r.run(ctx, chosen, seed)
 }
 
-// run runs tiers one after the other, all of them also when one fails.
+// run runs tiers stage by stage, all of them also when one fails.
 func (r *runner) run(ctx context.Context, chosen []tier, seed string) error {
+	began := time.Now()
 	var verdicts []verdict
-	for _, t := range chosen {
+	for _, together := range stages(chosen) {
 		if ctx.Err() != nil {
 			break
 		}
-		line := fmt.Sprintf("== tier %s: %s", t.name, t.about)
-		if s := t.seedOf(seed); s != "" {
-			line += "; " + testseed.Env + "=" + s
+		for _, t := range together {
+			line := fmt.Sprintf("== tier %s: %s", t.name, t.about)
+			if s := t.seedOf(seed); s != "" {
+				line += "; " + testseed.Env + "=" + s
+			}
+			fmt.Fprintln(r.out, line)
 		}
-		fmt.Fprintln(r.out, line)
-		verdicts = append(verdicts, r.tier(ctx, t, seed))
+		verdicts = append(verdicts, r.stage(ctx, together, seed)...)
 	}
 	var warnings []string
 	for i := range verdicts {
@@ -83,10 +88,39 @@ func (r *runner) run(ctx context.Context, chosen []tier, seed string) error {
 	for _, w := range warnings {
 		fmt.Fprintln(r.out, "warning:", w)
 	}
-	if ok := summary(r.out, verdicts); !ok || ctx.Err() != nil {
+	if ok := summary(r.out, verdicts, time.Since(began)); !ok || ctx.Err() != nil {
 		return errors.Join(errors.New("not all tiers passed"), ctx.Err())
 	}
 	return nil
+}
+
+// stages divides tiers by their stage, in the order of the stages.
+func stages(chosen []tier) [][]tier {
+	sorted := slices.Clone(chosen)
+	slices.SortStableFunc(sorted, func(a, b tier) int { return cmp.Compare(a.stage, b.stage) })
+	var all [][]tier
+	for i, t := range sorted {
+		if i == 0 || sorted[i-1].stage != t.stage {
+			all = append(all, nil)
+		}
+		all[len(all)-1] = append(all[len(all)-1], t)
+	}
+	return all
+}
+
+// stage runs tiers at the same time. Each line of a tier that has company begins with the name of the tier.
+func (r *runner) stage(ctx context.Context, together []tier, seed string) []verdict {
+	verdicts := make([]verdict, len(together))
+	var running sync.WaitGroup
+	for i, t := range together {
+		own := *r
+		if len(together) > 1 {
+			own.out = &prefixed{t.name + ": ", r.out}
+		}
+		running.Go(func() { verdicts[i] = own.tier(ctx, t, seed) })
+	}
+	running.Wait()
+	return verdicts
 }
 
 // seedOf returns the seed that the tier's tests use in a run whose tree has the given seed; "" for a tier without random tests.

@@ -92,11 +92,12 @@ func (v *verdict) failure(out io.Writer, seed string) {
 }
 
 // summary prints a line for each tier, and at last how many tests passed, failed and were skipped.
-func summary(out io.Writer, all []verdict) (ok bool) {
+// The time of all is that of the run, in which tiers of one stage share theirs.
+func summary(out io.Writer, all []verdict, took time.Duration) (ok bool) {
 	t := tabwriter.NewWriter(out, 0, 0, 2, ' ', tabwriter.AlignRight)
 	fmt.Fprint(t, "\ntier\ttests run\tcached\tskipped\tfailed\tpackages\tcached\tminutes\tCPU-s\tbudget\t\t\n")
 	var sum counts
-	var cpu, took time.Duration
+	var cpu time.Duration
 	for _, v := range all {
 		result := "ok"
 		if len(v.failed) > 0 {
@@ -106,7 +107,7 @@ func summary(out io.Writer, all []verdict) (ok bool) {
 		fmt.Fprintf(t, "%s\t%d\t%d\t%d\t%d\t%d\t%d\t%.1f\t%.0f\t%.0f\t%s\t\n", v.tier.name, c.run, c.cached, c.skipped, c.failed, c.packages,
 			c.cachedPackages, v.took.Minutes(), v.cpu.Seconds(), v.budget().Seconds(), result)
 		sum.add(c)
-		cpu, took = cpu+v.cpu, took+v.took
+		cpu += v.cpu
 	}
 	fmt.Fprintf(t, "all\t%d\t%d\t%d\t%d\t%d\t%d\t%.1f\t%.0f\t\t\t\n", sum.run, sum.cached, sum.skipped, sum.failed, sum.packages, sum.cachedPackages,
 		took.Minutes(), cpu.Seconds())

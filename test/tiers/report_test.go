@@ -103,6 +103,41 @@ func TestRun_FailureOfACommandFailsItsTier(t *testing.T) {
 	}
 }
 
+// Each of two tiers of one stage waits for a file that the other makes, and one of the next stage finds both.
+func TestRun_TiersOfAStageRunAtTheSameTime(t *testing.T) {
+	t.Parallel()
+	dir := t.TempDir()
+	meet := func(own, other string) func(*tree, bool) []call {
+		script := "touch $0/" + own + "; until [ -e $0/" + other + " ]; do sleep 0.01; done; echo met"
+		return func(*tree, bool) []call { return []call{{args: []string{"sh", "-c", script, dir}}} }
+	}
+	var out strings.Builder
+	r := &runner{tree: &tree{root: "."}, out: &locked{out: &out}}
+	if err := r.run(t.Context(), []tier{
+		{name: "last", budget: time.Hour, stage: 3, calls: func(*tree, bool) []call { return []call{{args: []string{"ls", dir}}} }},
+		{name: "left", budget: time.Hour, stage: 2, calls: meet("a", "b")},
+		{name: "right", budget: time.Hour, stage: 2, calls: meet("b", "a")},
+	}, "7"); err != nil {
+		t.Error(err)
+	}
+	for _, want := range []string{"\nleft: met\n", "\nright: met\n", "\n== tier last: \na\nb\n"} {
+		if !strings.Contains(out.String(), want) {
+			t.Errorf("printed without %q:\n%s", want, out.String())
+		}
+	}
+}
+
+func TestPrefixed_EachLine(t *testing.T) {
+	t.Parallel()
+	var out strings.Builder
+	if n, err := (&prefixed{"a: ", &out}).Write([]byte("one\ntwo\n")); n != 8 || err != nil {
+		t.Errorf("wrote %d bytes, %v", n, err)
+	}
+	if out.String() != "a: one\na: two\n" {
+		t.Errorf("printed %q", out.String())
+	}
+}
+
 // The seed that is printed repeats the tests: it is the one that they had, and a green run prints it too.
 func TestRun_PrintsTheSeedThatTestsHave(t *testing.T) {
 	show := func(*tree, bool) []call {

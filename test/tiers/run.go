@@ -2,6 +2,7 @@ package main
 
 import (
 	"bufio"
+	"bytes"
 	"context"
 	"errors"
 	"fmt"
@@ -192,4 +193,22 @@ func (l *locked) Write(p []byte) (int, error) {
 	l.mu.Lock()
 	defer l.mu.Unlock()
 	return l.out.Write(p)
+}
+
+// prefixed puts a prefix before each line. Each call of Write takes whole lines.
+type prefixed struct {
+	prefix string
+	out    io.Writer
+}
+
+func (p *prefixed) Write(text []byte) (int, error) {
+	var b bytes.Buffer
+	for line := range bytes.Lines(text) {
+		b.WriteString(p.prefix)
+		b.Write(line)
+	}
+	if _, err := p.out.Write(b.Bytes()); err != nil {
+		return 0, err
+	}
+	return len(text), nil
 }

@@ -17,6 +17,7 @@ type tier struct {
 	calls  func(tree *tree, all bool) []call
 	seed   seeding
 	scaled bool // the budget is multiplied by the slowness of the machine
+	stage  int  // stages run in their order, the tiers of one stage at the same time
 }
 
 // seeding is where the random tests of a tier take their seed from. WAGGLE_SEED overrides both sources.
@@ -36,14 +37,14 @@ type call struct {
 	events bool     // the command prints the events of `go test -json`
 }
 
-// tiers lists all tiers in the order in which a whole run has them.
+// tiers lists all tiers, by stage. Tiers share a stage where one waits while the other computes.
 var tiers = []tier{
-	{"lint", "go vet, gofmt and staticcheck", 700 * time.Second, lint, noSeed, false},
-	{"hermetic", "packages that need neither privileges nor other programs; results are cached by content", 900 * time.Second, hermetic, constantSeed, false},
-	{"machine", "packages that need root, this machine's kernel or other programs; most results are cached by content, kernel and Debian packages", 230 * time.Second, machine, treeSeed, true},
-	{"node", "the real agent and plugin on private nodes", 760 * time.Second, node, treeSeed, true},
-	{"kernels", "tests inside Debian's kernels 6.1 and 6.12 under qemu", 450 * time.Second, kernels, constantSeed, true},
-	{"kube", "a real Kubernetes", 550 * time.Second, kube, treeSeed, true},
+	{"lint", "go vet, gofmt and staticcheck", 700 * time.Second, lint, noSeed, false, 0},
+	{"hermetic", "packages that need neither privileges nor other programs; results are cached by content", 900 * time.Second, hermetic, constantSeed, false, 1},
+	{"machine", "packages that need root, this machine's kernel or other programs; most results are cached by content, kernel and Debian packages", 230 * time.Second, machine, treeSeed, true, 2},
+	{"kernels", "tests inside Debian's kernels 6.1 and 6.12 under qemu", 450 * time.Second, kernels, constantSeed, true, 2},
+	{"node", "the real agent and plugin on private nodes", 760 * time.Second, node, treeSeed, true, 3},
+	{"kube", "a real Kubernetes", 550 * time.Second, kube, treeSeed, true, 3},
 }
 
 // plain compiles tests as `make build` compiles programs, so that packages are compiled once; vet has run in the tier lint.
