@@ -81,13 +81,14 @@ func newInputs(db *statedb.DB) (in inputs, err error) {
 	if err := errors.Join(errs[:]...); err != nil {
 		return in, err
 	}
-	txn := db.WriteTxn(in.Nodes, in.IDs, in.Overlays)
+	tables := []statedb.TableMeta{in.Nodes, in.IDs, in.Overlays, in.Tests, in.Devices}
+	txn := db.WriteTxn(tables...)
 	defer txn.Commit()
 	done := []func(statedb.WriteTxn){in.Nodes.RegisterInitializer(txn, "test"), in.IDs.RegisterInitializer(txn, "test"),
-		in.Overlays.RegisterInitializer(txn, "test")}
+		in.Overlays.RegisterInitializer(txn, "test"), in.Tests.RegisterInitializer(txn, "test"), in.Devices.RegisterInitializer(txn, "test")}
 	in.Complete = hive.NewScriptCmd("inputs/complete", script.Command(script.CmdUsage{Summary: "Complete all inputs"},
 		func(*script.State, ...string) (script.WaitFunc, error) {
-			txn := db.WriteTxn(in.Nodes, in.IDs, in.Overlays)
+			txn := db.WriteTxn(tables...)
 			defer txn.Commit()
 			for _, d := range done {
 				d(txn)
