@@ -14,6 +14,7 @@ import (
 	"time"
 
 	"github.com/waggle-net/waggle/test/kernels/plan"
+	"github.com/waggle-net/waggle/test/stamps"
 )
 
 // kernelRun is the run of one kernel's suites.
@@ -25,7 +26,7 @@ type kernelRun struct {
 	base     []string                     // paths of the modules of all suites in load order
 	hashes   map[string]string            // of the suites, by package
 	testdata map[string]map[string]string // checksums, by package
-	stamps   stamps
+	stamps   stamps.Store[stamp]
 	report   *report
 	dir      string // for the output
 	programs string // folder of the programs, which all kernels share
@@ -44,7 +45,7 @@ func newKernelRun(k *kernel, chosen []suite, o options) *kernelRun {
 		pkgs = append(pkgs, s.pkg)
 	}
 	return &kernelRun{kernel: k, chosen: chosen, modules: map[string][]string{}, hashes: map[string]string{}, testdata: map[string]map[string]string{},
-		stamps: stamps{dir: filepath.Join(o.cache, "passed"), now: time.Now}, report: newReport(k.series, pkgs, os.Stdout),
+		stamps: stamps.In[stamp](o.cache), report: newReport(k.series, pkgs, os.Stdout),
 		dir: filepath.Join(o.out, k.series), programs: filepath.Join(o.out, "programs"), hardware: hardware(o.accel, machineCPUs),
 		kernelArgs: kernelArgs, timeout: o.timeout, partial: o.run != ""}
 }
@@ -104,8 +105,8 @@ func (r *kernelRun) judge(s suite, ids map[string]string, qemu string, all bool)
 		return err
 	}
 	r.hashes[s.pkg] = hash
-	if passed, found := r.stamps.find(hash); found && !all && !r.partial {
-		r.report.unchanged(s.pkg, passed)
+	if passed, found := r.stamps.Find(hash); found && !all && !r.partial {
+		r.report.unchanged(s.pkg, &passed)
 		return nil
 	}
 	r.left = append(r.left, s)
@@ -211,11 +212,11 @@ func (r *kernelRun) leaveStamps() error {
 	for _, s := range r.left {
 		hash, ended := r.hashes[s.pkg], r.report.of(s.pkg)
 		if r.err != nil || ended.failed || !ended.ended {
-			errs = append(errs, r.stamps.remove(hash))
+			errs = append(errs, r.stamps.Remove(hash))
 			continue
 		}
-		errs = append(errs, r.stamps.put(hash, stamp{Kernel: r.kernel.version, Package: s.pkg, Tests: ended.passed, Skipped: ended.skipped,
-			Attributes: ended.attributes}))
+		errs = append(errs, r.stamps.Put(hash, stamp{Kernel: r.kernel.version, Package: s.pkg, Date: r.stamps.Now(), Tests: ended.passed,
+			Skipped: ended.skipped, Attributes: ended.attributes}))
 	}
 	return errors.Join(errs...)
 }

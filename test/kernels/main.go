@@ -16,6 +16,8 @@ import (
 	"time"
 
 	"golang.org/x/sys/unix"
+
+	"github.com/waggle-net/waggle/test/stamps"
 )
 
 // options are the command line.
@@ -51,12 +53,6 @@ func main() {
 
 func parse(flags *flag.FlagSet, args []string, getenv func(string) string) (options, error) {
 	var o options
-	cache := getenv("WAGGLE_CACHE")
-	if cache == "" {
-		if user, err := os.UserCacheDir(); err == nil {
-			cache = filepath.Join(user, "waggle")
-		}
-	}
 	var format string
 	kernels := flags.String("kernels", "6.1,6.12", "kernels to test, by comma")
 	packages := flags.String("packages", "", "packages to test, by comma, such as bpf,cells/loader; all of the table if empty")
@@ -66,7 +62,7 @@ func parse(flags *flag.FlagSet, args []string, getenv func(string) string) (opti
 	flags.StringVar(&format, "o", "table", "output of -bench: table or json")
 	flags.StringVar(&o.accel, "accel", "tcg", "accelerator of qemu; kvm is faster where it works, and hangs where it does not")
 	flags.DurationVar(&o.timeout, "timeout", 20*time.Minute, "time limit of each kernel, boot to power-off")
-	flags.StringVar(&o.cache, "cache", cache, "folder that clones share, with kernels and stamps; the default is $WAGGLE_CACHE, else waggle in the user's cache folder")
+	flags.StringVar(&o.cache, "cache", stamps.CacheDir(getenv), "folder that clones share, with kernels and stamps; the default is $WAGGLE_CACHE, else waggle in the user's cache folder")
 	flags.StringVar(&o.out, "out", "bin/kernels", "folder for the programs and the output of the last run")
 	if err := flags.Parse(args); err != nil {
 		return o, err

@@ -152,7 +152,7 @@ func runOf(t *testing.T, dir string, now time.Time, binary string, o options) *k
 	o.cache, o.out = dir, filepath.Join(dir, "out")
 	s := suite{pkg: "pkg/tc", kernels: oldest, tests: ".*"}
 	r := newKernelRun(&kernel{series: oldest, id: "package"}, []suite{s}, o)
-	r.report.out, r.stamps.now = io.Discard, func() time.Time { return now }
+	r.report.out, r.stamps.Now = io.Discard, func() time.Time { return now }
 	ids := map[string]string{guestPackage: "g", runnerPackage: "r", s.binary(): binary}
 	if err := r.judge(s, ids, "qemu 1", o.all); err != nil {
 		t.Fatal(err)
@@ -248,33 +248,5 @@ func TestStamps_OnlyAWholePassLeavesOne(t *testing.T) {
 	finish(t, r, plan.Passed)
 	if r := runOf(t, dir, now, "b", options{}); len(r.left) != 1 {
 		t.Error("a machine that broke left a stamp")
-	}
-}
-
-func TestStamps_BrokenFileIsNone(t *testing.T) {
-	t.Parallel()
-	s := stamps{dir: t.TempDir(), now: time.Now}
-	if err := s.put("hash", stamp{Package: "bpf", Tests: 3}); err != nil {
-		t.Fatal(err)
-	}
-	if found, ok := s.find("hash"); !ok || found.Tests != 3 {
-		t.Errorf("got %+v", found)
-	}
-	if err := os.WriteFile(filepath.Join(s.dir, "hash"), []byte("{"), 0o644); err != nil {
-		t.Fatal(err)
-	}
-	if _, ok := s.find("hash"); ok {
-		t.Error("a broken stamp is believed")
-	}
-	if entries, err := os.ReadDir(s.dir); err != nil || len(entries) != 1 {
-		t.Errorf("the folder holds %v, %v", entries, err)
-	}
-	// What no run believes any more goes with the next stamp.
-	s.now = func() time.Time { return time.Now().Add(passedFor + time.Hour) }
-	if err := s.put("other", stamp{}); err != nil {
-		t.Fatal(err)
-	}
-	if _, err := os.Stat(filepath.Join(s.dir, "hash")); err == nil {
-		t.Error("an old stamp stays")
 	}
 }

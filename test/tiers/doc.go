@@ -11,4 +11,5 @@
 //	packages.go  which package belongs to which tier   report.go    what is printed at the end, and on a failure
 //	lists.go     permitted skips, expensive tests      machine.go   CPU time, load, pressure
 //	filetimes.go times of a clean clone's files        speed.go     the slowness of the machine
+//	kept.go      results of whole tiers that are kept
 package main

@@ -17,6 +17,7 @@ import (
 	"time"
 
 	"github.com/waggle-net/waggle/pkg/testseed"
+	"github.com/waggle-net/waggle/test/stamps"
 )
 
 func main() {
@@ -49,7 +50,7 @@ func run(ctx context.Context, args []string) error {
 	if err != nil {
 		return err
 	}
-	r := &runner{tree: tree, all: *all, out: &locked{out: os.Stdout}}
+	r := &runner{tree: tree, all: *all, out: &locked{out: os.Stdout}, stamps: stamps.In[passedTier](stamps.CacheDir(os.Getenv))}
 	var chosen []tier
 	for _, name := range flags.Args() {
 		t, ok := find(name)
@@ -83,6 +84,9 @@ func (r *runner) run(ctx context.Context, chosen []tier, seed string) error {
 		warnings = append(warnings, verdicts[i].check(os.Getenv("CI") == "true")...)
 		if len(verdicts[i].failed) > 0 {
 			verdicts[i].failure(r.out, verdicts[i].tier.seedOf(seed))
+		}
+		if err := r.keep(verdicts[i]); err != nil {
+			warnings = append(warnings, err.Error())
 		}
 	}
 	for _, w := range warnings {

@@ -16,18 +16,21 @@ import (
 	"time"
 
 	"github.com/waggle-net/waggle/pkg/testseed"
+	"github.com/waggle-net/waggle/test/stamps"
 )
 
 // verdict is how a tier ended.
 type verdict struct {
-	tier   tier
-	counts counts
-	skips  []outcome
-	slow   []outcome
-	failed []string // packages, tests and commands
-	cpu    time.Duration
-	took   time.Duration
-	before cpuTimes
+	tier tier
+	// sources is the hash of what decides how the tier ends; "" when its result is not kept.
+	sources string
+	counts  counts
+	skips   []outcome
+	slow    []outcome
+	failed  []string // packages, tests and commands
+	cpu     time.Duration
+	took    time.Duration
+	before  cpuTimes
 
 	slowness  float64 // by which the budget is multiplied; the larger of the measurements before and after the tier
 	condition string  // of the machine at the first failure, or when the tier ended
@@ -49,9 +52,10 @@ func (v *verdict) noteCondition() {
 
 // runner runs tiers.
 type runner struct {
-	tree *tree
-	all  bool // ignore cached results
-	out  io.Writer
+	tree   *tree
+	all    bool // ignore cached results
+	out    io.Writer
+	stamps stamps.Store[passedTier]
 }
 
 // removeOld removes a file that may be absent.
@@ -67,6 +71,14 @@ func (r *runner) tier(ctx context.Context, t tier, seed string) (v verdict) {
 	v = verdict{tier: t, before: readCPUTimes(), slowness: 1}
 	began := time.Now()
 	defer func() { v.noteCondition() }()
+	var err error
+	if v.sources, err = t.sources(r.tree.root); err != nil {
+		v.failed = append(v.failed, err.Error())
+		return v
+	}
+	if v, kept := r.kept(v); kept {
+		return v
+	}
 	if err := v.measureSlowness(); err != nil {
 		v.failed = append(v.failed, err.Error())
 		return v

@@ -18,6 +18,9 @@ type tier struct {
 	seed   seeding
 	scaled bool // the budget is multiplied by the slowness of the machine
 	stage  int  // stages run in their order, the tiers of one stage at the same time
+
+	// decides reports whether a file of the tree decides how the tier ends. The result is then kept until such a file changes; nil: it is not kept.
+	decides func(name string) bool
 }
 
 // seeding is where the random tests of a tier take their seed from. WAGGLE_SEED overrides both sources.
@@ -39,12 +42,16 @@ type call struct {
 
 // tiers lists all tiers, by stage. Tiers share a stage where one waits while the other computes.
 var tiers = []tier{
-	{"lint", "go vet, gofmt and staticcheck", 700 * time.Second, lint, noSeed, false, 0},
-	{"hermetic", "packages that need neither privileges nor other programs; results are cached by content", 900 * time.Second, hermetic, constantSeed, false, 1},
-	{"machine", "packages that need root, this machine's kernel or other programs; most results are cached by content, kernel and Debian packages", 230 * time.Second, machine, treeSeed, true, 2},
-	{"kernels", "tests inside Debian's kernels 6.1 and 6.12 under qemu", 450 * time.Second, kernels, constantSeed, true, 2},
-	{"node", "the real agent and plugin on private nodes", 760 * time.Second, node, treeSeed, true, 3},
-	{"kube", "a real Kubernetes", 550 * time.Second, kube, treeSeed, true, 3},
+	{name: "lint", budget: 700 * time.Second, calls: lint, about: "go vet, gofmt and staticcheck"},
+	{name: "hermetic", budget: 900 * time.Second, calls: hermetic, stage: 1, seed: constantSeed,
+		about: "packages that need neither privileges nor other programs; results are cached by content"},
+	{name: "machine", budget: 230 * time.Second, calls: machine, stage: 2, seed: treeSeed, scaled: true,
+		about: "packages that need root, this machine's kernel or other programs; most results are cached by content, kernel and Debian packages"},
+	{name: "kernels", budget: 450 * time.Second, calls: kernels, stage: 2, seed: constantSeed, scaled: true,
+		about: "tests inside Debian's kernels 6.1 and 6.12 under qemu"},
+	{name: "node", budget: 760 * time.Second, calls: node, stage: 3, seed: treeSeed, scaled: true, about: "the real agent and plugin on private nodes"},
+	{name: "kube", budget: 550 * time.Second, calls: kube, stage: 3, seed: treeSeed, scaled: true, decides: decidesKube,
+		about: "a real Kubernetes; the result is cached by content, kernel and Debian packages"},
 }
 
 // plain compiles tests as `make build` compiles programs, so that packages are compiled once; vet has run in the tier lint.

@@ -1,0 +1,75 @@
+package main
+
+import (
+	"path/filepath"
+	"strconv"
+	"strings"
+	"testing"
+	"time"
+
+	"github.com/waggle-net/waggle/test/stamps"
+)
+
+// A tier whose result is kept runs again when a file that decides changes, after a failure, and when all is to run.
+func TestKept_RunsAgainWhenItMust(t *testing.T) {
+	t.Parallel()
+	dir, cache := t.TempDir(), t.TempDir()
+	git(t, dir, "init", "-q")
+	for i, c := range []struct {
+		write, text string // committed before the run
+		untracked   string // a file that is not
+		all         bool
+		ran, fails  bool
+	}{
+		{write: "agent.go", text: "1", ran: true},
+		{write: "page.md", text: "1"},
+		{write: "page.md", text: "2", all: true, ran: true},
+		{write: "page.md", text: "3", untracked: "new.go", ran: true},
+		{write: "agent.go", text: "2", ran: true},
+		{write: "page.md", text: "4"},
+		{write: "page.md", text: "5", all: true, ran: true, fails: true},
+		{write: "page.md", text: "6", ran: true},
+	} {
+		write(t, dir, c.write, c.text)
+		git(t, dir, "add", ".")
+		git(t, dir, "-c", "user.name=n", "-c", "user.email=e", "commit", "-qm", "c")
+		if c.untracked != "" {
+			write(t, dir, c.untracked, "")
+		}
+		var out strings.Builder
+		r := &runner{tree: &tree{root: dir}, all: c.all, out: &locked{out: &out}, stamps: stamps.In[passedTier](cache)}
+		err := r.run(t.Context(), []tier{{name: "x", budget: time.Hour, decides: decidesKube, calls: func(*tree, bool) []call {
+			return []call{{args: []string{"sh", "-c", "echo kernels: 12 tests passed, 0 tests in 0 suites unchanged, 0 skipped; exit $0", map[bool]string{false: "0", true: "1"}[c.fails]}}}
+		}}}, strconv.Itoa(i))
+		if (err != nil) != c.fails {
+			t.Errorf("run %d: %v", i, err)
+		}
+		if ran := strings.Contains(out.String(), "tests in 0 suites"); ran != c.ran {
+			t.Errorf("run %d: ran %v, want %v:\n%s", i, ran, c.ran, out.String())
+		}
+		if !c.fails && !strings.Contains(out.String(), "\n12 passed, 0 failed, 0 skipped\n") {
+			t.Errorf("run %d counts otherwise:\n%s", i, out.String())
+		}
+		if c.untracked != "" {
+			git(t, dir, "clean", "-fq")
+		}
+	}
+	if files, err := filepath.Glob(filepath.Join(cache, "passed", "*")); err != nil || len(files) == 0 {
+		t.Errorf("the cache holds %v, %v", files, err)
+	}
+}
+
+func TestDecidesKube_SourcesAndItsOwnTests(t *testing.T) {
+	t.Parallel()
+	for name, want := range map[string]bool{
+		"cells/ipam/cell.go": true, "bpf/flow.h": true, "bpf/pod_egress_bpfel.o": true, "pkg/install/manifests/agent.yaml": true, "go.sum": true,
+		"Makefile": true, "hack/kube-binaries": true, "tools/image/main.go": true, "test/kube/wait.go": true, "test/kube/waggle/order_test.go": true,
+		"test/kube/nodes/testdata/a.yaml": true,
+		"cells/ipam/cell_test.go":         false, "cells/ipam/testdata/a.txtar": false, "Documentation/ipam.md": false, "README.md": false,
+		"test/node/main_test.go": false, "test/nodekit/node.go": false, ".ci/run": false,
+	} {
+		if got := decidesKube(name); got != want {
+			t.Errorf("%s: %v, want %v", name, got, want)
+		}
+	}
+}
