@@ -12,6 +12,7 @@ import (
 	"github.com/cilium/hive/cell"
 	"github.com/cilium/hive/script"
 	"github.com/cilium/statedb"
+	"github.com/cilium/statedb/reconciler"
 
 	account "github.com/waggle-net/waggle/cells/drift"
 	"github.com/waggle-net/waggle/pkg/celltest"
@@ -24,12 +25,19 @@ import (
 	"github.com/waggle-net/waggle/pkg/tables/sysctls"
 )
 
-// contributions records what the cell hands to the writers of other tables.
+// contributions records what the cell hands to the writers of other tables. Routes become rows of desired-routes, pending until a script says that
+// they are done.
 type contributions struct {
+	db     *statedb.DB
+	routes statedb.RWTable[*desiredroutes.Route]
+
 	mu       sync.Mutex
 	expected []string
-	routes   map[string][]desiredroutes.Route
 	settings map[string][]sysctls.Setting
+}
+
+func newContributions(db *statedb.DB, routes statedb.RWTable[*desiredroutes.Route]) *contributions {
+	return &contributions{db: db, routes: routes, settings: map[string][]sysctls.Setting{}}
 }
 
 // Update is not called by the cell.
@@ -40,10 +48,32 @@ func (c *contributions) Update(string, []desiredroutes.Route, []desiredroutes.Ro
 func (c *contributions) Expect(o string) { c.expected = append(c.expected, o) }
 
 func (c *contributions) Replace(owner string, routes []desiredroutes.Route) error {
-	c.mu.Lock()
-	defer c.mu.Unlock()
-	c.routes[owner] = routes
+	txn := c.db.WriteTxn(c.routes)
+	defer txn.Commit()
+	before := statedb.Collect(c.routes.List(txn, desiredroutes.ByOwner(owner)))
+	for _, row := range before {
+		_, _, _ = c.routes.Delete(txn, row)
+	}
+	for _, r := range routes {
+		r.Owner = owner
+		row := r.WithStatus(reconciler.StatusPending())
+		for _, old := range before {
+			if old.Equal(row) {
+				row.Status = old.Status
+			}
+		}
+		_, _, _ = c.routes.Insert(txn, row)
+	}
 	return nil
+}
+
+// done says that the kernel has all routes.
+func (c *contributions) done() {
+	txn := c.db.WriteTxn(c.routes)
+	defer txn.Commit()
+	for row := range c.routes.All(txn) {
+		_, _, _ = c.routes.Insert(txn, row.Clone().WithStatus(reconciler.StatusDone()))
+	}
 }
 
 // settingsWriter is the other half of contributions, whose method has the same name.
@@ -71,10 +101,8 @@ func (c *contributions) print() string {
 	c.mu.Lock()
 	defer c.mu.Unlock()
 	var lines []string
-	for owner, routes := range c.routes {
-		for _, r := range routes {
-			lines = append(lines, strings.Join([]string{owner, r.Dst.String(), "dev", r.Device, "src", r.Src.String()}, " "))
-		}
+	for r := range c.routes.All(c.db.ReadTxn()) {
+		lines = append(lines, strings.Join([]string{r.Owner, r.Dst.String(), "dev", r.Device, "src", r.Src.String()}, " "))
 	}
 	for owner, settings := range c.settings {
 		for _, s := range settings {
@@ -85,17 +113,20 @@ func (c *contributions) print() string {
 	return strings.Join(lines, "\n") + "\n"
 }
 
-func (c *contributions) command() hive.ScriptCmdOut {
-	return hive.NewScriptCmd("contributed", script.Command(script.CmdUsage{Summary: "print contributed routes and settings"},
-		func(*script.State, ...string) (script.WaitFunc, error) {
-			return func(*script.State) (string, string, error) { return c.print(), "", nil }, nil
-		}))
+func (c *contributions) commands() hive.ScriptCmdsOut {
+	return hive.NewScriptCmds(map[string]script.Cmd{
+		"contributed": script.Command(script.CmdUsage{Summary: "print contributed routes and settings"},
+			func(*script.State, ...string) (script.WaitFunc, error) {
+				return func(*script.State) (string, string, error) { return c.print(), "", nil }, nil
+			}),
+		"routes/done": script.Command(script.CmdUsage{Summary: "the kernel has all contributed routes"},
+			func(*script.State, ...string) (script.WaitFunc, error) { c.done(); return nil, nil }),
+	})
 }
 
 func TestScripts(t *testing.T) {
 	t.Parallel()
 	celltest.RunVirtual(t, "testdata/*.txtar", func(testing.TB) []cell.Cell {
-		c := &contributions{routes: map[string][]desiredroutes.Route{}, settings: map[string][]sysctls.Setting{}}
 		return []cell.Cell{
 			agent.Cell,
 			cell.Provide(
@@ -103,9 +134,10 @@ func TestScripts(t *testing.T) {
 				statedb.RWTable[*devices.Device].ToTable, statedb.RWTable[devices.Address].ToTable,
 				statedb.RWTable[*localnode.LocalNode].ToTable, statedb.RWTable[mtus.MTU].ToTable,
 				statedb.RWTable[*endpoints.Endpoint].ToTable,
-				func() desiredroutes.Writer { return c },
-				func() sysctls.Writer { return settingsWriter{c} },
-				c.command,
+				desiredroutes.NewTable, statedb.RWTable[*desiredroutes.Route].ToTable, newContributions,
+				func(c *contributions) desiredroutes.Writer { return c },
+				func(c *contributions) sysctls.Writer { return settingsWriter{c} },
+				(*contributions).commands,
 				newFakeKernel,
 				func(k *fakeKernel) kernel { return k },
 				(*fakeKernel).commands,
@@ -130,7 +162,7 @@ func TestDesiredDevices_AddressesAreCompleteOnlyWhenTheNodeIsReady(t *testing.T)
 		"ready":               {&localnode.LocalNode{IPv4: localnode.Family{Router: router}, Ready: true}, 1, true},
 		"ready without range": {&localnode.LocalNode{Ready: true}, 0, true},
 	} {
-		host := desiredDevices(c.node, 0)[0]
+		host := desiredDevices(c.node, 0, true)[0]
 		if len(host.Addresses) != c.addrs || host.AddressesKnown != c.known {
 			t.Errorf("%s: addresses %v, known %v", name, host.Addresses, host.AddressesKnown)
 		}

@@ -42,6 +42,7 @@ type controller struct {
 	MTUs      statedb.Table[mtus.MTU]
 	Endpoints statedb.Table[*endpoints.Endpoint]
 	Routes    desiredroutes.Writer
+	Desired   statedb.Table[*desiredroutes.Route]
 	Sysctls   sysctls.Writer
 }
 
@@ -66,6 +67,7 @@ func (c *controller) run(ctx context.Context, health cell.Health, done func(stat
 	defer feed.Close()
 	limiter := rate.NewLimiter(rate.Every(pause), 1)
 	var last inputs
+	var lastRouted bool
 	var pods outside
 	for full, alive := true, true; alive && limiter.Wait(ctx) == nil; {
 		heartbeat.Busy(ctx)
@@ -80,10 +82,11 @@ func (c *controller) run(ctx context.Context, health cell.Health, done func(stat
 		last = now
 		var taken error
 		if altered {
-			// With the old address of waggle_host the kernel removes the route that has it as source: the routes that pods
-			// outside a new range go by have to be there by then.
 			taken = c.contribute(now, pods)
-			if err := c.commit(desiredDevices(now.node, now.mtu), done); err != nil {
+		}
+		if routed := now.restored && c.routed(changed); altered || routed != lastRouted {
+			lastRouted = routed
+			if err := c.commit(desiredDevices(now.node, now.mtu, routed), done); err != nil {
 				return err
 			}
 		}
@@ -123,8 +126,7 @@ func (c *controller) inputs(txn statedb.ReadTxn, changed *statedb.WatchSet) (in 
 }
 
 // contribute hands routes and settings to those who keep them. Until the node is ready and the endpoints are restored, the
-// routes of an earlier run stay. When the range changes, the routes of pods outside the new one come first, so that they
-// are never without.
+// routes of an earlier run stay.
 func (c *controller) contribute(in inputs, pods outside) error {
 	err := c.Sysctls.Replace(owner, desiredSysctls(c.Agent))
 	if in.node != nil && in.node.Ready && in.restored {
@@ -132,6 +134,18 @@ func (c *controller) contribute(in inputs, pods outside) error {
 			c.Routes.Replace(routesOwner, desiredRoutes(in.node)))
 	}
 	return err
+}
+
+// routed reports whether the kernel has the contributed routes to pods outside the node's range. changed gets what closes when it may be otherwise.
+func (c *controller) routed(changed *statedb.WatchSet) bool {
+	rows, more := c.Desired.ListWatch(c.DB.ReadTxn(), desiredroutes.ByOwner(podRoutesOwner))
+	changed.Add(more)
+	for row := range rows {
+		if row.Status.Kind != reconciler.StatusKindDone {
+			return false
+		}
+	}
+	return true
 }
 
 func (c *controller) commit(want []*tables.Device, done func(statedb.WriteTxn)) error {

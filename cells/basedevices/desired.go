@@ -22,8 +22,9 @@ const (
 	linkScope = 253 // RT_SCOPE_LINK
 )
 
-// desiredDevices lists the pairs. The node is nil and the MTU is 0 while they are not known.
-func desiredDevices(node *localnode.LocalNode, mtu int) []*tables.Device {
+// desiredDevices lists the pairs. The node is nil and the MTU is 0 while they are not known. routed says that the kernel has the routes to all pods
+// outside the node's range.
+func desiredDevices(node *localnode.LocalNode, mtu int, routed bool) []*tables.Device {
 	host := &tables.Device{Name: podlink.HostDevice, Peer: podlink.NetDevice, Up: true, MTU: mtu}
 	if node != nil {
 		for _, f := range []localnode.Family{node.IPv4, node.IPv6} {
@@ -33,7 +34,8 @@ func desiredDevices(node *localnode.LocalNode, mtu int) []*tables.Device {
 				}
 			}
 		}
-		host.AddressesKnown = node.Ready
+		// With an IPv4 address the kernel removes the routes that have it as source, here that of an earlier range.
+		host.AddressesKnown = node.Ready && routed
 	}
 	return []*tables.Device{host, {Name: podlink.HoldDevice, Peer: podlink.HoldPeer, AddressesKnown: true}}
 }

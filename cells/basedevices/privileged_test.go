@@ -72,16 +72,16 @@ func check(t *testing.T, k *netlinkKernel, want []*tables.Device) (indexes []int
 func TestPrivilegedOps_RestartTakesOver(t *testing.T) {
 	t.Parallel()
 	k := newReal(t)
-	first := desiredDevices(node("10.1.0.1", "fd00::1"), 1400)
+	first := desiredDevices(node("10.1.0.1", "fd00::1"), 1400, true)
 	update(t, newOps(k), first)
 	indexes := check(t, k, first)
 
-	unknown := desiredDevices(nil, 0) // just after a restart
+	unknown := desiredDevices(nil, 0, true) // just after a restart
 	update(t, newOps(k), unknown)
 	if again := check(t, k, first); !slices.Equal(again, indexes) {
 		t.Fatalf("the links were made again: %v, then %v", indexes, again)
 	}
-	moved := desiredDevices(node("10.1.0.9", "fd00::1"), 1300)
+	moved := desiredDevices(node("10.1.0.9", "fd00::1"), 1300, true)
 	update(t, newOps(k), moved)
 	if again := check(t, k, moved); !slices.Equal(again, indexes) {
 		t.Fatalf("the links were made again: %v, then %v", indexes, again)
@@ -91,7 +91,7 @@ func TestPrivilegedOps_RestartTakesOver(t *testing.T) {
 func TestPrivilegedOps_DeletedPairComesBack(t *testing.T) {
 	t.Parallel()
 	k := newReal(t)
-	want := desiredDevices(node("10.1.0.1", "fd00::1"), 0)
+	want := desiredDevices(node("10.1.0.1", "fd00::1"), 0, true)
 	update(t, newOps(k), want)
 	link, err := k.handle.LinkByName(podlink.NetDevice)
 	if err == nil {
@@ -111,7 +111,7 @@ func TestPrivilegedOps_ForeignLinksAreRefused(t *testing.T) {
 		t.Fatal(err)
 	}
 	before, _, _ := k.Get(podlink.HostDevice)
-	if err := newOps(k).Update(context.Background(), nil, 0, desiredDevices(node("10.1.0.1", "fd00::1"), 1400)[0]); err == nil {
+	if err := newOps(k).Update(context.Background(), nil, 0, desiredDevices(node("10.1.0.1", "fd00::1"), 1400, true)[0]); err == nil {
 		t.Fatal("a veth with another peer was adopted")
 	}
 	after, _, _ := k.Get(podlink.HostDevice)

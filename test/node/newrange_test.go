@@ -7,6 +7,7 @@ import (
 	"os"
 	"path/filepath"
 	"strings"
+	"sync"
 	"testing"
 
 	"github.com/vishvananda/netlink"
@@ -21,6 +22,8 @@ func TestPrivilegedRange_ChangesUnderLivingPods(t *testing.T) {
 	node := startNode(t, nodekit.Options{})
 	a := addPod(t, node, "a")
 	cached(t, node, a)
+	stop := pingOn(t, a, nodekit.UplinkIPv4.Addr(), nodekit.UplinkIPv6.Addr())
+	defer stop()
 	if err := errors.Join(node.StopAgent(t.Context()), giveRanges(node, "10.99.0.0/24", "fd00:99::/64"), node.StartAgent()); err != nil {
 		t.Fatal(err)
 	}
@@ -28,6 +31,7 @@ func TestPrivilegedRange_ChangesUnderLivingPods(t *testing.T) {
 	cached(t, node, a)
 	b := addPod(t, node, "b")
 	cached(t, node, b)
+	stop()
 	for i, prefix := range []string{"10.99.0.0/24", "fd00:99::/64"} {
 		family := families[i]
 		if !netip.MustParsePrefix(prefix).Contains(b.Addr(family.ipv6)) || netip.MustParsePrefix(prefix).Contains(a.Addr(family.ipv6)) {
@@ -56,6 +60,29 @@ func TestPrivilegedRange_ChangesUnderLivingPods(t *testing.T) {
 	if err := nodekit.Ping(b, b.Gateway(false), 56); err != nil {
 		t.Error(err)
 	}
+}
+
+// pingOn pings addresses from a pod, one after the other, until the returned function is called. Each ping must be answered.
+func pingOn(t *testing.T, from *nodekit.Pod, addrs ...netip.Addr) (stop func()) {
+	t.Helper()
+	ending, ended := make(chan struct{}), make(chan struct{})
+	go func() {
+		defer close(ended)
+		for i := 0; ; i++ {
+			select {
+			case <-ending:
+				return
+			default:
+			}
+			if err := nodekit.Ping(from, addrs[i%len(addrs)], 56); err != nil {
+				t.Errorf("ping %d: %v", i, err)
+			}
+		}
+	}()
+	return sync.OnceFunc(func() {
+		close(ending)
+		<-ended
+	})
 }
 
 // cached wants a pod's addresses in the table of the ipcache and in the kernel's map.
