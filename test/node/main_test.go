@@ -37,8 +37,8 @@ func TestMain(m *testing.M) {
 		os.Exit(m.Run()) // each test says why it is skipped
 	}
 	os.Exit(nodekit.Contain(func() int {
-		// Most tests wait more than they compute; the command line has the last word.
-		if err := errors.Join(build(), flag.Set("test.parallel", strconv.Itoa(2*runtime.GOMAXPROCS(0)))); err != nil {
+		// Most tests wait more than they compute, also for the turn to generate load; the command line has the last word.
+		if err := errors.Join(build(), flag.Set("test.parallel", strconv.Itoa(3*runtime.GOMAXPROCS(0)))); err != nil {
 			fmt.Fprintln(os.Stderr, err)
 			return 1
 		}
