@@ -57,7 +57,7 @@ func (c *churn) one(t *testing.T) {
 
 // patiently repeats what may fail while no agent runs.
 func patiently(do func() error) error {
-	for deadline := time.Now().Add(30 * time.Second); ; time.Sleep(100 * time.Millisecond) {
+	for deadline := time.Now().Add(awaitFor); ; time.Sleep(100 * time.Millisecond) {
 		if err := do(); err == nil || time.Now().After(deadline) {
 			return err
 		}

@@ -31,7 +31,7 @@ func TestPrivilegedPolicy_LabelsChangeUnderTraffic(t *testing.T) {
 		var asking sync.WaitGroup
 		for _, l := range leavers {
 			asking.Go(func() {
-				for deadline := time.Now().Add(30 * time.Second); !f(l); {
+				for deadline := time.Now().Add(awaitFor); !f(l); {
 					if time.Now().After(deadline) {
 						t.Errorf("%s: %s is not as it should be", what, l.name)
 						return

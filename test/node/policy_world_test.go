@@ -323,7 +323,7 @@ func (w *world) compare(t *testing.T, services []service, want func(flow) bool) 
 	t.Helper()
 	left := w.flows(services)
 	all := len(left)
-	for deadline := time.Now().Add(30 * time.Second); ; {
+	for deadline := time.Now().Add(awaitFor); ; {
 		var leaks, missing []flow
 		for i, answered := range w.try(t, left) {
 			switch f := left[i]; {
