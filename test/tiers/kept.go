@@ -5,10 +5,13 @@ import (
 	"crypto/sha256"
 	"encoding/hex"
 	"fmt"
+	"os"
 	"path"
 	"runtime"
 	"strings"
 	"time"
+
+	"github.com/waggle-net/waggle/pkg/testseed"
 )
 
 // passedTier is what is remembered of a tier that passed.
@@ -30,7 +33,7 @@ func decidesKube(name string) bool {
 	return !strings.HasSuffix(name, "_test.go") && !strings.Contains("/"+path.Dir(name)+"/", "/testdata/")
 }
 
-// sources returns a hash of the files that decide how a tier ends, the compiler, and the machine. It is "" for a tier whose results are not
+// sources returns a hash of the files that decide how a tier ends, the compiler, the machine, and a seed that the environment names. It is "" for a tier whose results are not
 // kept, and for a tree with changes that are not committed.
 func (t tier) sources(root string) (string, error) {
 	if t.decides == nil {
@@ -45,7 +48,7 @@ func (t tier) sources(root string) (string, error) {
 		return "", fmt.Errorf("list the files that decide about the tier %s: %w", t.name, err)
 	}
 	sum := sha256.New()
-	fmt.Fprintln(sum, t.name, runtime.Version(), machineID())
+	fmt.Fprintln(sum, t.name, runtime.Version(), machineID(), os.Getenv(testseed.Env))
 	for entry := range bytes.SplitSeq(bytes.Trim(list, "\x00"), []byte{0}) {
 		if _, name, _ := strings.Cut(string(entry), "\t"); t.decides(name) {
 			fmt.Fprintf(sum, "%s\x00", entry)

@@ -7,17 +7,19 @@ import (
 	"testing"
 	"time"
 
+	"github.com/waggle-net/waggle/pkg/testseed"
 	"github.com/waggle-net/waggle/test/stamps"
 )
 
 // A tier whose result is kept runs again when a file that decides changes, after a failure, and when all is to run.
 func TestKept_RunsAgainWhenItMust(t *testing.T) {
-	t.Parallel()
+	t.Setenv(testseed.Env, "")
 	dir, cache := t.TempDir(), t.TempDir()
 	git(t, dir, "init", "-q")
 	for i, c := range []struct {
 		write, text string // committed before the run
 		untracked   string // a file that is not
+		seed        string // in the environment
 		all         bool
 		ran, fails  bool
 	}{
@@ -27,6 +29,7 @@ func TestKept_RunsAgainWhenItMust(t *testing.T) {
 		{write: "page.md", text: "3", untracked: "new.go", ran: true},
 		{write: "agent.go", text: "2", ran: true},
 		{write: "page.md", text: "4"},
+		{write: "page.md", text: "4, with a seed", seed: "7", ran: true},
 		{write: "page.md", text: "5", all: true, ran: true, fails: true},
 		{write: "page.md", text: "6", ran: true},
 	} {
@@ -36,6 +39,7 @@ func TestKept_RunsAgainWhenItMust(t *testing.T) {
 		if c.untracked != "" {
 			write(t, dir, c.untracked, "")
 		}
+		t.Setenv(testseed.Env, c.seed)
 		var out strings.Builder
 		r := &runner{tree: &tree{root: dir}, all: c.all, out: &locked{out: &out}, stamps: stamps.In[passedTier](cache)}
 		err := r.run(t.Context(), []tier{{name: "x", budget: time.Hour, decides: decidesKube, calls: func(*tree, bool) []call {
