@@ -2,21 +2,21 @@ package main
 
 import (
 	"bytes"
+	"cmp"
 	"crypto/sha256"
 	"encoding/hex"
 	"fmt"
 	"os"
 	"path"
 	"runtime"
+	"slices"
 	"strings"
 	"time"
-
-	"github.com/waggle-net/waggle/pkg/testseed"
 )
 
 // passedTier is what is remembered of a tier that passed.
 type passedTier struct {
-	Tier                   string
+	Tier, Seed             string
 	Date                   time.Time
 	Run, Skipped, Packages int
 }
@@ -24,37 +24,45 @@ type passedTier struct {
 // decidesKube reports whether a file of the tree, by its path with slashes, decides how the tests of the tier kube end: all but pages and the tests of
 // other tiers.
 func decidesKube(name string) bool {
-	switch {
-	case strings.HasPrefix(name, "test/kube/"):
-		return true
-	case strings.HasPrefix(name, "Documentation/"), strings.HasPrefix(name, "test/"), strings.HasPrefix(name, ".ci/"), strings.HasSuffix(name, ".md"):
+	for _, dir := range []string{"test/kube/", "test/tiers/", "test/stamps/"} {
+		if strings.HasPrefix(name, dir) {
+			return true
+		}
+	}
+	if strings.HasPrefix(name, "Documentation/") || strings.HasPrefix(name, "test/") || strings.HasSuffix(name, ".md") {
 		return false
 	}
 	return !strings.HasSuffix(name, "_test.go") && !strings.Contains("/"+path.Dir(name)+"/", "/testdata/")
 }
 
-// sources returns a hash of the files that decide how a tier ends, the compiler, the machine, and a seed that the environment names. It is "" for a tier whose results are not
-// kept, and for a tree with changes that are not committed.
-func (t tier) sources(root string) (string, error) {
-	if t.decides == nil {
-		return "", nil
+// sources returns a hash of the files that decide how a tier ends, the compiler, the machine, and what the environment says to the compiler and to
+// tests. It is "" where results are not kept: of other tiers, outside of CI (bin/ may hold programs of another tree, and skips are not failures), and for a tree
+// that is no clone or has changes that are not committed.
+func (r *runner) sources(t tier) string {
+	if t.decides == nil || !r.clean {
+		return ""
 	}
-	changed, err := gitIn(root, "status", "--porcelain").Output()
+	changed, err := gitIn(r.tree.root, "status", "--porcelain", "--untracked-files=all").Output()
 	if err != nil || len(changed) > 0 {
-		return "", err
+		return ""
 	}
-	list, err := gitIn(root, "ls-files", "-s", "-z").Output()
+	list, err := gitIn(r.tree.root, "ls-files", "-s", "-z").Output()
 	if err != nil {
-		return "", fmt.Errorf("list the files that decide about the tier %s: %w", t.name, err)
+		return ""
 	}
 	sum := sha256.New()
-	fmt.Fprintln(sum, t.name, runtime.Version(), machineID(), os.Getenv(testseed.Env))
+	fmt.Fprintln(sum, t.name, runtime.Version(), machineID())
+	for _, v := range slices.Sorted(slices.Values(os.Environ())) {
+		if name, _, _ := strings.Cut(v, "="); name != "WAGGLE_CACHE" && (strings.HasPrefix(name, "WAGGLE_") || strings.HasPrefix(name, "GO")) {
+			fmt.Fprintf(sum, "%s\x00", v)
+		}
+	}
 	for entry := range bytes.SplitSeq(bytes.Trim(list, "\x00"), []byte{0}) {
 		if _, name, _ := strings.Cut(string(entry), "\t"); t.decides(name) {
 			fmt.Fprintf(sum, "%s\x00", entry)
 		}
 	}
-	return hex.EncodeToString(sum.Sum(nil)), nil
+	return hex.EncodeToString(sum.Sum(nil))
 }
 
 // kept returns the verdict of a tier that has passed with the same sources.
@@ -66,18 +74,19 @@ func (r *runner) kept(v verdict) (verdict, bool) {
 	if !found {
 		return v, false
 	}
-	fmt.Fprintf(r.out, "same  %d tests as passed on %s with the same sources, kernel and Debian packages\n", passed.Run, passed.Date.Format(time.DateOnly))
+	fmt.Fprintf(r.out, "same  %d tests as passed on %s with the same sources, kernel and Debian packages, and the seed %s\n", passed.Run,
+		passed.Date.Format(time.DateOnly), cmp.Or(passed.Seed, "-"))
 	v.counts = counts{cached: passed.Run, skipped: passed.Skipped, packages: passed.Packages, cachedPackages: passed.Packages}
 	return v, true
 }
 
-// keep remembers a tier that passed, and forgets one that failed.
-func (r *runner) keep(v verdict) error {
+// keep remembers a tier that ran and passed, and forgets one that failed.
+func (r *runner) keep(v verdict, seed string) error {
 	switch {
-	case v.sources == "" || v.counts.run == 0:
+	case v.sources == "" || v.counts.cached > 0 && v.counts.run == 0:
 		return nil
-	case len(v.failed) > 0:
+	case len(v.failed) > 0 || v.counts.run == 0 || r.sources(v.tier) != v.sources:
 		return r.stamps.Remove(v.sources)
 	}
-	return r.stamps.Put(v.sources, passedTier{v.tier.name, r.stamps.Now(), v.counts.run, v.counts.skipped, v.counts.packages})
+	return r.stamps.Put(v.sources, passedTier{v.tier.name, v.tier.seedOf(seed), r.stamps.Now(), v.counts.run, v.counts.skipped, v.counts.packages})
 }

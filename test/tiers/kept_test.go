@@ -1,6 +1,7 @@
 package main
 
 import (
+	"fmt"
 	"path/filepath"
 	"strconv"
 	"strings"
@@ -14,6 +15,7 @@ import (
 // A tier whose result is kept runs again when a file that decides changes, after a failure, and when all is to run.
 func TestKept_RunsAgainWhenItMust(t *testing.T) {
 	t.Setenv(testseed.Env, "")
+	t.Setenv("GOFLAGS", "")
 	dir, cache := t.TempDir(), t.TempDir()
 	git(t, dir, "init", "-q")
 	for i, c := range []struct {
@@ -22,6 +24,8 @@ func TestKept_RunsAgainWhenItMust(t *testing.T) {
 		seed        string // in the environment
 		all         bool
 		ran, fails  bool
+		none        bool // no test passes
+		developer   bool // not CI
 	}{
 		{write: "agent.go", text: "1", ran: true},
 		{write: "page.md", text: "1"},
@@ -32,6 +36,10 @@ func TestKept_RunsAgainWhenItMust(t *testing.T) {
 		{write: "page.md", text: "4, with a seed", seed: "7", ran: true},
 		{write: "page.md", text: "5", all: true, ran: true, fails: true},
 		{write: "page.md", text: "6", ran: true},
+		{write: "page.md", text: "7", developer: true, ran: true},
+		{write: "page.md", text: "8"},
+		{write: "page.md", text: "9", all: true, ran: true, fails: true, none: true},
+		{write: "page.md", text: "10", ran: true},
 	} {
 		write(t, dir, c.write, c.text)
 		git(t, dir, "add", ".")
@@ -41,9 +49,16 @@ func TestKept_RunsAgainWhenItMust(t *testing.T) {
 		}
 		t.Setenv(testseed.Env, c.seed)
 		var out strings.Builder
-		r := &runner{tree: &tree{root: dir}, all: c.all, out: &locked{out: &out}, stamps: stamps.In[passedTier](cache)}
+		r := &runner{tree: &tree{root: dir}, all: c.all, clean: !c.developer, out: &locked{out: &out}, stamps: stamps.In[passedTier](cache)}
 		err := r.run(t.Context(), []tier{{name: "x", budget: time.Hour, decides: decidesKube, calls: func(*tree, bool) []call {
-			return []call{{args: []string{"sh", "-c", "echo kernels: 12 tests passed, 0 tests in 0 suites unchanged, 0 skipped; exit $0", map[bool]string{false: "0", true: "1"}[c.fails]}}}
+			passed, exit := 12, 0
+			if c.fails {
+				exit = 1
+			}
+			if c.none {
+				passed = 0
+			}
+			return []call{{args: []string{"sh", "-c", fmt.Sprintf("echo kernels: %d tests passed, 0 tests in 0 suites unchanged, 0 skipped; exit %d", passed, exit)}}}
 		}}}, strconv.Itoa(i))
 		if (err != nil) != c.fails {
 			t.Errorf("run %d: %v", i, err)
@@ -68,9 +83,9 @@ func TestDecidesKube_SourcesAndItsOwnTests(t *testing.T) {
 	for name, want := range map[string]bool{
 		"cells/ipam/cell.go": true, "bpf/flow.h": true, "bpf/pod_egress_bpfel.o": true, "pkg/install/manifests/agent.yaml": true, "go.sum": true,
 		"Makefile": true, "hack/kube-binaries": true, "tools/image/main.go": true, "test/kube/wait.go": true, "test/kube/waggle/order_test.go": true,
-		"test/kube/nodes/testdata/a.yaml": true,
-		"cells/ipam/cell_test.go":         false, "cells/ipam/testdata/a.txtar": false, "Documentation/ipam.md": false, "README.md": false,
-		"test/node/main_test.go": false, "test/nodekit/node.go": false, ".ci/run": false,
+		"test/kube/nodes/testdata/a.yaml": true, ".ci/run": true, "test/tiers/lists.go": true, "test/stamps/stamps.go": true,
+		"cells/ipam/cell_test.go": false, "cells/ipam/testdata/a.txtar": false, "Documentation/ipam.md": false, "README.md": false,
+		"test/node/main_test.go": false, "test/nodekit/node.go": false,
 	} {
 		if got := decidesKube(name); got != want {
 			t.Errorf("%s: %v, want %v", name, got, want)

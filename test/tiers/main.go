@@ -50,7 +50,7 @@ func run(ctx context.Context, args []string) error {
 	if err != nil {
 		return err
 	}
-	r := &runner{tree: tree, all: *all, out: &locked{out: os.Stdout}, stamps: stamps.In[passedTier](stamps.CacheDir(os.Getenv))}
+	r := &runner{tree: tree, all: *all, clean: inCI(), out: &locked{out: os.Stdout}, stamps: stamps.In[passedTier](stamps.CacheDir(os.Getenv))}
 	var chosen []tier
 	for _, name := range flags.Args() {
 		t, ok := find(name)
@@ -81,11 +81,11 @@ func (r *runner) run(ctx context.Context, chosen []tier, seed string) error {
 	}
 	var warnings []string
 	for i := range verdicts {
-		warnings = append(warnings, verdicts[i].check(os.Getenv("CI") == "true")...)
+		warnings = append(warnings, verdicts[i].check(inCI())...)
 		if len(verdicts[i].failed) > 0 {
 			verdicts[i].failure(r.out, verdicts[i].tier.seedOf(seed))
 		}
-		if err := r.keep(verdicts[i]); err != nil {
+		if err := r.keep(verdicts[i], seed); err != nil {
 			warnings = append(warnings, err.Error())
 		}
 	}
@@ -97,6 +97,9 @@ func (r *runner) run(ctx context.Context, chosen []tier, seed string) error {
 	}
 	return nil
 }
+
+// inCI reports whether .ci/run started the tests, in a clean clone.
+func inCI() bool { return os.Getenv("CI") == "true" }
 
 // stages divides tiers by their stage, in the order of the stages.
 func stages(chosen []tier) [][]tier {

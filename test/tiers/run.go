@@ -54,6 +54,7 @@ func (v *verdict) noteCondition() {
 type runner struct {
 	tree   *tree
 	all    bool // ignore cached results
+	clean  bool // a clone of CI, whose programs are built from it and where skips are failures
 	out    io.Writer
 	stamps stamps.Store[passedTier]
 }
@@ -71,11 +72,7 @@ func (r *runner) tier(ctx context.Context, t tier, seed string) (v verdict) {
 	v = verdict{tier: t, before: readCPUTimes(), slowness: 1}
 	began := time.Now()
 	defer func() { v.noteCondition() }()
-	var err error
-	if v.sources, err = t.sources(r.tree.root); err != nil {
-		v.failed = append(v.failed, err.Error())
-		return v
-	}
+	v.sources = r.sources(t)
 	if v, kept := r.kept(v); kept {
 		return v
 	}
