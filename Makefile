@@ -61,7 +61,7 @@ test-all: packages build image kube-binaries bin/cluster ## all tiers, with noth
 	@$(RUN_TIERS) lint hermetic machine node kernels kube
 
 test-race: ## the packages with the most goroutines, under the race detector
-	$(GO) test -race -p 2 -timeout 10m $$($(RUN_TIERS) -list race)
+	$(GO) test -race -trimpath -vet=off -count=1 -p 2 -timeout 10m $$($(RUN_TIERS) -list race)
 
 test-kube: packages build image kube-binaries bin/cluster ## tests on a real Kubernetes; needs root
 	@$(RUN_TIERS) kube

@@ -103,10 +103,14 @@ func TestLoad_UnknownProgram(t *testing.T) {
 func TestPrivilegedPrograms_PassTheVerifier(t *testing.T) {
 	t.Parallel()
 	testnet.RequirePrivileges(t)
-	onModes(t, passTheVerifier)
+	most := map[string]uint32{} // instructions that the verifier processed, in the mode in which they are most, by program
+	onModes(t, func(t *testing.T, constants map[string]uint32) { passTheVerifier(t, constants, most) })
+	for name, n := range most {
+		t.Attr("verifier:"+name, fmt.Sprintf("%d instructions processed, budget %d", n, verifierBudget))
+	}
 }
 
-func passTheVerifier(t *testing.T, constants map[string]uint32) {
+func passTheVerifier(t *testing.T, constants, most map[string]uint32) {
 	for _, object := range append(Objects(), L3DevIngress, L3DevEgress) {
 		spec, err := Load(object)
 		if err != nil {
@@ -131,7 +135,7 @@ func passTheVerifier(t *testing.T, constants map[string]uint32) {
 			if !ok {
 				t.Skip("the kernel does not tell how many instructions it verified: needs 5.16")
 			}
-			t.Attr("verifier:"+name, fmt.Sprintf("%d instructions processed, budget %d", n, verifierBudget))
+			most[name] = max(most[name], n)
 			if n > verifierBudget {
 				t.Errorf("%s: the verifier processed %d instructions, the budget is %d", name, n, verifierBudget)
 			}

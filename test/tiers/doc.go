@@ -1,6 +1,6 @@
 // Command tiers runs the tests of the tree and says what they cost.
 //
-//	go run ./test/tiers [-all] [-list] [-v] TIER...
+//	go run ./test/tiers [-all] [-list TIER] [-filetimes] TIER...
 //
 // Tests are divided into tiers by what they need: see tiers.go for the table. They run stage by stage, those of
 // one stage at the same time. Each tier runs in a control group of its own, whose CPU time is compared with the tier's budget: see speed.go for

@@ -24,7 +24,7 @@ var raced = strings.Fields(`
 // special names packages whose tier does not follow from their tests, each with the reason.
 var special = map[string]struct{ tier, reason string }{
 	"test/demo":         {"node", "runs whole nodes"},
-	"test/node":         {"node", "needs the machine for itself"},
+	"test/node":         {"node", "runs whole nodes"},
 	"test/nodekit":      {"node", "the kit of test/node"},
 	"test/nodekit/load": {"node", "the load generator of test/node"},
 	"api/v1":            {"machine", "runs the generator of the API's code"},
