@@ -153,6 +153,20 @@ func TestPrivilegedNetdev_Refuses(t *testing.T) {
 	})
 }
 
+// Ranges that deny drop their clients, and serve those outside of them and all of the other family.
+func TestPrivilegedNetdev_RangesThatDeny(t *testing.T) {
+	t.Parallel()
+	onNetdevs(t, func(t *testing.T, n *node, family int) {
+		from, to, backend := on(client[family], 4000), on(balancer[family], 80), on(podA.addr(family), 8080)
+		n.serve(3, to, loadbalancer.UDP, int(ServiceRanges|ServiceRangesDeny), backend)
+		n.update(MapSourceRanges, NewSourceRangeKey(3, netip.PrefixFrom(client[10-family], 0).Masked()), uint32(1))
+		n.wantPacket(n.run(NetdevIngress, ifUplink, coming(from, to).bytes(t)), actUnspec, coming(from, backend).bytes(t))
+		from = on(client[family], 4001)
+		n.update(MapSourceRanges, NewSourceRangeKey(3, netip.PrefixFrom(client[family], 16).Masked()), uint32(1))
+		n.wantDrop(NetdevIngress, ifUplink, coming(from, to).bytes(t), events.SourceRange, DirectionIngress)
+	})
+}
+
 // With all ports towards one server in use the next flow is dropped, and the event says whose it was. Another server is no matter.
 func TestPrivilegedNetdev_PortsRunOut(t *testing.T) {
 	t.Parallel()

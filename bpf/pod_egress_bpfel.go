@@ -510,15 +510,16 @@ type podEgressService struct {
 type podEgressServiceFlag uint32
 
 const (
-	podEgressServiceFlagSERVICE_TWO_SCOPES podEgressServiceFlag = 1
-	podEgressServiceFlagSERVICE_OUTSIDE    podEgressServiceFlag = 2
-	podEgressServiceFlagSERVICE_RANGES     podEgressServiceFlag = 4
-	podEgressServiceFlagSERVICE_DROP       podEgressServiceFlag = 8
-	podEgressServiceFlagSERVICE_AFFINITY   podEgressServiceFlag = 16
-	podEgressServiceFlagSERVICE_MAGLEV     podEgressServiceFlag = 32
-	podEgressServiceFlagSERVICE_NODE_PORT  podEgressServiceFlag = 64
-	podEgressServiceFlagSERVICE_LOCAL_ONLY podEgressServiceFlag = 128
-	podEgressServiceFlagSERVICE_LOOPBACK   podEgressServiceFlag = 256
+	podEgressServiceFlagSERVICE_TWO_SCOPES  podEgressServiceFlag = 1
+	podEgressServiceFlagSERVICE_OUTSIDE     podEgressServiceFlag = 2
+	podEgressServiceFlagSERVICE_RANGES      podEgressServiceFlag = 4
+	podEgressServiceFlagSERVICE_DROP        podEgressServiceFlag = 8
+	podEgressServiceFlagSERVICE_AFFINITY    podEgressServiceFlag = 16
+	podEgressServiceFlagSERVICE_MAGLEV      podEgressServiceFlag = 32
+	podEgressServiceFlagSERVICE_NODE_PORT   podEgressServiceFlag = 64
+	podEgressServiceFlagSERVICE_LOCAL_ONLY  podEgressServiceFlag = 128
+	podEgressServiceFlagSERVICE_LOOPBACK    podEgressServiceFlag = 256
+	podEgressServiceFlagSERVICE_RANGES_DENY podEgressServiceFlag = 512
 )
 
 type podEgressServiceKey struct {

@@ -33,6 +33,7 @@ enum service_flag {
 	SERVICE_NODE_PORT = 64,	   /* the address is one of the node; nobody may bind the port */
 	SERVICE_LOCAL_ONLY = 128,  /* the backends are those of this node (a traffic policy is Local) */
 	SERVICE_LOOPBACK = 256,	   /* for processes of this node only, as 127.0.0.1 */
+	SERVICE_RANGES_DENY = 512, /* with SERVICE_RANGES the other way round: not from addresses in source_ranges */
 };
 
 /* A frontend. It is replaced as a whole, so its parts always fit together. */

@@ -140,15 +140,16 @@ const (
 
 // Flags of a [Service]; service_maps.h says what they mean.
 const (
-	ServiceTwoScopes = podEgressServiceFlagSERVICE_TWO_SCOPES
-	ServiceOutside   = podEgressServiceFlagSERVICE_OUTSIDE
-	ServiceRanges    = podEgressServiceFlagSERVICE_RANGES
-	ServiceDrop      = podEgressServiceFlagSERVICE_DROP
-	ServiceAffinity  = podEgressServiceFlagSERVICE_AFFINITY
-	ServiceMaglev    = podEgressServiceFlagSERVICE_MAGLEV
-	ServiceNodePort  = podEgressServiceFlagSERVICE_NODE_PORT
-	ServiceLocalOnly = podEgressServiceFlagSERVICE_LOCAL_ONLY
-	ServiceLoopback  = podEgressServiceFlagSERVICE_LOOPBACK
+	ServiceTwoScopes  = podEgressServiceFlagSERVICE_TWO_SCOPES
+	ServiceOutside    = podEgressServiceFlagSERVICE_OUTSIDE
+	ServiceRanges     = podEgressServiceFlagSERVICE_RANGES
+	ServiceDrop       = podEgressServiceFlagSERVICE_DROP
+	ServiceAffinity   = podEgressServiceFlagSERVICE_AFFINITY
+	ServiceMaglev     = podEgressServiceFlagSERVICE_MAGLEV
+	ServiceNodePort   = podEgressServiceFlagSERVICE_NODE_PORT
+	ServiceLocalOnly  = podEgressServiceFlagSERVICE_LOCAL_ONLY
+	ServiceLoopback   = podEgressServiceFlagSERVICE_LOOPBACK
+	ServiceRangesDeny = podEgressServiceFlagSERVICE_RANGES_DENY
 )
 
 // How many entries maps have that flags do not say otherwise for: as in service_maps.h and nat_maps.h.

@@ -3,7 +3,6 @@ package ctgc
 import (
 	"maps"
 	"net/netip"
-	"slices"
 	"sync"
 	"time"
 
@@ -104,7 +103,7 @@ func (s *snapshot) frontend(id uint32) (*frontends.Frontend, bool) {
 type judged struct {
 	lost              bool
 	frontend, backend netip.AddrPort
-	clients           []netip.Prefix // from outside that may use the frontend; nil for all
+	ranged            *frontends.Frontend // its source ranges hold for clients from outside; nil when it is gone
 }
 
 // gone reports whether the flow has lost its backend, or source ranges exclude its client from outside. A connection stays while
@@ -125,7 +124,7 @@ func (s *snapshot) gone(f *natmap.Flow) bool {
 		j = s.judge(n)
 		s.judged[n] = j
 	}
-	if j.clients != nil && place == bpf.NatFromOutside && !slices.ContainsFunc(j.clients, func(p netip.Prefix) bool { return p.Contains(client.Addr()) }) {
+	if j.ranged != nil && place == bpf.NatFromOutside && !j.ranged.Admits(client.Addr()) {
 		return true
 	}
 	return j.lost || j.backend != target || j.frontend.IsValid() && j.frontend != asked
@@ -139,7 +138,7 @@ func (s *snapshot) judge(n named) judged {
 	j := judged{backend: netip.AddrPortFrom(b.Addr, b.Port)}
 	f, found := s.frontend(n.service)
 	if found {
-		j.clients = f.Ranges
+		j.ranged = f
 	}
 	if n.protocol != loadbalancer.UDP {
 		return j

@@ -41,11 +41,12 @@ type reverse struct {
 	loadbalancer.Address
 }
 
-// sourceRange is a prefix whose clients may use a frontend.
+// sourceRange is a prefix whose clients may use a frontend, or may not.
 type sourceRange struct {
 	ID uint32 `json:"id"`
 	loadbalancer.Address
 	Prefix netip.Prefix `json:"prefix"`
+	Policy string       `json:"policy"` // "allow" or "deny"
 }
 
 func newListCommand(db *statedb.DB, maps servicemaps.Maps, table statedb.Table[*frontends.Frontend]) upstream.ScriptCmdOut {
@@ -104,8 +105,12 @@ func newBalanced(fronts []servicemaps.Frontend, backs []servicemaps.Backend, ser
 	for _, f := range fronts {
 		all.Frontends = append(all.Frontends, named{f, serviceOf(f.Address)})
 		all.RevNAT = append(all.RevNAT, reverse{f.ID, f.Address})
+		policy := "allow"
+		if f.Deny {
+			policy = "deny"
+		}
 		for _, p := range f.Ranges {
-			all.Ranges = append(all.Ranges, sourceRange{f.ID, f.Address, p})
+			all.Ranges = append(all.Ranges, sourceRange{f.ID, f.Address, p, policy})
 		}
 	}
 	slices.SortFunc(all.RevNAT, func(a, b reverse) int { return cmp.Or(cmp.Compare(a.ID, b.ID), a.Address.Compare(b.Address)) })
@@ -144,9 +149,9 @@ func (b balanced) text(list string) string {
 			fmt.Fprintf(w, "%d\t%s\n", e.ID, e.Address)
 		}
 	case "source-ranges":
-		fmt.Fprintln(w, "ID\tFRONTEND\tSOURCE RANGE")
+		fmt.Fprintln(w, "ID\tFRONTEND\tSOURCE RANGE\tPOLICY")
 		for _, e := range b.Ranges {
-			fmt.Fprintf(w, "%d\t%s\t%s\n", e.ID, e.Address, e.Prefix)
+			fmt.Fprintf(w, "%d\t%s\t%s\t%s\n", e.ID, e.Address, e.Prefix, e.Policy)
 		}
 	case "frontends":
 		fmt.Fprintln(w, "ID\tFRONTEND\tSCOPE\tSERVICE\tCOUNT\tFLAGS")

@@ -34,7 +34,7 @@ func TestBalanced_Text(t *testing.T) {
 			"2   [fd00::1]:80/TCP  internal  -         0      outside\n",
 		"backends":      "ID  BACKEND            LOCAL\n4   10.0.1.7:8080/TCP  true\n",
 		"revnat":        "ID  FRONTEND\n2   [fd00::1]:80/TCP\n7   10.96.0.1:80/TCP\n",
-		"source-ranges": "ID  FRONTEND          SOURCE RANGE\n7   10.96.0.1:80/TCP  192.0.2.0/24\n",
+		"source-ranges": "ID  FRONTEND          SOURCE RANGE  POLICY\n7   10.96.0.1:80/TCP  192.0.2.0/24  allow\n",
 	} {
 		if got := b.text(list); got != want {
 			t.Errorf("%q:\n%s\nwant\n%s", list, got, want)

@@ -101,7 +101,12 @@ func (c *controller) writeFrontends(plans []*plan, now time.Time) {
 	w.ranges.put(c.maps.Ranges, func(p *plan, r bpf.SourceRangeKey, _ uint32, err error) {
 		if err != nil {
 			strike(c.belong[r.Service].ranges, bpf.SourceRangeOf(r), &c.ranges)
-			p.lacks(c.fullIs(c.maps.Ranges.Name(), err, "--bpf-lb-map-max"))
+			full := c.fullIs(c.maps.Ranges.Name(), err, "--bpf-lb-map-max")
+			if p.row.Deny {
+				p.fail(full) // its clients would be allowed
+			} else {
+				p.lacks(full)
+			}
 		}
 	})
 	c.alive()

@@ -242,6 +242,7 @@ func (m *model) front(i int) *frontends.Frontend {
 	}
 	if flag() {
 		row.Ranges = []netip.Prefix{netip.PrefixFrom(netip.AddrFrom4([4]byte{192, 0, byte(m.random.IntN(3)), 0}), 24)}
+		row.Deny = flag()
 	}
 	return row
 }

@@ -65,7 +65,8 @@ func valueOf(row *frontends.Frontend, scope uint8) bpf.Service {
 		only(row.Loopback, bpf.ServiceLoopback) | only(row.Affinity > 0, bpf.ServiceAffinity)
 	if scope == bpf.ScopeExternal {
 		v.Flags |= only(row.TwoScopes, bpf.ServiceTwoScopes) | only(row.Outside, bpf.ServiceOutside) |
-			only(row.Ranges != nil, bpf.ServiceRanges) | only(row.LocalOnly, bpf.ServiceLocalOnly)
+			only(row.Ranges != nil, bpf.ServiceRanges) | only(row.Ranges != nil && row.Deny, bpf.ServiceRangesDeny) |
+			only(row.LocalOnly, bpf.ServiceLocalOnly)
 	}
 	return v
 }

@@ -208,6 +208,8 @@ func (f *fixture) serve(t testing.TB, db *statedb.DB) {
 		{Address: at("10.96.0.5:53/UDP"), Kind: frontends.ClusterIP, Service: "shop/many", Backends: many},
 		{Address: at("198.51.100.80:443/TCP"), Kind: frontends.LoadBalancer, Service: "shop/lb", Backends: []uint32{1}, Internal: []uint32{1, 2},
 			TwoScopes: true, LocalOnly: true, Outside: true, Ranges: []netip.Prefix{netip.MustParsePrefix("192.0.2.0/24")}},
+		{Address: at("198.51.100.80:444/TCP"), Kind: frontends.LoadBalancer, Service: "shop/lb", Backends: []uint32{1},
+			Outside: true, Ranges: []netip.Prefix{netip.MustParsePrefix("203.0.113.0/24")}, Deny: true},
 		{Address: at("10.0.0.100:30080/TCP"), Kind: frontends.NodePort, Service: "shop/port", Internal: []uint32{1}, TwoScopes: true, LocalOnly: true,
 			Outside: true},
 		{Address: at("127.0.0.1:30080/TCP"), Kind: frontends.NodePort, Service: "shop/port", Backends: []uint32{1}, Loopback: true},

@@ -4,7 +4,6 @@ import (
 	"errors"
 	"fmt"
 	"net/netip"
-	"slices"
 
 	"github.com/cilium/statedb/reconciler"
 
@@ -114,7 +113,9 @@ func refusal(f *frontends.Frontend, outside bool, client netip.Addr, backends in
 	switch {
 	case outside && !f.Outside:
 		return "clients outside the cluster are not served there"
-	case outside && f.Ranges != nil && !slices.ContainsFunc(f.Ranges, func(p netip.Prefix) bool { return p.Contains(client) }):
+	case outside && !f.Admits(client) && f.Deny:
+		return fmt.Sprintf("%s lies in its loadBalancerSourceRanges, which deny", client)
+	case outside && !f.Admits(client):
 		return fmt.Sprintf("%s lies outside of its loadBalancerSourceRanges", client)
 	case backends > 0:
 		return ""

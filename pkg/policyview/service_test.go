@@ -31,6 +31,8 @@ func TestExplain_ThroughAService(t *testing.T) {
 		{"shop/free", "10.96.0.5", "53/UDP", "internal", 20, "allowed", "towards all of the first 16 backends"},
 		{"192.0.2.7", "198.51.100.80", "443/TCP", "external", 1, "allowed", "10.0.0.1 80/TCP: allowed by this node: ingress of the receiver: NetworkPolicy shop/web spec.ingress[1]"},
 		{"203.0.113.1", "198.51.100.80", "443/TCP", "external", 1, "denied", "203.0.113.1 lies outside of its loadBalancerSourceRanges"},
+		{"192.0.2.7", "198.51.100.80", "444/TCP", "external", 1, "allowed", "10.0.0.1 80/TCP: allowed by this node"},
+		{"203.0.113.1", "198.51.100.80", "444/TCP", "external", 1, "denied", "203.0.113.1 lies in its loadBalancerSourceRanges, which deny"},
 		{"shop/free", "198.51.100.80", "443/TCP", "internal", 2, "denied", "denied towards 1 of 2 backends"},
 		{"192.0.2.7", "10.96.0.1", "8080/TCP", "external", 1, "denied", "clients outside the cluster are not served there"},
 		{"192.0.2.7", "10.0.0.100", "30080/TCP", "external", 0, "denied", "no backend of this node answers for it, and its traffic policy is Local"},

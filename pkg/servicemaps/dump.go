@@ -19,6 +19,7 @@ type Frontend struct {
 	Maglev   uint32         `json:"maglev,omitempty"`   // slots of its table, 0 for none
 	Affinity uint32         `json:"affinity,omitempty"` // seconds
 	Ranges   []netip.Prefix `json:"ranges,omitempty"`
+	Deny     bool           `json:"deny,omitempty"` // clients in Ranges are denied
 }
 
 // Backend is an entry of backends.
@@ -66,7 +67,7 @@ func (m Maps) Dump() ([]Frontend, []Backend, error) {
 			frontends[i].Affinity = s.Affinity
 		}
 		if s.Flags&bpf.ServiceRanges != 0 {
-			frontends[i].Ranges = ranges[s.Id]
+			frontends[i].Ranges, frontends[i].Deny = ranges[s.Id], s.Flags&bpf.ServiceRangesDeny != 0
 		}
 	}
 	slices.SortFunc(frontends, func(a, b Frontend) int {
@@ -133,6 +134,7 @@ var flagTexts = []struct {
 	{uint32(bpf.ServiceNodePort), "node-port"},
 	{uint32(bpf.ServiceLocalOnly), "local-only"},
 	{uint32(bpf.ServiceLoopback), "loopback"},
+	{uint32(bpf.ServiceRangesDeny), "ranges-deny"},
 }
 
 func flagNames[F ~uint32](flags F) (names []string) {

@@ -133,7 +133,7 @@ var faults = []fault{
 			"flow->entry.flags = (flags & CT_BY_TUNNEL) | (flow->second ? CT_OPENER_SECOND : 0);"),
 		generate: "./bpf", packages: []string{"./test/node"}, tests: "TestPrivilegedPolicy_Groups/Cilium/RevokedClientsStayOut"},
 	{name: "ranges-for-new-flows-alone", about: "clients outside of source ranges that narrow keep their connections", tier: "node",
-		changes:  one("cells/ctgc/served.go", "\t\tj.clients = f.Ranges\n", "\t\t_ = f.Ranges\n"),
+		changes:  one("cells/ctgc/served.go", "\t\tj.ranged = f\n", ""),
 		packages: []string{"./test/node"}, tests: "TestPrivilegedService_Groups/sockets/SourceRangesNarrow"},
 	{name: "repair-missing", about: "what differs from the kernel's state is found and left", tier: "node",
 		changes:  one("pkg/drift/drift.go", "if len(found) == 0 {", "if len(found) >= 0 {"),

@@ -44,6 +44,7 @@ type Frontend struct {
 
 	Outside   bool           `json:"outside,omitempty"`   // clients outside the cluster may use it
 	Ranges    []netip.Prefix `json:"ranges,omitempty"`    // these of them only; nil for all
+	Deny      bool           `json:"deny,omitempty"`      // with Ranges: all of them but these
 	Affinity  uint32         `json:"affinity,omitempty"`  // seconds; 0 for none
 	Maglev    bool           `json:"maglev,omitempty"`    // clients from outside choose by a table
 	LocalOnly bool           `json:"localOnly,omitempty"` // Backends are those of this node only
@@ -62,9 +63,14 @@ func (f *Frontend) Clone() *Frontend { c := *f; return &c }
 func (f *Frontend) Equal(o *Frontend) bool {
 	return f.Address == o.Address && f.ID == o.ID && f.Kind == o.Kind && f.Service == o.Service && f.PortName == o.PortName &&
 		f.TwoScopes == o.TwoScopes && f.Outside == o.Outside && f.Affinity == o.Affinity && f.Maglev == o.Maglev &&
-		f.LocalOnly == o.LocalOnly && f.Loopback == o.Loopback && f.Drop == o.Drop && (f.Ranges == nil) == (o.Ranges == nil) &&
+		f.LocalOnly == o.LocalOnly && f.Loopback == o.Loopback && f.Drop == o.Drop && f.Deny == o.Deny && (f.Ranges == nil) == (o.Ranges == nil) &&
 		slices.Equal(f.Backends, o.Backends) && slices.Equal(f.Internal, o.Internal) && slices.Equal(f.Ranges, o.Ranges) &&
 		slices.Equal(f.Refused, o.Refused)
+}
+
+// Admits reports whether source ranges let a client from outside the cluster use the frontend.
+func (f *Frontend) Admits(client netip.Addr) bool {
+	return f.Ranges == nil || slices.ContainsFunc(f.Ranges, func(p netip.Prefix) bool { return p.Contains(client) }) != f.Deny
 }
 
 // GetStatus returns the status of the row.
