@@ -4,6 +4,7 @@ import (
 	"net/netip"
 	"testing"
 
+	"github.com/waggle-net/waggle/pkg/serviceannotations"
 	"github.com/waggle-net/waggle/pkg/tables/k8s"
 	"github.com/waggle-net/waggle/pkg/tables/nodeaddresses"
 	"github.com/waggle-net/waggle/pkg/tables/sources"
@@ -13,35 +14,45 @@ import (
 func TestAnnotations(t *testing.T) {
 	t.Parallel()
 	const (
-		random = "ClusterIP:1, ExternalIPs:1 out, LoadBalancer:1 out, NodePort:1 loopback, NodePort:1 out"
-		table  = "ClusterIP:1, ExternalIPs:1 out maglev, LoadBalancer:1 out maglev, NodePort:1 loopback, NodePort:1 out maglev"
+		random = "ClusterIP:1, ExternalIPs:1 out, LoadBalancer:1 out [192.0.2.0/24], NodePort:1 loopback, NodePort:1 out"
+		denied = "ClusterIP:1, ExternalIPs:1 out, LoadBalancer:1 out deny [192.0.2.0/24], NodePort:1 loopback, NodePort:1 out"
+		table  = "ClusterIP:1, ExternalIPs:1 out maglev, LoadBalancer:1 out maglev [192.0.2.0/24], NodePort:1 loopback, NodePort:1 out maglev"
 	)
 	for name, c := range map[string]struct {
 		maglev, annotated bool // the flags
 		key, value        string
 		want, problem     string
 	}{
-		"maglev for one":               {false, true, annotationAlgorithm, "maglev", table, ""},
-		"random for one":               {true, false, annotationAlgorithm, "random", random, ""},
-		"random as all":                {false, true, annotationAlgorithm, "random", random, ""},
-		"maglev as all":                {true, false, annotationAlgorithm, "maglev", table, ""},
-		"maglev without room":          {false, false, annotationAlgorithm, "maglev", random, "annotation service.cilium.io/lb-algorithm=maglev: set --bpf-lb-algorithm-annotation, which makes room for tables"},
-		"an algorithm that is none":    {true, true, annotationAlgorithm, "least", table, `annotation service.cilium.io/lb-algorithm="least": use random or maglev`},
+		"ranges that deny":            {false, false, serviceannotations.SourceRanges, "deny", denied, ""},
+		"ranges that allow":           {false, false, serviceannotations.SourceRanges, "allow", random, ""},
+		"ranges that do neither":      {false, false, serviceannotations.SourceRanges, "no", random, `annotation service.cilium.io/src-ranges-policy="no": use allow or deny`},
+		"a key without effect":        {false, false, "service.cilium.io/global", "true", random, "annotation service.cilium.io/global: not supported"},
+		"for this node by a selector": {false, false, serviceannotations.NodeSelector, "service.cilium.io/node in (edge)", random, ""},
+		"for others by a selector":    {false, false, serviceannotations.NodeSelector, "service.cilium.io/node!=edge", "", "no row"},
+
+		"maglev for one":               {false, true, serviceannotations.Algorithm, "maglev", table, ""},
+		"random for one":               {true, false, serviceannotations.Algorithm, "random", random, ""},
+		"random as all":                {false, true, serviceannotations.Algorithm, "random", random, ""},
+		"maglev as all":                {true, false, serviceannotations.Algorithm, "maglev", table, ""},
+		"maglev without room":          {false, false, serviceannotations.Algorithm, "maglev", random, "annotation service.cilium.io/lb-algorithm=maglev: set --bpf-lb-algorithm-annotation, which makes room for tables"},
+		"an algorithm that is none":    {true, true, serviceannotations.Algorithm, "least", table, `annotation service.cilium.io/lb-algorithm="least": use random or maglev`},
 		"nothing is asked":             {false, true, "other", "maglev", random, ""},
-		"forwarding as it is":          {false, false, annotationForwarding, "snat", random, ""},
-		"direct answers":               {false, false, annotationForwarding, "dsr", random, `annotation service.cilium.io/forwarding-mode="dsr": there is snat only`},
-		"a kind that is none":          {false, false, annotationType, "ExternalName", random, `annotation service.cilium.io/type="ExternalName": use ClusterIP, NodePort or LoadBalancer`},
-		"node ports alone":             {false, false, annotationType, "NodePort", "NodePort:1 loopback, NodePort:1 out", ""},
-		"ClusterIP alone":              {true, false, annotationType, "ClusterIP", "ClusterIP:1", ""},
-		"for nodes with this label":    {false, false, annotationNode, "edge", random, ""},
-		"for nodes with another label": {false, false, annotationNode, "core", "", "no row"},
+		"forwarding as it is":          {false, false, serviceannotations.Forwarding, "snat", random, ""},
+		"direct answers":               {false, false, serviceannotations.Forwarding, "dsr", random, `annotation service.cilium.io/forwarding-mode="dsr": there is snat only`},
+		"a kind that is none":          {false, false, serviceannotations.Type, "ExternalName", random, `annotation service.cilium.io/type="ExternalName": use ClusterIP, NodePort or LoadBalancer`},
+		"node ports alone":             {false, false, serviceannotations.Type, "NodePort", "NodePort:1 loopback, NodePort:1 out", ""},
+		"ClusterIP alone":              {true, false, serviceannotations.Type, "ClusterIP", "ClusterIP:1", ""},
+		"for nodes with this label":    {false, false, serviceannotations.Node, "edge", random, ""},
+		"for nodes with another label": {false, false, serviceannotations.Node, "core", "", "no row"},
 	} {
 		t.Run(name, func(t *testing.T) {
 			t.Parallel()
 			b := newBench(t, DefaultConfig, &fakeIDs{})
 			b.c.Rules.agent.Maglev, b.c.Rules.agent.AlgorithmAnnotation = c.maglev, c.annotated
-			s := web(func(s *k8s.Service) { s.Annotations = map[string]string{c.key: c.value} })
-			b.insert(s, endpointsOf("1- r"), &k8s.Node{Name: "one", Labels: map[string]string{annotationNode: "edge"}},
+			s := web(func(s *k8s.Service) {
+				s.Annotations, s.SourceRanges = map[string]string{c.key: c.value}, []netip.Prefix{netip.MustParsePrefix("192.0.2.0/24")}
+			})
+			b.insert(s, endpointsOf("1- r"), &k8s.Node{Name: "one", Labels: map[string]string{serviceannotations.Node: "edge"}},
 				nodeaddresses.Address{Addr: netip.MustParseAddr("10.0.0.1"), Device: "eth0", NodePort: true})
 			b.state(sources.Synced)
 			b.step()
@@ -69,10 +80,10 @@ func TestAnnotations_Change(t *testing.T) {
 	for f := range b.c.Frontends.All(b.db.ReadTxn()) {
 		ids[f.Address.String()] = f.ID
 	}
-	b.insert(clusterIP(map[string]string{annotationAlgorithm: "maglev"}))
+	b.insert(clusterIP(map[string]string{serviceannotations.Algorithm: "maglev"}))
 	b.step()
 	b.expect("with the annotation", b.shown(), "ClusterIP:1, ExternalIPs:1 out maglev")
-	b.insert(clusterIP(map[string]string{annotationAlgorithm: "random"}))
+	b.insert(clusterIP(map[string]string{serviceannotations.Algorithm: "random"}))
 	b.step()
 	b.expect("with another", b.shown(), "ClusterIP:1, ExternalIPs:1 out")
 	for f := range b.c.Frontends.All(b.db.ReadTxn()) {

@@ -9,6 +9,7 @@ import (
 	"testing"
 
 	"github.com/waggle-net/waggle/pkg/loadbalancer"
+	"github.com/waggle-net/waggle/pkg/serviceannotations"
 	"github.com/waggle-net/waggle/pkg/tables/k8s"
 	"github.com/waggle-net/waggle/pkg/tables/nodeaddresses"
 	"github.com/waggle-net/waggle/pkg/tables/services"
@@ -76,7 +77,7 @@ func (b *bench) shown() string {
 			is   bool
 			name string
 		}{{f.Loopback, "loopback"}, {f.LocalOnly, "local"}, {f.Drop, "drop"}, {f.Outside, "out"}, {f.Maglev, "maglev"}, {f.Affinity > 0, fmt.Sprint(f.Affinity, "s")},
-			{len(f.Ranges) > 0, fmt.Sprint(f.Ranges)}} {
+			{f.Deny, "deny"}, {len(f.Ranges) > 0, fmt.Sprint(f.Ranges)}} {
 			if flag.is {
 				text += " " + flag.name
 			}
@@ -130,8 +131,8 @@ func TestBehaviour(t *testing.T) {
 		"headless":                 {nil, web(func(s *k8s.Service) { s.Headless, s.ClusterIPs = true, nil }), endpointsOf("1- r"), ""},
 		"headless by its label":    {nil, web(func(s *k8s.Service) { s.Labels = map[string]string{labelHeadless: ""} }), endpointsOf("1- r"), ""},
 		"ExternalName":             {nil, web(func(s *k8s.Service) { s.Type = "ExternalName" }), endpointsOf("1- r"), ""},
-		"one kind":                 {nil, web(func(s *k8s.Service) { s.Annotations = map[string]string{annotationType: "LoadBalancer"} }), endpointsOf("1- r"), "LoadBalancer:1 out"},
-		"another node's":           {nil, web(func(s *k8s.Service) { s.Annotations = map[string]string{annotationNode: "edge"} }), endpointsOf("1- r"), ""},
+		"one kind":                 {nil, web(func(s *k8s.Service) { s.Annotations = map[string]string{serviceannotations.Type: "LoadBalancer"} }), endpointsOf("1- r"), "LoadBalancer:1 out"},
+		"another node's":           {nil, web(func(s *k8s.Service) { s.Annotations = map[string]string{serviceannotations.Node: "edge"} }), endpointsOf("1- r"), ""},
 		"status of another type":   {nil, web(func(s *k8s.Service) { s.Type, s.ExternalIPs = "NodePort", nil }), endpointsOf("1- r"), "ClusterIP:1, NodePort:1 loopback, NodePort:1 out"},
 		"node port outside":        {nil, web(func(s *k8s.Service) { s.Type, s.ExternalIPs, s.Ports[0].NodePort = "NodePort", nil, 22 }), endpointsOf("1- r"), "ClusterIP:1"},
 		"ports of other names":     {nil, web(func(s *k8s.Service) { clusterIP(s); s.Ports[0].Name = "x" }), endpointsOf("1- r"), "ClusterIP:"},
@@ -264,7 +265,7 @@ func TestContest_ClusterIPsThatOthersServe(t *testing.T) {
 	b.state(sources.Synced)
 	b.step()
 	b.expect("another proxy's", b.problemsOf("b/thief"), why)
-	b.insert(victim(func(s *k8s.Service) { s.Annotations = map[string]string{annotationNode: "edge"} }))
+	b.insert(victim(func(s *k8s.Service) { s.Annotations = map[string]string{serviceannotations.Node: "edge"} }))
 	b.step()
 	b.expect("another node's", b.problemsOf("b/thief"), why)
 	b.insert(victim(func(*k8s.Service) {}))

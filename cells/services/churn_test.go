@@ -8,6 +8,7 @@ import (
 	"slices"
 	"testing"
 
+	"github.com/waggle-net/waggle/pkg/serviceannotations"
 	"github.com/waggle-net/waggle/pkg/tables/endpoints"
 	"github.com/waggle-net/waggle/pkg/tables/k8s"
 	"github.com/waggle-net/waggle/pkg/tables/nodeaddresses"
@@ -60,8 +61,10 @@ func (c *churn) randomService() *k8s.Service {
 	if c.IntN(4) == 0 {
 		s.Affinity = 100e9
 	}
-	s.Annotations = c.some(map[string][]string{annotationType: {"ClusterIP", "NodePort", "LoadBalancer", "ExternalIPs"},
-		annotationNode: {"edge", "edge", "core", ""}, annotationAlgorithm: {"maglev", "maglev", "random", "least"}, annotationForwarding: {"snat", "dsr"}})
+	s.Annotations = c.some(map[string][]string{serviceannotations.Type: {"ClusterIP", "NodePort", "LoadBalancer", "ExternalIPs"},
+		serviceannotations.Node: {"edge", "edge", "core", ""}, serviceannotations.Algorithm: {"maglev", "maglev", "random", "least"}, serviceannotations.Forwarding: {"snat", "dsr"},
+		serviceannotations.NodeSelector: {"rack=1", "rack!=1,service.cilium.io/node", "rack in"}, serviceannotations.SourceRanges: {"deny", "allow", "no"},
+		"service.cilium.io/global": {"true"}})
 	for _, is4 := range c.families() {
 		s.ClusterIPs = append(s.ClusterIPs, c.addr(is4, blockClusterIPs, 6))
 	}
@@ -132,7 +135,7 @@ func (c *churn) randomPod() *k8s.Pod {
 
 func (c *churn) randomNode() *k8s.Node {
 	n := &k8s.Node{Name: pickOne(c, "one", "two"), Addresses: []k8s.NodeAddress{{Type: "InternalIP", Address: c.addr(c.IntN(2) == 0, blockNodes, 3).String()}}}
-	n.Labels = c.some(map[string][]string{"topology.kubernetes.io/zone": {"x", "y", ""}, annotationNode: {"edge", "core"}})
+	n.Labels = c.some(map[string][]string{"topology.kubernetes.io/zone": {"x", "y", ""}, serviceannotations.Node: {"edge", "core"}, "rack": {"1", "2"}})
 	if c.IntN(2) == 0 {
 		n.PodCIDRs = []string{"10.1.0.0/24"}
 	}

@@ -213,7 +213,7 @@ func (c *controller) putFrontend(write statedb.WriteTxn, name string, cl *claim,
 		row.Drop = cl.drop && (len(row.Backends) == 0 || len(row.Internal) == 0)
 	}
 	if cl.kind == frontends.LoadBalancer {
-		row.Ranges = m.SourceRanges
+		row.Ranges, row.Deny = m.SourceRanges, c.models[name].deny && m.SourceRanges != nil
 	}
 	if old == nil {
 		row.ID = c.frontendIDs.of(cl.Address)

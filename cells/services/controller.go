@@ -3,6 +3,7 @@ package services
 import (
 	"context"
 	"fmt"
+	"maps"
 	"net/netip"
 	"slices"
 
@@ -12,6 +13,7 @@ import (
 
 	"github.com/waggle-net/waggle/pkg/heartbeat"
 	"github.com/waggle-net/waggle/pkg/loadbalancer"
+	"github.com/waggle-net/waggle/pkg/serviceannotations"
 	"github.com/waggle-net/waggle/pkg/tables/backends"
 	"github.com/waggle-net/waggle/pkg/tables/k8s"
 	"github.com/waggle-net/waggle/pkg/tables/services"
@@ -196,11 +198,21 @@ func (c *controller) pass(txn statedb.ReadTxn, changed *statedb.WatchSet) error 
 func (c *controller) move(txn statedb.ReadTxn, now *world) {
 	before := c.world
 	c.world = now
-	switch {
-	case before == nil || before == now:
-	case !before.sameNode(now):
+	if before == nil || before == now {
+		return
+	}
+	if before.zone != now.zone {
 		c.concernAll(txn)
-	case !before.sameAddresses(now):
+		return
+	}
+	if !maps.Equal(before.labels, now.labels) {
+		for s := range c.KubernetesServices.All(txn) {
+			if serviceannotations.ChoosesNodes(s.Annotations) {
+				c.concern(s.Key())
+			}
+		}
+	}
+	if !before.sameAddresses(now) {
 		for name := range c.placed {
 			c.concern(name)
 		}

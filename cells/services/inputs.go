@@ -173,7 +173,7 @@ func (in *inputs) world(txn statedb.ReadTxn, changed *statedb.WatchSet, old *wor
 	in.seen = now
 	w := &world{rules: &in.Rules, nodes: in.nodes.Index}
 	if self != nil {
-		w.zone, w.nodeLabel = self.Labels["topology.kubernetes.io/zone"], self.Labels[annotationNode]
+		w.zone, w.labels = self.Labels["topology.kubernetes.io/zone"], self.Labels
 	}
 	for a := range addresses {
 		addr := a.Addr.WithZone("")

@@ -8,6 +8,8 @@ import (
 	"slices"
 
 	"github.com/waggle-net/waggle/pkg/loadbalancer"
+	"github.com/waggle-net/waggle/pkg/serviceannotations"
+	"github.com/waggle-net/waggle/pkg/settings"
 	"github.com/waggle-net/waggle/pkg/tables/frontends"
 	"github.com/waggle-net/waggle/pkg/tables/k8s"
 	"github.com/waggle-net/waggle/pkg/tables/services"
@@ -22,6 +24,7 @@ type model struct {
 	external []netip.Addr
 	placed   bool // it depends on addresses of nodes
 	maglev   bool // clients outside choose by a table
+	deny     bool // source ranges name clients that are denied
 	problems map[string]struct{}
 }
 
@@ -73,26 +76,27 @@ const (
 )
 
 // skips tells whether a Service is none of ours: it has no addresses, or another proxy or node is to serve it.
-func (w *world) skips(s *k8s.Service) bool {
+func (w *world) skips(s *k8s.Service, wanted *serviceannotations.Wanted) bool {
 	_, headless := s.Labels[labelHeadless]
-	node, restricted := s.Annotations[annotationNode]
-	return s.Headless || headless || s.Type == "ExternalName" || s.Labels[labelProxyName] != w.proxyName || restricted && node != w.nodeLabel
+	return s.Headless || headless || s.Type == "ExternalName" || s.Labels[labelProxyName] != w.proxyName || !wanted.OnNode(w.labels)
 }
 
 // service models a Service with its slices. taken tells whether an address is the ClusterIP of another one.
 func (w *world) service(name string, s *k8s.Service, all []*k8s.EndpointSlice, taken func(netip.Addr) bool) *model {
-	if w.skips(s) {
+	wanted := serviceannotations.Parse(s.Annotations)
+	if w.skips(s, &wanted) {
 		return nil
 	}
 	m := &model{created: s.Created, row: &services.Service{Name: name, Type: s.Type, Affinity: s.Affinity, ExternalLocal: s.ExternalLocal,
 		InternalLocal: s.InternalLocal, SourceRanges: s.SourceRanges, ClusterIPs: s.ClusterIPs}}
-	for _, text := range s.Problems {
+	for _, text := range slices.Concat(s.Problems, wanted.Problems) {
 		m.problem("%s", text)
 	}
+	m.deny, m.maglev = wanted.DenyRanges, w.maglev(m, wanted.Algorithm)
 	if s.Type == typeLB && s.ExternalLocal {
 		m.row.HealthCheckNodePort = s.HealthCheckNodePort
 	}
-	b := builder{world: w, model: m, service: s, slices: all, only: w.annotated(m, s)}
+	b := builder{world: w, model: m, service: s, slices: all, only: wanted.Kind}
 	for _, is4 := range []bool{true, false} {
 		if b.is4 = is4; !w.serves(is4) || !b.wants(is4) {
 			continue
@@ -105,6 +109,18 @@ func (w *world) service(name string, s *k8s.Service, all []*k8s.EndpointSlice, t
 	b.otherFamilies()
 	m.finish()
 	return m
+}
+
+// maglev reports whether clients outside choose by a table; algorithm is the value of the Service's annotation, or empty.
+func (w *world) maglev(m *model, algorithm string) bool {
+	switch {
+	case algorithm == "":
+		return w.agent.Maglev
+	case algorithm == settings.AlgorithmMaglev && !w.agent.MaglevTables():
+		m.problem("annotation %s=%s: set --bpf-lb-algorithm-annotation, which makes room for tables", serviceannotations.Algorithm, algorithm)
+		return w.agent.Maglev
+	}
+	return algorithm == settings.AlgorithmMaglev
 }
 
 // builder fills a model.

@@ -28,6 +28,7 @@ func (b *bench) naive() []string {
 		maglev              bool
 		affinity            int
 		ranges              []netip.Prefix
+		deny                bool
 	}
 	kinds := []string{"ClusterIP", "NodePort", "HostPort", "LoadBalancer", "ExternalIPs"}
 	backs, fronts := map[string]map[string]fact{}, map[string][]front{} // by address, and by service within
@@ -50,11 +51,11 @@ func (b *bench) naive() []string {
 	for _, text := range []string{"127.0.0.1", "::1"} {
 		serving = append(serving, netip.MustParseAddr(text))
 	}
-	edge := ""
+	labels := map[string]string{}
 	zone, ofNode, pods := "", map[netip.Addr]string{}, []netip.Prefix{}
 	for n := range b.nodes.All(txn) {
 		if n.Name == "one" {
-			zone, edge = n.Labels["topology.kubernetes.io/zone"], n.Labels["service.cilium.io/node"]
+			zone, labels = n.Labels["topology.kubernetes.io/zone"], n.Labels
 		}
 		for _, a := range n.Addresses {
 			ofNode[netip.MustParseAddr(a.Address)] = n.Name
@@ -65,8 +66,21 @@ func (b *bench) naive() []string {
 	}
 	served := map[string]*k8s.Service{}
 	for s := range b.svcs.All(txn) {
-		if where, only := s.Annotations["service.cilium.io/node"]; only && where != edge {
-			continue
+		edge, hasEdge := labels["service.cilium.io/node"]
+		where, only := s.Annotations["service.cilium.io/node"]
+		switch s.Annotations["service.cilium.io/node-selector"] {
+		case "rack=1":
+			if labels["rack"] != "1" {
+				continue
+			}
+		case "rack!=1,service.cilium.io/node":
+			if labels["rack"] == "1" || !hasEdge {
+				continue
+			}
+		default: // none, or one that cannot be read
+			if only && where != edge {
+				continue
+			}
 		}
 		if !s.Headless && s.Type != "ExternalName" && s.Labels["service.kubernetes.io/service-proxy-name"] == "" {
 			served[s.Namespace+"/"+s.Name] = s
@@ -114,6 +128,11 @@ func (b *bench) naive() []string {
 		}
 		if mode := s.Annotations["service.cilium.io/forwarding-mode"]; mode != "" && mode != "snat" {
 			problems[name] = append(problems[name], "forwarding")
+		}
+		for key, bad := range map[string]string{"service.cilium.io/global": "true", "service.cilium.io/node-selector": "rack in", "service.cilium.io/src-ranges-policy": "no"} {
+			if s.Annotations[key] == bad {
+				problems[name] = append(problems[name], key)
+			}
 		}
 		for _, is4 := range []bool{true, false} {
 			if len(s.ClusterIPs) > 0 && !slices.ContainsFunc(s.ClusterIPs, func(a netip.Addr) bool { return a.Is4() == is4 }) {
@@ -212,7 +231,7 @@ func (b *bench) naive() []string {
 						f.outer, f.inner, f.two, f.localOnly, f.drop = onNode, anywhere, true, true, len(onNode) == 0 && len(anywhere) > 0
 					}
 					if kind == "LoadBalancer" {
-						f.ranges = s.SourceRanges
+						f.ranges, f.deny = s.SourceRanges, s.SourceRanges != nil && s.Annotations["service.cilium.io/src-ranges-policy"] == "deny"
 					}
 					if addr.IsLoopback() {
 						f = base
@@ -310,7 +329,7 @@ func (b *bench) naive() []string {
 			problems[o.service] = append(problems[o.service], "lost "+at)
 		}
 		lines = append(lines, fmt.Sprint("frontend ", at, " ", f.kind, " ", f.service, " ", f.port, " [", list(f.outer), "] [", list(f.inner), "] ", f.two,
-			f.outside, f.drop, f.localOnly, f.loop, f.maglev, f.affinity, f.ranges, refused))
+			f.outside, f.drop, f.localOnly, f.loop, f.maglev, f.affinity, f.ranges, f.deny, refused))
 	}
 	for at, says := range backs {
 		var all fact
@@ -358,7 +377,7 @@ func (b *bench) tables() (lines []string) {
 		seen[f.ID] = true
 		refused := append([]string{}, f.Refused...)
 		lines = append(lines, fmt.Sprint("frontend ", f.Address, " ", f.Kind, " ", f.Service, " ", f.PortName, " [", names(f.Backends), "] [", names(f.Internal), "] ", f.TwoScopes,
-			f.Outside, f.Drop, f.LocalOnly, f.Loopback, f.Maglev, f.Affinity, f.Ranges, refused))
+			f.Outside, f.Drop, f.LocalOnly, f.Loopback, f.Maglev, f.Affinity, f.Ranges, f.Deny, refused))
 	}
 	for s := range b.c.Services.All(txn) {
 		lines = append(lines, fmt.Sprint("service ", s.Name, " ", s.Type, " ", s.LocalReady, " ", len(s.Problems)))

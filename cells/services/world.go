@@ -13,15 +13,12 @@ import (
 // world is what all services depend on. It never changes but for the nodes of the cluster, which do so between two passes.
 type world struct {
 	*rules
-	zone      string // of this node, empty when not known
-	nodeLabel string // value of the node's label service.cilium.io/node
+	zone      string            // of this node, empty when not known
+	labels    map[string]string // of this node
 	nodePorts []netip.Addr
 	own       []netip.Addr // all addresses of this node, sorted
 	nodes     *clusternodes.Index
 }
-
-// sameNode tells whether two worlds treat services alike that do not depend on addresses.
-func (w *world) sameNode(o *world) bool { return w.zone == o.zone && w.nodeLabel == o.nodeLabel }
 
 // sameAddresses tells whether this node has the same addresses in two worlds.
 func (w *world) sameAddresses(o *world) bool {

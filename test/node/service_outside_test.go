@@ -135,18 +135,18 @@ func (m *market) loadBalancerAndExternalIPs(t *testing.T, packets bool) {
 	})
 }
 
-// balancer makes "web" a service of the type LoadBalancer with its addresses, and with further fields of its spec.
-func (m *market) balancer(t *testing.T, spec string) {
+// balancer makes "web" a service of the type LoadBalancer with its addresses, and with further fields of its spec and annotations.
+func (m *market) balancer(t *testing.T, spec string, annotations ...string) {
 	t.Helper()
-	m.write(t, "web-service.yaml", "{apiVersion: v1, kind: Service, metadata: {namespace: shop, name: web}, spec: {"+webSpec+
+	m.write(t, "web-service.yaml", "{apiVersion: v1, kind: Service, metadata: {namespace: shop, name: web, annotations: {"+strings.Join(annotations, ", ")+"}}, spec: {"+webSpec+
 		", type: LoadBalancer, "+spec+"}, status: {loadBalancer: {ingress: [{ip: 203.0.113.10}, {ip: \"2001:db8:113::10\"}]}}}\n")
 }
 
-// Of the clients outside only those in the source ranges are answered.
+// Of the clients outside only those in the source ranges are answered, or only those outside of ranges that deny.
 func (m *market) sourceRanges(t *testing.T, _ bool) {
-	try := func(ranges string, answered bool) {
+	try := func(ranges string, answered bool, annotations ...string) {
 		t.Helper()
-		m.balancer(t, "loadBalancerSourceRanges: "+ranges)
+		m.balancer(t, "loadBalancerSourceRanges: "+ranges, annotations...)
 		m.backends(t, "one")
 		each(balancerAddrs, 80, func(network string, to netip.AddrPort) {
 			m.served(t, to.String()+"/"+strings.ToUpper(network), 1)
@@ -165,6 +165,9 @@ func (m *market) sourceRanges(t *testing.T, _ bool) {
 	}
 	try("[192.0.2.1/32, \"2001:db8:2::/64\"]", true)
 	try("[192.0.2.2/31, \"2001:db8:3::/64\"]", false)
+	const deny = "service.cilium.io/src-ranges-policy: deny"
+	try("[192.0.2.2/31, \"2001:db8:3::/64\"]", true, deny)
+	try("[192.0.2.1/32, \"2001:db8:2::/64\"]", false, deny)
 }
 
 // A pod's host port is served on the node's addresses, and goes over to the next pod of its name.

@@ -1,0 +1,126 @@
+// Package serviceannotations reads the annotations by which a Service says how it is to be served. Their names and values are Cilium's.
+package serviceannotations
+
+import (
+	"fmt"
+	"slices"
+	"strings"
+
+	"k8s.io/apimachinery/pkg/labels"
+
+	"github.com/waggle-net/waggle/pkg/printable"
+	"github.com/waggle-net/waggle/pkg/settings"
+	"github.com/waggle-net/waggle/pkg/tables/frontends"
+)
+
+const prefix = "service.cilium.io/"
+
+// Annotations that have an effect. [Node] is the label of a node as well.
+const (
+	Type         = prefix + "type"
+	Node         = prefix + "node"
+	NodeSelector = prefix + "node-selector"
+	Algorithm    = prefix + "lb-algorithm"
+	Forwarding   = prefix + "forwarding-mode"
+	SourceRanges = prefix + "src-ranges-policy"
+)
+
+// forwardingSNAT is the only mode of forwarding to backends on other nodes.
+const forwardingSNAT = "snat"
+
+const (
+	longest         = 300  // bytes of a problem, which may repeat what people wrote
+	longestSelector = 4096 // bytes; 250 kB, which the API server takes, need 0.2 s to be parsed
+)
+
+// Wanted is what a Service asks for by annotations. The zero value asks for nothing.
+type Wanted struct {
+	Kind       frontends.Kind // the only kind of frontends; empty for all kinds
+	Algorithm  string         // [settings.AlgorithmRandom], [settings.AlgorithmMaglev], or empty for the node's
+	DenyRanges bool           // loadBalancerSourceRanges name the clients that are denied
+	// Problems name each annotation without effect, in the order of their keys: its key is not known, or its value is not supported.
+	Problems []string
+
+	node       string // with restricted, the value of the node's label
+	restricted bool
+	selector   labels.Selector // nil for none; comes before node
+}
+
+// Parse reads the annotations of a Service. A value that is not supported is as if the annotation were absent.
+func Parse(annotations map[string]string) (w Wanted) {
+	for key, value := range annotations {
+		if strings.HasPrefix(key, prefix) {
+			if problem := w.read(key, value); problem != "" {
+				w.Problems = append(w.Problems, printable.Short(problem, longest))
+			}
+		}
+	}
+	slices.Sort(w.Problems)
+	return w
+}
+
+// read applies one annotation, and returns why it has no effect, or nothing.
+func (w *Wanted) read(key, value string) (problem string) {
+	lower := strings.ToLower(value)
+	use := func(values ...string) string {
+		last := len(values) - 1
+		return fmt.Sprintf("annotation %s=%.50q: use %s or %s", key, value, strings.Join(values[:last], ", "), values[last])
+	}
+	switch key {
+	case Type:
+		switch kind := frontends.Kind(value); kind {
+		case "", frontends.ClusterIP, frontends.NodePort, frontends.LoadBalancer:
+			w.Kind = kind
+		default:
+			return use(string(frontends.ClusterIP), string(frontends.NodePort), string(frontends.LoadBalancer))
+		}
+	case Node:
+		w.node, w.restricted = value, true
+	case NodeSelector:
+		if len(value) > longestSelector {
+			return fmt.Sprintf("annotation %s=%.50q: longer than %d bytes", key, value, longestSelector)
+		}
+		selector, err := labels.Parse(value)
+		if err != nil {
+			return fmt.Errorf("annotation %s=%.50q: %w", key, value, err).Error()
+		}
+		w.selector = selector
+	case Algorithm:
+		switch lower {
+		case "", settings.AlgorithmRandom, settings.AlgorithmMaglev:
+			w.Algorithm = lower
+		default:
+			return use(settings.AlgorithmRandom, settings.AlgorithmMaglev)
+		}
+	case Forwarding:
+		if lower != "" && lower != forwardingSNAT {
+			return fmt.Sprintf("annotation %s=%.50q: there is %s only", key, value, forwardingSNAT)
+		}
+	case SourceRanges:
+		switch lower {
+		case "", "allow":
+		case "deny":
+			w.DenyRanges = true
+		default:
+			return use("allow", "deny")
+		}
+	default:
+		return fmt.Sprintf("annotation %s: not supported", key)
+	}
+	return ""
+}
+
+// ChoosesNodes reports whether labels of a node decide about the Service.
+func ChoosesNodes(annotations map[string]string) bool {
+	_, byValue := annotations[Node]
+	_, bySelector := annotations[NodeSelector]
+	return byValue || bySelector
+}
+
+// OnNode reports whether a node with these labels serves the Service.
+func (w *Wanted) OnNode(of map[string]string) bool {
+	if w.selector != nil {
+		return w.selector.Matches(labels.Set(of))
+	}
+	return !w.restricted || of[Node] == w.node
+}
