@@ -2,13 +2,9 @@ package policystatus
 
 import (
 	"context"
-	"crypto/sha256"
-	"encoding/hex"
 	"encoding/json"
-	"fmt"
 	"iter"
 	"slices"
-	"strings"
 	"time"
 
 	"github.com/cilium/statedb"
@@ -22,7 +18,6 @@ import (
 	"github.com/waggle-net/waggle/pkg/ciliumv2"
 	"github.com/waggle-net/waggle/pkg/kubeapi"
 	"github.com/waggle-net/waggle/pkg/policy"
-	"github.com/waggle-net/waggle/pkg/printable"
 	"github.com/waggle-net/waggle/pkg/tables/leadership"
 )
 
@@ -32,10 +27,6 @@ const EventReason = "PolicyNotEnforced"
 const (
 	writers      = 8                // requests at a time; the client limits how many there are in a second
 	writeTimeout = 10 * time.Second // of all requests about one object
-	longestEvent = 1000             // bytes of an Event's message; the API server takes 1,024
-	longestName  = 200              // bytes of the policy's name in that of an Event, which has 253
-	// clusterEvents is the namespace of Events about objects that have none.
-	clusterEvents = metav1.NamespaceDefault
 )
 
 // writer says what statements want said.
@@ -142,21 +133,12 @@ func (s *statement) among(conditions []ciliumv2.PolicyCondition, now time.Time) 
 	return out
 }
 
-// emit makes an Event of the statement. Its name follows from what it says, so that one is never made twice while the API
-// server keeps it.
+// emit makes an Event of the statement.
 func (w *writer) emit(ctx context.Context, s *statement) error {
 	if err := leadership.Check(w.DB, w.Leadership); err != nil {
 		return err
 	}
-	event := s.event(time.Now())
-	err := w.Client.Create(ctx, kubeapi.Events, event.Namespace, event, nil)
-	switch {
-	case apierrors.IsAlreadyExists(err):
-		return nil
-	case apierrors.IsNotFound(err), apierrors.HasStatusCause(err, corev1.NamespaceTerminatingCause):
-		return nil // the namespace goes, and the policy with it
-	}
-	return err
+	return w.Client.Tell(ctx, s.event(time.Now()))
 }
 
 func (s *statement) event(now time.Time) *corev1.Event {
@@ -164,19 +146,6 @@ func (s *statement) event(now time.Time) *corev1.Event {
 	if s.Ref.Kind == policy.Kubernetes {
 		version = "networking.k8s.io/v1"
 	}
-	namespace := s.Ref.Namespace
-	if namespace == "" {
-		namespace = clusterEvents
-	}
-	name := strings.TrimRight(s.Ref.Name[:min(len(s.Ref.Name), longestName)], ".-") // a dot follows, which may stand behind neither
-	sum := sha256.Sum256(fmt.Appendf(nil, "%s\x00%s\x00%s", s.UID, s.Reason, s.Message))
-	at := metav1.NewTime(now)
-	return &corev1.Event{
-		ObjectMeta: metav1.ObjectMeta{Namespace: namespace, Name: name + "." + hex.EncodeToString(sum[:8])},
-		InvolvedObject: corev1.ObjectReference{APIVersion: version, Kind: string(s.Ref.Kind), Namespace: s.Ref.Namespace,
-			Name: s.Ref.Name, UID: types.UID(s.UID)},
-		Reason: EventReason, Message: printable.Short(s.Message, longestEvent), Type: corev1.EventTypeWarning,
-		Source: corev1.EventSource{Component: "waggle"}, ReportingController: "waggle.io/cluster",
-		FirstTimestamp: at, LastTimestamp: at, Count: 1,
-	}
+	return kubeapi.NewWarning(corev1.ObjectReference{APIVersion: version, Kind: string(s.Ref.Kind), Namespace: s.Ref.Namespace,
+		Name: s.Ref.Name, UID: types.UID(s.UID)}, EventReason, s.Message, now)
 }

@@ -1,0 +1,52 @@
+package kubeapi
+
+import (
+	"context"
+	"crypto/sha256"
+	"encoding/hex"
+	"fmt"
+	"strings"
+	"time"
+
+	corev1 "k8s.io/api/core/v1"
+	apierrors "k8s.io/apimachinery/pkg/api/errors"
+	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
+
+	"github.com/waggle-net/waggle/pkg/printable"
+)
+
+const (
+	longestMessage   = 1000 // bytes of an Event's message; the API server takes 1,024
+	longestEventName = 200  // bytes of the object's name in that of an Event, which has 253
+	// clusterEvents is the namespace of Events about objects that have none.
+	clusterEvents = metav1.NamespaceDefault
+)
+
+// NewWarning makes an Event about an object. Its name follows from the object's UID, the reason and the message, so that the same is said once
+// for as long as the API server keeps Events, whoever says it.
+func NewWarning(about corev1.ObjectReference, reason, message string, now time.Time) *corev1.Event {
+	namespace := about.Namespace
+	if namespace == "" {
+		namespace = clusterEvents
+	}
+	name := strings.TrimRight(about.Name[:min(len(about.Name), longestEventName)], ".-") // a dot follows, which may stand behind neither
+	sum := sha256.Sum256(fmt.Appendf(nil, "%s\x00%s\x00%s", about.UID, reason, message))
+	at := metav1.NewTime(now)
+	return &corev1.Event{
+		ObjectMeta:     metav1.ObjectMeta{Namespace: namespace, Name: name + "." + hex.EncodeToString(sum[:8])},
+		InvolvedObject: about,
+		Reason:         reason, Message: printable.Short(printable.Text(message), longestMessage), Type: corev1.EventTypeWarning,
+		Source: corev1.EventSource{Component: "waggle"}, ReportingController: "waggle.io/cluster",
+		FirstTimestamp: at, LastTimestamp: at, Count: 1,
+	}
+}
+
+// Tell creates an Event. One that exists already, or whose namespace is being deleted, is no error.
+func (c *Client) Tell(ctx context.Context, event *corev1.Event) error {
+	err := c.Create(ctx, Events, event.Namespace, event, nil)
+	switch {
+	case apierrors.IsAlreadyExists(err), apierrors.IsNotFound(err), apierrors.HasStatusCause(err, corev1.NamespaceTerminatingCause):
+		return nil
+	}
+	return err
+}

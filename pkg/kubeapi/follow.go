@@ -1,0 +1,137 @@
+package kubeapi
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"time"
+
+	apierrors "k8s.io/apimachinery/pkg/api/errors"
+	"k8s.io/apimachinery/pkg/api/meta"
+	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
+	"k8s.io/apimachinery/pkg/runtime"
+	"k8s.io/apimachinery/pkg/watch"
+
+	"github.com/waggle-net/waggle/pkg/heartbeat"
+)
+
+// Follower turns the objects of one resource into rows. Its functions are called one at a time, by the goroutine of [Follower.Run].
+type Follower[R any] struct {
+	Client   *Client
+	Resource Resource
+	// Read makes a row of an object, which nobody else has.
+	Read func(runtime.Object) (R, error)
+	// Replace takes the rows of all objects of one moment, and forgets those of before.
+	Replace func([]R) error
+	// Apply takes one row that was added, modified or deleted.
+	Apply func(watch.EventType, R) error
+}
+
+const (
+	followPageSize = 500
+	betweenWatches = time.Second // shortest time between the beginnings of two watches
+)
+
+// errListAgain says that a watch cannot go on where it ended.
+var errListAgain = errors.New("changes are lost")
+
+// Run lists the objects of all namespaces and follows their changes until ctx ends, a request fails, or a function does.
+func (f *Follower[R]) Run(ctx context.Context) error {
+	for {
+		rows, version, err := f.list(ctx)
+		if err != nil {
+			return err
+		}
+		if err := f.Replace(rows); err != nil {
+			return err
+		}
+		if err := f.follow(ctx, version); !errors.Is(err, errListAgain) {
+			return err
+		}
+	}
+}
+
+// list reads all objects of one moment, a page at a time.
+func (f *Follower[R]) list(ctx context.Context) (rows []R, version string, err error) {
+	options := metav1.ListOptions{Limit: followPageSize}
+	for {
+		page := f.Resource.NewList()
+		heartbeat.Busy(ctx) // each page is a request
+		if err := f.Client.List(ctx, f.Resource, "", options, page); err != nil {
+			return nil, "", err
+		}
+		if err := meta.EachListItem(page, func(object runtime.Object) error {
+			row, err := f.Read(object)
+			rows = append(rows, row)
+			return err
+		}); err != nil {
+			return nil, "", err
+		}
+		list, err := meta.ListAccessor(page)
+		if err != nil {
+			return nil, "", err
+		}
+		version = list.GetResourceVersion()
+		if options.Continue = list.GetContinue(); options.Continue == "" {
+			return rows, version, nil
+		}
+	}
+}
+
+// follow applies changes from a version on, in one watch after the other, until one cannot go on.
+func (f *Follower[R]) follow(ctx context.Context, version string) error {
+	for {
+		began := time.Now()
+		w, err := f.Client.Watch(ctx, f.Resource, "", metav1.ListOptions{ResourceVersion: version, AllowWatchBookmarks: true})
+		if apierrors.IsResourceExpired(err) || apierrors.IsGone(err) {
+			return errListAgain
+		}
+		if err != nil {
+			return err
+		}
+		version, err = f.consume(ctx, w, version)
+		w.Stop()
+		if err != nil {
+			return err
+		}
+		select {
+		case <-time.After(betweenWatches - time.Since(began)):
+		case <-ctx.Done():
+			return ctx.Err()
+		}
+	}
+}
+
+// consume applies the events of one watch until it ends, and returns the version of the last.
+func (f *Follower[R]) consume(ctx context.Context, w watch.Interface, version string) (last string, err error) {
+	for {
+		heartbeat.Idle(ctx)
+		select {
+		case <-ctx.Done():
+			return version, ctx.Err()
+		case event, open := <-w.ResultChan():
+			heartbeat.Busy(ctx)
+			if !open {
+				return version, nil
+			}
+			if event.Type == watch.Error {
+				return version, errListAgain
+			}
+			object, err := meta.Accessor(event.Object)
+			if err != nil {
+				return version, fmt.Errorf("read an event about %s: %w", f.Resource, err)
+			}
+			version = object.GetResourceVersion()
+			if event.Type == watch.Bookmark {
+				continue
+			}
+			row, err := f.Read(event.Object)
+			if err == nil {
+				err = f.Apply(event.Type, row)
+			}
+			if err != nil {
+				return version, err
+			}
+		}
+	}
+}
