@@ -15,6 +15,7 @@ import (
 	"github.com/waggle-net/waggle/cells/leaderelection"
 	"github.com/waggle-net/waggle/cells/liveness"
 	"github.com/waggle-net/waggle/cells/policystatus"
+	"github.com/waggle-net/waggle/cells/servicestatus"
 )
 
 // Cluster is everything that runs in the role that works for the whole cluster. It needs no privilege, no state on disk and
@@ -32,5 +33,6 @@ var Cluster = cell.Group(
 	endpointgc.Cell,
 	identitygc.Cell,
 	policystatus.Cell,
+	servicestatus.Cell,
 	clusterhealthz.Cell,
 )

@@ -125,11 +125,11 @@ func TestBehaviour(t *testing.T) {
 			"ClusterIP:1, ExternalIPs:1 out, LoadBalancer:1 out [198.51.100.0/24], NodePort:1 loopback, NodePort:1 out"},
 		"no external IPs":          {func(c *Config) { c.ExternalIPs = false }, web(func(s *k8s.Service) { s.Type = "ClusterIP" }), endpointsOf("1- r"), "ClusterIP:1"},
 		"ClusterIPs for all":       {func(c *Config) { c.ExternalClusterIP = true }, web(clusterIP), endpointsOf("1- r"), "ClusterIP:1 out"},
-		"another proxy's":          {nil, web(func(s *k8s.Service) { s.Labels = map[string]string{labelProxyName: "x"} }), endpointsOf("1- r"), ""},
-		"for this proxy":           {func(c *Config) { c.ProxyName = "x" }, web(func(s *k8s.Service) { clusterIP(s); s.Labels = map[string]string{labelProxyName: "x"} }), endpointsOf("1- r"), "ClusterIP:1"},
+		"another proxy's":          {nil, web(func(s *k8s.Service) { s.Labels = map[string]string{k8s.LabelServiceProxyName: "x"} }), endpointsOf("1- r"), ""},
+		"for this proxy":           {func(c *Config) { c.ProxyName = "x" }, web(func(s *k8s.Service) { clusterIP(s); s.Labels = map[string]string{k8s.LabelServiceProxyName: "x"} }), endpointsOf("1- r"), "ClusterIP:1"},
 		"not for this proxy":       {func(c *Config) { c.ProxyName = "x" }, web(nil), endpointsOf("1- r"), ""},
 		"headless":                 {nil, web(func(s *k8s.Service) { s.Headless, s.ClusterIPs = true, nil }), endpointsOf("1- r"), ""},
-		"headless by its label":    {nil, web(func(s *k8s.Service) { s.Labels = map[string]string{labelHeadless: ""} }), endpointsOf("1- r"), ""},
+		"headless by its label":    {nil, web(func(s *k8s.Service) { s.Labels = map[string]string{k8s.LabelHeadless: ""} }), endpointsOf("1- r"), ""},
 		"ExternalName":             {nil, web(func(s *k8s.Service) { s.Type = "ExternalName" }), endpointsOf("1- r"), ""},
 		"one kind":                 {nil, web(func(s *k8s.Service) { s.Annotations = map[string]string{serviceannotations.Type: "LoadBalancer"} }), endpointsOf("1- r"), "LoadBalancer:1 out"},
 		"another node's":           {nil, web(func(s *k8s.Service) { s.Annotations = map[string]string{serviceannotations.Node: "edge"} }), endpointsOf("1- r"), ""},
@@ -260,7 +260,7 @@ func TestContest_ClusterIPsThatOthersServe(t *testing.T) {
 		change(s)
 		return s
 	}
-	proxied := victim(func(s *k8s.Service) { s.Labels = map[string]string{labelProxyName: "other"} })
+	proxied := victim(func(s *k8s.Service) { s.Labels = map[string]string{k8s.LabelServiceProxyName: "other"} })
 	b.insert(outer("b", "thief", "10.96.0.2", "10.96.0.1", 0), proxied)
 	b.state(sources.Synced)
 	b.step()

@@ -66,25 +66,17 @@ func (m *model) listed() []string {
 	return list
 }
 
-// Labels by which a Service says what shall become of it, and types of services.
+// Types of services.
 const (
-	labelHeadless  = "service.kubernetes.io/headless"
-	labelProxyName = "service.kubernetes.io/service-proxy-name"
-	typeLB         = "LoadBalancer"
-	typeNodePort   = "NodePort"
-	typeHostPort   = "HostPort"
+	typeLB       = "LoadBalancer"
+	typeNodePort = "NodePort"
+	typeHostPort = "HostPort"
 )
-
-// skips tells whether a Service is none of ours: it has no addresses, or another proxy or node is to serve it.
-func (w *world) skips(s *k8s.Service, wanted *serviceannotations.Wanted) bool {
-	_, headless := s.Labels[labelHeadless]
-	return s.Headless || headless || s.Type == "ExternalName" || s.Labels[labelProxyName] != w.proxyName || !wanted.OnNode(w.labels)
-}
 
 // service models a Service with its slices. taken tells whether an address is the ClusterIP of another one.
 func (w *world) service(name string, s *k8s.Service, all []*k8s.EndpointSlice, taken func(netip.Addr) bool) *model {
 	wanted := serviceannotations.Parse(s.Annotations)
-	if w.skips(s, &wanted) {
+	if !s.ServedBy(w.proxyName) || !wanted.OnNode(w.labels) {
 		return nil
 	}
 	m := &model{created: s.Created, row: &services.Service{Name: name, Type: s.Type, Affinity: s.Affinity, ExternalLocal: s.ExternalLocal,

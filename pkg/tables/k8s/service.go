@@ -51,6 +51,19 @@ type Service struct {
 // Key is "namespace/name".
 func (s *Service) Key() string { return s.Namespace + "/" + s.Name }
 
+// Labels of a Service that say who serves it.
+const (
+	LabelHeadless         = "service.kubernetes.io/headless"
+	LabelServiceProxyName = "service.kubernetes.io/service-proxy-name"
+)
+
+// ServedBy reports whether the proxy of that name serves the Service, the empty name being that of the cluster's. A headless Service and one of type
+// ExternalName have no proxy.
+func (s *Service) ServedBy(proxy string) bool {
+	_, headless := s.Labels[LabelHeadless]
+	return !s.Headless && !headless && s.Type != "ExternalName" && s.Labels[LabelServiceProxyName] == proxy
+}
+
 // Equal compares everything.
 func (s *Service) Equal(o *Service) bool {
 	return s.sameScalars(o) && maps.Equal(s.Labels, o.Labels) && maps.Equal(s.Annotations, o.Annotations) &&

@@ -1,0 +1,79 @@
+package servicestatus
+
+import (
+	"time"
+
+	"github.com/cilium/hive/cell"
+	"github.com/cilium/hive/job"
+	"github.com/cilium/statedb"
+	"github.com/cilium/statedb/reconciler"
+	"github.com/spf13/pflag"
+	"golang.org/x/time/rate"
+
+	"github.com/waggle-net/waggle/pkg/heartbeat"
+	"github.com/waggle-net/waggle/pkg/kubeapi"
+	"github.com/waggle-net/waggle/pkg/tables/leadership"
+)
+
+// Cell tells which annotations of Services have no effect.
+var Cell = cell.Module("service-status", "Events of Services",
+	cell.Config(DefaultConfig),
+	cell.ProvidePrivate(newTable), // only this cell may write
+	cell.Invoke(
+		registerFollower, // Services into statements
+		registerTeller,   // statements into Events
+	),
+)
+
+// Config is what was typed. The flags mean the same in the role of a node.
+type Config struct {
+	KubeProxyReplacement bool   `mapstructure:"kube-proxy-replacement"`
+	ProxyName            string `mapstructure:"k8s-service-proxy-name"`
+}
+
+// DefaultConfig are the defaults.
+var DefaultConfig = Config{KubeProxyReplacement: true}
+
+// Flags registers the flags.
+func (c Config) Flags(flags *pflag.FlagSet) {
+	flags.Bool("kube-proxy-replacement", c.KubeProxyReplacement, "Whether nodes serve Services; if not, nothing is said of Services")
+	flags.String("k8s-service-proxy-name", c.ProxyName,
+		"Value of the label service.kubernetes.io/service-proxy-name of the Services that nodes serve; empty: those without the label")
+}
+
+type params struct {
+	cell.In
+
+	DB         *statedb.DB
+	Config     Config
+	Table      statedb.RWTable[*statement]
+	Leadership statedb.Table[leadership.Leadership]
+	Client     *kubeapi.Client
+}
+
+const (
+	retryMin  = 200 * time.Millisecond
+	retryMax  = 10 * time.Second
+	roundSize = 64 // statements between two commits of outcomes
+)
+
+func (p *params) enabled() bool { return p.Client != nil && p.Config.KubeProxyReplacement }
+
+func registerFollower(group job.Group, p params) {
+	if p.enabled() {
+		heartbeat.AddRetried(group, "follow-services", (&follower{p}).run, retryMin, retryMax)
+	}
+}
+
+func registerTeller(rp reconciler.Params, p params) error {
+	if !p.enabled() {
+		return nil
+	}
+	_, err := heartbeat.RegisterRemote(rp, p.Table, (*statement).clone, (*statement).withStatus,
+		func(s *statement) reconciler.Status { return s.Status }, &teller{p}, nil,
+		reconciler.WithoutPruning(), // what was said stays until the API server forgets it
+		reconciler.WithRetry(retryMin, retryMax),
+		reconciler.WithRoundLimits(roundSize, rate.NewLimiter(rate.Inf, 1)), // the client limits the requests
+	)
+	return err
+}

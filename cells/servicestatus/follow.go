@@ -1,0 +1,118 @@
+package servicestatus
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"strings"
+
+	"github.com/cilium/hive/cell"
+	"github.com/cilium/statedb"
+	"github.com/cilium/statedb/reconciler"
+	corev1 "k8s.io/api/core/v1"
+	"k8s.io/apimachinery/pkg/runtime"
+	"k8s.io/apimachinery/pkg/watch"
+
+	"github.com/waggle-net/waggle/pkg/k8sobjects"
+	"github.com/waggle-net/waggle/pkg/kubeapi"
+	"github.com/waggle-net/waggle/pkg/serviceannotations"
+	"github.com/waggle-net/waggle/pkg/tables/k8s"
+	"github.com/waggle-net/waggle/pkg/tables/leadership"
+)
+
+// follower makes statements about Services while this replica leads.
+type follower struct{ params }
+
+func (f *follower) run(ctx context.Context, health cell.Health) error {
+	err := leadership.Lead(ctx, f.DB, f.Leadership,
+		func(leading context.Context) error { return f.lead(leading, health) },
+		func() error {
+			health.OK("another replica leads")
+			return f.replace(nil)
+		})
+	if err != nil {
+		health.Degraded("follow "+kubeapi.Services.String(), err)
+	}
+	return err
+}
+
+// lead makes statements until ctx ends or a request fails.
+func (f *follower) lead(ctx context.Context, health cell.Health) error {
+	objects := kubeapi.Follower[*statement]{Client: f.Client, Resource: kubeapi.Services, Read: f.read, Apply: f.apply,
+		Replace: func(rows []*statement) error {
+			if err := f.replace(rows); err != nil {
+				return err
+			}
+			health.OK(fmt.Sprintf("%d Services", len(rows)))
+			return nil
+		}}
+	return objects.Run(ctx)
+}
+
+// read makes the statement about a Service. It has no message when all annotations have an effect, or when no node serves the Service.
+func (f *follower) read(object runtime.Object) (*statement, error) {
+	o, is := object.(*corev1.Service)
+	if !is {
+		return nil, fmt.Errorf("read a Service: the API server sent an object of type %T", object)
+	}
+	s := &statement{Namespace: o.Namespace, Name: o.Name, UID: string(o.UID), Status: reconciler.StatusPending()}
+	row, err := k8sobjects.FromServer(object, "")
+	if service, is := row.(*k8s.Service); is && err == nil && service.ServedBy(f.Config.ProxyName) {
+		wanted := serviceannotations.Parse(service.Annotations)
+		s.Message = strings.Join(wanted.Problems, "; ")
+	}
+	return s, nil
+}
+
+// apply changes one row.
+func (f *follower) apply(change watch.EventType, s *statement) error {
+	txn := f.DB.WriteTxn(f.Table)
+	defer txn.Abort()
+	var err error
+	if change == watch.Deleted {
+		_, _, err = f.Table.Delete(txn, s)
+	} else {
+		err = f.put(txn, s)
+	}
+	if err != nil {
+		return fmt.Errorf("note what is to be said of Service %s: %w", s.key(), err)
+	}
+	txn.Commit()
+	return nil
+}
+
+// put writes what is to be said of a Service, if that is another message than before.
+func (f *follower) put(txn statedb.WriteTxn, s *statement) (err error) {
+	old, _, found := f.Table.Get(txn, nameIndex.Query(s.key()))
+	switch {
+	case found && old.UID == s.UID && old.Message == s.Message:
+	case s.Message != "":
+		_, _, err = f.Table.Insert(txn, s)
+	case found:
+		_, _, err = f.Table.Delete(txn, s)
+	}
+	return err
+}
+
+// replace makes the rows what a list says.
+func (f *follower) replace(listed []*statement) error {
+	txn := f.DB.WriteTxn(f.Table)
+	defer txn.Abort()
+	exists := make(map[string]bool, len(listed))
+	var errs []error
+	for _, s := range listed {
+		exists[s.key()] = true
+		errs = append(errs, f.put(txn, s))
+	}
+	for s := range f.Table.All(txn) {
+		if !exists[s.key()] {
+			_, _, err := f.Table.Delete(txn, s)
+			errs = append(errs, err)
+		}
+	}
+	if err := errors.Join(errs...); err != nil {
+		return fmt.Errorf("note what is to be said of Services: %w", err)
+	}
+	txn.Commit()
+	return nil
+}
