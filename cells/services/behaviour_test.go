@@ -317,7 +317,7 @@ func TestRefuses_AddressesThatAreNotTheTenants(t *testing.T) {
 	config := DefaultConfig
 	config.IPv4Range = "10.96.0.0/16"
 	for ip, want := range map[string]string{
-		"10.0.0.1":    "ExternalIPs 10.0.0.1: is an address of this node",
+		"10.0.0.1":    "",
 		"10.0.0.2":    "ExternalIPs 10.0.0.2: is an address of node two",
 		"10.1.0.9":    "ExternalIPs 10.1.0.9: lies in the pod CIDR of a node",
 		"10.96.9.9":   "ExternalIPs 10.96.9.9: lies in 10.96.0.0/16, the range of ClusterIPs",
@@ -335,8 +335,8 @@ func TestRefuses_AddressesThatAreNotTheTenants(t *testing.T) {
 	}
 }
 
-// TestRefuses_NotTheAddressOfALoadBalancerOnThisNode: kube-vip and keepalived put the address on a node, and k3s gives the nodes' own. Tenants do not
-// write the status. A node port of that number has the address first, and what is for pods or is another's stays so.
+// TestRefuses_NotTheAddressOfALoadBalancerOnThisNode: kube-vip and keepalived put the address on a node, and k3s gives the nodes' own; an external IP may
+// be one as well. A node port of that number has the address first, then a load balancer, and what is for pods or is another's stays so.
 func TestRefuses_NotTheAddressOfALoadBalancerOnThisNode(t *testing.T) {
 	t.Parallel()
 	b := newBench(t, DefaultConfig, &fakeIDs{})
@@ -352,10 +352,10 @@ func TestRefuses_NotTheAddressOfALoadBalancerOnThisNode(t *testing.T) {
 	b.state(sources.Synced)
 	b.step()
 	const rest = "10.96.0.1:80/TCP ClusterIP a/web[], 10.96.0.2:80/TCP ClusterIP b/port[]"
-	b.expect("owners", b.owners(), "10.0.0.1:80/TCP LoadBalancer a/web[], 10.0.0.3:80/TCP LoadBalancer a/web[], "+rest)
+	b.expect("owners", b.owners(), "10.0.0.1:80/TCP LoadBalancer a/web[], 10.0.0.3:80/TCP LoadBalancer a/web[b/port], "+rest)
 	b.expect("problems", b.problemsOf("a/web"), "LoadBalancer 10.0.0.2: is an address of node two; "+
 		"LoadBalancer 10.1.0.1: lies in the pod CIDR of a node; LoadBalancer 10.96.0.2: is the ClusterIP of another Service")
-	b.expect("external IP", b.problemsOf("b/port"), "ExternalIPs 10.0.0.3: is an address of this node")
+	b.expect("external IP", b.problemsOf("b/port"), "10.0.0.3:80/TCP: belongs to a/web")
 	balanced = web(func(s *k8s.Service) { *s = *balanced; s.Ports = []k8s.ServicePort{{Protocol: "TCP", Port: 30001}} })
 	taker = web(func(s *k8s.Service) {
 		*s = *taker
@@ -363,7 +363,7 @@ func TestRefuses_NotTheAddressOfALoadBalancerOnThisNode(t *testing.T) {
 	})
 	b.insert(balanced, taker)
 	b.step()
-	b.expect("a node port", b.owners(), "10.0.0.1:30001/TCP NodePort b/port[a/web], 10.0.0.3:30001/TCP LoadBalancer a/web[], 10.96.0.1:30001/TCP ClusterIP a/web[], "+
+	b.expect("a node port", b.owners(), "10.0.0.1:30001/TCP NodePort b/port[a/web], 10.0.0.3:80/TCP ExternalIPs b/port[], 10.0.0.3:30001/TCP LoadBalancer a/web[], 10.96.0.1:30001/TCP ClusterIP a/web[], "+
 		"10.96.0.2:80/TCP ClusterIP b/port[], 127.0.0.1:30001/TCP NodePort b/port[]")
 }
 

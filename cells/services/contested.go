@@ -2,6 +2,7 @@ package services
 
 import (
 	"net/netip"
+	"slices"
 
 	"github.com/cilium/statedb"
 
@@ -55,10 +56,7 @@ func (r *rivals) look(s *k8s.Service) {
 		claims(r, r.clusterIPs, a, s)
 		r.here(a, s)
 	}
-	for _, a := range s.ExternalIPs {
-		claims(r, r.external, a, s)
-	}
-	for _, a := range s.IngressIPs {
+	for _, a := range slices.Concat(s.ExternalIPs, s.IngressIPs) {
 		claims(r, r.external, a, s)
 		if r.here(a, s); r.isOwn(a) {
 			r.contested[s.Key()] = true // a host port may have the address

@@ -70,6 +70,8 @@ func TestFirstPass_NobodyHasAnothersAddressInBetween(t *testing.T) {
 			first(func(s *k8s.Service) { s.Ports[0].NodePort, s.Created = 30053, 2 }), first(func(s *k8s.Service) { s.Ports[0].NodePort = 30053 })},
 		"a node port at the address of a load balancer": {
 			first(func(s *k8s.Service) { s.IngressIPs, s.Ports[0].Port = ips("10.0.0.1"), 30053 }), first(func(s *k8s.Service) { s.Ports[0].NodePort = 30053 })},
+		"a node port at an external IP": {
+			first(func(s *k8s.Service) { s.ExternalIPs, s.Ports[0].Port = ips("10.0.0.1"), 30053 }), first(func(s *k8s.Service) { s.Ports[0].NodePort = 30053 })},
 		"a ClusterIP that is the node's": {
 			first(func(s *k8s.Service) { s.Ports[0].NodePort = 30053 }), first(func(s *k8s.Service) { s.ClusterIPs, s.Ports[0].Port = ips("10.0.0.1"), 30053 })},
 		"a ClusterIP": {
@@ -95,14 +97,25 @@ func TestFirstPass_NobodyHasAnothersAddressInBetween(t *testing.T) {
 	}
 }
 
-// TestFirstPass_AHostPortAtTheAddressOfALoadBalancer, which the node has: the pod has the port, and has it from the first commit on.
-func TestFirstPass_AHostPortAtTheAddressOfALoadBalancer(t *testing.T) {
+// TestFirstPass_AHostPortAtTheAddressOfAnother: of a load balancer or an external IP, which the node has. The pod has the port, and has it from the first
+// commit on.
+func TestFirstPass_AHostPortAtTheAddressOfAnother(t *testing.T) {
 	t.Parallel()
 	taken := at("10.0.0.1:80/TCP")
+	for _, change := range []func(*k8s.Service){
+		func(s *k8s.Service) { s.Type, s.IngressIPs = "LoadBalancer", []netip.Addr{taken.Addr} },
+		func(s *k8s.Service) { s.ExternalIPs = []netip.Addr{taken.Addr} },
+	} {
+		testHostPortAt(t, taken, change)
+	}
+}
+
+func testHostPortAt(t *testing.T, taken loadbalancer.Address, change func(*k8s.Service)) {
+	t.Helper()
 	b := newBench(t, DefaultConfig, &fakeIDs{frontends: map[loadbalancer.Address]uint32{taken: 7}})
 	b.c.portion = 1
 	balanced := outer("aaa", "web", "10.96.0.1", "", 1)
-	balanced.Type, balanced.IngressIPs = "LoadBalancer", []netip.Addr{taken.Addr}
+	change(balanced)
 	b.insert(nodeaddresses.Address{Addr: taken.Addr, Device: "eth0", NodePort: true}, balanced)
 	for i := range 3 {
 		b.insert(outer("bbb", fmt.Sprint("other-", i), fmt.Sprint("10.96.1.", i), "", 1))

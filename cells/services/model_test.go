@@ -250,8 +250,7 @@ func (b *bench) naive() []string {
 					for _, a := range list {
 						bad := a.Is4() != is4
 						if !bad {
-							node := own[a] && kind == "ExternalIPs" || !own[a] && ofNode[a] != ""
-							bad = node || slices.ContainsFunc(pods, func(p netip.Prefix) bool { return p.Contains(a) })
+							bad = !own[a] && ofNode[a] != "" || slices.ContainsFunc(pods, func(p netip.Prefix) bool { return p.Contains(a) })
 							for o := range b.svcs.All(txn) { // whoever serves it
 								bad = bad || o.Key() != name && slices.Contains(o.ClusterIPs, a)
 							}

@@ -7,7 +7,6 @@ import (
 	"strings"
 
 	"github.com/waggle-net/waggle/pkg/clusternodes"
-	"github.com/waggle-net/waggle/pkg/tables/frontends"
 )
 
 // world is what all services depend on. It never changes but for the nodes of the cluster, which do so between two passes.
@@ -32,17 +31,13 @@ func (w *world) isOwn(addr netip.Addr) bool {
 }
 
 // refuses says why no service may have an external address, or nothing. Whoever may write a Service could have the traffic of
-// others with it. The address of a load balancer stands in the status, which tenants do not write, and may be put on this node so that clients
-// find it.
-func (w *world) refuses(e external) string {
-	addr := e.Addr
-	own, nodes := w.isOwn(addr), w.nodes.NodesOf(addr)
+// others with it. An address of this node may be a service's at the service's ports, as with kube-proxy: other kinds of claims come before it.
+func (w *world) refuses(addr netip.Addr) string {
+	nodes := w.nodes.NodesOf(addr)
 	switch {
 	case !usable(addr):
 		return "is no address that others could reach"
-	case own && e.kind != frontends.LoadBalancer:
-		return "is an address of this node"
-	case !own && len(nodes) > 0:
+	case !w.isOwn(addr) && len(nodes) > 0:
 		return "is an address of node " + strings.Join(nodes, ", ")
 	case w.nodes.HoldsPods("", addr):
 		return "lies in the pod CIDR of a node"

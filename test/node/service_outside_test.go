@@ -133,6 +133,12 @@ func (m *market) loadBalancerAndExternalIPs(t *testing.T, packets bool) {
 			m.reaches(t, m.Host(), network, to, "one", "two")
 		}
 	})
+	m.balancer(t, fmt.Sprintf("externalIPs: [%q, %q]", uplinks[0], uplinks[1])) // those of the node itself
+	each(uplinks, 80, func(network string, to netip.AddrPort) {
+		m.served(t, to.String()+"/"+strings.ToUpper(network), 2)
+		m.reaches(t, m.OutsideHost(), network, to, "one", "two")
+		m.reaches(t, client, network, to, "one", "two")
+	})
 }
 
 // balancer makes "web" a service of the type LoadBalancer with its addresses, and with further fields of its spec and annotations.
