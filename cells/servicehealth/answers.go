@@ -11,11 +11,12 @@ import (
 	"github.com/waggle-net/waggle/pkg/tables/services"
 )
 
-// answers says how many backends a Service has on this node, to whoever asks at its port, whatever the path.
+// answers says how many backends a Service has on this node, and whether the datapath follows the Service, to whoever asks at its port, whatever the path.
 type answers struct {
 	db       *statedb.DB
 	ports    statedb.Table[*port]
 	services statedb.Table[*services.Service]
+	rules    *rules
 }
 
 // answer is what kube-proxy writes.
@@ -43,18 +44,18 @@ func (a answers) ServeHTTP(w http.ResponseWriter, r *http.Request) {
 		http.Error(w, "no Service has this port any more", http.StatusNotFound)
 		return
 	}
-	local := 0
+	local, stale := 0, false
 	if s, _, found := a.services.Get(txn, services.ByName(p.Service)); found {
-		local = s.LocalReady
+		local, stale = s.LocalReady, a.rules.stale(txn, s)
 	}
 	namespace, name, _ := strings.Cut(p.Service, "/")
 	code := http.StatusOK
-	if local == 0 {
+	if local == 0 || stale {
 		code = http.StatusServiceUnavailable
 	}
 	w.Header().Set("Content-Type", "application/json")
 	w.Header().Set("X-Content-Type-Options", "nosniff")
 	w.Header().Set("X-Load-Balancing-Endpoint-Weight", strconv.Itoa(local))
 	w.WriteHeader(code)
-	_ = json.NewEncoder(w).Encode(answer{serviceName{namespace, name}, local, true})
+	_ = json.NewEncoder(w).Encode(answer{serviceName{namespace, name}, local, !stale})
 }

@@ -15,11 +15,13 @@ var Cell = cell.Module("service-health", "Health checks of load balancers",
 	cell.ProvidePrivate(
 		newTable,     // only this cell writes
 		newListeners, // the sockets
+		newRules,     // which frontends the datapath does not have
 	),
 	cell.Provide(statedb.RWTable[*port].ToTable),
 	cell.Invoke(
 		registerController, // services into ports
 		registerReconciler, // ports into sockets
+		registerRules,      // frontends that are pending
 		registerHealthz,    // whether the node serves Services
 	),
 )

@@ -42,11 +42,12 @@ type listenerParams struct {
 	DB        *statedb.DB
 	Ports     statedb.RWTable[*port]
 	Services  statedb.Table[*services.Service]
+	Rules     *rules
 }
 
 func newListeners(p listenerParams) *listeners {
 	l := &listeners{open: map[uint16]net.Listener{}}
-	l.server = newServer(answers{p.DB, p.Ports, p.Services}, p.Log)
+	l.server = newServer(answers{p.DB, p.Ports, p.Services, p.Rules}, p.Log)
 	p.Lifecycle.Append(cell.Hook{OnStop: func(cell.HookContext) error { l.stop(); return nil }})
 	return l
 }

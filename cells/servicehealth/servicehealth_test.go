@@ -28,6 +28,7 @@ import (
 	"github.com/waggle-net/waggle/pkg/tables/desireddevices"
 	"github.com/waggle-net/waggle/pkg/tables/desiredroutes"
 	"github.com/waggle-net/waggle/pkg/tables/endpoints"
+	"github.com/waggle-net/waggle/pkg/tables/frontends"
 	"github.com/waggle-net/waggle/pkg/tables/health"
 	"github.com/waggle-net/waggle/pkg/tables/k8s"
 	"github.com/waggle-net/waggle/pkg/tables/localnode"
@@ -55,6 +56,7 @@ type node struct {
 func inputs() cell.Cell {
 	return cell.Provide(
 		func() settings.Agent { return settings.Agent{NodeName: "n1", KubeProxyReplacement: true} },
+		frontends.NewTable, statedb.RWTable[*frontends.Frontend].ToTable,
 		services.NewTable, statedb.RWTable[*services.Service].ToTable, k8s.NewNodeTable, statedb.RWTable[*k8s.Node].ToTable,
 		sources.NewTable, statedb.RWTable[sources.Source].ToTable, localnode.NewTable, statedb.RWTable[*localnode.LocalNode].ToTable,
 		mtus.NewTable, statedb.RWTable[mtus.MTU].ToTable, endpoints.NewTable, statedb.RWTable[*endpoints.Endpoint].ToTable,
