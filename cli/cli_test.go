@@ -237,7 +237,7 @@ func TestMonitor(t *testing.T) {
 	l := listen(t, filepath.Join(filepath.Dir(socket), monitorSocketName))
 	drop := make([]byte, 36)
 	drop[0], drop[1], drop[2], drop[14] = 1, 132, 7, 1
-	verdict := make([]byte, 32)
+	verdict := make([]byte, 40)
 	verdict[0], verdict[2], verdict[14], verdict[16], verdict[24], verdict[26], verdict[27] = 5, 7, 1, 9, 80, 6, 1|1<<6
 	note, err := (&events.Note{Header: events.Header{Endpoint: 7}, Drop: 1, Policy: "no rule\x1b allows it"}).Encode()
 	if err != nil {

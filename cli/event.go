@@ -45,7 +45,7 @@ func describe(p monitorwire.Payload) event {
 	if p.Type == monitorwire.TypeLost {
 		return event{Type: "lost", Lost: p.Lost}
 	}
-	decoded, err := events.Decode(p.Data)
+	decoded, err := events.DecodeWire(p.Data)
 	if err != nil {
 		return event{Type: "unknown", Error: err.Error()}
 	}

@@ -1,7 +1,6 @@
 package monitor
 
 import (
-	"bytes"
 	"context"
 	"errors"
 	"fmt"
@@ -116,7 +115,7 @@ func (p *pump) deadline(now time.Time) time.Time {
 // take handles one record, whose memory is the reader's.
 func (p *pump) take(record []byte, now time.Time) {
 	if !p.hub.idle() {
-		p.hub.send(&monitorwire.Payload{Data: bytes.Clone(record), Type: monitorwire.TypeSample})
+		p.hub.send(&monitorwire.Payload{Data: events.Wire(record), Type: monitorwire.TypeSample})
 	}
 	event, err := events.Decode(record)
 	if err != nil {

@@ -1,10 +1,12 @@
 package events
 
 import (
+	"bytes"
 	"encoding/binary"
 	"errors"
 	"fmt"
 	"net/netip"
+	"slices"
 )
 
 // Types of records; the first byte.
@@ -26,6 +28,7 @@ const (
 	headerLen  = 16 // of all records that carry a packet
 	dropLen    = 36
 	verdictLen = 32
+	wireLen    = 40 // of a verdict in the stream: a cookie and padding, both 0, come behind what programs write
 	traceV0Len = 32
 	traceV1Len = 48
 
@@ -85,8 +88,22 @@ type Trace struct {
 	OriginalIP     netip.Addr // source before translation; invalid when the record has none
 }
 
-// Decode takes one record of the ring buffer, or of the monitor's stream, apart. Bytes behind the captured packet are ignored.
-func Decode(record []byte) (Event, error) {
+// Decode takes one record of the ring buffer apart. Bytes behind the captured packet are ignored.
+func Decode(record []byte) (Event, error) { return decode(record, verdictLen) }
+
+// DecodeWire takes one record of the monitor's stream apart.
+func DecodeWire(data []byte) (Event, error) { return decode(data, wireLen) }
+
+// Wire makes the record of the stream from one of the ring buffer, as a copy: the newest tools of Cilium read policy
+// verdicts with a header of 40 bytes.
+func Wire(record []byte) []byte {
+	if len(record) < verdictLen || record[0] != TypeVerdict {
+		return bytes.Clone(record)
+	}
+	return slices.Concat(record[:verdictLen], make([]byte, wireLen-verdictLen), record[verdictLen:])
+}
+
+func decode(record []byte, verdict int) (Event, error) {
 	if len(record) > 0 && record[0] == TypeAgent {
 		return decodeNote(record)
 	}
@@ -102,7 +119,7 @@ func Decode(record []byte) (Event, error) {
 	case kind == TypeTrace && version == versionTraceV1:
 		return decodeTrace(record, traceV1Len)
 	case kind == TypeVerdict && version == versionVerdict:
-		return decodeVerdict(record)
+		return decodeVerdict(record, verdict)
 	default:
 		return nil, fmt.Errorf("decode event of type %d, version %d: %w", kind, version, ErrUnknown)
 	}

@@ -1,9 +1,12 @@
 package events_test
 
 import (
+	"bytes"
 	"encoding/binary"
 	"errors"
 	"net/netip"
+	"reflect"
+	"slices"
 	"testing"
 
 	"github.com/google/go-cmp/cmp"
@@ -115,6 +118,26 @@ func TestDecode_Verdict(t *testing.T) {
 	}
 }
 
+// TestWire_Verdict: in the stream 8 bytes of zeros come between the header of a verdict and the packet; other records are as in the ring buffer.
+func TestWire_Verdict(t *testing.T) {
+	t.Parallel()
+	ring := verdict([]byte{7, 8})
+	wire := events.Wire(ring)
+	if want := slices.Concat(ring[:32], make([]byte, 8), []byte{7, 8}); !bytes.Equal(wire, want) {
+		t.Errorf("got  %x\nwant %x", wire, want)
+	}
+	for _, r := range []record{drop([]byte{1}), newRecord(48).u8(0, 4).u16(14, 1), verdict(nil)[:31], {}} {
+		if wire := events.Wire(r); !bytes.Equal(wire, r) {
+			t.Errorf("got  %x\nwant %x", wire, []byte(r))
+		}
+	}
+	for n := range wire {
+		if _, err := events.DecodeWire(wire[:n]); !errors.Is(err, events.ErrShort) {
+			t.Fatalf("the first %d bytes: %v", n, err)
+		}
+	}
+}
+
 func TestNote_SurvivesTheStream(t *testing.T) {
 	t.Parallel()
 	want := &events.Note{Header: events.Header{Endpoint: 7}, Drop: 3, Policy: "no rule \x1b allows it"}
@@ -172,6 +195,9 @@ func FuzzDecode(f *testing.F) {
 		event, err := events.Decode(b)
 		if (event == nil) == (err == nil) {
 			t.Fatalf("event %v with error %v", event, err)
+		}
+		if streamed, again := events.DecodeWire(events.Wire(b)); !reflect.DeepEqual(event, streamed) || (err == nil) != (again == nil) {
+			t.Fatalf("%+v (%v) is %+v (%v) in the stream", event, err, streamed, again)
 		}
 		if drop, ok := event.(*events.Drop); ok {
 			if len(drop.Packet) > len(b)-36 || cap(drop.Packet) != len(drop.Packet) {

@@ -74,8 +74,8 @@ func (m Match) String() string {
 	return strconv.Itoa(int(m))
 }
 
-func decodeVerdict(b []byte) (Event, error) {
-	header, err := decodeHeader(b, verdictLen)
+func decodeVerdict(b []byte, length int) (Event, error) {
+	header, err := decodeHeader(b, length)
 	if err != nil {
 		return nil, err
 	}
