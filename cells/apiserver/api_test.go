@@ -65,6 +65,7 @@ func TestBodies(t *testing.T) {
 		{"PATCH", "/v1/endpoint/9", `{}`, 404, ""},
 		{"GET", "/v1/map", "", 200, `{"maps":[{"path":"/bpf/bpf_links_v1"}]}`},
 		{"GET", "/v1/map/bpf_links", "", 200, `{"cache":[{"desired-action":"ok","key":"12","value":"7"}],"path":"/bpf/bpf_links_v1"}`},
+		{"GET", "/v1/map/bpf_links_v1", "", 200, `{"cache":[{"desired-action":"ok","key":"12","value":"7"}],"path":"/bpf/bpf_links_v1"}`}, // as cilium-dbg map list shows it
 		{"GET", "/v1/map/none", "", 404, ""},
 		{"GET", "/v1/identity", "", 200, `[{"id":5,"labels":["reserved:init"]},{"id":300,"labels":["k8s:app=web"]},` +
 			`{"id":16777217,"labels":["cidr:203.0.113.0/24","reserved:world-ipv4"]}]`},

@@ -3,6 +3,7 @@ package apiserver
 import (
 	"errors"
 	"net/http"
+	"path"
 
 	"github.com/waggle-net/waggle/api/v1/models"
 	"github.com/waggle-net/waggle/pkg/bpfmaps"
@@ -20,12 +21,12 @@ func (a *api) GetMap(w http.ResponseWriter, _ *http.Request) {
 
 // GetMapName answers with the entries that a map has in the kernel.
 func (a *api) GetMapName(w http.ResponseWriter, _ *http.Request, name string) {
-	row, _, found := a.Maps.Get(a.DB.ReadTxn(), tables.ByName(name))
-	if !found {
+	row := a.mapNamed(name)
+	if row == nil {
 		answer(w, http.StatusNotFound, nil)
 		return
 	}
-	entries, err := a.MapReader.Entries(name)
+	entries, err := a.MapReader.Entries(row.Name)
 	switch {
 	case errors.Is(err, bpfmaps.ErrUnknown):
 		answer(w, http.StatusNotFound, nil)
@@ -34,6 +35,20 @@ func (a *api) GetMapName(w http.ResponseWriter, _ *http.Request, name string) {
 	default:
 		answer(w, http.StatusOK, models.BPFMap{Path: row.Pin, Cache: entryModels(entries)})
 	}
+}
+
+// mapNamed finds a map by its name, or by the name of its pin, which is what cilium-dbg map list shows; nil when there is none.
+func (a *api) mapNamed(name string) *tables.Map {
+	txn := a.DB.ReadTxn()
+	if row, _, found := a.Maps.Get(txn, tables.ByName(name)); found {
+		return row
+	}
+	for row := range a.Maps.All(txn) {
+		if path.Base(row.Pin) == name {
+			return row
+		}
+	}
+	return nil
 }
 
 func entryModels(entries []bpfmaps.Entry) []models.BPFMapEntry {
