@@ -23,21 +23,28 @@ import (
 
 // GetHealthz answers with the health of the agent.
 func (a *api) GetHealthz(w http.ResponseWriter, _ *http.Request, p models.GetHealthzParams) {
-	txn := a.DB.ReadTxn()
+	k8s := p.RequireK8SConnectivity
+	answer(w, http.StatusOK, a.status(a.DB.ReadTxn(), k8s == nil || *k8s, or(p.Brief)))
+}
+
+// status is the health of the agent, and unless brief is set what each of its parts says. withKubernetes makes a source of Kubernetes objects that is not
+// usable a failure.
+func (a *api) status(txn statedb.ReadTxn, withKubernetes, brief bool) models.StatusResponse {
 	verdict := readiness.Judge(txn, a.Ready)
-	if k8s := p.RequireK8SConnectivity; k8s != nil && !*k8s {
+	if !withKubernetes {
 		verdict.Sources = nil
 	}
 	state, message := verdict.Summary(version.String())
-	status := models.StatusResponse{
-		Cilium:  models.Status{State: models.StatusState(state), Msg: message},
-		Cluster: models.ClusterStatus{CiliumHealth: a.clusterHealth(txn)},
-		Agent:   agentState(verdict),
+	s := models.StatusResponse{
+		Cilium:     models.Status{State: models.StatusState(state), Msg: message},
+		Cluster:    models.ClusterStatus{CiliumHealth: a.clusterHealth(txn)},
+		Encryption: models.EncryptionStatus{Mode: models.EncryptionStatusModeDisabled}, // cilium-dbg encrypt status needs it in a brief answer, too
+		Agent:      agentState(verdict),
 	}
-	if !or(p.Brief) {
-		a.describe(txn, &status)
+	if !brief {
+		a.describe(txn, &s)
 	}
-	answer(w, http.StatusOK, status)
+	return s
 }
 
 // clusterHealth says how many nodes this node reaches. As in Cilium the state is that of the prober, which is well although a node is not reachable.

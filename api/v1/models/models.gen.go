@@ -109,6 +109,27 @@ func (e DaemonConfigurationStatusDatapathMode) Valid() bool {
 	}
 }
 
+// Defines values for EncryptionStatusMode.
+const (
+	EncryptionStatusModeDisabled  EncryptionStatusMode = "Disabled"
+	EncryptionStatusModeIPsec     EncryptionStatusMode = "IPsec"
+	EncryptionStatusModeWireguard EncryptionStatusMode = "Wireguard"
+)
+
+// Valid indicates whether the value is a known member of the EncryptionStatusMode enum.
+func (e EncryptionStatusMode) Valid() bool {
+	switch e {
+	case EncryptionStatusModeDisabled:
+		return true
+	case EncryptionStatusModeIPsec:
+		return true
+	case EncryptionStatusModeWireguard:
+		return true
+	default:
+		return false
+	}
+}
+
 // Defines values for EndpointHealthStatus.
 const (
 	EndpointHealthStatusBootstrap EndpointHealthStatus = "Bootstrap"
@@ -830,6 +851,15 @@ type DaemonConfigurationStatus struct {
 
 // DaemonConfigurationStatusDatapathMode defines model for DaemonConfigurationStatus.DatapathMode.
 type DaemonConfigurationStatusDatapathMode string
+
+// EncryptionStatus How packets between nodes are encrypted
+type EncryptionStatus struct {
+	Mode EncryptionStatusMode `json:"mode,omitempty,omitzero"`
+	Msg  string               `json:"msg,omitempty,omitzero"`
+}
+
+// EncryptionStatusMode defines model for EncryptionStatus.Mode.
+type EncryptionStatusMode string
 
 // Endpoint One attachment of a container to the network
 type Endpoint struct {
@@ -1722,6 +1752,9 @@ type StatusResponse struct {
 	ContainerRuntime Status                     `json:"container-runtime,omitempty,omitzero"`
 	Controllers      []ControllerStatus         `json:"controllers,omitempty,omitzero"`
 	DatapathMode     StatusResponseDatapathMode `json:"datapath-mode,omitempty,omitzero"`
+
+	// Encryption How packets between nodes are encrypted
+	Encryption EncryptionStatus `json:"encryption,omitempty,omitzero"`
 
 	// IPAM Addresses that are not free
 	IPAM IPAMStatus `json:"ipam,omitempty,omitzero"`
