@@ -51,18 +51,23 @@ func (a *api) GetEndpoint(w http.ResponseWriter, r *http.Request) {
 			return
 		}
 	}
-	v := a.view()
-	list := make([]models.Endpoint, 0, a.Ready.Endpoints.NumObjects(v.txn))
-	for ep := range a.Ready.Endpoints.All(v.txn) {
-		if carries(ep, labels, v.identity(ep).Labels) {
-			list = append(list, v.endpoint(ep))
-		}
-	}
+	list := a.view().endpoints(labels)
 	if len(labels) > 0 && len(list) == 0 {
 		answer(w, http.StatusNotFound, nil)
 		return
 	}
 	answer(w, http.StatusOK, list)
+}
+
+// endpoints are those of this node with all labels.
+func (v view) endpoints(labels []string) []models.Endpoint {
+	list := make([]models.Endpoint, 0, v.Ready.Endpoints.NumObjects(v.txn))
+	for ep := range v.Ready.Endpoints.All(v.txn) {
+		if carries(ep, labels, v.identity(ep).Labels) {
+			list = append(list, v.endpoint(ep))
+		}
+	}
+	return list
 }
 
 // carries tells whether ep, or its identity, has all labels; "source:key" without a value stands for any value.

@@ -5,6 +5,8 @@ import (
 	"errors"
 	"net/http"
 
+	"github.com/cilium/statedb"
+
 	"github.com/waggle-net/waggle/api/v1/models"
 	"github.com/waggle-net/waggle/pkg/policyview"
 	"github.com/waggle-net/waggle/pkg/tables/policies"
@@ -26,17 +28,21 @@ func (a *api) DeletePolicy(w http.ResponseWriter, _ *http.Request) {
 
 // GetPolicy answers with all policies.
 func (a *api) GetPolicy(w http.ResponseWriter, _ *http.Request) {
-	txn := a.DB.ReadTxn()
+	all, err := a.policies(a.DB.ReadTxn())
+	if err != nil {
+		fail(w, http.StatusInternalServerError, err)
+		return
+	}
+	answer(w, http.StatusOK, all)
+}
+
+func (a *api) policies(txn statedb.ReadTxn) (models.Policy, error) {
 	list := []*policies.Policy{}
 	for p := range a.Policy.Policies.All(txn) {
 		list = append(list, p)
 	}
 	text, err := json.Marshal(list)
-	if err != nil {
-		fail(w, http.StatusInternalServerError, err)
-		return
-	}
-	answer(w, http.StatusOK, models.Policy{Revision: int64(a.Policy.Policies.Revision(txn)), Policy: string(text)})
+	return models.Policy{Revision: int64(a.Policy.Policies.Revision(txn)), Policy: string(text)}, err
 }
 
 // GetPolicySelectors answers with the choices of peers that policies make.

@@ -30,12 +30,15 @@ func (a *api) DeleteServiceID(w http.ResponseWriter, _ *http.Request, _ int64) {
 
 // GetService answers with all addresses of services.
 func (a *api) GetService(w http.ResponseWriter, _ *http.Request) {
-	txn := a.DB.ReadTxn()
+	answer(w, http.StatusOK, a.services(a.DB.ReadTxn()))
+}
+
+func (a *api) services(txn statedb.ReadTxn) []models.Service {
 	list := []models.Service{}
 	for f := range a.Frontends.All(txn) {
 		list = append(list, a.serviceModels(txn, f)...)
 	}
-	answer(w, http.StatusOK, list)
+	return list
 }
 
 // GetServiceID answers with one; where clients of this node meet other backends, as others see it.

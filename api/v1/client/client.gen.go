@@ -91,6 +91,11 @@ func WithRequestEditorFn(fn RequestEditorFn) ClientOption {
 // The interface specification for the client above.
 type ClientInterface interface {
 
+	// GetCgroupDumpMetadata Control groups of the containers of this node's pods
+	//
+	// Corresponds with GET /cgroup-dump-metadata (the `GetCgroupDumpMetadata` operationId).
+	GetCgroupDumpMetadata(ctx context.Context, reqEditors ...RequestEditorFn) (*http.Response, error)
+
 	// GetClusterNodes All nodes, or those that changed since the client's last call
 	//
 	// Corresponds with GET /cluster/nodes (the `GetClusterNodes` operationId).
@@ -114,6 +119,11 @@ type ClientInterface interface {
 	//
 	// Corresponds with PATCH /config (the `PatchConfig` operationId).
 	PatchConfig(ctx context.Context, body PatchConfigJSONRequestBody, reqEditors ...RequestEditorFn) (*http.Response, error)
+
+	// GetDebuginfo What a report about this agent needs, in one answer
+	//
+	// Corresponds with GET /debuginfo (the `GetDebuginfo` operationId).
+	GetDebuginfo(ctx context.Context, reqEditors ...RequestEditorFn) (*http.Response, error)
 
 	// DeleteEndpointWithBody Delete all endpoints of a container
 	//
@@ -347,6 +357,21 @@ type ClientInterface interface {
 	PutServiceID(ctx context.Context, id int64, reqEditors ...RequestEditorFn) (*http.Response, error)
 }
 
+// GetCgroupDumpMetadata Control groups of the containers of this node's pods
+//
+// Corresponds with GET /cgroup-dump-metadata (the `GetCgroupDumpMetadata` operationId).
+func (c *Client) GetCgroupDumpMetadata(ctx context.Context, reqEditors ...RequestEditorFn) (*http.Response, error) {
+	req, err := NewGetCgroupDumpMetadataRequest(c.Server)
+	if err != nil {
+		return nil, err
+	}
+	req = req.WithContext(ctx)
+	if err := c.applyEditors(ctx, req, reqEditors); err != nil {
+		return nil, err
+	}
+	return c.Client.Do(req)
+}
+
 // GetClusterNodes All nodes, or those that changed since the client's last call
 //
 // Corresponds with GET /cluster/nodes (the `GetClusterNodes` operationId).
@@ -401,6 +426,21 @@ func (c *Client) PatchConfigWithBody(ctx context.Context, contentType string, bo
 // Corresponds with PATCH /config (the `PatchConfig` operationId).
 func (c *Client) PatchConfig(ctx context.Context, body PatchConfigJSONRequestBody, reqEditors ...RequestEditorFn) (*http.Response, error) {
 	req, err := NewPatchConfigRequest(c.Server, body)
+	if err != nil {
+		return nil, err
+	}
+	req = req.WithContext(ctx)
+	if err := c.applyEditors(ctx, req, reqEditors); err != nil {
+		return nil, err
+	}
+	return c.Client.Do(req)
+}
+
+// GetDebuginfo What a report about this agent needs, in one answer
+//
+// Corresponds with GET /debuginfo (the `GetDebuginfo` operationId).
+func (c *Client) GetDebuginfo(ctx context.Context, reqEditors ...RequestEditorFn) (*http.Response, error) {
+	req, err := NewGetDebuginfoRequest(c.Server)
 	if err != nil {
 		return nil, err
 	}
@@ -1030,6 +1070,33 @@ func (c *Client) PutServiceID(ctx context.Context, id int64, reqEditors ...Reque
 	return c.Client.Do(req)
 }
 
+// NewGetCgroupDumpMetadataRequest constructs an http.Request for the GetCgroupDumpMetadata method
+func NewGetCgroupDumpMetadataRequest(server string) (*http.Request, error) {
+	var err error
+
+	serverURL, err := url.Parse(server)
+	if err != nil {
+		return nil, err
+	}
+
+	operationPath := fmt.Sprintf("/cgroup-dump-metadata")
+	if operationPath[0] == '/' {
+		operationPath = "." + operationPath
+	}
+
+	queryURL, err := serverURL.Parse(operationPath)
+	if err != nil {
+		return nil, err
+	}
+
+	req, err := http.NewRequest(http.MethodGet, queryURL.String(), nil)
+	if err != nil {
+		return nil, err
+	}
+
+	return req, nil
+}
+
 // NewGetClusterNodesRequest constructs an http.Request for the GetClusterNodes method
 func NewGetClusterNodesRequest(server string, params *GetClusterNodesParams) (*http.Request, error) {
 	var err error
@@ -1135,6 +1202,33 @@ func NewPatchConfigRequestWithBody(server string, contentType string, body io.Re
 	}
 
 	req.Header.Add("Content-Type", contentType)
+
+	return req, nil
+}
+
+// NewGetDebuginfoRequest constructs an http.Request for the GetDebuginfo method
+func NewGetDebuginfoRequest(server string) (*http.Request, error) {
+	var err error
+
+	serverURL, err := url.Parse(server)
+	if err != nil {
+		return nil, err
+	}
+
+	operationPath := fmt.Sprintf("/debuginfo")
+	if operationPath[0] == '/' {
+		operationPath = "." + operationPath
+	}
+
+	queryURL, err := serverURL.Parse(operationPath)
+	if err != nil {
+		return nil, err
+	}
+
+	req, err := http.NewRequest(http.MethodGet, queryURL.String(), nil)
+	if err != nil {
+		return nil, err
+	}
 
 	return req, nil
 }
@@ -2495,6 +2589,13 @@ func WithBaseURL(baseURL string) ClientOption {
 // ClientWithResponsesInterface is the interface specification for the client with responses above.
 type ClientWithResponsesInterface interface {
 
+	// GetCgroupDumpMetadataWithResponse Control groups of the containers of this node's pods
+	//
+	// Returns a wrapper object for the known response body format(s).
+	//
+	// Corresponds with GET /cgroup-dump-metadata (the `GetCgroupDumpMetadata` operationId).
+	GetCgroupDumpMetadataWithResponse(ctx context.Context, reqEditors ...RequestEditorFn) (*GetCgroupDumpMetadataResponse, error)
+
 	// GetClusterNodesWithResponse All nodes, or those that changed since the client's last call
 	//
 	// Returns a wrapper object for the known response body format(s).
@@ -2522,6 +2623,13 @@ type ClientWithResponsesInterface interface {
 	//
 	// Corresponds with PATCH /config (the `PatchConfig` operationId).
 	PatchConfigWithResponse(ctx context.Context, body PatchConfigJSONRequestBody, reqEditors ...RequestEditorFn) (*PatchConfigResponse, error)
+
+	// GetDebuginfoWithResponse What a report about this agent needs, in one answer
+	//
+	// Returns a wrapper object for the known response body format(s).
+	//
+	// Corresponds with GET /debuginfo (the `GetDebuginfo` operationId).
+	GetDebuginfoWithResponse(ctx context.Context, reqEditors ...RequestEditorFn) (*GetDebuginfoResponse, error)
 
 	// DeleteEndpointWithBodyWithResponse Delete all endpoints of a container
 	//
@@ -2809,6 +2917,54 @@ type ClientWithResponsesInterface interface {
 	PutServiceIDWithResponse(ctx context.Context, id int64, reqEditors ...RequestEditorFn) (*PutServiceIDResponse, error)
 }
 
+type GetCgroupDumpMetadataResponse struct {
+	Body         []byte
+	HTTPResponse *http.Response
+	// JSON200 the response for an HTTP 200 `application/json` response
+	JSON200 *CgroupDumpMetadata
+	// JSON500 the response for an HTTP 500 `application/json` response
+	JSON500 *Failed
+}
+
+// GetJSON200 returns the response for an HTTP 200 `application/json` response
+func (r GetCgroupDumpMetadataResponse) GetJSON200() *CgroupDumpMetadata {
+	return r.JSON200
+}
+
+// GetJSON500 returns the response for an HTTP 500 `application/json` response
+func (r GetCgroupDumpMetadataResponse) GetJSON500() *Failed {
+	return r.JSON500
+}
+
+// GetBody returns the raw response body bytes
+func (r GetCgroupDumpMetadataResponse) GetBody() []byte {
+	return r.Body
+}
+
+// Status returns HTTPResponse.Status
+func (r GetCgroupDumpMetadataResponse) Status() string {
+	if r.HTTPResponse != nil {
+		return r.HTTPResponse.Status
+	}
+	return http.StatusText(0)
+}
+
+// StatusCode returns HTTPResponse.StatusCode
+func (r GetCgroupDumpMetadataResponse) StatusCode() int {
+	if r.HTTPResponse != nil {
+		return r.HTTPResponse.StatusCode
+	}
+	return 0
+}
+
+// ContentType is a convenience method to retrieve the Content-Type value from the HTTP response headers
+func (r GetCgroupDumpMetadataResponse) ContentType() string {
+	if r.HTTPResponse != nil {
+		return r.HTTPResponse.Header.Get("Content-Type")
+	}
+	return ""
+}
+
 type GetClusterNodesResponse struct {
 	Body         []byte
 	HTTPResponse *http.Response
@@ -2940,6 +3096,54 @@ func (r PatchConfigResponse) StatusCode() int {
 
 // ContentType is a convenience method to retrieve the Content-Type value from the HTTP response headers
 func (r PatchConfigResponse) ContentType() string {
+	if r.HTTPResponse != nil {
+		return r.HTTPResponse.Header.Get("Content-Type")
+	}
+	return ""
+}
+
+type GetDebuginfoResponse struct {
+	Body         []byte
+	HTTPResponse *http.Response
+	// JSON200 the response for an HTTP 200 `application/json` response
+	JSON200 *DebugInfo
+	// JSON500 the response for an HTTP 500 `application/json` response
+	JSON500 *Failed
+}
+
+// GetJSON200 returns the response for an HTTP 200 `application/json` response
+func (r GetDebuginfoResponse) GetJSON200() *DebugInfo {
+	return r.JSON200
+}
+
+// GetJSON500 returns the response for an HTTP 500 `application/json` response
+func (r GetDebuginfoResponse) GetJSON500() *Failed {
+	return r.JSON500
+}
+
+// GetBody returns the raw response body bytes
+func (r GetDebuginfoResponse) GetBody() []byte {
+	return r.Body
+}
+
+// Status returns HTTPResponse.Status
+func (r GetDebuginfoResponse) Status() string {
+	if r.HTTPResponse != nil {
+		return r.HTTPResponse.Status
+	}
+	return http.StatusText(0)
+}
+
+// StatusCode returns HTTPResponse.StatusCode
+func (r GetDebuginfoResponse) StatusCode() int {
+	if r.HTTPResponse != nil {
+		return r.HTTPResponse.StatusCode
+	}
+	return 0
+}
+
+// ContentType is a convenience method to retrieve the Content-Type value from the HTTP response headers
+func (r GetDebuginfoResponse) ContentType() string {
 	if r.HTTPResponse != nil {
 		return r.HTTPResponse.Header.Get("Content-Type")
 	}
@@ -4607,6 +4811,19 @@ func (r PutServiceIDResponse) ContentType() string {
 	return ""
 }
 
+// GetCgroupDumpMetadataWithResponse Control groups of the containers of this node's pods
+//
+// Returns a wrapper object for the known response body format(s).
+//
+// Corresponds with GET /cgroup-dump-metadata (the `GetCgroupDumpMetadata` operationId).
+func (c *ClientWithResponses) GetCgroupDumpMetadataWithResponse(ctx context.Context, reqEditors ...RequestEditorFn) (*GetCgroupDumpMetadataResponse, error) {
+	rsp, err := c.GetCgroupDumpMetadata(ctx, reqEditors...)
+	if err != nil {
+		return nil, err
+	}
+	return ParseGetCgroupDumpMetadataResponse(rsp)
+}
+
 // GetClusterNodesWithResponse All nodes, or those that changed since the client's last call
 //
 // Returns a wrapper object for the known response body format(s).
@@ -4657,6 +4874,19 @@ func (c *ClientWithResponses) PatchConfigWithResponse(ctx context.Context, body 
 		return nil, err
 	}
 	return ParsePatchConfigResponse(rsp)
+}
+
+// GetDebuginfoWithResponse What a report about this agent needs, in one answer
+//
+// Returns a wrapper object for the known response body format(s).
+//
+// Corresponds with GET /debuginfo (the `GetDebuginfo` operationId).
+func (c *ClientWithResponses) GetDebuginfoWithResponse(ctx context.Context, reqEditors ...RequestEditorFn) (*GetDebuginfoResponse, error) {
+	rsp, err := c.GetDebuginfo(ctx, reqEditors...)
+	if err != nil {
+		return nil, err
+	}
+	return ParseGetDebuginfoResponse(rsp)
 }
 
 // DeleteEndpointWithBodyWithResponse Delete all endpoints of a container
@@ -5177,6 +5407,39 @@ func (c *ClientWithResponses) PutServiceIDWithResponse(ctx context.Context, id i
 	return ParsePutServiceIDResponse(rsp)
 }
 
+// ParseGetCgroupDumpMetadataResponse parses an HTTP response from a GetCgroupDumpMetadataWithResponse call
+func ParseGetCgroupDumpMetadataResponse(rsp *http.Response) (*GetCgroupDumpMetadataResponse, error) {
+	bodyBytes, err := io.ReadAll(rsp.Body)
+	defer func() { _ = rsp.Body.Close() }()
+	if err != nil {
+		return nil, err
+	}
+
+	response := &GetCgroupDumpMetadataResponse{
+		Body:         bodyBytes,
+		HTTPResponse: rsp,
+	}
+
+	switch {
+	case strings.Contains(rsp.Header.Get("Content-Type"), "json") && rsp.StatusCode == 200:
+		var dest CgroupDumpMetadata
+		if err := json.Unmarshal(bodyBytes, &dest); err != nil {
+			return nil, err
+		}
+		response.JSON200 = &dest
+
+	case strings.Contains(rsp.Header.Get("Content-Type"), "json") && rsp.StatusCode == 500:
+		var dest Failed
+		if err := json.Unmarshal(bodyBytes, &dest); err != nil {
+			return nil, err
+		}
+		response.JSON500 = &dest
+
+	}
+
+	return response, nil
+}
+
 // ParseGetClusterNodesResponse parses an HTTP response from a GetClusterNodesWithResponse call
 func ParseGetClusterNodesResponse(rsp *http.Response) (*GetClusterNodesResponse, error) {
 	bodyBytes, err := io.ReadAll(rsp.Body)
@@ -5259,6 +5522,39 @@ func ParsePatchConfigResponse(rsp *http.Response) (*PatchConfigResponse, error) 
 			return nil, err
 		}
 		response.JSON403 = &dest
+
+	case strings.Contains(rsp.Header.Get("Content-Type"), "json") && rsp.StatusCode == 500:
+		var dest Failed
+		if err := json.Unmarshal(bodyBytes, &dest); err != nil {
+			return nil, err
+		}
+		response.JSON500 = &dest
+
+	}
+
+	return response, nil
+}
+
+// ParseGetDebuginfoResponse parses an HTTP response from a GetDebuginfoWithResponse call
+func ParseGetDebuginfoResponse(rsp *http.Response) (*GetDebuginfoResponse, error) {
+	bodyBytes, err := io.ReadAll(rsp.Body)
+	defer func() { _ = rsp.Body.Close() }()
+	if err != nil {
+		return nil, err
+	}
+
+	response := &GetDebuginfoResponse{
+		Body:         bodyBytes,
+		HTTPResponse: rsp,
+	}
+
+	switch {
+	case strings.Contains(rsp.Header.Get("Content-Type"), "json") && rsp.StatusCode == 200:
+		var dest DebugInfo
+		if err := json.Unmarshal(bodyBytes, &dest); err != nil {
+			return nil, err
+		}
+		response.JSON200 = &dest
 
 	case strings.Contains(rsp.Header.Get("Content-Type"), "json") && rsp.StatusCode == 500:
 		var dest Failed

@@ -740,6 +740,25 @@ type BackendAddress struct {
 // BackendAddressState terminating: only what is established, or nobody is active
 type BackendAddressState string
 
+// CgroupContainerMetadata The control group of one container
+type CgroupContainerMetadata struct {
+	CgroupID   uint64 `json:"cgroup-id,omitempty,omitzero"`
+	CgroupPath string `json:"cgroup-path,omitempty,omitzero"`
+}
+
+// CgroupDumpMetadata Control groups of the containers of this node's pods
+type CgroupDumpMetadata struct {
+	PodMetadatas []CgroupPodMetadata `json:"pod-metadatas,omitempty,omitzero"`
+}
+
+// CgroupPodMetadata Control groups of one pod
+type CgroupPodMetadata struct {
+	Containers []CgroupContainerMetadata `json:"containers,omitempty,omitzero"`
+	Ips        []string                  `json:"ips,omitempty,omitzero"`
+	Name       string                    `json:"name,omitempty,omitzero"`
+	Namespace  string                    `json:"namespace,omitempty,omitzero"`
+}
+
 // ClusterNodeStatus Nodes of the cluster
 type ClusterNodeStatus struct {
 	ClientID     int64         `json:"client-id,omitempty,omitzero"`
@@ -851,6 +870,24 @@ type DaemonConfigurationStatus struct {
 
 // DaemonConfigurationStatusDatapathMode defines model for DaemonConfigurationStatus.DatapathMode.
 type DaemonConfigurationStatusDatapathMode string
+
+// DebugInfo What a report about the agent needs
+type DebugInfo struct {
+	// CiliumStatus Health and status of the agent
+	CiliumStatus StatusResponse `json:"cilium-status,omitempty,omitzero"`
+
+	// CiliumVersion Version of this agent
+	CiliumVersion string     `json:"cilium-version,omitempty,omitzero"`
+	EndpointList  []Endpoint `json:"endpoint-list,omitempty,omitzero"`
+
+	// EnvironmentVariables Flags of the agent, name:value
+	EnvironmentVariables []string `json:"environment-variables,omitempty,omitzero"`
+	KernelVersion        string   `json:"kernel-version,omitempty,omitzero"`
+
+	// Policy All policies
+	Policy      Policy    `json:"policy,omitempty,omitzero"`
+	ServiceList []Service `json:"service-list,omitempty,omitzero"`
+}
 
 // EncryptionStatus How packets between nodes are encrypted
 type EncryptionStatus struct {

@@ -16,6 +16,9 @@ import (
 
 // ServerInterface represents all server handlers.
 type ServerInterface interface {
+	// GetCgroupDumpMetadata Control groups of the containers of this node's pods
+	// (GET /cgroup-dump-metadata)
+	GetCgroupDumpMetadata(w http.ResponseWriter, r *http.Request)
 	// GetClusterNodes All nodes, or those that changed since the client's last call
 	// (GET /cluster/nodes)
 	GetClusterNodes(w http.ResponseWriter, r *http.Request, params GetClusterNodesParams)
@@ -25,6 +28,9 @@ type ServerInterface interface {
 	// PatchConfig Change options while the agent runs
 	// (PATCH /config)
 	PatchConfig(w http.ResponseWriter, r *http.Request)
+	// GetDebuginfo What a report about this agent needs, in one answer
+	// (GET /debuginfo)
+	GetDebuginfo(w http.ResponseWriter, r *http.Request)
 	// DeleteEndpoint Delete all endpoints of a container
 	// (DELETE /endpoint)
 	DeleteEndpoint(w http.ResponseWriter, r *http.Request)
@@ -137,6 +143,20 @@ type ServerInterfaceWrapper struct {
 
 type MiddlewareFunc func(http.Handler) http.Handler
 
+// GetCgroupDumpMetadata operation middleware
+func (siw *ServerInterfaceWrapper) GetCgroupDumpMetadata(w http.ResponseWriter, r *http.Request) {
+
+	handler := http.Handler(http.HandlerFunc(func(w http.ResponseWriter, r *http.Request) {
+		siw.Handler.GetCgroupDumpMetadata(w, r)
+	}))
+
+	for _, middleware := range siw.HandlerMiddlewares {
+		handler = middleware(handler)
+	}
+
+	handler.ServeHTTP(w, r)
+}
+
 // GetClusterNodes operation middleware
 func (siw *ServerInterfaceWrapper) GetClusterNodes(w http.ResponseWriter, r *http.Request) {
 
@@ -197,6 +217,20 @@ func (siw *ServerInterfaceWrapper) PatchConfig(w http.ResponseWriter, r *http.Re
 
 	handler := http.Handler(http.HandlerFunc(func(w http.ResponseWriter, r *http.Request) {
 		siw.Handler.PatchConfig(w, r)
+	}))
+
+	for _, middleware := range siw.HandlerMiddlewares {
+		handler = middleware(handler)
+	}
+
+	handler.ServeHTTP(w, r)
+}
+
+// GetDebuginfo operation middleware
+func (siw *ServerInterfaceWrapper) GetDebuginfo(w http.ResponseWriter, r *http.Request) {
+
+	handler := http.Handler(http.HandlerFunc(func(w http.ResponseWriter, r *http.Request) {
+		siw.Handler.GetDebuginfo(w, r)
 	}))
 
 	for _, middleware := range siw.HandlerMiddlewares {
@@ -1243,6 +1277,8 @@ func HandlerWithOptions(si ServerInterface, options StdHTTPServerOptions) http.H
 	m.HandleFunc(http.MethodGet+" "+options.BaseURL+"/policy/selectors", wrapper.GetPolicySelectors)
 	m.HandleFunc(http.MethodGet+" "+options.BaseURL+"/policy/explain", wrapper.GetPolicyExplain)
 	m.HandleFunc(http.MethodPost+" "+options.BaseURL+"/policy/what-if", wrapper.PostPolicyWhatIf)
+	m.HandleFunc(http.MethodGet+" "+options.BaseURL+"/debuginfo", wrapper.GetDebuginfo)
+	m.HandleFunc(http.MethodGet+" "+options.BaseURL+"/cgroup-dump-metadata", wrapper.GetCgroupDumpMetadata)
 	m.HandleFunc(http.MethodGet+" "+options.BaseURL+"/service", wrapper.GetService)
 	m.HandleFunc(http.MethodDelete+" "+options.BaseURL+"/service/{id}", wrapper.DeleteServiceID)
 	m.HandleFunc(http.MethodGet+" "+options.BaseURL+"/service/{id}", wrapper.GetServiceID)

@@ -1,0 +1,39 @@
+package apiserver
+
+import (
+	"fmt"
+	"maps"
+	"net/http"
+	"os"
+	"slices"
+	"strings"
+
+	"github.com/waggle-net/waggle/api/v1/models"
+	"github.com/waggle-net/waggle/pkg/version"
+)
+
+// kernelRelease is the file from which the version of the kernel is read.
+const kernelRelease = "/proc/sys/kernel/osrelease"
+
+// GetDebuginfo answers with the parts that a report about this agent needs.
+func (a *api) GetDebuginfo(w http.ResponseWriter, _ *http.Request) {
+	txn := a.DB.ReadTxn()
+	policy, err := a.policies(txn)
+	if err != nil {
+		fail(w, http.StatusInternalServerError, err)
+		return
+	}
+	kernel, err := os.ReadFile(kernelRelease)
+	if err != nil {
+		fail(w, http.StatusInternalServerError, fmt.Errorf("find the version of the kernel: %w", err))
+		return
+	}
+	info := models.DebugInfo{
+		CiliumVersion: version.String(), KernelVersion: strings.TrimSpace(string(kernel)),
+		CiliumStatus: a.status(txn, true, false), EndpointList: a.view().endpoints(nil), ServiceList: a.services(txn), Policy: policy,
+	}
+	for _, name := range slices.Sorted(maps.Keys(a.Flags)) {
+		info.EnvironmentVariables = append(info.EnvironmentVariables, fmt.Sprintf("%s:%v", name, a.Flags[name]))
+	}
+	answer(w, http.StatusOK, info)
+}
