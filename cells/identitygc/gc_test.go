@@ -265,10 +265,11 @@ func TestLead_ABacklogThatGrowsIsDegraded(t *testing.T) {
 			r.lead(ctx, health)
 		}()
 		for minute := range 10 {
+			time.Sleep(30 * time.Second) // rounds begin with each minute
 			for i := range 20 {
 				s.Put(identity(1000+20*minute+i, ciliumv2.ManagedByUs))
 			}
-			time.Sleep(time.Minute)
+			time.Sleep(30 * time.Second)
 		}
 		synctest.Wait()
 		require.ErrorContains(t, last.Error, "raise --identity-gc-rate-limit")
