@@ -3,16 +3,20 @@ package nodes
 import (
 	"fmt"
 	"net/netip"
+	"slices"
 
 	"github.com/gaissmai/bart"
 
+	"github.com/waggle-net/waggle/pkg/clusternodes"
 	tables "github.com/waggle-net/waggle/pkg/tables/nodes"
 )
 
 // claims are the addresses and ranges that are assigned to nodes so far. The first claimant of an address or range owns it.
 type claims struct {
-	addrs  bart.Table[string] // as prefixes of full length, to the name of the node
-	ranges bart.Table[string]
+	addrs       bart.Table[string] // as prefixes of full length, to the name of the node
+	ranges      bart.Table[string]
+	announced   clusternodes.Names // nodes by the ranges in their CiliumNodes, whether assigned or not
+	nodesDecide bool               // a node whose Node has ranges of a family has no others of it
 }
 
 // address assigns an address to a node. It returns a refusal when another node owns the address, or a range that contains it.
@@ -27,19 +31,41 @@ func (c *claims) address(node string, addr netip.Addr) (refused *tables.Refusal)
 	return nil
 }
 
-// prefix assigns a pod range to a node. It returns a refusal when another node owns a range that contains it, or an address inside it. A range that
-// contains ranges of other nodes is assigned; longest-prefix match then decides for each address.
+// prefix assigns a pod range to a node. It returns a refusal when another node owns a range that contains it. Longest-prefix match decides for each address in a
+// range that contains ranges of other nodes, and addresses of other nodes in a range stay theirs.
 func (c *claims) prefix(node string, p netip.Prefix) (refused *tables.Refusal) {
 	if owner, found := c.ranges.LookupPrefix(p); found && owner != node {
 		return refuse(p, "lies in a range of pods", owner)
 	}
-	for _, owner := range c.addrs.Subnets(p) {
-		if owner != node {
-			return refuse(p, "contains an address", owner)
-		}
-	}
 	c.ranges.Insert(p, node)
 	return nil
+}
+
+// crowded reports whether a range contains addresses or ranges of two or more other nodes. One node that claims parts of the range of another is not enough:
+// otherwise it could have the range refused.
+func (c *claims) crowded(node string, p netip.Prefix) bool {
+	one := ""
+	another := func(name string) bool {
+		if name == node || name == one {
+			return false
+		}
+		second := one != ""
+		one = name
+		return second
+	}
+	for _, table := range []*bart.Table[string]{&c.addrs, &c.ranges} {
+		for _, owner := range table.Subnets(p) {
+			if another(owner) {
+				return true
+			}
+		}
+	}
+	for _, names := range c.announced.Within(p) {
+		if slices.ContainsFunc(names, another) {
+			return true
+		}
+	}
+	return false
 }
 
 func refuse(claim fmt.Stringer, why, by string) *tables.Refusal {

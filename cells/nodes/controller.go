@@ -122,7 +122,7 @@ func (c *controller) round(txn statedb.ReadTxn, changed *statedb.WatchSet) error
 	}
 	var rows []*tables.Node
 	if len(some) > 0 {
-		rows = resolve(c.self, nodes, ciliumNodes)
+		rows = resolve(c.self, c.Agent.IPAM == settings.IPAMKubernetes, nodes, ciliumNodes)
 	}
 	_, own := some[c.self.Name]
 	rows = slices.DeleteFunc(rows, func(n *tables.Node) bool { return n.Name == c.self.Name && !own }) // no claim of this node meets theirs

@@ -125,7 +125,7 @@ func TestController_AgreesWithAResolutionOfAllNodes(t *testing.T) {
 				clear(rows)
 			}
 			count := 0
-			for _, row := range resolve(r.self, statedb.Collect(r.nodes.All(txn)), statedb.Collect(r.ciliumNodes.All(txn))) {
+			for _, row := range resolve(r.self, false, statedb.Collect(r.nodes.All(txn)), statedb.Collect(r.ciliumNodes.All(txn))) {
 				rows[row.Name] = row
 				if count += len(row.Refused); len(row.Refused) > 0 {
 					require.Equal(t, row, r.refused[row.Name])

@@ -27,16 +27,20 @@ type candidate struct {
 }
 
 // resolve assigns addresses and pod ranges to nodes. The order of precedence is: the local node's own state; ranges of Nodes, which only the control plane
-// writes; addresses of Nodes, which kubelets write; addresses, then ranges of CiliumNodes, which agents write. Among equals the older node wins.
-func resolve(self *localnode.LocalNode, nodes []*k8s.Node, ciliumNodes []*cilium.Node) []*tables.Node {
+// writes; addresses of Nodes, which kubelets write; ranges, then addresses of CiliumNodes, which agents write. Among equals the older node wins. With nodesDecide
+// (--ipam=kubernetes) a node whose Node has ranges of a family has no others of it.
+func resolve(self *localnode.LocalNode, nodesDecide bool, nodes []*k8s.Node, ciliumNodes []*cilium.Node) []*tables.Node {
 	all := candidates(self.Name, nodes, ciliumNodes)
-	var c claims
+	c := claims{nodesDecide: nodesDecide}
 	for _, n := range all {
 		if n.row.Name == self.Name {
 			c.local(n.row, self)
 		}
 	}
-	for _, claim := range []func(*candidate){c.specRanges, c.nodeAddresses, c.ciliumAddresses, c.ciliumRanges} {
+	for _, n := range all {
+		c.announce(n)
+	}
+	for _, claim := range []func(*candidate){c.specRanges, c.nodeAddresses, c.ciliumRanges, c.ciliumAddresses} {
 		for _, n := range all {
 			claim(n)
 		}
@@ -126,18 +130,16 @@ func (c *claims) nodeAddresses(n *candidate) {
 	}
 }
 
-// ciliumAddresses ignores the CiliumNode of the local node, which this agent writes itself.
-func (c *claims) ciliumAddresses(n *candidate) {
+// announce takes note of the ranges in a CiliumNode, except that of the local node, which this agent writes itself.
+func (c *claims) announce(n *candidate) {
 	if n.cilium == nil || n.row.Source == tables.Local {
 		return
 	}
-	for _, a := range n.cilium.Addresses {
-		if a.Type == tables.InternalIP || a.Type == tables.ExternalIP || a.Type == ciliumv2.CiliumInternalIP {
-			c.readAddress(n.row, a.Type, a.IP)
+	for _, text := range n.cilium.PodCIDRs[:min(len(n.cilium.PodCIDRs), maxClaims)] {
+		if p, ok := clusternodes.ParseRange(text); ok {
+			c.announced.Add(p, n.row.Name)
 		}
 	}
-	c.readAddress(n.row, tables.HealthIP, n.cilium.HealthIPv4)
-	c.readAddress(n.row, tables.HealthIP, n.cilium.HealthIPv6)
 }
 
 func (c *claims) ciliumRanges(n *candidate) {
@@ -145,8 +147,55 @@ func (c *claims) ciliumRanges(n *candidate) {
 		return
 	}
 	for _, text := range n.cilium.PodCIDRs {
-		c.readRange(n.row, text)
+		p, ok := clusternodes.ParseRange(text)
+		why := ""
+		switch {
+		case ok && c.nodesDecide && n.decided(p):
+			why = "lies in no pod range of its Node"
+		case ok && c.crowded(n.row.Name, p):
+			why = "contains addresses or ranges of several nodes"
+		default:
+			c.readRange(n.row, text)
+			continue
+		}
+		if room(n.row, text) {
+			n.row.Refused = append(n.row.Refused, tables.Refusal{Claim: text, Why: why})
+		}
 	}
+}
+
+// decided reports whether the Node has pod ranges of the family of a range, none of which contains it.
+func (n *candidate) decided(p netip.Prefix) (decided bool) {
+	if n.node == nil {
+		return false
+	}
+	for _, text := range append([]string{n.node.PodCIDR}, n.node.PodCIDRs...) {
+		switch own, ok := clusternodes.ParseRange(text); {
+		case !ok || own.Addr().Is4() != p.Addr().Is4():
+		case own.Bits() <= p.Bits() && own.Contains(p.Addr()):
+			return false
+		default:
+			decided = true
+		}
+	}
+	return decided
+}
+
+// ciliumAddresses believes addresses that lie in a pod range of the node, such as that of its router. All others must stand in its Node, when there is one.
+func (c *claims) ciliumAddresses(n *candidate) {
+	if n.cilium == nil || n.row.Source == tables.Local {
+		return
+	}
+	for _, a := range n.cilium.Addresses {
+		switch {
+		case a.Type == ciliumv2.CiliumInternalIP:
+			c.readOfPods(n.row, a.Type, a.IP)
+		case n.node == nil && (a.Type == tables.InternalIP || a.Type == tables.ExternalIP):
+			c.readAddress(n.row, a.Type, a.IP)
+		}
+	}
+	c.readOfPods(n.row, tables.HealthIP, n.cilium.HealthIPv4)
+	c.readOfPods(n.row, tables.HealthIP, n.cilium.HealthIPv6)
 }
 
 // room reports whether the node is below its limit of claims. It records the first claim above the limit as refused and ignores all later ones.
@@ -160,15 +209,35 @@ func room(row *tables.Node, claim string) bool {
 
 // readAddress parses and claims an address of an object. An empty text is ignored.
 func (c *claims) readAddress(row *tables.Node, kind, text string) {
-	if text == "" || !room(row, text) {
+	if addr, ok := usable(row, text); ok {
+		c.addAddress(row, tables.Address{Type: kind, Addr: addr})
+	}
+}
+
+// readOfPods is readAddress for an address that must lie in a pod range of the node.
+func (c *claims) readOfPods(row *tables.Node, kind, text string) {
+	addr, ok := usable(row, text)
+	if !ok {
 		return
+	}
+	if _, found := c.ranges.Lookup(addr); !found {
+		row.Refused = append(row.Refused, tables.Refusal{Claim: text, Why: "lies in no pod range of its node"})
+		return
+	}
+	c.addAddress(row, tables.Address{Type: kind, Addr: addr})
+}
+
+// usable parses an address of an object, and records what is no address of a node as refused. It reports false for an empty text.
+func usable(row *tables.Node, text string) (netip.Addr, bool) {
+	if text == "" || !room(row, text) {
+		return netip.Addr{}, false
 	}
 	addr, err := netip.ParseAddr(text)
 	if err != nil || !clusternodes.Usable(addr) {
 		row.Refused = append(row.Refused, tables.Refusal{Claim: text, Why: "is not a usable node address"})
-		return
+		return netip.Addr{}, false
 	}
-	c.addAddress(row, tables.Address{Type: kind, Addr: addr})
+	return addr, true
 }
 
 func (c *claims) addAddress(row *tables.Node, a tables.Address) {

@@ -11,6 +11,7 @@ import (
 	"github.com/waggle-net/waggle/pkg/tables/k8s"
 	"github.com/waggle-net/waggle/pkg/tables/localnode"
 	tables "github.com/waggle-net/waggle/pkg/tables/nodes"
+	"github.com/waggle-net/waggle/pkg/testseed"
 )
 
 var self = &localnode.LocalNode{Name: "self", IPv4: localnode.Family{AllocRange: netip.MustParsePrefix("10.0.0.0/24"),
@@ -60,7 +61,7 @@ func TestResolve_WhoHasWhat(t *testing.T) {
 			[]*k8s.Node{node("a", 9, "192.0.2.2", "10.0.1.0/24")},
 			[]*cilium.Node{ciliumNode("b", 1, "192.0.2.2", "10.0.1.0/25", "10.0.1.0/24", "10.0.0.0/16", "192.0.2.0/24")},
 			map[string]string{"a": "kubernetes | InternalIP=192.0.2.2 | 10.0.1.0/24",
-				"b": "custom-resource | 192.0.2.2: is an address of node a; 10.0.1.0/25: lies in a range of pods of node a; 10.0.1.0/24: lies in a range of pods of node a; 2 more"},
+				"b": "custom-resource | 10.0.1.0/25: lies in a range of pods of node a; 10.0.1.0/24: lies in a range of pods of node a; 10.0.0.0/16: contains addresses or ranges of several nodes; 2 more"},
 		},
 		"a wide range counts around narrower ones without addresses of nodes": {
 			[]*k8s.Node{node("a", 1, "192.0.2.2", "172.16.1.0/24")},
@@ -73,6 +74,21 @@ func TestResolve_WhoHasWhat(t *testing.T) {
 			map[string]string{"a": "kubernetes | 10.0.0.128/25: lies in a range of pods of node self; 198.51.100.1: is an address of node self",
 				"self": "local | InternalIP=192.0.2.1,CiliumInternalIP=10.0.0.1 | 10.0.0.0/24"},
 		},
+		"addresses of a CiliumNode lie in its ranges or stand in its Node": {
+			[]*k8s.Node{node("a", 1, "192.0.2.2", "10.0.1.0/24"), node("b", 9, "192.0.2.3", "10.0.2.0/24")},
+			[]*cilium.Node{{Name: "a", HealthIPv4: "203.0.113.7", Addresses: []cilium.NodeAddress{{Type: tables.InternalIP, IP: "203.0.113.8"},
+				{Type: tables.CiliumInternalIP, IP: "10.0.2.7"}, {Type: tables.CiliumInternalIP, IP: "10.0.1.1"}, {Type: tables.CiliumInternalIP, IP: "203.0.113.9"}}},
+				{Name: "c", PodCIDRs: []string{"10.0.3.0/24"}, Addresses: []cilium.NodeAddress{{Type: tables.InternalIP, IP: "192.0.2.4"}}}},
+			map[string]string{"a": "custom-resource | InternalIP=192.0.2.2,CiliumInternalIP=10.0.1.1 | 10.0.1.0/24 | 10.0.2.7: lies in a range of pods of node b; " +
+				"203.0.113.9: lies in no pod range of its node; 203.0.113.7: lies in no pod range of its node",
+				"c": "custom-resource | InternalIP=192.0.2.4 | 10.0.3.0/24"},
+		},
+		"one node cannot have the range of another refused": {
+			[]*k8s.Node{node("a", 1, "10.0.1.7"), node("b", 9, "192.0.2.3"), node("c", 9, "192.0.2.4")},
+			[]*cilium.Node{ciliumNode("a", 9, "", "10.0.1.0/25"), ciliumNode("b", 1, "", "10.0.1.0/24", "10.0.0.0/8"), ciliumNode("c", 1, "", "10.0.2.0/24")},
+			map[string]string{"a": "custom-resource | InternalIP=10.0.1.7 | 10.0.1.0/25",
+				"b": "custom-resource | InternalIP=192.0.2.3 | 10.0.1.0/24 | 10.0.0.0/8: contains addresses or ranges of several nodes"},
+		},
 		"bad input": {
 			nil, []*cilium.Node{
 				{Name: "empty"},
@@ -80,14 +96,14 @@ func TestResolve_WhoHasWhat(t *testing.T) {
 				ciliumNode("b", 1, "224.0.0.1", "fe80::/64", "::ffff:10.0.0.0/120"),
 			},
 			map[string]string{"empty": "custom-resource",
-				"a": "custom-resource | 127.0.0.1: is not a usable node address; 0.0.0.0/0: is not a usable pod range; 127.0.0.0/8: is not a usable pod range; 1 more",
-				"b": "custom-resource | 224.0.0.1: is not a usable node address; fe80::/64: is not a usable pod range; ::ffff:10.0.0.0/120: is not a usable pod range"},
+				"a": "custom-resource | 0.0.0.0/0: is not a usable pod range; 127.0.0.0/8: is not a usable pod range; nonsense: is not a usable pod range; 1 more",
+				"b": "custom-resource | fe80::/64: is not a usable pod range; ::ffff:10.0.0.0/120: is not a usable pod range; 224.0.0.1: is not a usable node address"},
 		},
 	} {
 		t.Run(name, func(t *testing.T) {
 			t.Parallel()
 			got := map[string]string{}
-			for _, row := range resolve(self, test.nodes, test.cilium) {
+			for _, row := range resolve(self, false, test.nodes, test.cilium) {
 				got[row.Name] = said(row)
 			}
 			if _, ok := got["self"]; !ok {
@@ -102,15 +118,96 @@ func TestResolve_WhoHasWhat(t *testing.T) {
 	}
 }
 
+// With --ipam=kubernetes ranges come from Nodes. An agent claims others for its node, which has one.
+func TestResolve_NodesDecideAboutRanges(t *testing.T) {
+	t.Parallel()
+	objects := []*k8s.Node{node("a", 1, "192.0.2.2", "10.0.1.0/24"), node("b", 1, "192.0.2.3")}
+	ciliumNodes := []*cilium.Node{ciliumNode("a", 1, "", "10.0.1.0/24", "10.0.1.0/25", "8.0.0.0/8", "fd00:1::/64"), ciliumNode("b", 1, "", "10.0.2.0/24")}
+	want := map[bool]string{
+		false: "custom-resource | InternalIP=192.0.2.2 | 10.0.1.0/24,10.0.1.0/25,8.0.0.0/8,fd00:1::/64",
+		true:  "custom-resource | InternalIP=192.0.2.2 | 10.0.1.0/24,10.0.1.0/25,fd00:1::/64 | 8.0.0.0/8: lies in no pod range of its Node",
+	}
+	for decide, want := range want {
+		got := map[string]string{}
+		for _, row := range resolve(self, decide, objects, ciliumNodes) {
+			got[row.Name] = said(row)
+		}
+		if got["a"] != want || got["b"] != "custom-resource | InternalIP=192.0.2.3 | 10.0.2.0/24" {
+			t.Errorf("Nodes decide: %t: got %v, want %s", decide, got, want)
+		}
+	}
+}
+
+// Whatever the agent of one node writes into its CiliumNode, the others keep their addresses, and with ranges in their Nodes those as well.
+func TestResolve_HostileCiliumNode(t *testing.T) {
+	t.Parallel()
+	random := testseed.New(t)
+	claims := []string{"192.0.2.1", "192.0.2.2", "192.0.2.3", "10.0.0.1", "10.0.1.1", "10.0.2.1", "10.0.2.9", "203.0.113.1", "fd00:1::1"}
+	ranges := []string{"192.0.2.2/32", "192.0.2.0/24", "10.0.0.0/8", "10.0.0.0/16", "10.0.1.0/24", "10.0.2.0/25", "10.0.2.7/32", "fd00:1::/64", "fd00::/16", "203.0.113.0/24"}
+	some := func(from []string) (list []string) {
+		for _, text := range from {
+			if random.IntN(3) == 0 {
+				list = append(list, text)
+			}
+		}
+		return list
+	}
+	refused := 0
+	for range 3000 {
+		inNode := random.IntN(2) == 0
+		var objects []*k8s.Node
+		var ciliumNodes []*cilium.Node
+		for i, name := range []string{"a", "b"} {
+			own := []string{fmt.Sprintf("10.0.%d.0/24", 1+i), fmt.Sprintf("fd00:%d::/64", 1+i)}
+			objects = append(objects, node(name, random.Int64N(3), fmt.Sprint("192.0.2.", 2+i), own[:map[bool]int{true: 2}[inNode]]...))
+			ciliumNodes = append(ciliumNodes, &cilium.Node{Name: name, UID: name, Created: objects[i].Created, PodCIDRs: own,
+				Addresses: []cilium.NodeAddress{{Type: tables.CiliumInternalIP, IP: fmt.Sprintf("10.0.%d.1", 1+i)}}, HealthIPv6: fmt.Sprintf("fd00:%d::2", 1+i)})
+		}
+		want := map[string]*tables.Node{}
+		for _, row := range resolve(self, inNode, objects, ciliumNodes) {
+			want[row.Name] = row
+		}
+		evil := &cilium.Node{Name: "evil", UID: "evil", Created: random.Int64N(3), PodCIDRs: some(ranges)}
+		for _, text := range some(claims) {
+			evil.Addresses = append(evil.Addresses, cilium.NodeAddress{Type: []string{tables.InternalIP, tables.CiliumInternalIP}[random.IntN(2)], IP: text})
+		}
+		if health := some(claims); len(health) > 0 {
+			evil.HealthIPv4 = health[0]
+		}
+		for _, row := range resolve(self, inNode, append(objects, node("evil", random.Int64N(3), "192.0.2.4")), append(ciliumNodes, evil)) {
+			if row.Name == "evil" {
+				refused += len(row.Refused)
+				continue
+			}
+			if !inNode { // an older range of an agent counts; the admission policy keeps agents from writing them
+				row.CIDRs, row.Refused = want[row.Name].CIDRs, nil
+				row.Addresses = slices.DeleteFunc(row.Addresses, func(a tables.Address) bool { return a.Type != tables.InternalIP })
+				want := *want[row.Name]
+				want.Addresses = slices.DeleteFunc(slices.Clone(want.Addresses), func(a tables.Address) bool { return a.Type != tables.InternalIP })
+				if !row.Equal(&want) {
+					t.Fatalf("beside %+v: %+v, want %+v", evil, row, &want)
+				}
+				continue
+			}
+			if !row.Equal(want[row.Name]) {
+				t.Fatalf("beside %+v: %+v, want %+v", evil, row, want[row.Name])
+			}
+		}
+	}
+	if refused == 0 {
+		t.Error("nothing was refused")
+	}
+}
+
 // The result does not depend on the order of the objects.
 func TestResolve_OrderDecidesNothing(t *testing.T) {
 	t.Parallel()
 	nodes := []*k8s.Node{node("a", 1, "192.0.2.2", "10.0.1.0/24"), node("b", 1, "192.0.2.2", "10.0.1.0/25"), node("c", 0, "10.0.1.3")}
 	ciliumNodes := []*cilium.Node{ciliumNode("a", 1, "192.0.2.4", "10.9.0.0/16"), ciliumNode("d", 1, "192.0.2.4", "10.9.0.0/16")}
-	want := resolve(self, nodes, ciliumNodes)
+	want := resolve(self, false, nodes, ciliumNodes)
 	slices.Reverse(nodes)
 	slices.Reverse(ciliumNodes)
-	if got := resolve(self, nodes, ciliumNodes); !slices.EqualFunc(got, want, (*tables.Node).Equal) {
+	if got := resolve(self, false, nodes, ciliumNodes); !slices.EqualFunc(got, want, (*tables.Node).Equal) {
 		t.Errorf("in another order %v, want %v", got, want)
 	}
 }
@@ -118,7 +215,7 @@ func TestResolve_OrderDecidesNothing(t *testing.T) {
 // Readers that must not trust agents use the ranges of Nodes alone.
 func TestResolve_CountsTheRangesOfTheNode(t *testing.T) {
 	t.Parallel()
-	rows := resolve(self, []*k8s.Node{node("a", 1, "192.0.2.2", "10.0.1.0/24", "fd00:1::/64")},
+	rows := resolve(self, false, []*k8s.Node{node("a", 1, "192.0.2.2", "10.0.1.0/24", "fd00:1::/64")},
 		[]*cilium.Node{ciliumNode("a", 1, "192.0.2.2", "10.0.1.0/24", "8.0.0.0/8"), ciliumNode("b", 1, "192.0.2.3", "10.0.2.0/24")})
 	want := map[string][2]int{"self": {1, 0}, "a": {3, 2}, "b": {1, 0}}
 	for _, row := range rows {
@@ -134,8 +231,8 @@ func TestResolve_ManyClaimsAreBounded(t *testing.T) {
 	for i := range 10_000 {
 		greedy.PodCIDRs = append(greedy.PodCIDRs, fmt.Sprintf("10.%d.%d.0/24", 100+i/256, i%256))
 	}
-	for _, row := range resolve(self, nil, []*cilium.Node{greedy}) {
-		if row.Name == "greedy" && (len(row.CIDRs) != maxClaims-1 || len(row.Refused) != 1) {
+	for _, row := range resolve(self, false, nil, []*cilium.Node{greedy}) {
+		if row.Name == "greedy" && (len(row.CIDRs) != maxClaims || len(row.Refused) != 1) {
 			t.Errorf("%d ranges, refused %v", len(row.CIDRs), row.Refused)
 		}
 	}
@@ -150,6 +247,6 @@ func BenchmarkResolve5000(b *testing.B) {
 		ciliumNodes = append(ciliumNodes, ciliumNode(name, int64(i), addr, cidr))
 	}
 	for b.Loop() {
-		resolve(self, nodes, ciliumNodes)
+		resolve(self, false, nodes, ciliumNodes)
 	}
 }

@@ -112,7 +112,7 @@ func claimsOf(o object) (list []netip.Prefix) {
 			claim(clusternodes.Whole(addr))
 		}
 	}
-	limit := len(list) + maxClaims // resolve does not count those above
+	limit := len(list) + 2*maxClaims // those of the Node and those of the CiliumNode
 	read := func(text string, whole bool) {
 		if text == "" || len(list) >= limit {
 			return
@@ -136,16 +136,16 @@ func claimsOf(o object) (list []netip.Prefix) {
 	if o.cilium == nil || o.local != nil {
 		return list
 	}
+	for _, text := range o.cilium.PodCIDRs {
+		read(text, false)
+	}
 	for _, a := range o.cilium.Addresses {
-		if slices.Contains([]string{tables.InternalIP, tables.ExternalIP, ciliumv2.CiliumInternalIP}, a.Type) {
+		if a.Type == ciliumv2.CiliumInternalIP || o.node == nil && (a.Type == tables.InternalIP || a.Type == tables.ExternalIP) {
 			read(a.IP, true)
 		}
 	}
 	for _, text := range []string{o.cilium.HealthIPv4, o.cilium.HealthIPv6} {
 		read(text, true)
-	}
-	for _, text := range o.cilium.PodCIDRs {
-		read(text, false)
 	}
 	return list
 }
