@@ -4,7 +4,7 @@
 // its own; where several claim a prefix the best one wins and the others are remembered until it goes. The addresses of
 // local endpoints are contributed by a controller in this cell.
 //
-// Tables: reads endpoints, nodes, node-ids and attachments, writes ipcache. Kernel state: every entry of the maps ipcache (whole addresses),
+// Tables: reads endpoints, cilium-endpoints, nodes, node-ids and attachments, writes ipcache. Kernel state: every entry of the maps ipcache (whole addresses),
 // ipcache_prefixes (shorter prefixes) and epoch_shards, and slot 0 of the map epochs. It is the only writer.
 //
 // Entries that another program changes or adds are repaired when they are read back, a slice every --verify-interval.

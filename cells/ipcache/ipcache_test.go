@@ -31,7 +31,6 @@ import (
 	"github.com/waggle-net/waggle/pkg/tables/endpoints"
 	"github.com/waggle-net/waggle/pkg/tables/identities"
 	ipcachetable "github.com/waggle-net/waggle/pkg/tables/ipcache"
-	"github.com/waggle-net/waggle/pkg/tables/k8s"
 	"github.com/waggle-net/waggle/pkg/tables/nodeids"
 	nodetable "github.com/waggle-net/waggle/pkg/tables/nodes"
 	"github.com/waggle-net/waggle/pkg/tables/policyprogress"
@@ -51,8 +50,6 @@ func TestScripts(t *testing.T) {
 					endpointpolicies.NewTable, statedb.RWTable[*endpointpolicies.EndpointPolicy].ToTable,
 					identities.NewTable, statedb.RWTable[*identities.Identity].ToTable,
 					cilium.NewEndpointTable, statedb.RWTable[*cilium.Endpoint].ToTable,
-					cilium.NewNodeTable, statedb.RWTable[*cilium.Node].ToTable,
-					k8s.NewNodeTable, statedb.RWTable[*k8s.Node].ToTable,
 					attachments.NewTable, statedb.RWTable[*attachments.Attachment].ToTable,
 					policyprogress.NewTable, statedb.RWTable[policyprogress.Progress].ToTable,
 					newNodeIDs, statedb.RWTable[*nodeids.NodeID].ToTable,

@@ -2,7 +2,6 @@ package ipcache
 
 import (
 	"net/netip"
-	"slices"
 
 	"github.com/waggle-net/waggle/pkg/clusternodes"
 	"github.com/waggle-net/waggle/pkg/identity"
@@ -21,8 +20,8 @@ type judge struct {
 // known better.
 func (j *judge) refuses(ep *cilium.Endpoint, addr netip.Addr) (why refusedclaims.Reason, ours bool) {
 	_, here := j.local[addr]
-	switch hosts := j.nodes.HostsOf(ep); {
-	case slices.Contains(hosts, j.self):
+	switch host := j.nodes.HostOf(ep); {
+	case host == j.self:
 		return "", true
 	case !clusternodes.Usable(addr):
 		return refusedclaims.Reserved, false
@@ -30,20 +29,12 @@ func (j *judge) refuses(ep *cilium.Endpoint, addr netip.Addr) (why refusedclaims
 		return refusedclaims.LocalAddress, false
 	case len(j.nodes.NodesOf(addr)) > 0:
 		return refusedclaims.NodeAddress, false
-	case len(hosts) == 0:
+	case host == "":
 		return refusedclaims.UnknownNode, false
-	}
-	if _, found := j.nodes.HostOf(ep, addr); !found {
+	case !j.nodes.MayHold(host, addr):
 		return refusedclaims.OutsideCIDRs, false
 	}
 	return "", false
-}
-
-// host returns the node of a pod that is believed; "" when several nodes claim the address by which its object names its node. Packets to such a pod go to the
-// node of the range around it.
-func (j *judge) host(ep *cilium.Endpoint, addr netip.Addr) string {
-	name, _ := j.nodes.HostOf(ep, addr)
-	return name
 }
 
 // isOfCluster tells whether a number may stand for a pod of another node.

@@ -9,6 +9,7 @@ import (
 	"github.com/waggle-net/waggle/pkg/clusternodes"
 	"github.com/waggle-net/waggle/pkg/podclaims"
 	"github.com/waggle-net/waggle/pkg/tables/cilium"
+	nodetable "github.com/waggle-net/waggle/pkg/tables/nodes"
 )
 
 // pods are the CiliumEndpoints: by name, by address, and by what has them touched when a node changes. A cluster may have 150,000, so nothing is kept of a
@@ -132,8 +133,8 @@ func forget[K, V comparable](lists map[K][]V, key K, value V) {
 
 // touch adds the addresses to touched about which something else may hold when a node is another than before: those of pods that name it, its own, and those in
 // its ranges.
-func (p *pods) touch(before, after clusternodes.Node, touched map[netip.Addr]struct{}) {
-	for addr := range clusternodes.Differing(before.All(), after.All()) {
+func (p *pods) touch(before, after *nodetable.Node, touched map[netip.Addr]struct{}) {
+	for addr := range clusternodes.Differing(clusternodes.AddressesOf(before), clusternodes.AddressesOf(after)) {
 		for _, ep := range p.byNode[addr] {
 			for i := range ep.NumAddrs() {
 				touched[ep.Addr(i)] = struct{}{}
@@ -143,8 +144,8 @@ func (p *pods) touch(before, after clusternodes.Node, touched map[netip.Addr]str
 			touched[addr] = struct{}{}
 		}
 	}
-	for cidr := range clusternodes.Differing(before.CIDRs, after.CIDRs) {
-		p.touchRange(cidr.Prefix, touched)
+	for cidr := range clusternodes.Differing(clusternodes.RangesOf(before), clusternodes.RangesOf(after)) {
+		p.touchRange(cidr, touched)
 	}
 }
 

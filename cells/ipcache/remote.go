@@ -22,7 +22,7 @@ import (
 	"github.com/waggle-net/waggle/pkg/tables/endpoints"
 	"github.com/waggle-net/waggle/pkg/tables/identities"
 	ipcachetable "github.com/waggle-net/waggle/pkg/tables/ipcache"
-	"github.com/waggle-net/waggle/pkg/tables/k8s"
+	nodetable "github.com/waggle-net/waggle/pkg/tables/nodes"
 	"github.com/waggle-net/waggle/pkg/tables/policyprogress"
 	"github.com/waggle-net/waggle/pkg/tables/refusedclaims"
 )
@@ -36,17 +36,16 @@ const (
 type remoteParams struct {
 	cell.In
 
-	DB          *statedb.DB
-	Settings    settings.Agent
-	Pods        statedb.Table[*cilium.Endpoint]
-	Nodes       statedb.Table[*k8s.Node]
-	CiliumNodes statedb.Table[*cilium.Node]
-	Local       statedb.Table[*endpoints.Endpoint]
-	Identities  statedb.Table[*identities.Identity]
-	Progress    statedb.Table[policyprogress.Progress]
-	Refused     statedb.RWTable[refusedclaims.Refused]
-	Writer      *writer
-	Kernel      kernel
+	DB         *statedb.DB
+	Settings   settings.Agent
+	Pods       statedb.Table[*cilium.Endpoint]
+	Nodes      statedb.Table[*nodetable.Node]
+	Local      statedb.Table[*endpoints.Endpoint]
+	Identities statedb.Table[*identities.Identity]
+	Progress   statedb.Table[policyprogress.Progress]
+	Refused    statedb.RWTable[refusedclaims.Refused]
+	Writer     *writer
+	Kernel     kernel
 }
 
 // remote claims the addresses of pods of other nodes.
@@ -92,7 +91,7 @@ func (r *remote) run(ctx context.Context, health cell.Health) error {
 		_, _, progress, begun := r.Progress.GetWatch(txn, policyprogress.Row)
 		changed.Add(progress)
 		if begun {
-			txn = heartbeat.Snapshot(ctx, r.DB, r.Pods, r.Nodes, r.CiliumNodes, r.Local, r.Progress)
+			txn = heartbeat.Snapshot(ctx, r.DB, r.Pods, r.Nodes, r.Local, r.Progress)
 			complete := r.inputsComplete(txn, changed)
 			touched := r.follow(txn, changed)
 
@@ -123,12 +122,12 @@ func (r *remote) subscribe() error {
 	if r.changes != nil {
 		return nil
 	}
-	txn := r.DB.WriteTxn(r.Pods, r.Local, r.Nodes, r.CiliumNodes)
+	txn := r.DB.WriteTxn(r.Pods, r.Local, r.Nodes)
 	defer txn.Commit()
 	var errs [3]error
 	r.changes, errs[0] = changes.Follow(txn, r.Pods)
 	r.here, errs[1] = changes.Follow(txn, r.Local)
-	r.judge.nodes, errs[2] = clusternodes.Follow(txn, r.Nodes, r.CiliumNodes)
+	r.judge.nodes, errs[2] = clusternodes.Follow(txn, r.Nodes)
 	if err := errors.Join(errs[:]...); err != nil {
 		r.close()
 		r.changes = nil
@@ -145,7 +144,7 @@ func (r *remote) close() {
 
 func (r *remote) inputsComplete(txn statedb.ReadTxn, changed *statedb.WatchSet) bool {
 	complete := true
-	for _, t := range []statedb.TableMeta{r.Pods, r.Nodes, r.CiliumNodes, r.Local, r.Identities} {
+	for _, t := range []statedb.TableMeta{r.Pods, r.Nodes, r.Local, r.Identities} {
 		if done, initialized := t.Initialized(txn); !done {
 			complete = false
 			changed.Add(initialized)
@@ -167,7 +166,7 @@ func (r *remote) follow(txn statedb.ReadTxn, changed *statedb.WatchSet) map[neti
 		r.followLocal(change, touched)
 	}
 	// Of the addresses of pods on nodes that changed it touches those alone of which something else may hold.
-	r.judge.nodes.UpTo(txn, changed, func(before, after clusternodes.Node) { r.touch(before, after, touched) })
+	r.judge.nodes.UpTo(txn, changed, func(before, after *nodetable.Node) { r.touch(before, after, touched) })
 	return touched
 }
 
@@ -225,7 +224,7 @@ func (r *remote) compute(txn statedb.ReadTxn, touched map[netip.Addr]struct{}, c
 		}
 		identity := r.identity(txn, addr, ep) // looks at the object of before
 		r.claim(addr, ep)
-		put = append(put, ipcachetable.Claim{Prefix: prefix, Identity: identity, Node: r.host(ep, addr), Source: ipcachetable.SourceRemote})
+		put = append(put, ipcachetable.Claim{Prefix: prefix, Identity: identity, Node: r.judge.nodes.HostOf(ep), Source: ipcachetable.SourceRemote})
 	}
 	return put, remove
 }

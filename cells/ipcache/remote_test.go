@@ -13,7 +13,7 @@ import (
 	"github.com/waggle-net/waggle/pkg/tables/endpoints"
 	"github.com/waggle-net/waggle/pkg/tables/identities"
 	ipcachetable "github.com/waggle-net/waggle/pkg/tables/ipcache"
-	"github.com/waggle-net/waggle/pkg/tables/k8s"
+	nodetable "github.com/waggle-net/waggle/pkg/tables/nodes"
 	"github.com/waggle-net/waggle/pkg/tables/policyprogress"
 	"github.com/waggle-net/waggle/pkg/tables/refusedclaims"
 	"github.com/waggle-net/waggle/pkg/testseed"
@@ -22,29 +22,27 @@ import (
 // remoteRig is a controller whose passes the test makes.
 type remoteRig struct {
 	*remote
-	pods        statedb.RWTable[*cilium.Endpoint]
-	nodes       statedb.RWTable[*k8s.Node]
-	ciliumNodes statedb.RWTable[*cilium.Node]
-	table       statedb.RWTable[*ipcachetable.Entry]
+	pods  statedb.RWTable[*cilium.Endpoint]
+	nodes statedb.RWTable[*nodetable.Node]
+	table statedb.RWTable[*ipcachetable.Entry]
 }
 
 func newRemoteRig(tb testing.TB, nodes int) *remoteRig {
 	tb.Helper()
 	db := statedb.New()
 	pods, err1 := cilium.NewEndpointTable(db)
-	ciliumNodes, err2 := cilium.NewNodeTable(db)
-	k8sNodes, err3 := k8s.NewNodeTable(db)
-	local, err4 := endpoints.NewTable(db)
-	known, err5 := identities.NewTable(db)
-	progress, err6 := policyprogress.NewTable(db)
-	refused, err7 := refusedclaims.NewTable(db)
-	table, err8 := ipcachetable.NewTable(db)
-	for _, err := range []error{err1, err2, err3, err4, err5, err6, err7, err8} {
+	rows, err2 := nodetable.NewTable(db)
+	local, err3 := endpoints.NewTable(db)
+	known, err4 := identities.NewTable(db)
+	progress, err5 := policyprogress.NewTable(db)
+	refused, err6 := refusedclaims.NewTable(db)
+	table, err7 := ipcachetable.NewTable(db)
+	for _, err := range []error{err1, err2, err3, err4, err5, err6, err7} {
 		require.NoError(tb, err)
 	}
-	txn := db.WriteTxn(k8sNodes, known, progress)
+	txn := db.WriteTxn(rows, known, progress)
 	for i := range nodes {
-		_, _, err := k8sNodes.Insert(txn, nodeObject(i))
+		_, _, err := rows.Insert(txn, nodeRow(i))
 		require.NoError(tb, err)
 	}
 	for id := range uint32(1000) {
@@ -55,21 +53,20 @@ func newRemoteRig(tb testing.TB, nodes int) *remoteRig {
 	require.NoError(tb, err)
 	txn.Commit()
 	r := newRemote(remoteParams{DB: db, Settings: settings.Agent{NodeName: "here", EnableIPv4: true, EnableIPv6: true}, Pods: pods,
-		Nodes: k8sNodes, CiliumNodes: ciliumNodes, Local: local, Identities: known, Progress: progress, Refused: refused,
+		Nodes: rows, Local: local, Identities: known, Progress: progress, Refused: refused,
 		Writer: newWriter(db, table), Kernel: newFake()})
 	require.NoError(tb, r.subscribe())
 	tb.Cleanup(r.close)
-	return &remoteRig{r, pods, k8sNodes, ciliumNodes, table}
+	return &remoteRig{r, pods, rows, table}
 }
 
-// nodeObject is the Node with the range and the address of that number.
-func nodeObject(i int) *k8s.Node {
-	return &k8s.Node{Name: fmt.Sprint("node-", i), PodCIDRs: []string{cidr(i).String()},
-		Addresses: []k8s.NodeAddress{{Type: "InternalIP", Address: nodeAddr(i).String()}}}
+// nodeRow is the node with the range and the address of that number.
+func nodeRow(i int) *nodetable.Node {
+	return &nodetable.Node{Name: fmt.Sprint("node-", i), CIDRs: []netip.Prefix{cidr(i)}, Addresses: []nodetable.Address{{Type: nodetable.InternalIP, Addr: nodeAddr(i)}}}
 }
 
-// putNode inserts a Node, or deletes it.
-func (r *remoteRig) putNode(tb testing.TB, n *k8s.Node, deleted bool) {
+// putNode inserts a node, or deletes it.
+func (r *remoteRig) putNode(tb testing.TB, n *nodetable.Node, deleted bool) {
 	tb.Helper()
 	txn := r.DB.WriteTxn(r.nodes)
 	defer txn.Commit()
@@ -168,6 +165,40 @@ func TestRemote_YoungerObjectCounts(t *testing.T) {
 	}
 }
 
+// The agent of one node writes CiliumEndpoints that claim addresses of pods of another node, of nodes and of the world: younger ones, with its own label and without,
+// with its own address and that of the other node. Nobody is another one because of them.
+func TestRemote_HostileEndpointsClaimNothing(t *testing.T) {
+	t.Parallel()
+	r := newRemoteRig(t, 2)
+	r.put(t, 0, 1)
+	r.pass()
+	want := r.claimsNow(r.table)
+	require.Equal(t, map[string]string{"10.0.0.1": "257@node-0"}, want)
+	claims := []string{"10.0.0.1", "10.0.0.9", "172.16.0.0", "172.16.0.1", "192.0.2.7"}
+	i := 0
+	for _, host := range []string{"", "node-1"} {
+		for _, node := range []netip.Addr{{}, nodeAddr(0), nodeAddr(1)} {
+			if host == "" && node == nodeAddr(0) {
+				continue // the admission policy demands the label
+			}
+			for _, text := range claims {
+				txn := r.DB.WriteTxn(r.pods)
+				change(t, txn, r.pods, cilium.NewEndpoint(cilium.EndpointFields{Namespace: "default", Name: fmt.Sprint("evil-", i), UID: fmt.Sprint(i), Created: 1 << 40,
+					Identity: 300, Node: node, Host: host, Addrs: []netip.Addr{netip.MustParseAddr(text)}}), false)
+				txn.Commit()
+				i++
+			}
+		}
+	}
+	r.pass()
+	have := map[string]string{}
+	for e := range r.table.All(r.DB.ReadTxn()) {
+		have[e.Prefix().Addr().String()] = fmt.Sprint(e.Identity, "@", e.Node())
+	}
+	require.Equal(t, want, have)
+	require.Len(t, r.refused, len(claims))
+}
+
 // A node that joins, changes or leaves has the addresses of its own pods decided again, and of those it takes over, and no others.
 func TestRemote_NodeTouchesItsAddressesAlone(t *testing.T) {
 	t.Parallel()
@@ -179,7 +210,7 @@ func TestRemote_NodeTouchesItsAddressesAlone(t *testing.T) {
 	r.pass()
 	rows := func() int { return r.table.NumObjects(r.DB.ReadTxn()) }
 	require.Equal(t, nodes*each, rows())
-	decide := func(n *k8s.Node, deleted bool) int {
+	decide := func(n *nodetable.Node, deleted bool) int {
 		t.Helper()
 		r.putNode(t, n, deleted)
 		txn := r.DB.ReadTxn()
@@ -189,18 +220,18 @@ func TestRemote_NodeTouchesItsAddressesAlone(t *testing.T) {
 		r.Writer.Update(ipcachetable.OwnerCiliumEndpoints, put, remove, false)
 		return count
 	}
-	last := nodeObject(nodes)
+	last := nodeRow(nodes)
 	require.Equal(t, each, decide(last, false), "it joins")
 	require.Equal(t, (nodes+1)*each, rows())
 	labelled := *last
-	labelled.Labels = map[string]string{"a": "b"}
+	labelled.UID = "other"
 	require.Zero(t, decide(&labelled, false), "what says nothing of pods")
 	moved := *last
-	moved.Addresses = []k8s.NodeAddress{{Type: "InternalIP", Address: "172.31.0.1"}}
+	moved.Addresses = []nodetable.Address{{Type: nodetable.InternalIP, Addr: netip.MustParseAddr("172.31.0.1")}}
 	require.Equal(t, each, decide(&moved, false), "its pods name another address")
 	require.Equal(t, nodes*each, rows())
 	wider := *last
-	wider.PodCIDRs = []string{cidr(nodes).String(), cidr(nodes - 1).String()}
+	wider.CIDRs = []netip.Prefix{cidr(nodes), cidr(nodes - 1)}
 	require.Equal(t, 2*each, decide(&wider, false), "it returns, and claims the range of a neighbour")
 	require.Equal(t, 2*each, decide(last, true), "it leaves")
 	require.Equal(t, nodes*each, rows())
@@ -234,17 +265,13 @@ func TestRemote_AgreesWithAPassOverAllAddresses(t *testing.T) {
 	cidrs := []string{"10.0.0.0/24", "10.0.1.0/24", "10.0.0.0/23", "10.0.0.128/25", "10.0.0.0/8", "fd00::/64", "fd00:0:0:1::/64", "fd00::/62", "fd00::/16"}
 	nodeAddrs := []string{"172.16.0.1", "172.16.0.2", "172.16.0.3", "10.0.0.7", "fd00::7"}
 	podAddrs := []string{"10.0.0.7", "10.0.0.200", "10.0.1.9", "10.200.0.1", "fd00::7", "fd00:0:0:1::8", "fd00:77::1"}
-	k8sNode := func(name string) *k8s.Node {
-		n := &k8s.Node{Name: name, PodCIDRs: pick(cidrs...)}
-		for _, addr := range pick(nodeAddrs...) {
-			n.Addresses = append(n.Addresses, k8s.NodeAddress{Type: "InternalIP", Address: addr})
+	node := func(name string) *nodetable.Node {
+		n := &nodetable.Node{Name: name}
+		for _, text := range pick(cidrs...) {
+			n.CIDRs = append(n.CIDRs, netip.MustParsePrefix(text))
 		}
-		return n
-	}
-	ciliumNode := func(name string) *cilium.Node {
-		n := &cilium.Node{Name: name, PodCIDRs: pick(cidrs...)}
 		for _, addr := range pick(nodeAddrs...) {
-			n.Addresses = append(n.Addresses, cilium.NodeAddress{Type: "CiliumInternalIP", IP: addr})
+			n.Addresses = append(n.Addresses, nodetable.Address{Type: nodetable.InternalIP, Addr: netip.MustParseAddr(addr)})
 		}
 		return n
 	}
@@ -264,13 +291,10 @@ func TestRemote_AgreesWithAPassOverAllAddresses(t *testing.T) {
 	believed := 0
 	for range 2000 {
 		name, deleted := string(rune('a'+random.IntN(4))), random.IntN(4) == 0
-		txn := r.DB.WriteTxn(r.nodes, r.ciliumNodes, r.pods)
-		switch random.IntN(3) {
-		case 0:
-			change(t, txn, r.nodes, k8sNode(name), deleted)
-		case 1:
-			change(t, txn, r.ciliumNodes, ciliumNode(name), deleted)
-		default:
+		txn := r.DB.WriteTxn(r.nodes, r.pods)
+		if random.IntN(3) > 0 {
+			change(t, txn, r.nodes, node(name), deleted)
+		} else {
 			change(t, txn, r.pods, pod(name), deleted)
 		}
 		txn.Commit()
@@ -329,10 +353,10 @@ func BenchmarkRemote_NodeJoins(b *testing.B) {
 			}
 			r.pass()
 			for b.Loop() {
-				r.putNode(b, nodeObject(nodes), false)
+				r.putNode(b, nodeRow(nodes), false)
 				r.pass()
 				b.StopTimer()
-				r.putNode(b, nodeObject(nodes), true)
+				r.putNode(b, nodeRow(nodes), true)
 				r.pass()
 				b.StartTimer()
 			}

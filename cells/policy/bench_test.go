@@ -23,6 +23,7 @@ import (
 	"github.com/waggle-net/waggle/pkg/tables/k8s"
 	"github.com/waggle-net/waggle/pkg/tables/namedcidrs"
 	"github.com/waggle-net/waggle/pkg/tables/nodeaddresses"
+	"github.com/waggle-net/waggle/pkg/tables/nodes"
 	"github.com/waggle-net/waggle/pkg/tables/policies"
 	"github.com/waggle-net/waggle/pkg/tables/policyentries"
 	"github.com/waggle-net/waggle/pkg/tables/policyprogress"
@@ -77,7 +78,7 @@ func newBench(b testing.TB, n, m int) *bench {
 			Slices: must(b, k8s.NewEndpointSliceTable, db), NodeAddresses: must(b, nodeaddresses.NewTable, db)}, Entries: fakeEntries{fake}, CIDRs: fakeCIDRs{fake}, Numbers: fakeIdentities{fake},
 		KubernetesPolicies: kubernetes, CiliumPolicies: must(b, cilium.NewPolicyTable, db), Namespaces: must(b, k8s.NewNamespaceTable, db),
 		Pods: must(b, k8s.NewPodTable, db), Remote: must(b, cilium.NewEndpointTable, db),
-		IPCache: must(b, ipcache.NewTable, db), Nodes: must(b, k8s.NewNodeTable, db), CiliumNodes: must(b, cilium.NewNodeTable, db),
+		IPCache: must(b, ipcache.NewTable, db), KubernetesNodes: must(b, k8s.NewNodeTable, db), CiliumNodes: must(b, cilium.NewNodeTable, db), Nodes: must(b, nodes.NewTable, db),
 		CiliumIdentities: must(b, cilium.NewIdentityTable, db), Sources: tables,
 		Identities: w.identities, Of: w.of, Endpoints: w.endpoints, Facts: w.facts,
 		Attachments: must(b, newAttachments, db), Policies: must(b, policies.NewTable, db),
@@ -174,8 +175,8 @@ func BenchmarkNamedPorts(b *testing.B) {
 	remote, cache := w.Remote.(statedb.RWTable[*cilium.Endpoint]), w.IPCache.(statedb.RWTable[*ipcache.Entry])
 	nodeName := func(i int) string { return fmt.Sprint("node-", byte(i)) }
 	for i := range 256 {
-		put(b, w.DB, w.Nodes.(statedb.RWTable[*k8s.Node]), &k8s.Node{Name: nodeName(i),
-			Addresses: []k8s.NodeAddress{{Type: "InternalIP", Address: netip.AddrFrom4([4]byte{192, 168, 0, byte(i)}).String()}}})
+		put(b, w.DB, w.Nodes.(statedb.RWTable[*nodes.Node]), &nodes.Node{Name: nodeName(i),
+			Addresses: []nodes.Address{{Type: nodes.InternalIP, Addr: netip.AddrFrom4([4]byte{192, 168, 0, byte(i)})}}})
 	}
 	far := func(i int) (*cilium.Endpoint, *ipcache.Entry) {
 		addr, node := netip.AddrFrom4([4]byte{10, 2, byte(i >> 8), byte(i)}), netip.AddrFrom4([4]byte{192, 168, 0, byte(i)})
@@ -220,18 +221,18 @@ func BenchmarkNamedPorts(b *testing.B) {
 			w.step(b)
 		}
 	})
-	many := func(i, turn int) *k8s.Node {
-		return &k8s.Node{Name: fmt.Sprint("many-", i), PodCIDRs: []string{netip.PrefixFrom(netip.AddrFrom4([4]byte{11, byte(i >> 8), byte(i), 0}), 24).String()},
-			Addresses: []k8s.NodeAddress{{Type: "InternalIP", Address: netip.AddrFrom4([4]byte{172, byte(16 + turn%2), byte(i >> 8), byte(i)}).String()}}}
+	many := func(i, turn int) *nodes.Node {
+		return &nodes.Node{Name: fmt.Sprint("many-", i), CIDRs: []netip.Prefix{netip.PrefixFrom(netip.AddrFrom4([4]byte{11, byte(i >> 8), byte(i), 0}), 24)},
+			Addresses: []nodes.Address{{Type: nodes.InternalIP, Addr: netip.AddrFrom4([4]byte{172, byte(16 + turn%2), byte(i >> 8), byte(i)})}}}
 	}
-	nodes := w.Nodes.(statedb.RWTable[*k8s.Node])
+	rows := w.Nodes.(statedb.RWTable[*nodes.Node])
 	for i := range 5000 {
-		put(b, w.DB, nodes, many(i, 0))
+		put(b, w.DB, rows, many(i, 0))
 	}
 	w.step(b)
 	b.Run("another address of one of 5,000 nodes", func(b *testing.B) {
 		for turn := 0; b.Loop(); turn++ {
-			put(b, w.DB, nodes, many(100, turn+1))
+			put(b, w.DB, rows, many(100, turn+1))
 			w.step(b)
 		}
 	})

@@ -8,6 +8,7 @@ import (
 
 	"github.com/cilium/statedb"
 
+	"github.com/waggle-net/waggle/pkg/clusternodes"
 	"github.com/waggle-net/waggle/pkg/tables/identities"
 	"github.com/waggle-net/waggle/pkg/tables/k8s"
 	"github.com/waggle-net/waggle/pkg/tables/sources"
@@ -49,7 +50,7 @@ func (in *inputs) behind(txn statedb.ReadTxn, changed *statedb.WatchSet, now tim
 
 // unread names a table that matters to what is enforced already, and that somebody fills but has not read yet.
 func (in *inputs) unread(txn statedb.ReadTxn) string {
-	for _, name := range []string{in.Pods.Name(), in.Remote.Name(), in.CiliumIdentities.Name(), in.Slices.Name(), in.Nodes.Name(), in.CiliumNodes.Name()} {
+	for _, name := range []string{in.Pods.Name(), in.Remote.Name(), in.CiliumIdentities.Name(), in.Slices.Name(), in.KubernetesNodes.Name(), in.CiliumNodes.Name()} {
 		if row, _, found := in.Sources.Get(txn, sources.ByTable(name)); found && !row.Usable() {
 			return fmt.Sprintf("the table %s: %s: %s", name, row.Producer, row.WaitingFor)
 		}
@@ -67,6 +68,11 @@ func (in *inputs) unmade(txn statedb.ReadTxn, changed *statedb.WatchSet) string 
 	if done, initialized := in.NodeAddresses.Initialized(txn); !done {
 		changed.Add(initialized)
 		return "the addresses of the node"
+	}
+	if name := clusternodes.Unresolved(txn, in.KubernetesNodes, in.CiliumNodes, in.Nodes); name != "" {
+		_, more := in.Nodes.AllWatch(txn)
+		changed.Add(more)
+		return "the addresses and ranges of the node " + name
 	}
 	restored := false
 	for id, ep := range in.subjects {

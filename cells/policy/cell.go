@@ -20,6 +20,7 @@ import (
 	"github.com/waggle-net/waggle/pkg/tables/ipcache"
 	"github.com/waggle-net/waggle/pkg/tables/k8s"
 	"github.com/waggle-net/waggle/pkg/tables/namedcidrs"
+	"github.com/waggle-net/waggle/pkg/tables/nodes"
 	"github.com/waggle-net/waggle/pkg/tables/policies"
 	"github.com/waggle-net/waggle/pkg/tables/policyentries"
 	"github.com/waggle-net/waggle/pkg/tables/policyprogress"
@@ -76,8 +77,9 @@ type params struct {
 	Pods               statedb.Table[*k8s.Pod]
 	Remote             statedb.Table[*cilium.Endpoint]
 	IPCache            statedb.Table[*ipcache.Entry]
-	Nodes              statedb.Table[*k8s.Node]
+	KubernetesNodes    statedb.Table[*k8s.Node]
 	CiliumNodes        statedb.Table[*cilium.Node]
+	Nodes              statedb.Table[*nodes.Node]
 	CiliumIdentities   statedb.Table[*cilium.Identity]
 	Sources            statedb.Table[sources.Source]
 	Identities         statedb.Table[*identities.Identity]

@@ -6,7 +6,7 @@
 // maps are written here and not by reconcilers, because the order among them is a matter of security: see [store].
 //
 // Tables: reads k8s-networkpolicies, cilium-networkpolicies, k8s-namespaces, k8s-pods, k8s-endpointslices, node-addresses,
-// cilium-endpoints, cilium-identities, ipcache, k8s-nodes, cilium-nodes, sources, identities, endpoint-identities, endpoints and endpoint-facts (what the datapath has taken over);
+// cilium-endpoints, cilium-identities, ipcache, k8s-nodes, cilium-nodes, nodes, sources, identities, endpoint-identities, endpoints and endpoint-facts (what the datapath has taken over);
 // writes policies, policy-entries, named-cidrs, endpoint-policies and policy-progress.
 //
 // Kernel state: every entry of the maps policy, policy_ranges, cidrs and known_identities, and the second slot of the map epochs; nobody else

@@ -18,6 +18,7 @@ import (
 	"github.com/waggle-net/waggle/pkg/tables/endpoints"
 	"github.com/waggle-net/waggle/pkg/tables/identities"
 	"github.com/waggle-net/waggle/pkg/tables/ipcache"
+	"github.com/waggle-net/waggle/pkg/tables/nodes"
 )
 
 // peers tells the resolver of pods as peers, while a rule names ports of peers: which identities they may be known by, where, and
@@ -97,16 +98,16 @@ func (in *inputs) tellPeers(txn statedb.ReadTxn, changed *statedb.WatchSet, keys
 func (in *inputs) followNodes(txn statedb.ReadTxn, changed *statedb.WatchSet, keys map[string]bool) {
 	p := &in.peers
 	if p.nodes == nil {
-		write := in.DB.WriteTxn(in.Nodes, in.CiliumNodes)
-		nodes, err := clusternodes.Follow(write, in.Nodes, in.CiliumNodes)
+		write := in.DB.WriteTxn(in.Nodes)
+		follower, err := clusternodes.Follow(write, in.Nodes)
 		write.Commit()
 		if err != nil {
-			panic(err) // the transaction holds both tables
+			panic(err) // the transaction holds the table
 		}
-		p.nodes, txn = nodes, in.DB.ReadTxn() // of what was deleted before nothing is told
+		p.nodes, txn = follower, in.DB.ReadTxn() // of what was deleted before nothing is told
 	}
 	moved := false
-	p.nodes.UpTo(txn, changed, func(_, _ clusternodes.Node) { moved = true })
+	p.nodes.UpTo(txn, changed, func(_, _ *nodes.Node) { moved = true })
 	if !moved {
 		return
 	}
@@ -244,11 +245,9 @@ func (in *inputs) elsewherePeer(txn statedb.ReadTxn, name string, before []*poli
 	return as
 }
 
-// believes tells whether ipcache knows an address by an identity because of this object, as far as can be told. Where several nodes may be meant by the object,
-// its entry may name none.
+// believes tells whether ipcache knows an address by an identity because of this object, as far as can be told.
 func (in *inputs) believes(e *ipcache.Entry, o *cilium.Endpoint, number uint32) bool {
-	hosts := in.peers.nodes.HostsOf(o)
-	return e.Owner() == ipcache.OwnerCiliumEndpoints && e.Identity == number && (slices.Contains(hosts, e.Node()) || e.Node() == "" && len(hosts) > 1)
+	return e.Owner() == ipcache.OwnerCiliumEndpoints && e.Identity == number && e.Node() != "" && e.Node() == in.peers.nodes.HostOf(o)
 }
 
 // claimed tells whether an address may become that of a pod elsewhere, so that denies have to hold there: it is one of its node's pods,
@@ -259,12 +258,12 @@ func (in *inputs) claimed(txn statedb.ReadTxn, o *cilium.Endpoint, addr netip.Ad
 		e != nil && e.Owner() != ipcache.OwnerCiliumEndpoints {
 		return false
 	}
-	nodes := in.peers.nodes
-	hosts := nodes.HostsOf(o)
-	if slices.Contains(hosts, in.Agent.NodeName) {
+	all := in.peers.nodes
+	host := all.HostOf(o)
+	if host == in.Agent.NodeName {
 		return false // of this node, and the endpoint is gone
 	}
-	if len(nodes.NodesOf(addr)) > 0 || !slices.ContainsFunc(hosts, func(name string) bool { return nodes.MayHold(name, addr) }) {
+	if len(all.NodesOf(addr)) > 0 || !all.MayHold(host, addr) {
 		in.peers.misplaced[o.Key()] = true
 		return false
 	}

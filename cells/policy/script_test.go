@@ -27,6 +27,7 @@ import (
 	"github.com/waggle-net/waggle/pkg/tables/ipcache"
 	"github.com/waggle-net/waggle/pkg/tables/k8s"
 	"github.com/waggle-net/waggle/pkg/tables/nodeaddresses"
+	"github.com/waggle-net/waggle/pkg/tables/nodes"
 	"github.com/waggle-net/waggle/pkg/tables/sources"
 )
 
@@ -48,6 +49,7 @@ func TestScripts(t *testing.T) {
 					cilium.NewEndpointTable, statedb.RWTable[*cilium.Endpoint].ToTable,
 					k8s.NewNodeTable, statedb.RWTable[*k8s.Node].ToTable,
 					cilium.NewNodeTable, statedb.RWTable[*cilium.Node].ToTable,
+					nodes.NewTable, statedb.RWTable[*nodes.Node].ToTable,
 					ipcache.NewTable, statedb.RWTable[*ipcache.Entry].ToTable,
 					cilium.NewIdentityTable, statedb.RWTable[*cilium.Identity].ToTable,
 					sources.NewTable, statedb.RWTable[sources.Source].ToTable,

@@ -33,6 +33,7 @@ import (
 	"github.com/waggle-net/waggle/pkg/tables/frontends"
 	"github.com/waggle-net/waggle/pkg/tables/k8s"
 	"github.com/waggle-net/waggle/pkg/tables/nodeaddresses"
+	"github.com/waggle-net/waggle/pkg/tables/nodes"
 	"github.com/waggle-net/waggle/pkg/tables/sources"
 )
 
@@ -87,10 +88,10 @@ func newWhole(b *testing.B) *whole {
 func newWholeHive(maps bpfmaps.Batches, more ...cell.Cell) *upstream.Hive {
 	return hive.New(append(more, celltest.Infrastructure(), account.Cell, settings.Cell, services.Cell, Cell,
 		cell.Provide(func() bpfmaps.Batches { return maps },
-			k8s.NewServiceTable, k8s.NewEndpointSliceTable, k8s.NewPodTable, k8s.NewNodeTable, cilium.NewNodeTable, nodeaddresses.NewTable,
+			k8s.NewServiceTable, k8s.NewEndpointSliceTable, k8s.NewPodTable, k8s.NewNodeTable, cilium.NewNodeTable, nodes.NewTable, nodeaddresses.NewTable,
 			endpoints.NewTable, sources.NewTable,
 			statedb.RWTable[*k8s.Service].ToTable, statedb.RWTable[*k8s.EndpointSlice].ToTable, statedb.RWTable[*k8s.Pod].ToTable,
-			statedb.RWTable[*k8s.Node].ToTable, statedb.RWTable[*cilium.Node].ToTable, statedb.RWTable[nodeaddresses.Address].ToTable,
+			statedb.RWTable[*k8s.Node].ToTable, statedb.RWTable[*cilium.Node].ToTable, statedb.RWTable[*nodes.Node].ToTable, statedb.RWTable[nodeaddresses.Address].ToTable,
 			statedb.RWTable[*endpoints.Endpoint].ToTable, statedb.RWTable[sources.Source].ToTable))...)
 }
 

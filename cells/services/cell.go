@@ -15,6 +15,7 @@ import (
 	"github.com/waggle-net/waggle/pkg/tables/frontends"
 	"github.com/waggle-net/waggle/pkg/tables/k8s"
 	"github.com/waggle-net/waggle/pkg/tables/nodeaddresses"
+	"github.com/waggle-net/waggle/pkg/tables/nodes"
 	"github.com/waggle-net/waggle/pkg/tables/services"
 	"github.com/waggle-net/waggle/pkg/tables/sources"
 )
@@ -61,6 +62,7 @@ type params struct {
 	Pods               statedb.Table[*k8s.Pod]
 	Nodes              statedb.Table[*k8s.Node]
 	CiliumNodes        statedb.Table[*cilium.Node]
+	Cluster            statedb.Table[*nodes.Node]
 	NodeAddresses      statedb.Table[nodeaddresses.Address]
 	Endpoints          statedb.Table[*endpoints.Endpoint]
 	Sources            statedb.Table[sources.Source]

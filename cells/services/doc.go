@@ -1,7 +1,7 @@
 // Package services computes which addresses belong to services and who answers behind them: the Services of Kubernetes, and the
 // host ports of the pods of this node.
 //
-// Tables in: k8s-services, k8s-endpointslices, k8s-pods, k8s-nodes, cilium-nodes, node-addresses, endpoints, sources. Tables out: services,
+// Tables in: k8s-services, k8s-endpointslices, k8s-pods, k8s-nodes, cilium-nodes, nodes, node-addresses, endpoints, sources. Tables out: services,
 // frontends and backends. It owns nothing in the kernel, and on disk the files of who has addresses that several claim; who writes the maps takes
 // frontends and backends, and sets the statuses of frontends.
 //

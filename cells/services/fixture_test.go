@@ -1,7 +1,9 @@
 package services
 
 import (
+	"errors"
 	"log/slog"
+	"net/netip"
 	"slices"
 	"testing"
 	"time"
@@ -16,6 +18,7 @@ import (
 	"github.com/waggle-net/waggle/pkg/tables/frontends"
 	"github.com/waggle-net/waggle/pkg/tables/k8s"
 	"github.com/waggle-net/waggle/pkg/tables/nodeaddresses"
+	nodetable "github.com/waggle-net/waggle/pkg/tables/nodes"
 	"github.com/waggle-net/waggle/pkg/tables/services"
 	"github.com/waggle-net/waggle/pkg/tables/sources"
 )
@@ -29,6 +32,7 @@ type bench struct {
 	slcs  statedb.RWTable[*k8s.EndpointSlice]
 	pods  statedb.RWTable[*k8s.Pod]
 	nodes statedb.RWTable[*k8s.Node]
+	rows  statedb.RWTable[*nodetable.Node]
 	addrs statedb.RWTable[nodeaddresses.Address]
 	eps   statedb.RWTable[*endpoints.Endpoint]
 	srcs  statedb.RWTable[sources.Source]
@@ -71,6 +75,8 @@ func newBench(t testing.TB, config Config, earlier *fakeIDs) *bench {
 	table(err)
 	b.nodes, err = k8s.NewNodeTable(db)
 	table(err)
+	b.rows, err = nodetable.NewTable(db)
+	table(err)
 	b.addrs, err = nodeaddresses.NewTable(db)
 	table(err)
 	b.eps, err = endpoints.NewTable(db)
@@ -92,7 +98,7 @@ func newBench(t testing.TB, config Config, earlier *fakeIDs) *bench {
 	}
 	t.Cleanup(func() { _ = db.Stop() })
 	b.c = newController(params{DB: db, Rules: r, Earlier: earlier, Holders: newHolders(settings.Agent{StateDir: t.TempDir()}, slog.New(slog.DiscardHandler)), KubernetesServices: b.svcs, Slices: b.slcs, Pods: b.pods, Nodes: b.nodes,
-		CiliumNodes: others, NodeAddresses: b.addrs, Endpoints: b.eps, Sources: b.srcs, Services: s, Frontends: f, Backends: be, Initialize: newInitialize(db, s, f, be)})
+		CiliumNodes: others, Cluster: b.rows, NodeAddresses: b.addrs, Endpoints: b.eps, Sources: b.srcs, Services: s, Frontends: f, Backends: be, Initialize: newInitialize(db, s, f, be)})
 	return b
 }
 
@@ -113,7 +119,7 @@ func put[R any](b *bench, txn statedb.WriteTxn, t statedb.RWTable[R], row R) {
 
 func (b *bench) insert(rows ...any) {
 	b.t.Helper()
-	txn := b.db.WriteTxn(b.svcs, b.slcs, b.pods, b.nodes, b.addrs, b.eps)
+	txn := b.db.WriteTxn(b.svcs, b.slcs, b.pods, b.nodes, b.rows, b.addrs, b.eps)
 	defer txn.Commit()
 	for _, row := range rows {
 		b.insertObject(txn, row)
@@ -130,6 +136,7 @@ func (b *bench) insertObject(txn statedb.WriteTxn, row any) {
 		put(b, txn, b.pods, r)
 	case *k8s.Node:
 		put(b, txn, b.nodes, r)
+		put(b, txn, b.rows, rowOf(r))
 	case nodeaddresses.Address:
 		put(b, txn, b.addrs, r)
 	case *endpoints.Endpoint:
@@ -139,9 +146,21 @@ func (b *bench) insertObject(txn statedb.WriteTxn, row any) {
 	}
 }
 
+// rowOf is the row of the table nodes of a Node whose claims are all accepted.
+func rowOf(n *k8s.Node) *nodetable.Node {
+	row := &nodetable.Node{Name: n.Name}
+	for _, text := range n.PodCIDRs {
+		row.CIDRs = append(row.CIDRs, netip.MustParsePrefix(text))
+	}
+	for _, a := range n.Addresses {
+		row.Addresses = append(row.Addresses, nodetable.Address{Type: a.Type, Addr: netip.MustParseAddr(a.Address)})
+	}
+	return row
+}
+
 func (b *bench) remove(row any) {
 	b.t.Helper()
-	txn := b.db.WriteTxn(b.svcs, b.slcs, b.pods, b.nodes, b.addrs, b.eps)
+	txn := b.db.WriteTxn(b.svcs, b.slcs, b.pods, b.nodes, b.rows, b.addrs, b.eps)
 	defer txn.Commit()
 	var err error
 	switch r := row.(type) {
@@ -152,7 +171,9 @@ func (b *bench) remove(row any) {
 	case *k8s.Pod:
 		_, _, err = b.pods.Delete(txn, r)
 	case *k8s.Node:
-		_, _, err = b.nodes.Delete(txn, r)
+		_, _, err1 := b.nodes.Delete(txn, r)
+		_, _, err2 := b.rows.Delete(txn, rowOf(r))
+		err = errors.Join(err1, err2)
 	case nodeaddresses.Address:
 		_, _, err = b.addrs.Delete(txn, r)
 	case *endpoints.Endpoint:

@@ -13,6 +13,7 @@ import (
 	"github.com/waggle-net/waggle/pkg/clusternodes"
 	"github.com/waggle-net/waggle/pkg/tables/endpoints"
 	"github.com/waggle-net/waggle/pkg/tables/k8s"
+	"github.com/waggle-net/waggle/pkg/tables/nodes"
 	"github.com/waggle-net/waggle/pkg/tables/services"
 	"github.com/waggle-net/waggle/pkg/tables/sources"
 )
@@ -26,6 +27,7 @@ type inputs struct {
 	// strays are the services of slices whose names do not begin with that of their service.
 	strays    map[string]string
 	nodes     *clusternodes.Follower
+	resolved  bool // each node that was known at the start has its addresses and ranges
 	seen      seen
 	endpoints *changes.Feed[*endpoints.Endpoint]
 	residents residents
@@ -40,14 +42,14 @@ type seen struct {
 // newInputs subscribes. The first [inputs.read] names all that there are.
 func newInputs(p params) (in *inputs, err error) {
 	in = &inputs{params: p, strays: map[string]string{}, residents: newResidents()}
-	txn := p.DB.WriteTxn(p.KubernetesServices, p.Slices, p.Pods, p.Endpoints, p.Nodes, p.CiliumNodes)
+	txn := p.DB.WriteTxn(p.KubernetesServices, p.Slices, p.Pods, p.Endpoints, p.Cluster)
 	defer txn.Commit()
 	var errs [5]error
 	in.services, errs[0] = changes.Follow(txn, p.KubernetesServices)
 	in.slices, errs[1] = changes.Follow(txn, p.Slices)
 	in.pods, errs[2] = changes.Follow(txn, p.Pods)
 	in.endpoints, errs[3] = changes.Follow(txn, p.Endpoints)
-	in.nodes, errs[4] = clusternodes.Follow(txn, p.Nodes, p.CiliumNodes)
+	in.nodes, errs[4] = clusternodes.Follow(txn, p.Cluster)
 	return in, errors.Join(errs[:]...)
 }
 
@@ -75,12 +77,12 @@ func (in *inputs) read(txn statedb.ReadTxn, changed *statedb.WatchSet, concerned
 	for _, change := range in.endpoints.UpTo(txn, changed) {
 		in.residents.endpoint(change.Object, change.Deleted)
 	}
-	in.nodes.UpTo(txn, changed, func(before, after clusternodes.Node) {
-		for addr := range clusternodes.Differing(before.All(), after.All()) {
+	in.nodes.UpTo(txn, changed, func(before, after *nodes.Node) {
+		for addr := range clusternodes.Differing(clusternodes.AddressesOf(before), clusternodes.AddressesOf(after)) {
 			moved(clusternodes.Whole(addr))
 		}
-		for cidr := range clusternodes.Differing(before.CIDRs, after.CIDRs) {
-			moved(cidr.Prefix)
+		for cidr := range clusternodes.Differing(clusternodes.RangesOf(before), clusternodes.RangesOf(after)) {
+			moved(cidr)
 		}
 	})
 }
@@ -139,6 +141,13 @@ func (in *inputs) waiting(txn statedb.ReadTxn, changed *statedb.WatchSet) string
 		changed.Add(more)
 		return "the endpoints of this node"
 	}
+	if in.resolved {
+		return ""
+	}
+	if name := clusternodes.Unresolved(txn, in.Nodes, in.CiliumNodes, in.Cluster); name != "" {
+		return "the addresses and ranges of the node " + name // read follows the table nodes
+	}
+	in.resolved = true
 	return ""
 }
 
@@ -165,7 +174,8 @@ func (in *inputs) needed() []statedb.TableMeta {
 func (in *inputs) world(txn statedb.ReadTxn, changed *statedb.WatchSet, old *world) *world {
 	addresses, more := in.NodeAddresses.AllWatch(txn)
 	changed.Add(more)
-	self, _, _ := in.Nodes.Get(txn, k8s.NodeByName(in.Rules.agent.NodeName)) // a change of nodes wakes the loop
+	self, _, more, _ := in.Nodes.GetWatch(txn, k8s.NodeByName(in.Rules.agent.NodeName))
+	changed.Add(more)
 	now := seen{self, in.NodeAddresses.Revision(txn)}
 	if old != nil && now == in.seen {
 		return old

@@ -19,6 +19,7 @@ import (
 	"github.com/waggle-net/waggle/pkg/tables/endpoints"
 	"github.com/waggle-net/waggle/pkg/tables/k8s"
 	"github.com/waggle-net/waggle/pkg/tables/nodeaddresses"
+	nodetable "github.com/waggle-net/waggle/pkg/tables/nodes"
 	"github.com/waggle-net/waggle/pkg/tables/sources"
 )
 
@@ -81,6 +82,7 @@ func inputTables() cell.Cell {
 		k8s.NewPodTable, statedb.RWTable[*k8s.Pod].ToTable,
 		k8s.NewNodeTable, statedb.RWTable[*k8s.Node].ToTable,
 		cilium.NewNodeTable, statedb.RWTable[*cilium.Node].ToTable,
+		nodetable.NewTable, statedb.RWTable[*nodetable.Node].ToTable,
 		nodeaddresses.NewTable, statedb.RWTable[nodeaddresses.Address].ToTable,
 		endpoints.NewTable, statedb.RWTable[*endpoints.Endpoint].ToTable,
 		sources.NewTable, statedb.RWTable[sources.Source].ToTable,

@@ -39,7 +39,7 @@ func (w *world) refuses(addr netip.Addr) string {
 		return "is no address that others could reach"
 	case !w.isOwn(addr) && len(nodes) > 0:
 		return "is an address of node " + strings.Join(nodes, ", ")
-	case w.nodes.HoldsPods("", addr):
+	case w.nodes.HoldsPods(addr):
 		return "lies in the pod CIDR of a node"
 	}
 	for _, p := range w.ranges {

@@ -25,7 +25,6 @@ import (
 	wagglehive "github.com/waggle-net/waggle/pkg/hive"
 	"github.com/waggle-net/waggle/pkg/settings"
 	"github.com/waggle-net/waggle/pkg/tables/bpfendpoints"
-	"github.com/waggle-net/waggle/pkg/tables/cilium"
 	"github.com/waggle-net/waggle/pkg/tables/devices"
 	"github.com/waggle-net/waggle/pkg/tables/ipcache"
 	"github.com/waggle-net/waggle/pkg/tables/k8s"
@@ -38,9 +37,7 @@ import (
 // kubernetes are the tables of objects, which scripts fill.
 func kubernetes() cell.Cell {
 	return cell.Provide(
-		k8s.NewNodeTable, statedb.RWTable[*k8s.Node].ToTable,
 		k8s.NewEndpointSliceTable, statedb.RWTable[*k8s.EndpointSlice].ToTable,
-		cilium.NewNodeTable, statedb.RWTable[*cilium.Node].ToTable,
 		nodetable.NewTable, statedb.RWTable[*nodetable.Node].ToTable,
 	)
 }

@@ -9,63 +9,55 @@ import (
 	tables "github.com/waggle-net/waggle/pkg/tables/nodes"
 )
 
-// Follower keeps all nodes and their index as of a snapshot. A change of one node costs as much as that node has claims, however many nodes there are. It is for
-// one goroutine; others may ask the index between two calls of [Follower.UpTo].
+// Follower keeps the rows of the table nodes and their index as of a snapshot. A change of one node costs as much as that node has addresses and ranges, however
+// many nodes there are. It is for one goroutine; others may query the index between two calls of [Follower.UpTo].
 type Follower struct {
 	*Index
-	nodes             statedb.Table[*k8s.Node]
-	ciliumNodes       statedb.Table[*cilium.Node]
-	nodeChanges       *changes.Feed[*k8s.Node]
-	ciliumNodeChanges *changes.Feed[*cilium.Node]
-	all               map[string]Node
+	*Rows
 }
 
-// Follow begins without nodes: the first [Follower.UpTo] adds all that exist. The transaction has to hold both tables.
-func Follow(txn statedb.WriteTxn, nodes statedb.Table[*k8s.Node], ciliumNodes statedb.Table[*cilium.Node]) (*Follower, error) {
-	f := &Follower{Index: NewIndex(), nodes: nodes, ciliumNodes: ciliumNodes, all: map[string]Node{}}
-	var err error
-	if f.nodeChanges, err = changes.Follow(txn, nodes); err != nil {
+// Follow begins without nodes: the first [Follower.UpTo] adds all that exist. The transaction has to hold the table.
+func Follow(txn statedb.WriteTxn, table statedb.Table[*tables.Node]) (*Follower, error) {
+	rows, err := FollowRows(txn, table)
+	if err != nil {
 		return nil, err
 	}
-	if f.ciliumNodeChanges, err = changes.Follow(txn, ciliumNodes); err != nil {
-		f.nodeChanges.Close()
-		return nil, err
-	}
-	return f, nil
+	return &Follower{&Index{}, rows}, nil
 }
 
-// UpTo takes over what has changed up to a snapshot, and adds to changed what closes when more has. It calls do for each node that is another one than before,
-// with the index as it was; one of both is the zero Node when the node was added or removed.
-func (f *Follower) UpTo(txn statedb.ReadTxn, changed *statedb.WatchSet, do func(before, after Node)) {
-	for _, change := range f.nodeChanges.UpTo(txn, changed) {
-		f.follow(txn, change.Object.Name, do)
-	}
-	for _, change := range f.ciliumNodeChanges.UpTo(txn, changed) {
-		f.follow(txn, change.Object.Name, do)
-	}
+// UpTo takes over what has changed up to a snapshot, and adds to changed what closes when more has. It calls do for each row that is another one than before,
+// with the index as it was; one of both is nil when the row was added or deleted.
+func (f *Follower) UpTo(txn statedb.ReadTxn, changed *statedb.WatchSet, do func(before, after *tables.Node)) {
+	f.Rows.UpTo(txn, changed, func(before, after *tables.Node) {
+		do(before, after)
+		f.Replace(before, after)
+	})
 }
-
-func (f *Follower) follow(txn statedb.ReadTxn, name string, do func(before, after Node)) {
-	before, after := f.all[name], ReadOne(txn, f.nodes, f.ciliumNodes, name)
-	if before.Equal(after) {
-		return
-	}
-	do(before, after)
-	f.Replace(before, after)
-	if f.all[name] = after; after.Name == "" {
-		delete(f.all, name)
-	}
-}
-
-// Node returns the node of a name, the zero Node when there is none.
-func (f *Follower) Node(name string) Node { return f.all[name] }
 
 // Close ends the subscription. That of nobody ends as well.
 func (f *Follower) Close() {
 	if f != nil {
-		f.nodeChanges.Close()
-		f.ciliumNodeChanges.Close()
+		f.Rows.Close()
 	}
+}
+
+// Unresolved names a node of which there is an object and no row of the table nodes yet; "" when there is none. It reads all nodes: it is for starts.
+func Unresolved(txn statedb.ReadTxn, objects statedb.Table[*k8s.Node], ciliumNodes statedb.Table[*cilium.Node], table statedb.Table[*tables.Node]) string {
+	has := func(name string) bool {
+		_, _, found := table.Get(txn, tables.ByName(name))
+		return found
+	}
+	for n := range objects.All(txn) {
+		if !has(n.Name) {
+			return n.Name
+		}
+	}
+	for n := range ciliumNodes.All(txn) {
+		if !has(n.Name) {
+			return n.Name
+		}
+	}
+	return ""
 }
 
 // Rows keeps the rows of the table nodes as of a snapshot, so that a reader of a change knows what the row was. It is for one goroutine.

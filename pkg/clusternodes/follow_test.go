@@ -2,10 +2,7 @@ package clusternodes
 
 import (
 	"fmt"
-	"maps"
 	"net/netip"
-	"slices"
-	"strings"
 	"testing"
 
 	"github.com/cilium/statedb"
@@ -17,66 +14,66 @@ import (
 	"github.com/waggle-net/waggle/pkg/testseed"
 )
 
-// TestFollower_AgreesWithAReaderOfAllNodes changes objects at random, several in one snapshot, and compares with what is read of all of them.
-func TestFollower_AgreesWithAReaderOfAllNodes(t *testing.T) {
+// TestFollower_AgreesWithAnIndexOfAllRows changes rows at random, several in one snapshot, and compares with an index of all of them. Two rows may have one address or
+// range meanwhile.
+func TestFollower_AgreesWithAnIndexOfAllRows(t *testing.T) {
 	t.Parallel()
 	random := testseed.New(t)
 	db := statedb.New()
-	nodes, err1 := k8s.NewNodeTable(db)
-	ciliumNodes, err2 := cilium.NewNodeTable(db)
-	require.NoError(t, err1)
-	require.NoError(t, err2)
-	txn := db.WriteTxn(nodes, ciliumNodes)
-	f, err := Follow(txn, nodes, ciliumNodes)
+	table, err := tables.NewTable(db)
+	require.NoError(t, err)
+	txn := db.WriteTxn(table)
+	f, err := Follow(txn, table)
 	txn.Commit()
 	require.NoError(t, err)
 	defer f.Close()
-	known, found := map[string]Node{}, 0
+	found := 0
 	for range 4000 {
-		name, remove := string(rune('a'+random.IntN(4))), random.IntN(3) == 0
-		addr, cidr := fmt.Sprint("192.0.2.", 1+random.IntN(4)), fmt.Sprintf("10.%d.0.0/%d", random.IntN(3), 8+8*random.IntN(2))
-		txn := db.WriteTxn(nodes, ciliumNodes)
-		if random.IntN(2) == 0 {
-			change(t, txn, nodes, &k8s.Node{Name: name, PodCIDR: cidr, Addresses: []k8s.NodeAddress{{Type: "InternalIP", Address: addr}}}, remove)
-		} else {
-			change(t, txn, ciliumNodes, &cilium.Node{Name: name, PodCIDRs: []string{cidr}, Addresses: []cilium.NodeAddress{{Type: "CiliumInternalIP", IP: addr}}}, remove)
-		}
+		name := string(rune('a' + random.IntN(4)))
+		n := row(name, fmt.Sprint("192.0.2.", 1+random.IntN(4)), fmt.Sprintf("10.%d.0.0/%d", random.IntN(3), 8+8*random.IntN(2)))
+		n.CIDRs[0] = n.CIDRs[0].Masked()
+		txn := db.WriteTxn(table)
+		change(t, txn, table, n, random.IntN(3) == 0)
 		now := txn.Commit()
 		if random.IntN(3) == 0 {
 			continue
 		}
-		f.UpTo(now, statedb.NewWatchSet(), func(before, after Node) {
-			name := max(before.Name, after.Name)
-			require.Equal(t, known[name], before)
-			require.False(t, before.Equal(after))
-			if known[name] = after; after.Name == "" {
-				delete(known, name)
-			}
-		})
-		all := Read(now, nodes, ciliumNodes)
-		index := all.Index()
-		require.True(t, all.Equal(slices.SortedFunc(maps.Values(known), func(a, b Node) int { return strings.Compare(a.Name, b.Name) })))
-		for _, n := range all {
-			require.Equal(t, n, f.Node(n.Name))
-		}
-		require.Equal(t, Node{}, f.Node("z"))
+		f.UpTo(now, statedb.NewWatchSet(), func(before, after *tables.Node) { require.NotSame(t, before, after) })
+		index := indexOf(statedb.Collect(table.All(now))...)
 		for i := range 4 {
-			addr := netip.AddrFrom4([4]byte{192, 0, 2, byte(1 + i)})
+			addr, pod := netip.AddrFrom4([4]byte{192, 0, 2, byte(1 + i)}), netip.AddrFrom4([4]byte{10, byte(i), 0, 1})
 			require.Equal(t, index.NodesOf(addr), f.NodesOf(addr))
 			found += len(f.NodesOf(addr))
-			pod := netip.AddrFrom4([4]byte{10, byte(i), 0, 1})
-			require.Equal(t, index.HoldsPods("a", pod), f.HoldsPods("a", pod))
-		}
-		in := map[netip.Prefix][]string{}
-		for p, names := range f.NodesIn(netip.MustParsePrefix("192.0.2.2/31")) {
-			in[p] = names
-		}
-		for _, text := range []string{"192.0.2.2", "192.0.2.3"} {
-			addr := netip.MustParseAddr(text)
-			require.Equal(t, f.NodesOf(addr), in[Whole(addr)])
+			require.Equal(t, index.HoldsPods(pod), f.HoldsPods(pod))
+			for _, name := range []string{"a", "b", "c", "d"} {
+				require.Equal(t, index.MayHold(name, pod), f.MayHold(name, pod))
+			}
 		}
 	}
 	require.NotZero(t, found)
+}
+
+func TestUnresolved_NamesANodeWithoutARow(t *testing.T) {
+	t.Parallel()
+	db := statedb.New()
+	objects, err1 := k8s.NewNodeTable(db)
+	ciliumNodes, err2 := cilium.NewNodeTable(db)
+	table, err3 := tables.NewTable(db)
+	for _, err := range []error{err1, err2, err3} {
+		require.NoError(t, err)
+	}
+	unresolved := func() string { return Unresolved(db.ReadTxn(), objects, ciliumNodes, table) }
+	txn := db.WriteTxn(objects, ciliumNodes)
+	change(t, txn, objects, &k8s.Node{Name: "a"}, false)
+	change(t, txn, ciliumNodes, &cilium.Node{Name: "b"}, false)
+	txn.Commit()
+	for _, want := range []string{"a", "b"} {
+		require.Equal(t, want, unresolved())
+		txn := db.WriteTxn(table)
+		change(t, txn, table, &tables.Node{Name: want}, false)
+		txn.Commit()
+	}
+	require.Empty(t, unresolved())
 }
 
 // TestRows_TellWhatARowWas changes rows at random, several times in one snapshot, and compares with the table.

@@ -7,37 +7,44 @@ import (
 	"github.com/stretchr/testify/require"
 
 	"github.com/waggle-net/waggle/pkg/tables/cilium"
+	tables "github.com/waggle-net/waggle/pkg/tables/nodes"
 )
 
-// A pod's object without the label of its node names it by an address. Where several nodes claim that and may have the pod, none is its node.
-func TestHostOf_OneOfSeveralIsNone(t *testing.T) {
+// row is a row of the table nodes.
+func row(name, addr string, cidrs ...string) *tables.Node {
+	n := &tables.Node{Name: name}
+	if addr != "" {
+		n.Addresses = []tables.Address{{Type: tables.InternalIP, Addr: netip.MustParseAddr(addr)}}
+	}
+	for _, text := range cidrs {
+		n.CIDRs = append(n.CIDRs, netip.MustParsePrefix(text))
+	}
+	return n
+}
+
+func indexOf(rows ...*tables.Node) *Index {
+	x := &Index{}
+	for _, r := range rows {
+		x.Replace(nil, r)
+	}
+	return x
+}
+
+func TestHostOf_LabelAndAddressMustAgree(t *testing.T) {
 	t.Parallel()
-	shared, other := netip.MustParseAddr("192.0.2.1"), netip.MustParseAddr("192.0.2.2")
-	node := func(name string, spec bool, addr netip.Addr, cidrs ...string) Node {
-		n := Node{Name: name, Addrs: []netip.Addr{addr}}
-		for _, text := range cidrs {
-			n.CIDRs = append(n.CIDRs, CIDR{netip.MustParsePrefix(text), spec})
-		}
-		return n
-	}
-	x := All{node("a", false, shared, "10.1.0.0/24", "10.2.0.0/24", "10.3.0.0/24"), node("b", false, shared, "10.2.0.0/24"),
-		node("c", true, shared, "10.3.0.0/24"), node("d", false, other)}.Index()
+	one, two := netip.MustParseAddr("192.0.2.1"), netip.MustParseAddr("192.0.2.2")
+	x := indexOf(row("a", "192.0.2.1"), row("b", "192.0.2.2"))
 	for _, c := range []struct {
-		node       netip.Addr
-		host, addr string
-		want       string
-		found      bool
+		node netip.Addr
+		host string
+		want string
 	}{
-		{shared, "", "10.1.0.7", "a", true},
-		{shared, "", "10.2.0.7", "", true},
-		{shared, "b", "10.2.0.7", "b", true},
-		{shared, "", "10.3.0.7", "c", true}, // it stands in its Node
-		{shared, "a", "10.3.0.7", "", false},
-		{other, "", "10.1.0.7", "", false},
-		{netip.Addr{}, "", "10.1.0.7", "", false},
+		{one, "", "a"}, {one, "a", "a"}, {one, "b", ""}, {two, "b", "b"}, {netip.Addr{}, "b", "b"}, {netip.Addr{}, "", ""}, {netip.MustParseAddr("192.0.2.9"), "", ""},
+		{netip.MustParseAddr("192.0.2.9"), "a", ""},
 	} {
-		name, found := x.HostOf(cilium.NewEndpoint(cilium.EndpointFields{Node: c.node, Host: c.host}), netip.MustParseAddr(c.addr))
-		require.Equal(t, c.want, name, "%+v", c)
-		require.Equal(t, c.found, found, "%+v", c)
+		require.Equal(t, c.want, x.HostOf(cilium.NewEndpoint(cilium.EndpointFields{Node: c.node, Host: c.host})), "%+v", c)
 	}
+	x.Replace(nil, row("gone", "192.0.2.1"))
+	require.Empty(t, x.HostOf(cilium.NewEndpoint(cilium.EndpointFields{Node: one})), "two rows have the address")
+	require.Equal(t, "a", x.HostOf(cilium.NewEndpoint(cilium.EndpointFields{Node: one, Host: "a"})))
 }

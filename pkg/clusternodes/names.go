@@ -6,6 +6,8 @@ import (
 	"slices"
 
 	"github.com/gaissmai/bart"
+
+	tables "github.com/waggle-net/waggle/pkg/tables/nodes"
 )
 
 // Names finds the nodes that claim a prefix or an address, which is a prefix of full length. Several nodes may claim the same one. The zero value is empty.
@@ -52,6 +54,25 @@ func (n *Names) Within(p netip.Prefix) iter.Seq2[netip.Prefix, []string] { retur
 
 // Whole is the prefix of full length of an address.
 func Whole(addr netip.Addr) netip.Prefix { return netip.PrefixFrom(addr, addr.BitLen()) }
+
+// AddressesOf returns the addresses of a node, of whatever type; none of nil.
+func AddressesOf(n *tables.Node) (list []netip.Addr) {
+	if n == nil {
+		return nil
+	}
+	for _, a := range n.Addresses {
+		list = append(list, a.Addr)
+	}
+	return list
+}
+
+// RangesOf returns the pod ranges of a node; none of nil.
+func RangesOf(n *tables.Node) []netip.Prefix {
+	if n == nil {
+		return nil
+	}
+	return n.CIDRs
+}
 
 // Differing returns the elements that only one of two lists has.
 func Differing[V comparable](a, b []V) iter.Seq[V] {
