@@ -115,7 +115,7 @@ func objects(t *testing.T, o Options) map[string]any {
 func TestRender_DecodesStrictly(t *testing.T) {
 	t.Parallel()
 	all := objects(t, usual())
-	if len(all) != 5+2+6+4+1+2 {
+	if len(all) != 5+2+6+6+1+2 {
 		t.Errorf("%d objects", len(all))
 	}
 	for key, object := range all {
@@ -224,6 +224,19 @@ func TestRender_Refuses(t *testing.T) {
 				}
 			}
 		})
+	}
+}
+
+// Only the cluster role gives pod CIDRs out of a pool; with --ipam=kubernetes agents write those of their Nodes.
+func TestRender_AgentsWriteNoRangesOfAPool(t *testing.T) {
+	t.Parallel()
+	for ipam, want := range map[string]int{"kubernetes": 1, "cluster-pool": 2} {
+		o := usual("admission")
+		o.Set = []string{"ipam=" + ipam}
+		policy := objects(t, o)["ValidatingAdmissionPolicy waggle-own-ranges"].(*admissionv1.ValidatingAdmissionPolicy)
+		if got := len(policy.Spec.Validations); got != want {
+			t.Errorf("--ipam=%s: %d validations, want %d", ipam, got, want)
+		}
 	}
 }
 

@@ -45,7 +45,7 @@ func removed(t *testing.T, c *kube.Cluster, manifests string) {
 
 // realAPIServer runs all checks of what is printed. No agent runs, as nodes have no image.
 func realAPIServer(t *testing.T, c *kube.Cluster) (manifests string) {
-	manifests, err := c.Nodes[0].Waggle(t.Context(), "install", "--k8s-api-server", c.URL)
+	manifests, err := c.Nodes[0].Waggle(t.Context(), "install", "--k8s-api-server", c.URL, "--set", "ipam=cluster-pool")
 	if err != nil {
 		t.Fatal(err)
 	}
@@ -139,7 +139,7 @@ func withoutWarnings(t *testing.T, c *kube.Cluster) {
 		if err := c.GetObject(t.Context(), "/apis/admissionregistration.k8s.io/v1/validatingadmissionpolicies", &list); err != nil {
 			return err
 		}
-		if len(list.Items) != 2 {
+		if len(list.Items) != 3 {
 			return fmt.Errorf("%d policies", len(list.Items))
 		}
 		for _, p := range list.Items {

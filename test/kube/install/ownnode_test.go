@@ -103,6 +103,7 @@ func ownNode(t *testing.T, c *kube.Cluster) {
 	give := write{"PATCH", endpoints + "/pod-" + own, merge, `{"metadata": {"labels": {"waggle.io/node": "node-2"}}}`}
 	refused(t, c, token, give, whose)
 	partsOfOwnNode(t, c, token, own)
+	rangesOfOwnNode(t, c, token, own)
 	allowed(t.Context(), t, c, token, all["delete an endpoint"])
 
 	// Others are not concerned.
@@ -129,6 +130,40 @@ func partsOfOwnNode(t *testing.T, c *kube.Cluster, token, node string) {
 			refused(t, c, token, w, want)
 		}
 	}
+}
+
+// rangesOfOwnNode: an agent cannot say which addresses are those of its pods. The cluster role gives a range, an administrator another one later.
+func rangesOfOwnNode(t *testing.T, c *kube.Cluster, token, node string) {
+	path := "/apis/cilium.io/v2/ciliumnodes/" + node
+	ranges := func(list string) write {
+		return write{"PATCH", path, merge, `{"spec": {"ipam": {"podCIDRs": ` + list + `}}}`}
+	}
+	noted := func(list string) write {
+		return write{"PATCH", path, merge, `{"metadata": {"annotations": {"waggle.io/pod-ranges": ` + list + `}}}`}
+	}
+	cluster, err := c.Token(t.Context(), "kube-system/waggle-cluster", node)
+	if err != nil {
+		t.Fatal(err)
+	}
+	const never, onlyHad = "may not write pod CIDRs into its CiliumNode", "only pod CIDRs that its CiliumNode has or had"
+	refused(t, c, token, ranges(`["10.0.0.0/8"]`), never)
+	refused(t, c, token, noted(`"10.0.0.0/8"`), onlyHad)
+	allowed(t.Context(), t, c, cluster, ranges(`["10.244.1.0/24", "fd00::100/120"]`))
+	allowed(t.Context(), t, c, token, writes(node)["change the CiliumNode"])
+	for _, list := range []string{`["10.244.1.0/24", "fd00::100/120", "192.0.2.0/24"]`, `["10.244.0.0/16"]`, `["10.244.1.0/25"]`} {
+		refused(t, c, token, ranges(list), never)
+	}
+	refused(t, c, token, noted(`"10.244.1.0/24,10.244.2.0/24"`), onlyHad)
+	allowed(t.Context(), t, c, token, noted(`"10.244.1.0/24,fd00::100/120"`))
+	allowed(t.Context(), t, c, cluster, ranges(`["10.244.7.0/24", "fd00::100/120"]`))
+	refused(t, c, token, ranges(`["10.244.1.0/24", "fd00::100/120"]`), never)
+	allowed(t.Context(), t, c, token, noted(`"10.244.1.0/24,10.244.7.0/24"`))
+	allowed(t.Context(), t, c, token, noted(`"10.244.7.0/24"`))
+	refused(t, c, token, noted(`"10.244.1.0/24,10.244.7.0/24"`), onlyHad)
+	allowed(t.Context(), t, c, token, ranges(`["10.244.7.0/24"]`))
+	allowed(t.Context(), t, c, token, ranges("null"))
+	refused(t, c, token, write{"POST", "/apis/cilium.io/v2/ciliumnodes?dryRun=All", "json",
+		fmt.Sprintf(`{"apiVersion": "cilium.io/v2", "kind": "CiliumNode", "metadata": {"name": %q}, "spec": {"ipam": {"podCIDRs": ["10.0.0.0/8"]}}}`, node)}, never)
 }
 
 // withoutTaint takes the agent's taint of a node away and leaves the others, as the agent does.
