@@ -1,0 +1,73 @@
+package node_test
+
+import (
+	"fmt"
+	"net/netip"
+	"testing"
+
+	corev1 "k8s.io/api/core/v1"
+	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
+
+	"github.com/waggle-net/waggle/pkg/ciliumv2"
+)
+
+// The agent of one node says in its objects that it has the addresses and pod ranges of the others, and that their pods are its own. The others keep their addresses,
+// and policies keep their pods apart.
+func TestPrivilegedNative_HostileNode(t *testing.T) {
+	t.Parallel()
+	all := startKubeCluster(t, 2, "--routing-mode=native", "--auto-direct-node-routes")
+	claimAll(t, all)
+	policiesBetweenNodes(t, all)
+}
+
+func TestPrivilegedTunnel_HostileNode(t *testing.T) {
+	t.Parallel()
+	all := startKubeCluster(t, 2, "--routing-mode=tunnel", noProvisional)
+	for _, n := range all {
+		awaitTunnel(t, n.Node, 2)
+	}
+	claimAll(t, all)
+	policiesBetweenNodes(t, all)
+}
+
+// claimAll makes the objects of a hostile node and its pods, and waits until all nodes have read them.
+func claimAll(t *testing.T, all []kubeNode) {
+	t.Helper()
+	const name = "a-hostile-node"
+	object := &corev1.Node{ObjectMeta: metav1.ObjectMeta{Name: name, UID: "uid-" + name}, Spec: corev1.NodeSpec{PodCIDR: "10.66.0.0/24", PodCIDRs: []string{"10.66.0.0/24"}}}
+	object.Status.Addresses = []corev1.NodeAddress{{Type: corev1.NodeInternalIP, Address: "198.51.100.66"}}
+	claims := &ciliumv2.CiliumNode{ObjectMeta: metav1.ObjectMeta{Name: name, UID: "cn-" + name}}
+	claims.Spec.IPAM.PodCIDRs = []string{"10.0.0.0/8", "fd00::/16"}
+	var pods []ciliumv2.AddressPair
+	for _, n := range all {
+		for i, text := range n.PodRanges() {
+			p := netip.MustParsePrefix(text).Masked()
+			claims.Spec.IPAM.PodCIDRs = append(claims.Spec.IPAM.PodCIDRs, text, netip.PrefixFrom(p.Addr(), p.Bits()+1).String())
+			addr := p.Addr()
+			for range 20 {
+				addr = addr.Next()
+				pair := ciliumv2.AddressPair{IPv4: addr.String()}
+				if i == 1 {
+					pair = ciliumv2.AddressPair{IPv6: addr.String()}
+				}
+				pods = append(pods, pair)
+				claims.Spec.Addresses = append(claims.Spec.Addresses, ciliumv2.NodeAddress{Type: ciliumv2.CiliumInternalIP, IP: addr.String()})
+			}
+		}
+		for _, family := range families {
+			addr := n.UplinkAddr(family.ipv6)
+			claims.Spec.Addresses = append(claims.Spec.Addresses, ciliumv2.NodeAddress{Type: "InternalIP", IP: addr.String()})
+			claims.Spec.IPAM.PodCIDRs = append(claims.Spec.IPAM.PodCIDRs, netip.PrefixFrom(addr, addr.BitLen()).String())
+		}
+	}
+	all[0].server.Put(object, claims)
+	for i, pair := range pods {
+		all[0].server.Put(&ciliumv2.CiliumEndpoint{ObjectMeta: metav1.ObjectMeta{Namespace: "default", Name: fmt.Sprint("claims-", i), Labels: map[string]string{ciliumv2.NodeLabel: name}},
+			Status: ciliumv2.EndpointStatus{Identity: &ciliumv2.EndpointIdentity{ID: 300},
+				Networking: &ciliumv2.EndpointNetworking{Addressing: []ciliumv2.AddressPair{pair}, Node: "198.51.100.66"}}})
+	}
+	for _, n := range all {
+		n.awaitRow(t, "nodes", "10.0.0.0/8: lies in no pod range of its Node")
+		n.awaitRow(t, "refused-claims", "outside-cidrs")
+	}
+}
