@@ -59,28 +59,46 @@ func registerController(jobs job.Group, c controller) {
 	txn.Commit()
 	var all *ranges // a retry continues where the previous attempt ended
 	heartbeat.AddRetried(jobs, "want-tunnel", func(ctx context.Context, health cell.Health) (err error) {
-		if !c.Agent.Tunnel() {
-			return c.disable(ctx, health, done)
-		}
 		if all == nil {
 			if all, err = followRanges(c.DB, c.Agent, c.Nodes); err != nil {
 				return err
 			}
 		}
+		if !c.Agent.Tunnel() {
+			return c.disable(ctx, health, all, done)
+		}
 		return c.run(ctx, health, all, done)
 	}, 100*time.Millisecond, time.Minute)
 }
 
-// disable requests nothing, so that the reconciler deletes the device of a previous run.
-func (c *controller) disable(ctx context.Context, health cell.Health, done func(statedb.WriteTxn)) error {
-	c.IPCache.Update(owner, nil, nil, true)
-	err := errors.Join(c.Sysctls.Replace(owner, nil), c.commit(nil, done))
-	if err == nil {
-		health.OK("Disabled: --routing-mode=" + agent.RoutingNative)
-		heartbeat.Idle(ctx) // nothing is left to do
-		<-ctx.Done()
+// disable requests no tunnel, so that the reconciler deletes the device of a previous run. Pod ranges of other nodes are claimed without one as well.
+func (c *controller) disable(ctx context.Context, health cell.Health, all *ranges, done func(statedb.WriteTxn)) error {
+	if err := errors.Join(c.Sysctls.Replace(owner, nil), c.commit(nil, done)); err != nil {
+		return err
 	}
-	return err
+	limiter := rate.NewLimiter(rate.Every(settle), 1)
+	for limiter.Wait(ctx) == nil {
+		changed := statedb.NewWatchSet()
+		c.claim(heartbeat.Snapshot(ctx, c.DB, c.Nodes), changed, all)
+		health.OK("Disabled: --routing-mode=" + agent.RoutingNative)
+		heartbeat.Idle(ctx)
+		if _, err := changed.Wait(ctx, 0); err != nil {
+			break // stopping
+		}
+	}
+	all.rows.Close()
+	return nil
+}
+
+// claim claims the pod ranges of other nodes as of a snapshot. It reports whether all nodes are known.
+func (c *controller) claim(txn statedb.ReadTxn, changed *statedb.WatchSet, all *ranges) (known bool) {
+	known, initialized := c.Nodes.Initialized(txn)
+	if !known {
+		changed.Add(initialized)
+	}
+	put, remove := all.upTo(txn, changed)
+	c.IPCache.Update(owner, put, remove, known)
+	return known
 }
 
 func (c *controller) run(ctx context.Context, health cell.Health, all *ranges, done func(statedb.WriteTxn)) error {
@@ -88,11 +106,7 @@ func (c *controller) run(ctx context.Context, health cell.Health, all *ranges, d
 	for limiter.Wait(ctx) == nil {
 		txn := heartbeat.Snapshot(ctx, c.DB, c.Nodes, c.LocalNode) // of the other tables only single rows wake the loop
 		changed := statedb.NewWatchSet()
-		known, initialized := c.Nodes.Initialized(txn)
-		if !known {
-			changed.Add(initialized)
-		}
-		put, remove := all.upTo(txn, changed)
+		known := c.claim(txn, changed, all)
 		self := c.self(txn, changed)
 		want, exists := c.desired(txn, self, changed)
 		pair := c.checksums(txn, want, changed)
@@ -106,7 +120,6 @@ func (c *controller) run(ctx context.Context, health cell.Health, all *ranges, d
 			want.Second, _ = outerSource(self, all.self, !c.Agent.UnderlayIPv6) // a problem of it is none of this node's
 		}
 
-		c.IPCache.Update(owner, put, remove, known)
 		switch {
 		case !known && (all.self == nil || !all.self.Address(c.Agent.UnderlayIPv6).IsValid()): // until then the map may know better, from the previous run
 			waiting = "Waiting for the nodes of the cluster"

@@ -14,9 +14,9 @@ import (
 	"github.com/waggle-net/waggle/pkg/tables/nodes"
 )
 
-// ranges follows the pod ranges of other nodes. A pod of which nothing else is known is reached through the tunnel, and its identity is unknown: no policy takes
-// it for the world. Pods of a node without an address for the tunnel are unknown as well, but they are not reached. The ranges lose against every claim to
-// an address itself.
+// ranges follows the pod ranges of other nodes. The identity of a pod of which nothing else is known is unknown: no policy takes it for the world, and nothing that
+// is sent to it gets the address of this node. With a tunnel its node is reached through it; pods of a node without an address for the tunnel are unknown as well,
+// but they are not reached. The ranges lose against every claim to an address itself.
 type ranges struct {
 	agent     agent.Agent
 	rows      *clusternodes.Rows
@@ -50,7 +50,11 @@ func (r *ranges) upTo(txn statedb.ReadTxn, changed *statedb.WatchSet) (put []ipc
 	})
 	for p := range touched {
 		if names := r.names.Of(p); len(names) > 0 {
-			put = append(put, ipcache.Claim{Prefix: p, Node: names[len(names)-1], Source: ipcache.SourceGenerated})
+			claim := ipcache.Claim{Prefix: p, Source: ipcache.SourceGenerated}
+			if r.agent.Tunnel() {
+				claim.Node = names[len(names)-1]
+			}
+			put = append(put, claim)
 		} else {
 			remove = append(remove, p)
 		}

@@ -27,7 +27,7 @@ func newRangesRig(tb testing.TB) *rangesRig {
 	db := statedb.New()
 	table, err := nodes.NewTable(db)
 	require.NoError(tb, err)
-	r, err := followRanges(db, agent.Agent{EnableIPv4: true, UnderlayIPv6: false}, table)
+	r, err := followRanges(db, agent.Agent{EnableIPv4: true, UnderlayIPv6: false, TunnelPort: 8472}, table)
 	require.NoError(tb, err)
 	tb.Cleanup(r.rows.Close)
 	return &rangesRig{r, db, table, map[netip.Prefix]ipcache.Claim{}}
