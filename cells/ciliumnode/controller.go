@@ -17,6 +17,7 @@ import (
 	agent "github.com/waggle-net/waggle/pkg/settings"
 	"github.com/waggle-net/waggle/pkg/tables/attachments"
 	"github.com/waggle-net/waggle/pkg/tables/cilium"
+	"github.com/waggle-net/waggle/pkg/tables/endpoints"
 	"github.com/waggle-net/waggle/pkg/tables/k8s"
 	"github.com/waggle-net/waggle/pkg/tables/localnode"
 	"github.com/waggle-net/waggle/pkg/tables/nodes"
@@ -39,6 +40,7 @@ type params struct {
 	Overlays    statedb.Table[*overlays.Overlay]
 	Slots       statedb.Table[*nodeslots.Slot]
 	Attachments statedb.Table[*attachments.Attachment]
+	Endpoints   statedb.Table[*endpoints.Endpoint]
 	Config      Config
 	Agent       agent.Agent
 }
@@ -113,7 +115,7 @@ func (c *controller) wanted(txn statedb.ReadTxn, watch *statedb.WatchSet) (wante
 	node, _, changed, found := c.Nodes.GetWatch(txn, k8s.NodeByName(c.Agent.NodeName))
 	source, _, sourceChanged, _ := c.Sources.GetWatch(txn, sources.ByTable(c.Nodes.Name()))
 	local, _, localChanged, _ := c.LocalNode.GetWatch(txn, localnode.ByName(c.Agent.NodeName))
-	_, _, ownChanged, _ := c.CiliumNodes.GetWatch(txn, cilium.NodeByName(c.Agent.NodeName))
+	own, _, ownChanged, _ := c.CiliumNodes.GetWatch(txn, cilium.NodeByName(c.Agent.NodeName))
 	watch.Add(changed, sourceChanged, localChanged, ownChanged)
 	switch {
 	case !source.Usable():
@@ -127,6 +129,7 @@ func (c *controller) wanted(txn statedb.ReadTxn, watch *statedb.WatchSet) (wante
 	if local != nil && local.Ready {
 		w.local = local
 	}
+	w.pods = c.endpoints(txn, watch, own, w)
 	return w, ""
 }
 

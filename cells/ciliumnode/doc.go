@@ -1,7 +1,7 @@
 // Package ciliumnode keeps the CiliumNode of this node: other nodes, the cluster role and Cilium's tools read there what
 // its addresses are, and what it receives.
 //
-// Tables in: k8s-nodes and cilium-nodes (the rows of this node), sources, local-node; with a tunnel overlays, node-slots and
+// Tables in: k8s-nodes and cilium-nodes (the rows of this node), sources, local-node, endpoints; with a tunnel overlays, node-slots and
 // attachments. Table out: cilium-node-updates, whose one row says how far it is. Outside the agent it owns the CiliumNode of the same name as the Node, except
 // spec.ipam.podCIDRs: with --ipam=cluster-pool those are the cluster role's and are never written here.
 //

@@ -15,6 +15,7 @@ import (
 	agent "github.com/waggle-net/waggle/pkg/settings"
 	"github.com/waggle-net/waggle/pkg/tables/attachments"
 	"github.com/waggle-net/waggle/pkg/tables/cilium"
+	"github.com/waggle-net/waggle/pkg/tables/endpoints"
 	"github.com/waggle-net/waggle/pkg/tables/k8s"
 	"github.com/waggle-net/waggle/pkg/tables/localnode"
 	"github.com/waggle-net/waggle/pkg/tables/nodeslots"
@@ -49,6 +50,7 @@ func inputs(t testing.TB, client *kubeapi.Client, a agent.Agent) cell.Cell {
 		overlays.NewTable, statedb.RWTable[*overlays.Overlay].ToTable,
 		nodeslots.NewTable, statedb.RWTable[*nodeslots.Slot].ToTable,
 		attachments.NewTable, statedb.RWTable[*attachments.Attachment].ToTable,
+		endpoints.NewTable, statedb.RWTable[*endpoints.Endpoint].ToTable,
 	)
 }
 

@@ -30,6 +30,7 @@ type wanted struct {
 	machine     machine
 	writesCIDRs bool   // the pod CIDRs are ours to write
 	receives    string // value of [ciliumv2.ReceivesAnnotation]; "" when what is there is to stay
+	pods        *pods  // nil while the endpoints of this node are not known
 }
 
 // String is what matters of it, for people.
@@ -62,11 +63,17 @@ func (w wanted) labels() map[string]string {
 	return labels
 }
 
-// annotations are those of the Node in the domain cilium.io, and what this node receives. have are those of the object; nil for a new one.
-func (w wanted) annotations(have map[string]string) map[string]string {
+// annotations are those of the Node in the domain cilium.io, what this node receives, and the ranges of its pods. have is the object; nil for a new one.
+func (w wanted) annotations(have *ciliumv2.CiliumNode) map[string]string {
 	out := map[string]string{}
-	if receives := cmp.Or(w.receives, have[ciliumv2.ReceivesAnnotation]); receives != "" {
+	if have == nil {
+		have = &ciliumv2.CiliumNode{}
+	}
+	if receives := cmp.Or(w.receives, have.Annotations[ciliumv2.ReceivesAnnotation]); receives != "" {
 		out[ciliumv2.ReceivesAnnotation] = receives
+	}
+	if ranges := w.podRanges(have); ranges != "" {
+		out[ciliumv2.PodRangesAnnotation] = ranges
 	}
 	for key, value := range w.node.Annotations {
 		domain, _, hasDomain := strings.Cut(key, "/")
@@ -121,11 +128,7 @@ func (w wanted) object() *ciliumv2.CiliumNode {
 // record is what the agent wrote, once have is as wanted; have is nil for a new object.
 func (w wanted) record(have *ciliumv2.CiliumNode) wrote.Values {
 	record := wrote.Values{recordLabels: keys(w.labels())}
-	var annotations map[string]string
-	if have != nil {
-		annotations = have.Annotations
-	}
-	if names := keys(w.annotations(annotations)); names != "" {
+	if names := keys(w.annotations(have)); names != "" {
 		record[recordAnnotations] = names
 	}
 	spec := w.spec()
@@ -161,7 +164,7 @@ func (w wanted) metadata(have *ciliumv2.CiliumNode) map[string]any {
 	if labels := difference(have.Labels, w.labels(), written[recordLabels]); len(labels) > 0 {
 		metadata["labels"] = labels
 	}
-	annotations := difference(have.Annotations, w.annotations(have.Annotations), written[recordAnnotations])
+	annotations := difference(have.Annotations, w.annotations(have), written[recordAnnotations])
 	if record := w.record(have).String(); record != have.Annotations[wrote.Annotation] {
 		annotations[wrote.Annotation] = record
 	}

@@ -9,6 +9,7 @@ import (
 
 	"github.com/waggle-net/waggle/pkg/cidrpool"
 	"github.com/waggle-net/waggle/pkg/ciliumv2"
+	"github.com/waggle-net/waggle/pkg/clusternodes"
 	"github.com/waggle-net/waggle/pkg/tables/podcidrpool"
 )
 
@@ -75,6 +76,18 @@ func addresses(nodes []ciliumv2.CiliumNode) (all []netip.Prefix) {
 	return all
 }
 
+// noted are the CIDRs of which pods of nodes have addresses, as their agents say: also former ones of a node, which nobody else may have yet.
+func noted(nodes []ciliumv2.CiliumNode) (all []netip.Prefix) {
+	for i := range nodes {
+		for text := range strings.SplitSeq(nodes[i].Annotations[ciliumv2.PodRangesAnnotation], ",") {
+			if p, ok := clusternodes.ParseRange(text); ok {
+				all = append(all, p)
+			}
+		}
+	}
+	return all
+}
+
 // plan judges what nodes have of one family, and adds to lacking what is to be given.
 func (f family) plan(nodes []ciliumv2.CiliumNode, all []holding, broken map[int]string, lacking map[int]*assignment) []podcidrpool.CIDR {
 	var own []holding
@@ -85,7 +98,7 @@ func (f family) plan(nodes []ciliumv2.CiliumNode, all []holding, broken map[int]
 		}
 	}
 	rows := f.judge(nodes, own, cidrpool.Overlaps(taken))
-	next, stop := iter.Pull(f.pool.Free(append(taken, addresses(nodes)...)))
+	next, stop := iter.Pull(f.pool.Free(slices.Concat(taken, addresses(nodes), noted(nodes))))
 	defer stop()
 	at := 0
 	for i := range nodes {

@@ -60,6 +60,22 @@ func TestPlan_KeepsClearOfNodeAddresses(t *testing.T) {
 	}
 }
 
+// A node that has another CIDR than before has pods in the former one. Nobody else gets that.
+func TestPlan_KeepsClearOfFormerRanges(t *testing.T) {
+	t.Parallel()
+	set, err := newSettings(Config{EnableIPv4: true, EnableIPv6: true, IPAM: "cluster-pool", IPv4CIDR: []string{"10.0.0.0/8"}, IPv4Size: 24,
+		IPv6CIDR: []string{"fd00::/104"}, IPv6Size: 120})
+	if err != nil {
+		t.Fatal(err)
+	}
+	a := ciliumNode("a", "10.0.1.0/24", "fd00::100/120")
+	a.Annotations = map[string]string{ciliumv2.PodRangesAnnotation: "10.0.0.0/24,fd00::/120,10.0.1.0/24,nonsense"}
+	_, give := plan(set.families, []ciliumv2.CiliumNode{*a, *ciliumNode("b")})
+	if want := "[10.0.2.0/24 fd00::200/120]"; len(give) != 1 || fmt.Sprint(give[0].cidrs) != want {
+		t.Errorf("gave %+v, want %s", give, want)
+	}
+}
+
 // replica is an allocator that believes to lead as long as its row says so.
 type replica struct {
 	*allocator

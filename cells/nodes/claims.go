@@ -17,6 +17,7 @@ type claims struct {
 	ranges      bart.Table[string]
 	announced   clusternodes.Names // nodes by the ranges in their CiliumNodes, whether assigned or not
 	nodesDecide bool               // a node whose Node has ranges of a family has no others of it
+	had         *seen              // with nodesDecide, the former ranges that are believed
 }
 
 // address assigns an address to a node. It returns a refusal when another node owns the address, or a range that contains it.

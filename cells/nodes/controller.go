@@ -46,6 +46,7 @@ type controller struct {
 	ciliumNodeChanges *changes.Feed[*cilium.Node]
 	self              *localnode.LocalNode // nil before the first round
 	resolver          *resolver
+	had               seen
 	refused           map[string]*tables.Node // rows with refused claims, by name
 	gone              map[string]struct{}     // nodes without an object whose rows stay until the inputs are complete
 }
@@ -122,7 +123,7 @@ func (c *controller) round(txn statedb.ReadTxn, changed *statedb.WatchSet) error
 	}
 	var rows []*tables.Node
 	if len(some) > 0 {
-		rows = resolve(c.self, c.Agent.IPAM == settings.IPAMKubernetes, nodes, ciliumNodes)
+		rows = resolve(c.self, c.Agent.IPAM == settings.IPAMKubernetes, &c.had, nodes, ciliumNodes)
 	}
 	_, own := some[c.self.Name]
 	rows = slices.DeleteFunc(rows, func(n *tables.Node) bool { return n.Name == c.self.Name && !own }) // no claim of this node meets theirs
@@ -170,6 +171,7 @@ func (c *controller) commit(some map[string]struct{}, rows []*tables.Node, compl
 	known := make(map[string]*tables.Node, len(rows))
 	for _, row := range rows {
 		known[row.Name] = row
+		c.had.take(row)
 		delete(c.gone, row.Name)
 	}
 	for name := range some {

@@ -4,11 +4,13 @@ import (
 	"fmt"
 	"math/rand/v2"
 	"net/netip"
+	"strings"
 	"testing"
 
 	"github.com/cilium/statedb"
 	"github.com/stretchr/testify/require"
 
+	"github.com/waggle-net/waggle/pkg/ciliumv2"
 	"github.com/waggle-net/waggle/pkg/settings"
 	"github.com/waggle-net/waggle/pkg/tables/cilium"
 	"github.com/waggle-net/waggle/pkg/tables/k8s"
@@ -98,6 +100,7 @@ func (r *rig) change(t *testing.T, txn statedb.WriteTxn, random *rand.Rand) {
 		if health := some(addrs); len(health) > 0 {
 			n.HealthIPv4 = health[0]
 		}
+		n.Annotations = map[string]string{ciliumv2.PodRangesAnnotation: strings.Join(some(cidrs), ",")}
 		put(t, txn, r.ciliumNodes, n, deleted)
 	}
 }
@@ -125,7 +128,7 @@ func TestController_AgreesWithAResolutionOfAllNodes(t *testing.T) {
 				clear(rows)
 			}
 			count := 0
-			for _, row := range resolve(r.self, false, statedb.Collect(r.nodes.All(txn)), statedb.Collect(r.ciliumNodes.All(txn))) {
+			for _, row := range resolve(r.self, false, &seen{}, statedb.Collect(r.nodes.All(txn)), statedb.Collect(r.ciliumNodes.All(txn))) {
 				rows[row.Name] = row
 				if count += len(row.Refused); len(row.Refused) > 0 {
 					require.Equal(t, row, r.refused[row.Name])

@@ -5,6 +5,7 @@ import (
 	"fmt"
 	"net/netip"
 	"slices"
+	"strings"
 
 	"github.com/waggle-net/waggle/pkg/ciliumv2"
 	"github.com/waggle-net/waggle/pkg/clusternodes"
@@ -18,6 +19,9 @@ import (
 // maxClaims bounds the addresses and ranges of one node, refused ones included: its agent writes the object.
 const maxClaims = 1024
 
+// maxNoted bounds the ranges that an agent notes for its node, present and former ones of both families.
+const maxNoted = 16
+
 // candidate is a node whose claims are being resolved.
 type candidate struct {
 	row     *tables.Node
@@ -27,11 +31,11 @@ type candidate struct {
 }
 
 // resolve assigns addresses and pod ranges to nodes. The order of precedence is: the local node's own state; ranges of Nodes, which only the control plane
-// writes; addresses of Nodes, which kubelets write; ranges, then addresses of CiliumNodes, which agents write. Among equals the older node wins. With nodesDecide
-// (--ipam=kubernetes) a node whose Node has ranges of a family has no others of it.
-func resolve(self *localnode.LocalNode, nodesDecide bool, nodes []*k8s.Node, ciliumNodes []*cilium.Node) []*tables.Node {
+// writes; addresses of Nodes, which kubelets write; ranges of CiliumNodes, former ranges, then addresses of CiliumNodes, which agents write. Among equals the older node
+// wins. With nodesDecide (--ipam=kubernetes) a node whose Node has ranges of a family has no others of it, except former ones that were seen in its Node.
+func resolve(self *localnode.LocalNode, nodesDecide bool, had *seen, nodes []*k8s.Node, ciliumNodes []*cilium.Node) []*tables.Node {
 	all := candidates(self.Name, nodes, ciliumNodes)
-	c := claims{nodesDecide: nodesDecide}
+	c := claims{nodesDecide: nodesDecide, had: had}
 	for _, n := range all {
 		if n.row.Name == self.Name {
 			c.local(n.row, self)
@@ -40,7 +44,7 @@ func resolve(self *localnode.LocalNode, nodesDecide bool, nodes []*k8s.Node, cil
 	for _, n := range all {
 		c.announce(n)
 	}
-	for _, claim := range []func(*candidate){c.specRanges, c.nodeAddresses, c.ciliumRanges, c.ciliumAddresses} {
+	for _, claim := range []func(*candidate){c.specRanges, c.nodeAddresses, c.ciliumRanges, c.formerRanges, c.ciliumAddresses} {
 		for _, n := range all {
 			claim(n)
 		}
@@ -162,6 +166,36 @@ func (c *claims) ciliumRanges(n *candidate) {
 			n.row.Refused = append(n.row.Refused, tables.Refusal{Claim: text, Why: why})
 		}
 	}
+}
+
+// formerRanges believes what the agent of a node has noted in its CiliumNode while the node had the ranges. It records nothing as refused: what is noted may be old.
+func (c *claims) formerRanges(n *candidate) {
+	if n.row.Source == tables.Local {
+		return
+	}
+	present := len(n.row.CIDRs)
+	for _, p := range noted(n.cilium) {
+		if c.crowded(n.row.Name, p) || c.nodesDecide && n.decided(p) && !c.had.has(n.row.Name, p) || !room(n.row, p.String()) {
+			continue
+		}
+		if !slices.Contains(n.row.CIDRs, p) && c.prefix(n.row.Name, p) == nil {
+			n.row.CIDRs = append(n.row.CIDRs, p)
+		}
+	}
+	n.row.Former = len(n.row.CIDRs) - present
+}
+
+// noted returns the pod ranges of which pods of a node have addresses, as its agent says; none of nil.
+func noted(n *cilium.Node) (list []netip.Prefix) {
+	if n == nil {
+		return nil
+	}
+	for text := range strings.SplitSeq(n.Annotations[ciliumv2.PodRangesAnnotation], ",") {
+		if p, ok := clusternodes.ParseRange(text); ok && len(list) < maxNoted {
+			list = append(list, p)
+		}
+	}
+	return list
 }
 
 // decided reports whether the Node has pod ranges of the family of a range, none of which contains it.

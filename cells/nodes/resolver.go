@@ -139,6 +139,9 @@ func claimsOf(o object) (list []netip.Prefix) {
 	for _, text := range o.cilium.PodCIDRs {
 		read(text, false)
 	}
+	for _, p := range noted(o.cilium) {
+		claim(p)
+	}
 	for _, a := range o.cilium.Addresses {
 		if a.Type == ciliumv2.CiliumInternalIP || o.node == nil && (a.Type == tables.InternalIP || a.Type == tables.ExternalIP) {
 			read(a.IP, true)

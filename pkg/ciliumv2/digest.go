@@ -15,6 +15,10 @@ const (
 // ReceivesAnnotation of a CiliumNode says what its agent takes from other nodes; pkg/tables/nodes has its words. Agents of releases that do not know it delete it.
 const ReceivesAnnotation = "waggle.io/receives"
 
+// PodRangesAnnotation of a CiliumNode lists the pod ranges of the node that its pods have addresses of, separated by commas: the present ones, and former ones until the
+// last such pod is deleted. An admission policy has agents list only ranges that the object has, or had when they were listed.
+const PodRangesAnnotation = "waggle.io/pod-ranges"
+
 // Digest stands for all that a node writes into a CiliumEndpoint: labels, the pod that owns it and the status. It is never 0.
 func Digest(o *CiliumEndpoint) uint64 {
 	var owners []string

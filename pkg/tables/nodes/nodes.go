@@ -51,8 +51,9 @@ type Node struct {
 	UID       string         `json:"uid,omitempty"`
 	Source    Source         `json:"source"`
 	Addresses []Address      `json:"addresses,omitempty"` // of the Node first, then of the CiliumNode
-	CIDRs     []netip.Prefix `json:"cidrs,omitempty"`     // pod ranges, masked; of the Node first, then of the CiliumNode
+	CIDRs     []netip.Prefix `json:"cidrs,omitempty"`     // pod ranges, masked; of the Node first, then of the CiliumNode, then former ones
 	FromNode  int            `json:"fromNode,omitempty"`  // the first FromNode ranges are those of the Node, which no agent can write
+	Former    int            `json:"former,omitempty"`    // the last Former ranges are those that the node had: its pods still have addresses of them
 	Receives  Receives       `json:"receives,omitzero"`   // of the local node as well: what the others know of it
 	Refused   []Refusal      `json:"refused,omitempty"`
 }
@@ -60,7 +61,7 @@ type Node struct {
 // Equal compares everything.
 func (n *Node) Equal(o *Node) bool {
 	return n.Name == o.Name && n.UID == o.UID && n.Source == o.Source && slices.Equal(n.Addresses, o.Addresses) &&
-		slices.Equal(n.CIDRs, o.CIDRs) && n.FromNode == o.FromNode && n.Receives == o.Receives && slices.Equal(n.Refused, o.Refused)
+		slices.Equal(n.CIDRs, o.CIDRs) && n.FromNode == o.FromNode && n.Former == o.Former && n.Receives == o.Receives && slices.Equal(n.Refused, o.Refused)
 }
 
 // Address is the address by which other nodes reach the node in one family: the first InternalIP, otherwise the first ExternalIP. It is
@@ -95,8 +96,12 @@ func (n *Node) TableRow() []string {
 	for _, a := range n.Addresses {
 		addrs = append(addrs, a.Type+"="+a.Addr.String())
 	}
-	for _, p := range n.CIDRs {
-		cidrs = append(cidrs, p.String())
+	for i, p := range n.CIDRs {
+		text := p.String()
+		if i >= len(n.CIDRs)-n.Former {
+			text += "(former)"
+		}
+		cidrs = append(cidrs, text)
 	}
 	for _, r := range n.Refused[:min(len(n.Refused), shownRefusals)] {
 		refused = append(refused, r.String())
