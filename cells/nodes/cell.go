@@ -9,6 +9,12 @@ import (
 
 // Cell keeps the table nodes.
 var Cell = cell.Module("nodes", "The nodes of the cluster",
+	cell.ProvidePrivate(newSeen), // a file in the state directory; tests have one of their own
+	implementation,
+)
+
+// implementation is the module without its file.
+var implementation = cell.Group(
 	cell.ProvidePrivate(tables.NewTable), // only this cell writes
 	cell.Provide(statedb.RWTable[*tables.Node].ToTable),
 	cell.Invoke(registerController), // objects into rows

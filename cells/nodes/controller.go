@@ -32,6 +32,7 @@ type params struct {
 	cell.In
 	DB          *statedb.DB
 	Agent       settings.Agent
+	Had         *seen
 	Table       statedb.RWTable[*tables.Node]
 	LocalNode   statedb.Table[*localnode.LocalNode]
 	Nodes       statedb.Table[*k8s.Node]
@@ -46,7 +47,6 @@ type controller struct {
 	ciliumNodeChanges *changes.Feed[*cilium.Node]
 	self              *localnode.LocalNode // nil before the first round
 	resolver          *resolver
-	had               seen
 	refused           map[string]*tables.Node // rows with refused claims, by name
 	gone              map[string]struct{}     // nodes without an object whose rows stay until the inputs are complete
 }
@@ -89,6 +89,7 @@ func (c *controller) subscribe() (err error) {
 	if c.ciliumNodeChanges != nil {
 		return nil
 	}
+	c.Had.load()
 	txn := c.DB.WriteTxn(c.Nodes, c.CiliumNodes)
 	defer txn.Commit()
 	if c.nodeChanges, err = changes.Follow(txn, c.Nodes); err != nil {
@@ -123,7 +124,7 @@ func (c *controller) round(txn statedb.ReadTxn, changed *statedb.WatchSet) error
 	}
 	var rows []*tables.Node
 	if len(some) > 0 {
-		rows = resolve(c.self, c.Agent.IPAM == settings.IPAMKubernetes, &c.had, nodes, ciliumNodes)
+		rows = resolve(c.self, c.Agent.IPAM == settings.IPAMKubernetes, c.Had, nodes, ciliumNodes)
 	}
 	_, own := some[c.self.Name]
 	rows = slices.DeleteFunc(rows, func(n *tables.Node) bool { return n.Name == c.self.Name && !own }) // no claim of this node meets theirs
@@ -171,7 +172,7 @@ func (c *controller) commit(some map[string]struct{}, rows []*tables.Node, compl
 	known := make(map[string]*tables.Node, len(rows))
 	for _, row := range rows {
 		known[row.Name] = row
-		c.had.take(row)
+		c.Had.take(row)
 		delete(c.gone, row.Name)
 	}
 	for name := range some {
@@ -203,6 +204,7 @@ func (c *controller) commit(some map[string]struct{}, rows []*tables.Node, compl
 			if _, _, err := c.Table.Delete(txn, &tables.Node{Name: name}); err != nil {
 				return fmt.Errorf("delete node %s: %w", name, err)
 			}
+			c.Had.forget(name)
 		}
 		c.initialized(txn)
 	}
@@ -223,6 +225,10 @@ func (c *controller) report(health cell.Health) {
 				refused = append(refused, fmt.Errorf("node %s claims %s", name, r))
 			}
 		}
+	}
+	if err := c.Had.save(); err != nil { // with the next change again
+		health.Degraded("former ranges of nodes may not be known to the next run", err)
+		return
 	}
 	if count > 0 {
 		health.Degraded(fmt.Sprintf("%d claims of nodes are refused: `db show nodes` lists them", count), errors.Join(refused...))

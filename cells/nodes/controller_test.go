@@ -2,6 +2,7 @@ package nodes
 
 import (
 	"fmt"
+	"log/slog"
 	"math/rand/v2"
 	"net/netip"
 	"strings"
@@ -41,7 +42,7 @@ func newRig(tb testing.TB) *rig {
 	txn := db.WriteTxn(k8sNodes)
 	complete := k8sNodes.RegisterInitializer(txn, "test")
 	txn.Commit()
-	c := newController(params{DB: db, Agent: settings.Agent{NodeName: "self"}, Table: table, LocalNode: local, Nodes: k8sNodes, CiliumNodes: ciliumNodes})
+	c := newController(params{DB: db, Agent: settings.Agent{NodeName: "self"}, Had: newSeen(settings.Agent{StateDir: tb.TempDir()}, slog.New(slog.DiscardHandler)), Table: table, LocalNode: local, Nodes: k8sNodes, CiliumNodes: ciliumNodes})
 	require.NoError(tb, c.subscribe())
 	tb.Cleanup(c.close)
 	return &rig{c, k8sNodes, ciliumNodes, local, complete}
@@ -149,6 +150,34 @@ func TestController_AgreesWithAResolutionOfAllNodes(t *testing.T) {
 		require.NotZero(t, refused)
 		require.NotZero(t, alone)
 	}
+}
+
+// An agent that has seen the range of a Node knows it as a former one in its next run. One that has not does not believe what the other node's agent notes.
+func TestController_FormerRangesOutliveTheRun(t *testing.T) {
+	t.Parallel()
+	dir := t.TempDir()
+	agent := func(had *seen, ranges ...string) *tables.Node {
+		r := newRig(t)
+		r.Agent.IPAM, r.Had = settings.IPAMKubernetes, had
+		for _, cidr := range ranges {
+			r.write(t, func(txn statedb.WriteTxn) {
+				c := ciliumNode("a", 1, "", cidr)
+				c.Annotations = map[string]string{ciliumv2.PodRangesAnnotation: "10.0.1.0/24," + cidr}
+				put(t, txn, r.nodes, node("a", 1, "192.0.2.2", cidr), false)
+				put(t, txn, r.ciliumNodes, c, false)
+			})
+		}
+		require.NoError(t, had.save())
+		row, _, found := r.Table.Get(r.DB.ReadTxn(), tables.ByName("a"))
+		require.True(t, found)
+		return row
+	}
+	both := []netip.Prefix{netip.MustParsePrefix("10.0.2.0/24"), netip.MustParsePrefix("10.0.1.0/24")}
+	first := agent(loaded(t, dir), "10.0.1.0/24", "10.0.2.0/24")
+	require.Equal(t, both, first.CIDRs)
+	require.Equal(t, 1, first.Former)
+	require.Equal(t, both, agent(loaded(t, dir), "10.0.2.0/24").CIDRs)
+	require.Equal(t, both[:1], agent(loaded(t, t.TempDir()), "10.0.2.0/24").CIDRs)
 }
 
 // cluster are two objects of each of many nodes.

@@ -8,6 +8,7 @@ import (
 	"testing"
 
 	"github.com/waggle-net/waggle/pkg/ciliumv2"
+	"github.com/waggle-net/waggle/pkg/settings"
 	"github.com/waggle-net/waggle/pkg/tables/cilium"
 	"github.com/waggle-net/waggle/pkg/tables/k8s"
 	"github.com/waggle-net/waggle/pkg/tables/localnode"
@@ -148,7 +149,7 @@ func TestResolve_FormerRanges(t *testing.T) {
 		n.Addresses = append(n.Addresses, cilium.NodeAddress{Type: tables.CiliumInternalIP, IP: "10.0.1.1"})
 		return n
 	}
-	saw := &seen{}
+	saw := newSeen(settings.Agent{}, nil)
 	saw.take(&tables.Node{Name: "a", CIDRs: []netip.Prefix{netip.MustParsePrefix("10.0.1.0/24")}, FromNode: 1})
 	const both = "custom-resource | InternalIP=192.0.2.2,CiliumInternalIP=10.0.1.1 | 10.0.2.0/24,10.0.1.0/24(former)"
 	for name, test := range map[string]struct {

@@ -1,6 +1,7 @@
 package nodes
 
 import (
+	"log/slog"
 	"testing"
 
 	"github.com/cilium/hive/cell"
@@ -15,8 +16,10 @@ import (
 
 func TestScripts(t *testing.T) {
 	t.Parallel()
-	celltest.Run(t, "testdata/*.txtar", func(testing.TB) []cell.Cell {
-		return []cell.Cell{settings.Cell, Cell, cell.Provide(
+	celltest.Run(t, "testdata/*.txtar", func(t testing.TB) []cell.Cell {
+		state := settings.Agent{StateDir: t.TempDir()}
+		return []cell.Cell{settings.Cell, cell.Module("nodes", "Under test", implementation, cell.ProvidePrivate(
+			func(log *slog.Logger) *seen { return newSeen(state, log) })), cell.Provide(
 			k8s.NewNodeTable, statedb.RWTable[*k8s.Node].ToTable,
 			cilium.NewNodeTable, statedb.RWTable[*cilium.Node].ToTable,
 			localnode.NewTable, statedb.RWTable[*localnode.LocalNode].ToTable,

@@ -22,6 +22,7 @@ var stateNames = []struct{ name, owner string }{
 	{"identities", "cell identity"},
 	{"mtus", "cell podmtu"},
 	{"nodes", "cell nodeids"},
+	{"former-ranges", "cell nodes"},
 	{"service-holders", "cell services"},
 	{"sysctls", "cell sysctl"},
 	{"wedge.txt", "cell liveness"},

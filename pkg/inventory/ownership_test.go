@@ -65,6 +65,7 @@ var kindOf = map[string]string{
 	"`--cni-log-file`":                              "file",
 	"`<state-dir>/mtus/given.json`":                 "file",
 	"`<state-dir>/nodes/`":                          "file",
+	"`<state-dir>/former-ranges/nodes.json`":        "file",
 	"`<state-dir>/identities/`":                     "file",
 	"`<state-dir>/service-holders/`":                "file",
 	"`<state-dir>` and `<lib-dir>`":                 "directory",
