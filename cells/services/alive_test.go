@@ -45,7 +45,9 @@ func TestPass_ThatFindsMoreWorkIsNoProof(t *testing.T) {
 	marks = 0
 	b.insert(&k8s.Service{Namespace: "d", Name: "t", Type: "ClusterIP", ClusterIPs: []netip.Addr{shared}, Ports: []k8s.ServicePort{{Protocol: "TCP", Port: 80}}})
 	txn, changed := b.db.ReadTxn(), statedb.NewWatchSet()
-	b.c.in.read(txn, changed, b.c.concern, b.c.concernWithin)
-	require.NoError(t, b.c.pass(txn, changed)) // concerns all others
+	b.c.read(txn, changed)
+	done, err := b.c.pass(txn, changed)
+	require.NoError(t, err)
+	require.Equal(t, 11, done.models) // all others as well
 	require.Equal(t, 1, marks)
 }

@@ -185,14 +185,17 @@ func TestChurn_TablesEqualANaiveModel(t *testing.T) {
 				c.change()
 			}
 			c.c.portion = 1 + c.IntN(3)
+			if seed%2 == 0 {
+				c.c.many = 1 // all have rosters
+			}
 			c.state(sources.Synced)
 			c.firstPass()
 			c.agree("first pass")
 			for i := range 300 {
-				for range 1 + c.IntN(3) {
+				for range 1 + c.IntN(6) {
 					c.change()
 				}
-				c.step()
+				c.stepWithoutGaps()
 				c.agree(fmt.Sprint("step ", i))
 			}
 		})

@@ -10,7 +10,7 @@ import (
 )
 
 // rivals finds Services that claim the same, whether they turn out to be ours or not: one too many costs a portion and nothing else. Each
-// Service is looked at once, because nothing is in the maps while this goes on.
+// Service is looked at once, because in the first pass nothing is in the maps while this goes on.
 type rivals struct {
 	*world
 	clusterIPs map[netip.Addr]*k8s.Service // who was the first to name it
@@ -24,11 +24,9 @@ type nodePort struct {
 	number   uint16
 }
 
-// uncontested puts at the beginning of the list the services that contend with nobody for anything, and tells how many they are. Only these may be
-// committed before the rest is known: of two who claim an address the one that comes first would have it for a moment, and with it the id
-// and the clients of the other.
-func (c *controller) uncontested(txn statedb.ReadTxn) int {
-	r := rivals{world: c.world, clusterIPs: make(map[netip.Addr]*k8s.Service, c.KubernetesServices.NumObjects(txn)),
+// rivals looks at all Services.
+func (c *controller) rivals(txn statedb.ReadTxn) *rivals {
+	r := &rivals{world: c.world, clusterIPs: make(map[netip.Addr]*k8s.Service, c.KubernetesServices.NumObjects(txn)),
 		external: map[netip.Addr]*k8s.Service{}, ports: map[nodePort]*k8s.Service{}, contested: map[string]bool{}}
 	for s := range c.KubernetesServices.All(txn) {
 		r.look(s)
@@ -38,17 +36,27 @@ func (c *controller) uncontested(txn statedb.ReadTxn) int {
 			r.contested[s.Key()] = true
 		}
 	}
-	c.clusterIPs = make(map[netip.Addr]int, len(r.clusterIPs)) // it gets as many, and need not grow
-	alone, rest := c.queue[:0], []string(nil)
-	for _, name := range c.queue {
+	return r
+}
+
+// divide divides services into those that contend with nobody for anything, and the rest. Only the first may be committed before the rest is known:
+// of two who claim an address the one that comes first would have it for a moment, and with it the id and the clients of the other.
+func (r *rivals) divide(names []string) (alone, rest []string) {
+	alone = names[:0]
+	for _, name := range names {
 		if _, host := hostPortPod(name); host || r.contested[name] {
 			rest = append(rest, name)
 		} else {
 			alone = append(alone, name)
 		}
 	}
-	c.queue = append(alone, rest...)
-	return len(alone)
+	return alone, rest
+}
+
+// want reports whether another Service or a host port may claim an address that a service leaves.
+func (r *rivals) want(a netip.Addr, left string) bool {
+	other := func(s *k8s.Service) bool { return s != nil && s.Key() != left }
+	return a.IsLoopback() || r.isOwn(a) || other(r.clusterIPs[a]) || other(r.external[a])
 }
 
 func (r *rivals) look(s *k8s.Service) {

@@ -11,5 +11,7 @@
 // force.
 //
 // A change is followed alone: what a service, a slice or a pod says concerns one service, and that its backends and frontends, and
-// those who claim the same addresses. Addresses of the node concern the services that depend on them.
+// those who claim the same addresses. Addresses of the node concern the services that depend on them. Each pass is a [plan] for one
+// snapshot, made of portions; what services say of a backend that they share is kept ([shared]), and so are the members of a service
+// with many endpoints ([roster]).
 package services

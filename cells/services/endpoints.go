@@ -2,7 +2,6 @@ package services
 
 import (
 	"cmp"
-	"net/netip"
 	"slices"
 
 	"github.com/waggle-net/waggle/pkg/loadbalancer"
@@ -14,10 +13,21 @@ import (
 type endpoint struct {
 	loadbalancer.Address
 	state           backends.State
-	local           bool // its service says so, and believes it; the row goes by what the node knows
+	traits          traits
 	node, zone, pod string
-	hints           *k8s.SliceEndpoint // nil when it has none
+	mentions        uint32 // number of entries in slices
 }
+
+// traits relate an endpoint to this node.
+type traits uint8
+
+const (
+	local        traits = 1 << iota // its slice places it on this node; the row of the backend follows the addresses that the node has
+	hasNodeHints                    // it names nodes that should use it
+	forThisNode                     // this node is among them
+	hasZoneHints                    // it names zones that should use it
+	forThisZone                     // the zone of this node is among them
+)
 
 // rank orders states: the higher is the better one.
 func rank(s backends.State) int {
@@ -36,72 +46,137 @@ func better(a, b endpoint) int {
 	return cmp.Or(a.Address.Compare(b.Address), cmp.Compare(rank(b.state), rank(a.state)))
 }
 
-func sameAddress(a, b endpoint) bool { return a.Address == b.Address }
+func byAddress(e endpoint, a loadbalancer.Address) int { return e.Address.Compare(a) }
 
-// pool is who takes new connections of some frontends.
-type pool struct {
-	members []loadbalancer.Address // sorted
-	ids     []uint32               // of members, ascending; nil before they are looked up
-}
-
-// choice is who answers a port of a service in one family.
-type choice struct {
-	cluster *pool // for a policy Cluster
-	local   *pool // for a policy Local
-	any     bool  // somebody answers, somewhere
-}
-
-// choose finds who takes new connections among endpoints of different addresses: those that are active, or when none is, those that
-// are about to end and still answer. Hints narrow the choice when all that are active have some and one of them is meant for here.
-func (w *world) choose(list []endpoint) choice {
-	wanted := w.hinted(list)
-	cluster := pick(list, func(e *endpoint) bool { return e.state == backends.Active && wanted(e) })
-	if len(cluster) == 0 {
-		cluster = pick(list, func(e *endpoint) bool { return e.state == backends.Terminating })
+// best sorts endpoints and keeps the best of each address, with the mentions of all.
+func best(list []endpoint) []endpoint {
+	if !slices.IsSortedFunc(list, better) {
+		slices.SortStableFunc(list, better)
 	}
-	local := pick(list, func(e *endpoint) bool { return e.local && e.state == backends.Active })
-	if len(local) == 0 {
-		local = pick(list, func(e *endpoint) bool { return e.local && e.state == backends.Terminating })
+	kept := list[:0]
+	for _, e := range list {
+		if last := len(kept) - 1; last >= 0 && kept[last].Address == e.Address {
+			kept[last].mentions += e.mentions
+			continue
+		}
+		kept = append(kept, e)
 	}
-	return choice{&pool{members: cluster}, &pool{members: local}, len(cluster) > 0 || len(local) > 0}
+	return kept
 }
 
-func pick(list []endpoint, wanted func(*endpoint) bool) (picked []loadbalancer.Address) {
-	for i := range list {
-		if wanted(&list[i]) {
-			picked = append(picked, list[i].Address)
+// group is the endpoints behind one port of a service in one family.
+type group struct {
+	port      string // name of the service's port
+	protocol  loadbalancer.Protocol
+	is4       bool
+	endpoints []endpoint // all, each address once, sorted; none when the model follows a [roster]
+	removed   []endpoint // of slices that are gone since the roster was made; sorted, an address may be there more than once
+	added     []endpoint // of slices that are new since then; likewise
+	members   []member   // by id; known after the phase nameBackends
+
+	chosen         bool     // cluster and local are valid
+	cluster, local []uint32 // ids of the members that take new connections under the policies Cluster and Local, ascending
+}
+
+// member is an endpoint, with the id of its backend.
+type member struct {
+	who      string // of an endpoint on this node: its pod, or its address without a pod; else empty
+	id       uint32
+	mentions uint32
+	rank     uint8
+	traits   traits
+}
+
+func newMember(e *endpoint, id uint32) member {
+	m := member{id: id, mentions: e.mentions, rank: uint8(rank(e.state)), traits: e.traits}
+	if e.traits&local != 0 {
+		m.who = cmp.Or(e.pod, e.Addr.String())
+	}
+	return m
+}
+
+func byID(a, b member) int { return cmp.Compare(a.id, b.id) }
+
+const (
+	rankActive      = 2
+	rankTerminating = 1
+)
+
+// choose selects the members that take new connections: the active ones, or the terminating ones when none is active. Hints narrow the selection of the
+// policy Cluster.
+func (g *group) choose() {
+	if g.chosen {
+		return
+	}
+	g.chosen = true
+	if g.cluster = pick(g.members, rankActive, hint(g.members)); g.cluster == nil {
+		g.cluster = pick(g.members, rankTerminating, 0)
+	}
+	if g.local = pick(g.members, rankActive, local); g.local == nil {
+		g.local = pick(g.members, rankTerminating, local)
+	}
+}
+
+// pick lists the ids of the members with a rank and all of some traits. It is nil when there is none.
+func pick(members []member, rank uint8, traits traits) (ids []uint32) {
+	wanted := func(m *member) bool { return m.rank == rank && m.traits&traits == traits }
+	count := 0
+	for i := range members {
+		if wanted(&members[i]) {
+			count++
 		}
 	}
-	return picked
+	if count == 0 {
+		return nil
+	}
+	ids = make([]uint32, 0, count)
+	for i := range members {
+		if wanted(&members[i]) {
+			ids = append(ids, members[i].id)
+		}
+	}
+	return ids
 }
 
-// hinted says which active endpoints the hints want here. Those for nodes come before those for zones.
-func (w *world) hinted(list []endpoint) func(*endpoint) bool {
-	all := func(*endpoint) bool { return true }
+// hint is the trait that active members must have because of hints, or 0. Hints for nodes come before hints for zones; either kind counts when all active
+// members have some and one of them is for this node.
+func hint(members []member) traits {
+	every, some := ^traits(0), traits(0)
+	for i := range members {
+		if m := &members[i]; m.rank == rankActive {
+			every, some = every&m.traits, some|m.traits
+		}
+	}
+	switch {
+	case every&hasNodeHints != 0 && some&forThisNode != 0:
+		return forThisNode
+	case every&hasZoneHints != 0 && some&forThisZone != 0:
+		return forThisZone
+	}
+	return 0
+}
+
+// traitsOf returns the traits of an endpoint of a slice. An endpoint that names no node is on this node when it has an address of the node.
+func (w *world) traitsOf(e *k8s.SliceEndpoint) (t traits) {
+	if e.NodeName == w.agent.NodeName || e.NodeName == "" && w.isOwn(e.Addrs[0]) {
+		t |= local
+	}
 	if !w.topology {
-		return all
+		return t
 	}
-	forNode := func(e *endpoint) bool { return e.hints != nil && slices.Contains(e.hints.ForNodes, w.agent.NodeName) }
-	forZone := func(e *endpoint) bool {
-		return e.hints != nil && w.zone != "" && slices.Contains(e.hints.ForZones, w.zone)
+	if len(e.ForNodes) > 0 {
+		t |= hasNodeHints
 	}
-	for _, h := range []struct {
-		has, here func(*endpoint) bool
-	}{
-		{func(e *endpoint) bool { return e.hints != nil && len(e.hints.ForNodes) > 0 }, forNode},
-		{func(e *endpoint) bool { return e.hints != nil && len(e.hints.ForZones) > 0 }, forZone},
-	} {
-		every, some := true, false
-		for i := range list {
-			if e := &list[i]; e.state == backends.Active {
-				every, some = every && h.has(e), some || h.here(e)
-			}
-		}
-		if every && some {
-			return h.here
-		}
+	if slices.Contains(e.ForNodes, w.agent.NodeName) {
+		t |= forThisNode
 	}
-	return all
+	if len(e.ForZones) > 0 {
+		t |= hasZoneHints
+	}
+	if w.zone != "" && slices.Contains(e.ForZones, w.zone) {
+		t |= forThisZone
+	}
+	return t
 }
 
 // stateOf says what an endpoint of a slice takes.
@@ -115,7 +190,32 @@ func stateOf(s *k8s.Service, e *k8s.SliceEndpoint) backends.State {
 	return backends.NotReady
 }
 
-// isLocal tells whether an endpoint is on this node. One that names no node is when it has the node's address.
-func (w *world) isLocal(node string, addr netip.Addr) bool {
-	return node == w.agent.NodeName || node == "" && w.isOwn(addr)
+// read appends the endpoints of a slice that are behind the port of a group, in their order.
+func (w *world) read(list []endpoint, m *model, g *group, slice *k8s.EndpointSlice) []endpoint {
+	number := uint16(0)
+	for i := range slice.Ports {
+		if o := &slice.Ports[i]; o.Name == g.port && o.Protocol == g.protocol.String() {
+			number = o.Port
+		}
+	}
+	if number == 0 {
+		return list
+	}
+	list = slices.Grow(list, len(slice.Endpoints))
+	for i := range slice.Endpoints {
+		e := &slice.Endpoints[i]
+		if len(e.Addrs) == 0 || e.Addrs[0].Is4() != g.is4 {
+			continue // more than one address has no meaning
+		}
+		m.read++
+		if !usable(e.Addrs[0]) {
+			m.problem("backend %s: is no address that others could reach", e.Addrs[0])
+			m.unusable = true
+			continue
+		}
+		m.placed = m.placed || e.NodeName == ""
+		list = append(list, endpoint{Address: loadbalancer.Address{Addr: e.Addrs[0], Port: number, Protocol: g.protocol}, state: stateOf(m.object, e),
+			traits: w.traitsOf(e), node: e.NodeName, zone: e.Zone, pod: e.Pod, mentions: 1})
+	}
+	return list
 }

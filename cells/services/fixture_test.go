@@ -45,12 +45,19 @@ type bench struct {
 type commits struct {
 	statedb.NopMetrics
 	seen func()
+	took func(time.Duration) // how long the tables were locked for it
 }
 
 // WriteTxnDuration implements statedb.Metrics: the commit is there to read by then.
-func (c *commits) WriteTxnDuration(_ string, tables []string, _ time.Duration) {
-	if c.seen != nil && slices.Contains(tables, "frontends") {
+func (c *commits) WriteTxnDuration(_ string, tables []string, took time.Duration) {
+	if !slices.Contains(tables, "frontends") {
+		return
+	}
+	if c.seen != nil {
 		c.seen()
+	}
+	if c.took != nil {
+		c.took(took)
 	}
 }
 
@@ -97,7 +104,7 @@ func newBench(t testing.TB, config Config, earlier *fakeIDs) *bench {
 		t.Fatal(err)
 	}
 	t.Cleanup(func() { _ = db.Stop() })
-	b.c = newController(params{DB: db, Rules: r, Earlier: earlier, Holders: newHolders(settings.Agent{StateDir: t.TempDir()}, slog.New(slog.DiscardHandler)), KubernetesServices: b.svcs, Slices: b.slcs, Pods: b.pods, Nodes: b.nodes,
+	b.c = newController(params{Log: slog.New(slog.DiscardHandler), DB: db, Rules: r, Earlier: earlier, Holders: newHolders(settings.Agent{StateDir: t.TempDir()}, slog.New(slog.DiscardHandler)), KubernetesServices: b.svcs, Slices: b.slcs, Pods: b.pods, Nodes: b.nodes,
 		CiliumNodes: others, Cluster: b.rows, NodeAddresses: b.addrs, Endpoints: b.eps, Sources: b.srcs, Services: s, Frontends: f, Backends: be, Initialize: newInitialize(db, s, f, be)})
 	return b
 }
@@ -186,23 +193,56 @@ func (b *bench) remove(row any) {
 	}
 }
 
-// step does what the loop does once.
-func (b *bench) step() {
+// step does what the loop does until nothing is left of what has changed.
+func (b *bench) step() (done tally) {
+	b.t.Helper()
+	for {
+		one := b.pass()
+		done.models, done.endpoints = done.models+one.models, done.endpoints+one.endpoints
+		if one.left == 0 {
+			return done
+		}
+	}
+}
+
+// pass does what the loop does once.
+func (b *bench) pass() (done tally) {
 	b.t.Helper()
 	if err := b.c.restore(); err != nil {
 		b.t.Fatal(err)
 	}
 	txn, changed := b.db.ReadTxn(), statedb.NewWatchSet()
-	b.c.in.read(txn, changed, b.c.concern, b.c.concernWithin)
+	b.c.read(txn, changed)
 	if b.c.in.waiting(txn, changed) != "" {
-		return
+		return tally{}
 	}
-	if err := b.c.pass(txn, changed); err != nil {
+	done, err := b.c.pass(txn, changed)
+	if err != nil {
 		b.t.Fatal(err)
 	}
 	if err := b.c.Holders.keep(b.db.ReadTxn(), b.c); err != nil {
 		b.t.Fatal(err)
 	}
+	return done
+}
+
+// written is how many rows a pass has written or removed.
+type written struct{ services, frontends, backends, commits int }
+
+// counted makes the passes that are due and counts the rows that they write.
+func (b *bench) counted() (done tally, rows written) {
+	b.t.Helper()
+	revisions := func() [3]int {
+		txn := b.db.ReadTxn()
+		return [3]int{int(b.c.Services.Revision(txn)), int(b.c.Frontends.Revision(txn)), int(b.c.Backends.Revision(txn))}
+	}
+	before := revisions()
+	b.commits.seen = func() { rows.commits++ }
+	done = b.step()
+	b.commits.seen = nil
+	after := revisions()
+	rows.services, rows.frontends, rows.backends = after[0]-before[0], after[1]-before[1], after[2]-before[2]
+	return done, rows
 }
 
 func at(text string) loadbalancer.Address {

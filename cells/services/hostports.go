@@ -50,7 +50,7 @@ func (w *world) hostPortService(name string, p *k8s.Pod) *model {
 	if !found {
 		return nil
 	}
-	m.finish()
+	m.arrange()
 	return m
 }
 
@@ -74,16 +74,17 @@ func (b *builder) hostPort(p *k8s.Pod, h *k8s.HostPort) {
 		if !has || !b.serves(is4) || h.Addr.IsValid() && h.Addr.Is4() != is4 {
 			continue
 		}
-		e := endpoint{Address: loadbalancer.Address{Addr: at, Port: h.Container, Protocol: protocol}, state: backends.Active, local: true,
-			node: b.agent.NodeName, zone: b.zone, pod: p.Key()}
-		b.backends = append(b.backends, e)
+		e := endpoint{Address: loadbalancer.Address{Addr: at, Port: h.Container, Protocol: protocol}, state: backends.Active, traits: local,
+			node: b.agent.NodeName, zone: b.zone, pod: p.Key(), mentions: 1}
+		b.is4 = is4
+		g := b.group("", protocol)
+		g.endpoints = []endpoint{e}
 		addrs := []netip.Addr{h.Addr}
 		if !h.Addr.IsValid() {
 			addrs = b.onNode(is4)
 		}
-		all := &pool{members: []loadbalancer.Address{e.Address}}
 		for _, addr := range addrs {
-			b.claim(claim{Address: loadbalancer.Address{Addr: addr, Port: h.Port, Protocol: protocol}, kind: frontends.HostPort}, choice{all, all, true})
+			b.claim(claim{Address: loadbalancer.Address{Addr: addr, Port: h.Port, Protocol: protocol}, kind: frontends.HostPort, group: g})
 		}
 	}
 }

@@ -61,17 +61,17 @@ func (in *inputs) close() {
 	in.nodes.Close()
 }
 
-// read names the services that what has changed up to a snapshot concerns, and the ranges where nodes or their pods are or were, and adds to changed what closes
-// when more has.
-func (in *inputs) read(txn statedb.ReadTxn, changed *statedb.WatchSet, concerned func(string), moved func(netip.Prefix)) {
+// read queues the services that what has changed up to a snapshot concerns, names the ranges where nodes or their pods are or were, and adds to changed what
+// closes when more has.
+func (in *inputs) read(txn statedb.ReadTxn, changed *statedb.WatchSet, q *queue, moved func(netip.Prefix)) {
 	for _, change := range in.services.UpTo(txn, changed) {
-		concerned(change.Object.Key())
+		q.claim(change.Object.Key())
 	}
 	for _, change := range in.slices.UpTo(txn, changed) {
-		in.slice(txn, change.Object, change.Deleted, concerned)
+		in.slice(txn, change.Object, change.Deleted, q.follow)
 	}
 	for _, change := range in.pods.UpTo(txn, changed) {
-		in.pod(txn, change.Object, concerned)
+		in.pod(txn, change.Object, q.claim)
 		in.residents.pod(change.Object, change.Deleted)
 	}
 	for _, change := range in.endpoints.UpTo(txn, changed) {

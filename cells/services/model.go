@@ -19,13 +19,18 @@ import (
 type model struct {
 	row      *services.Service // becomes the one of the table
 	created  int64
-	backends []endpoint // all that it names, of different addresses, sorted
-	claims   []claim    // of different addresses, sorted
+	object   *k8s.Service // nil for a host port
+	slices   []*k8s.EndpointSlice
+	groups   []*group // the endpoints that it names
+	claims   []claim  // of different addresses, sorted
 	external []netip.Addr
 	placed   bool // it depends on addresses of nodes
 	maglev   bool // clients outside choose by a table
 	deny     bool // source ranges name clients that are denied
+	unusable bool // an endpoint has an address that no backend may have
 	problems map[string]struct{}
+	roster   *roster // the groups have the changes since it was made; nil when they have all endpoints
+	read     int     // number of endpoints read from slices
 }
 
 // foreign tells whether it stands for a service that gets no row.
@@ -36,12 +41,11 @@ type claim struct {
 	loadbalancer.Address
 	kind      frontends.Kind
 	port      string
-	outer     *pool // of everybody, or of clients outside
-	inner     *pool // of clients of this node; nil when outer is
+	group     *group
 	outside   bool
-	localOnly bool
+	localOnly bool // the endpoints of this node alone
+	twoScopes bool // and clients of this node have all endpoints
 	loopback  bool
-	drop      bool
 }
 
 func (m *model) problem(format string, args ...any) {
@@ -73,13 +77,13 @@ const (
 	typeHostPort = "HostPort"
 )
 
-// service models a Service with its slices. taken tells whether an address is the ClusterIP of another one.
-func (w *world) service(name string, s *k8s.Service, all []*k8s.EndpointSlice, taken func(netip.Addr) bool) *model {
+// service models a Service, but for its endpoints. taken tells whether an address is the ClusterIP of another one.
+func (w *world) service(name string, s *k8s.Service, taken func(netip.Addr) bool) *model {
 	wanted := serviceannotations.Parse(s.Annotations)
 	if !s.ServedBy(w.proxyName) || !wanted.OnNode(w.labels) {
 		return nil
 	}
-	m := &model{created: s.Created, row: &services.Service{Name: name, Type: s.Type, Affinity: s.Affinity, ExternalLocal: s.ExternalLocal,
+	m := &model{created: s.Created, object: s, row: &services.Service{Name: name, Type: s.Type, Affinity: s.Affinity, ExternalLocal: s.ExternalLocal,
 		InternalLocal: s.InternalLocal, SourceRanges: s.SourceRanges, ClusterIPs: s.ClusterIPs}}
 	for _, text := range slices.Concat(s.Problems, wanted.Problems) {
 		m.problem("%s", text)
@@ -88,7 +92,7 @@ func (w *world) service(name string, s *k8s.Service, all []*k8s.EndpointSlice, t
 	if s.Type == typeLB && s.ExternalLocal {
 		m.row.HealthCheckNodePort = s.HealthCheckNodePort
 	}
-	b := builder{world: w, model: m, service: s, slices: all, only: wanted.Kind}
+	b := builder{world: w, model: m, service: s, only: wanted.Kind}
 	for _, is4 := range []bool{true, false} {
 		if b.is4 = is4; !w.serves(is4) || !b.wants(is4) {
 			continue
@@ -99,7 +103,7 @@ func (w *world) service(name string, s *k8s.Service, all []*k8s.EndpointSlice, t
 		}
 	}
 	b.otherFamilies()
-	m.finish()
+	m.arrange()
 	return m
 }
 
@@ -120,7 +124,6 @@ type builder struct {
 	*world
 	*model
 	service *k8s.Service
-	slices  []*k8s.EndpointSlice
 	only    frontends.Kind // nothing: all kinds
 	is4     bool           // the family that is at hand
 	ips     []external     // of it
@@ -191,15 +194,9 @@ func (b *builder) port(p *k8s.ServicePort) {
 		b.problem("port %d: %v", p.Port, err)
 		return
 	}
-	s, list := b.service, b.gather(p, protocol)
-	if b.backends == nil {
-		b.backends = list // most services have one port: no copy
-	} else {
-		b.backends = append(b.backends, list...)
-	}
-	c := b.choose(list)
+	s, g := b.service, b.group(p.Name, protocol)
 	add := func(kind frontends.Kind, addr netip.Addr, number uint16) {
-		b.claim(claim{Address: loadbalancer.Address{Addr: addr, Port: number, Protocol: protocol}, kind: kind, port: p.Name}, c)
+		b.claim(claim{Address: loadbalancer.Address{Addr: addr, Port: number, Protocol: protocol}, kind: kind, port: p.Name, group: g})
 	}
 	if b.has(frontends.ClusterIP) {
 		for _, ip := range s.ClusterIPs {
@@ -241,79 +238,101 @@ func loopback(is4 bool) netip.Addr {
 	return netip.IPv6Loopback()
 }
 
-// claim completes a claim by who is to answer.
-func (b *builder) claim(cl claim, c choice) {
+// group adds the endpoints behind a port in the family at hand.
+func (b *builder) group(port string, protocol loadbalancer.Protocol) *group {
+	g := &group{port: port, protocol: protocol, is4: b.is4}
+	b.groups = append(b.groups, g)
+	return g
+}
+
+// claim completes a claim by which clients and endpoints it is for.
+func (b *builder) claim(cl claim) {
 	cl.loopback = cl.Addr.IsLoopback()
-	cl.outer, cl.outside = c.cluster, !cl.loopback
-	local := b.row.ExternalLocal && !cl.loopback // who is on this node is not from outside
+	cl.outside = !cl.loopback
+	cl.localOnly = b.row.ExternalLocal && !cl.loopback // a client on this node is not outside
 	if cl.kind == frontends.ClusterIP {
-		local, cl.outside = b.row.InternalLocal, b.externalClusterIP
-	} else if local {
-		cl.inner = c.cluster
+		cl.localOnly, cl.outside = b.row.InternalLocal, b.externalClusterIP
+	} else {
+		cl.twoScopes = cl.localOnly
 	}
-	if local {
-		cl.outer, cl.localOnly = c.local, true
-	}
-	cl.drop = b.drop || local && len(c.local.members) == 0 && c.any
 	b.claims = append(b.claims, cl)
 }
 
-// gather finds the endpoints behind a port, of the family at hand.
-func (b *builder) gather(p *k8s.ServicePort, protocol loadbalancer.Protocol) (list []endpoint) {
-	for _, slice := range b.slices {
-		number := uint16(0)
-		for i := range slice.Ports {
-			if o := &slice.Ports[i]; o.Name == p.Name && o.Protocol == p.Protocol {
-				number = o.Port
-			}
-		}
-		if number == 0 {
-			continue
-		}
-		if list == nil {
-			list = make([]endpoint, 0, len(slice.Endpoints))
-		}
-		for i := range slice.Endpoints {
-			e := &slice.Endpoints[i]
-			if len(e.Addrs) == 0 || e.Addrs[0].Is4() != b.is4 {
-				continue // more than one address has no meaning
-			}
-			if !usable(e.Addrs[0]) {
-				b.problem("backend %s: is no address that others could reach", e.Addrs[0])
-				continue
-			}
-			b.placed = b.placed || e.NodeName == ""
-			found := endpoint{Address: loadbalancer.Address{Addr: e.Addrs[0], Port: number, Protocol: protocol}, state: stateOf(b.service, e),
-				local: b.isLocal(e.NodeName, e.Addrs[0]), node: e.NodeName, zone: e.Zone, pod: e.Pod}
-			if len(e.ForZones)+len(e.ForNodes) > 0 {
-				found.hints = e
-			}
-			list = append(list, found)
-		}
+// pools returns the ids of the backends that take new connections: those of all clients or of clients outside, and those of clients on this node when they
+// differ.
+func (cl *claim) pools() (outer, inner []uint32) {
+	cl.group.choose()
+	if outer = cl.group.cluster; cl.localOnly {
+		outer = cl.group.local
 	}
-	slices.SortStableFunc(list, better)
-	return slices.CompactFunc(list, sameAddress)
+	if cl.twoScopes {
+		inner = cl.group.cluster
+	}
+	return outer, inner
 }
 
-// finish puts all in order. Of a service's claims for the same address the one of the better kind counts.
-func (m *model) finish() {
-	slices.SortStableFunc(m.backends, better)
-	m.backends = slices.CompactFunc(m.backends, sameAddress)
+// drops reports whether a claim without backends is dropped instead of rejected: load balancers try another node.
+func (cl *claim) drops() bool {
+	return cl.localOnly && len(cl.group.local) == 0 && len(cl.group.cluster) > 0
+}
+
+// arrange puts claims in order. Of those for one address the one of the better kind counts.
+func (m *model) arrange() {
 	slices.SortStableFunc(m.claims, func(a, b claim) int {
 		return cmp.Or(a.Address.Compare(b.Address), cmp.Compare(order(a.kind), order(b.kind)))
 	})
 	m.claims = slices.CompactFunc(m.claims, func(a, b claim) bool { return a.Address == b.Address })
-	var ready []string // pods, or addresses where there is no pod
-	for i := range m.backends {
-		e := &m.backends[i]
-		if !e.local || rank(e.state) < 2 {
-			continue
+}
+
+// endpoints merges the endpoints of all groups: the best of each address.
+func (m *model) endpoints() []endpoint {
+	if len(m.groups) == 1 {
+		return m.groups[0].endpoints // most services have one port: no copy
+	}
+	var all []endpoint
+	for _, g := range m.groups {
+		all = append(all, g.endpoints...)
+	}
+	return best(all)
+}
+
+// count fills in what the row says of all members.
+func (m *model) count() {
+	var ready []string
+	for _, g := range m.groups {
+		ids := make([]uint32, len(g.members))
+		for i := range g.members {
+			e := &g.members[i]
+			if ids[i] = e.id; e.rank == rankActive && e.traits&local != 0 {
+				ready = append(ready, e.who)
+			}
 		}
-		if who := cmp.Or(e.pod, e.Addr.String()); !slices.Contains(ready, who) {
-			ready = append(ready, who)
+		m.row.Backends = union(m.row.Backends, ids)
+	}
+	slices.Sort(ready)
+	m.row.LocalReady = len(slices.Compact(ready))
+}
+
+// union merges two ascending lists of ids. It may return one of them.
+func union(a, b []uint32) []uint32 {
+	switch {
+	case len(b) == 0:
+		return a
+	case len(a) == 0:
+		return b
+	}
+	all := make([]uint32, 0, len(a)+len(b))
+	for len(a) > 0 && len(b) > 0 {
+		next := min(a[0], b[0])
+		all = append(all, next)
+		if a[0] == next {
+			a = a[1:]
+		}
+		if len(b) > 0 && b[0] == next {
+			b = b[1:]
 		}
 	}
-	m.row.LocalReady = len(ready)
+	return append(append(all, a...), b...)
 }
 
 // order is the place of a kind among those who claim an address.
