@@ -68,9 +68,12 @@ var (
 	servicesBudget      = figures.Within(time.Second) // 50,000 of them
 	serviceHeapBudget   = figures.AtMost(figures.Value{Number: 4, Unit: "KB"})
 	serviceChangeBudget = figures.Within(5 * time.Millisecond)
-	iptablesBudget      = atLeastOf(1)    // connections, against rules of iptables
-	crowdConnectBudget  = atMostOf(1.03)  // 30,000 services against one
-	throughBudget       = atLeastOf(0.99) // request-response through a ClusterIP against to the pod
+	sharedBackendBudget = figures.Within(100 * time.Millisecond) // 2,000 services
+	sliceEventBudget    = figures.Within(time.Millisecond)
+	largeServiceBudget  = figures.Within(2 * time.Millisecond) // 10,000 endpoints
+	iptablesBudget      = atLeastOf(1)                         // connections, against rules of iptables
+	crowdConnectBudget  = atMostOf(1.03)                       // 30,000 services against one
+	throughBudget       = atLeastOf(0.99)                      // request-response through a ClusterIP against to the pod
 )
 
 // Budgets of the promises of time. Each limits the longest of all rounds.

@@ -129,6 +129,18 @@ func (b *bench) serviceMaps(ctx context.Context) error {
 	})
 }
 
+// serviceChanges measures how the cell of services follows changes of backends that many services share, and of a service that has many.
+func (b *bench) serviceChanges(ctx context.Context) error {
+	return b.goBench(ctx, "./cells/services", "SharedBackends|SliceEvent|LargeService|ServicesOfTheNode", []figure{
+		{"SharedBackends/", "ns/op", "one of 10 backends of 2,000 services", sharedBackendBudget, durations},
+		{"SliceEvent", "ns/pass-p50", "one slice of these services, p50", unlimited, durations},
+		{"SliceEvent", "ns/pass-p99", "and p99 of that", sliceEventBudget, durations},
+		{"LargeService", "ns/pass-p50", "one of 10,000 endpoints of a service, p50", largeServiceBudget, durations},
+		{"LargeService", "ns/pass-p99", "and p99 of that", unlimited, durations},
+		{"ServicesOfTheNode", "ns/commit-max", "another address of the node, 10,000 NodePort services, longest commit", unlimited, durations},
+	})
+}
+
 // goBench runs benchmarks of a package three times and prints the medians of their figures.
 func (b *bench) goBench(ctx context.Context, pkg, which string, figures []figure) error {
 	out, err := exec.CommandContext(ctx, "go", "test", "-run", "^$", "-bench", which, "-benchtime", "300ms", "-count", "3", pkg).CombinedOutput()

@@ -95,6 +95,7 @@ func (b *bench) parts() []part {
 		{"programs", b.programs, []figures.Limit{instructionsBudget, stackBudget, establishedBudget, oneSidedBudget, packetBudget, newFlowBudget}},
 		{"the policy compiler", b.compiler, []figures.Limit{resolveBudget, oneIdentityBudget}},
 		{"maps of services", b.serviceMaps, []figures.Limit{servicesBudget, serviceHeapBudget, serviceChangeBudget}},
+		{"changes of services", b.serviceChanges, []figures.Limit{sharedBackendBudget, sliceEventBudget, largeServiceBudget}},
 		{"connections through services", b.services, []figures.Limit{iptablesBudget, crowdConnectBudget, throughBudget}},
 		{"sizes", b.sizes, []figures.Limit{agentSizeBudget, pluginSizeBudget}},
 	}, b.promises()...)
