@@ -39,6 +39,7 @@ var tableOf = map[string]string{
 	"EndpointSlice": "k8s-endpointslices", "NetworkPolicy": "k8s-networkpolicies", "Ingress": "k8s-ingresses",
 	"CiliumNode": "cilium-nodes", "CiliumEndpoint": "cilium-endpoints", "CiliumIdentity": "cilium-identities",
 	"CiliumNetworkPolicy": "cilium-networkpolicies", "CiliumClusterwideNetworkPolicy": "cilium-networkpolicies",
+	"CiliumCIDRGroup": "cilium-cidrgroups",
 }
 
 func (s *set) add(kind string, row k8sobjects.Row) {

@@ -43,6 +43,13 @@ type CiliumClusterwideNetworkPolicyList struct {
 	Items           []CiliumClusterwideNetworkPolicy `json:"items"`
 }
 
+// CiliumCIDRGroupList is a list of them.
+type CiliumCIDRGroupList struct {
+	metav1.TypeMeta `json:",inline"`
+	metav1.ListMeta `json:"metadata"`
+	Items           []CiliumCIDRGroup `json:"items"`
+}
+
 // clone copies through JSON. The objects are copied in tests and by library code off every hot path; a copy that cannot
 // forget a field is worth more than a fast one.
 func clone[T any](in *T) *T {
@@ -86,3 +93,9 @@ func (o *CiliumClusterwideNetworkPolicy) DeepCopyObject() runtime.Object { retur
 
 // DeepCopyObject implements runtime.Object.
 func (o *CiliumClusterwideNetworkPolicyList) DeepCopyObject() runtime.Object { return clone(o) }
+
+// DeepCopyObject implements runtime.Object.
+func (o *CiliumCIDRGroup) DeepCopyObject() runtime.Object { return clone(o) }
+
+// DeepCopyObject implements runtime.Object.
+func (o *CiliumCIDRGroupList) DeepCopyObject() runtime.Object { return clone(o) }

@@ -16,7 +16,7 @@ func AddToScheme(scheme *runtime.Scheme) error {
 	scheme.AddKnownTypes(GroupVersion,
 		&CiliumNode{}, &CiliumNodeList{}, &CiliumEndpoint{}, &CiliumEndpointList{}, &CiliumIdentity{}, &CiliumIdentityList{},
 		&CiliumNetworkPolicy{}, &CiliumNetworkPolicyList{}, &CiliumClusterwideNetworkPolicy{},
-		&CiliumClusterwideNetworkPolicyList{})
+		&CiliumClusterwideNetworkPolicyList{}, &CiliumCIDRGroup{}, &CiliumCIDRGroupList{})
 	metav1.AddToGroupVersion(scheme, GroupVersion)
 	return nil
 }
@@ -133,6 +133,18 @@ type CiliumClusterwideNetworkPolicy struct {
 	Spec              json.RawMessage `json:"spec,omitempty"`
 	Specs             json.RawMessage `json:"specs,omitempty"`
 	Status            PolicyStatus    `json:"status,omitzero"`
+}
+
+// CiliumCIDRGroup is a list of CIDRs to which policies of all namespaces refer by its name or its labels.
+type CiliumCIDRGroup struct {
+	metav1.TypeMeta   `json:",inline"`
+	metav1.ObjectMeta `json:"metadata"`
+	Spec              CIDRGroupSpec `json:"spec"`
+}
+
+// CIDRGroupSpec is the content of a group.
+type CIDRGroupSpec struct {
+	ExternalCIDRs []string `json:"externalCIDRs"` // CIDRs or addresses outside the cluster
 }
 
 // PolicyStatus is what became of a policy, for people. There are other fields, which are not ours.

@@ -53,7 +53,7 @@ func schemaOf(t *testing.T, kind string) Schema {
 func TestSchemas_HaveEveryFieldOfTheTypes(t *testing.T) {
 	t.Parallel()
 	for _, object := range []any{ciliumv2.CiliumNode{}, ciliumv2.CiliumEndpoint{}, ciliumv2.CiliumIdentity{},
-		ciliumv2.CiliumNetworkPolicy{}, ciliumv2.CiliumClusterwideNetworkPolicy{}} {
+		ciliumv2.CiliumNetworkPolicy{}, ciliumv2.CiliumClusterwideNetworkPolicy{}, ciliumv2.CiliumCIDRGroup{}} {
 		kind := reflect.TypeOf(object)
 		if fields := compare(t, kind.Name(), kind, schemaOf(t, kind.Name())); fields < 4 {
 			t.Errorf("%s: only %d fields were compared", kind.Name(), fields)

@@ -1,7 +1,7 @@
 package crds
 
 // Version of the schemas here. It rises whenever one of them changes, so that an agent can tell an older one from its own.
-const Version = "1.1.0"
+const Version = "1.2.0"
 
 // VersionLabel is the label that holds the version in the cluster; Cilium's definitions carry theirs in the same one.
 const VersionLabel = "io.cilium.k8s.crd.schema.version"
@@ -43,6 +43,7 @@ type ServingVersion struct {
 	Name         string                     `json:"name"`
 	Served       bool                       `json:"served"`
 	Storage      bool                       `json:"storage"`
+	Deprecated   bool                       `json:"deprecated,omitempty"`
 	Columns      []Column                   `json:"additionalPrinterColumns,omitempty"`
 	Schema       map[string]Schema          `json:"schema"`
 	Subresources map[string]map[string]bool `json:"subresources,omitempty"`
@@ -60,14 +61,14 @@ type Column struct {
 // NamesInCluster are the names of all definitions, sorted.
 func NamesInCluster() []string {
 	return []string{
-		ciliumClusterwideNetworkPolicies + "." + group, ciliumEndpoints + "." + group, ciliumIdentities + "." + group,
+		ciliumCIDRGroups + "." + group, ciliumClusterwideNetworkPolicies + "." + group, ciliumEndpoints + "." + group, ciliumIdentities + "." + group,
 		ciliumNetworkPolicies + "." + group, ciliumNodes + "." + group,
 	}
 }
 
 // All are the definitions, sorted by name.
 func All() []Definition {
-	return []Definition{clusterwidePolicy(), endpoint(), identity(), policy(), node()}
+	return []Definition{cidrGroup(), clusterwidePolicy(), endpoint(), identity(), policy(), node()}
 }
 
 // Group and version of all resources, as in package ciliumv2, which would bring all of apimachinery along.
@@ -83,6 +84,7 @@ const (
 	ciliumIdentities                 = "ciliumidentities"
 	ciliumNetworkPolicies            = "ciliumnetworkpolicies"
 	ciliumClusterwideNetworkPolicies = "ciliumclusterwidenetworkpolicies"
+	ciliumCIDRGroups                 = "ciliumcidrgroups"
 )
 
 // status is the subresource: writes of the object leave the status alone and the other way round.

@@ -35,7 +35,7 @@ func full(v reflect.Value, name string) {
 	case reflect.Map:
 		v.Set(reflect.ValueOf(map[string]string{"k8s:app": "cart"}))
 	case reflect.String:
-		words := map[string]string{"podCIDRs": "10.0.0.0/24", "state": "ready"}
+		words := map[string]string{"podCIDRs": "10.0.0.0/24", "state": "ready", "externalCIDRs": "10.0.0.0/24"}
 		if v.SetString("x"); words[name] != "" {
 			v.SetString(words[name])
 		}
@@ -49,7 +49,7 @@ func full(v reflect.Value, name string) {
 // TestSchemas_AcceptFullObjects: what the agent may write, with every field set, is accepted whole.
 func TestSchemas_AcceptFullObjects(t *testing.T) {
 	t.Parallel()
-	for _, object := range []any{&ciliumv2.CiliumNode{}, &ciliumv2.CiliumEndpoint{}, &ciliumv2.CiliumIdentity{}} {
+	for _, object := range []any{&ciliumv2.CiliumNode{}, &ciliumv2.CiliumEndpoint{}, &ciliumv2.CiliumIdentity{}, &ciliumv2.CiliumCIDRGroup{}} {
 		full(reflect.ValueOf(object).Elem(), "")
 		text, err := json.Marshal(object)
 		if err != nil {
@@ -104,9 +104,15 @@ status: {conditions: [{type: Valid, status: "True"}]}`, ""},
 			""},
 		"41 ports": {"CiliumNetworkPolicy", "spec: {endpointSelector: {}, ingress: [{toPorts: [{ports: [" +
 			strings.Repeat("{port: '1'},", 41) + "]}]}]}", "more than 40"},
-		"an identity's name":   {"CiliumIdentity", "security-labels: {a: b}", "name: does not match"},
-		"a node's bad CIDR":    {"CiliumNode", "spec: {ipam: {podCIDRs: [10.0.0.0]}}", "is no cidr"},
-		"a node of Cilium":     {"CiliumNode", "spec: {eni: {vpc-id: x}, ipam: {pool: {10.0.0.1: {owner: x}}}}\nstatus: {ipam: {used: {}}}", ""},
+		"an identity's name": {"CiliumIdentity", "security-labels: {a: b}", "name: does not match"},
+		"a node's bad CIDR":  {"CiliumNode", "spec: {ipam: {podCIDRs: [10.0.0.0]}}", "is no cidr"},
+		"a node of Cilium":   {"CiliumNode", "spec: {eni: {vpc-id: x}, ipam: {pool: {10.0.0.1: {owner: x}}}}\nstatus: {ipam: {used: {}}}", ""},
+		"a group":            {"CiliumCIDRGroup", "spec: {externalCIDRs: [10.0.0.0/8, 192.0.2.1, \"2001:db8::/32\"]}", ""},
+		"an empty group":     {"CiliumCIDRGroup", "spec: {externalCIDRs: []}", ""},
+		"a group of nothing": {"CiliumCIDRGroup", "spec: {}", "externalCIDRs is missing"},
+		"a group of names":   {"CiliumCIDRGroup", "spec: {externalCIDRs: [example.org]}", "none of 3 alternatives"},
+		"a group and a CIDR": {"CiliumNetworkPolicy", "spec: {endpointSelector: {}, ingress: [{fromCIDRSet: [{cidr: 10.0.0.0/8, cidrGroupRef: a}]}]}",
+			"2 of 3 alternatives"},
 		"an endpoint's state":  {"CiliumEndpoint", "status: {state: happy}", "is not one of"},
 		"an endpoint's health": {"CiliumEndpoint", "status: {health: {bpf: OK}, log: [{code: OK}]}", ""},
 	} {

@@ -62,6 +62,7 @@ func agentPermissions() []Permission {
 		agent("k8stables", ciliumGroup, "ciliumidentities", follow, "labels that stand behind identities"),
 		agent("k8stables", ciliumGroup, "ciliumnetworkpolicies", follow, "policies"),
 		agent("k8stables", ciliumGroup, "ciliumclusterwidenetworkpolicies", follow, "policies"),
+		agent("k8stables", ciliumGroup, "ciliumcidrgroups", follow, "CIDRs to which policies refer"),
 		agent("endpointmanager", "", "pods", get, "the pod of an ADD that comes before the watch"),
 		agent("k8snode", "", "nodes", slices.Concat(get, patch), "this node's Node as it is now; taking the taint away"),
 		agent("k8snode", "", "nodes/status", patch, "annotations and the conditions NetworkUnavailable and WaggleNetworkPathsDegraded of this node"),

@@ -3,8 +3,11 @@ package k8sobjects
 import (
 	"bytes"
 	"encoding/json"
+	"errors"
 	"fmt"
 	"math"
+	"net/netip"
+	"slices"
 	"strconv"
 
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
@@ -81,6 +84,26 @@ func CiliumPolicy(meta *metav1.ObjectMeta, spec, specs json.RawMessage) (*cilium
 		row.Specs, err = compact("specs", specs)
 	}
 	return row, err
+}
+
+// CIDRGroup reads a CiliumCIDRGroup. Entries that cannot be read are left out, with an error of type [Partly].
+func CIDRGroup(o *ciliumv2.CiliumCIDRGroup) (*cilium.CIDRGroup, error) {
+	row := &cilium.CIDRGroup{Name: o.Name, UID: string(o.UID), Labels: o.Labels}
+	var unread unusable
+	row.CIDRs = readEach(field.NewPath("spec", "externalCIDRs"), o.Spec.ExternalCIDRs, parseBlock, func(problem string) {
+		unread.add(errors.New(problem))
+	})
+	slices.SortFunc(row.CIDRs, netip.Prefix.Compare)
+	row.CIDRs, row.Problems = slices.Compact(row.CIDRs), unread.texts
+	return row, unread.err()
+}
+
+// parseBlock reads a CIDR, or an address as the CIDR of that address alone.
+func parseBlock(path *field.Path, text string) (netip.Prefix, error) {
+	if addr, err := parseAddr(path, text); err == nil {
+		return netip.PrefixFrom(addr, addr.BitLen()), nil
+	}
+	return parsePrefix(path, text)
 }
 
 // compact makes two ways of writing the same text equal, and drops a null.

@@ -12,7 +12,9 @@ import (
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 	"k8s.io/utils/ptr"
 
+	"github.com/waggle-net/waggle/pkg/ciliumv2"
 	"github.com/waggle-net/waggle/pkg/k8sobjects"
+	"github.com/waggle-net/waggle/pkg/tables/cilium"
 	"github.com/waggle-net/waggle/pkg/tables/k8s"
 )
 
@@ -94,6 +96,19 @@ func TestEndpointSlice_IsUsedWithoutWhatCannotBeRead(t *testing.T) {
 	row, err = k8sobjects.FromServer(many, "one")
 	requireParts(t, err, "and 97 more")
 	require.Empty(t, row.(*k8s.EndpointSlice).Endpoints)
+}
+
+// The API server rejects such entries; manifests are not checked by it.
+func TestCIDRGroup_IsUsedWithoutWhatCannotBeRead(t *testing.T) {
+	t.Parallel()
+	o := &ciliumv2.CiliumCIDRGroup{ObjectMeta: metav1.ObjectMeta{Name: "g", Labels: map[string]string{"role": "vpn"}}, Spec: ciliumv2.CIDRGroupSpec{
+		ExternalCIDRs: []string{"10.1.2.3/16", "2001:db8::1", "10.0.0.0/33", "10.1.0.0/16", "::ffff:10.0.0.0/120", "fe80::1%eth0", "192.0.2.1"}}}
+	row, err := k8sobjects.FromServer(o, "one")
+	requireParts(t, err, "spec.externalCIDRs[2]")
+	require.Equal(t, []netip.Prefix{netip.MustParsePrefix("10.1.0.0/16"), netip.MustParsePrefix("192.0.2.1/32"), netip.MustParsePrefix("2001:db8::1/128")},
+		row.(*cilium.CIDRGroup).CIDRs)
+	require.Len(t, row.(*cilium.CIDRGroup).Problems, 3)
+	require.Equal(t, "vpn", row.(*cilium.CIDRGroup).Labels["role"])
 }
 
 // A slice with the label is for clients that look up the Service by DNS: kube-proxy does not serve it either.

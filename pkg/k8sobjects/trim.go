@@ -75,6 +75,8 @@ func InternRow(row Row) {
 		r.Labels = internAll(r.Labels)
 	case *cilium.Identity:
 		r.Labels = internAll(r.Labels)
+	case *cilium.CIDRGroup:
+		r.Labels = internAll(r.Labels)
 	}
 }
 

@@ -103,6 +103,8 @@ func decodeCilium(id identity, data []byte, nodeName string) (k8sobjects.Row, er
 		object, namespaced = &ciliumv2.CiliumNetworkPolicy{}, true
 	case "CiliumClusterwideNetworkPolicy":
 		object = &ciliumv2.CiliumClusterwideNetworkPolicy{}
+	case "CiliumCIDRGroup":
+		object = &ciliumv2.CiliumCIDRGroup{}
 	default:
 		return nil, k8sobjects.NotForUs("objects of this kind are not read")
 	}

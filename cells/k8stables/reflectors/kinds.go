@@ -52,5 +52,6 @@ func kinds(nodeName string) []kind {
 		{kubeapi.CiliumIdentities, "cilium-identities", all, nil, false},
 		{kubeapi.CiliumNetworkPolicies, "cilium-networkpolicies", namespaced, nil, false},
 		{kubeapi.CiliumClusterwidePolicies, "cilium-networkpolicies", func(r k8sobjects.Row) bool { return !namespaced(r) }, nil, false},
+		{kubeapi.CiliumCIDRGroups, "cilium-cidrgroups", all, nil, false},
 	}
 }

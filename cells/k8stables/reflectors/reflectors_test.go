@@ -66,6 +66,7 @@ func newSet(t testing.TB) *tables.Set {
 		CiliumEndpoints: must[statedb.RWTable[*cilium.Endpoint]](t)(cilium.NewEndpointTable(db)),
 		Identities:      must[statedb.RWTable[*cilium.Identity]](t)(cilium.NewIdentityTable(db)),
 		CiliumPolicies:  must[statedb.RWTable[*cilium.Policy]](t)(cilium.NewPolicyTable(db)),
+		CIDRGroups:      must[statedb.RWTable[*cilium.CIDRGroup]](t)(cilium.NewCIDRGroupTable(db)),
 		Sources:         must[statedb.RWTable[sources.Source]](t)(sources.NewTable(db)),
 		Rejects:         must[statedb.RWTable[tables.Reject]](t)(tables.NewRejectTable(db)),
 	})

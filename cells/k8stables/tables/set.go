@@ -29,6 +29,7 @@ type Params struct {
 	CiliumEndpoints statedb.RWTable[*cilium.Endpoint]
 	Identities      statedb.RWTable[*cilium.Identity]
 	CiliumPolicies  statedb.RWTable[*cilium.Policy]
+	CIDRGroups      statedb.RWTable[*cilium.CIDRGroup]
 	Sources         statedb.RWTable[sources.Source]
 	Rejects         statedb.RWTable[Reject]
 }
@@ -55,6 +56,7 @@ func New(p Params) *Set {
 		newTable(p.CiliumEndpoints, cilium.EndpointByName, func(r *cilium.Endpoint) string { return r.UID() }),
 		newTable(p.Identities, cilium.IdentityByName, func(r *cilium.Identity) string { return r.UID }),
 		newTable(p.CiliumPolicies, cilium.PolicyByName, func(r *cilium.Policy) string { return r.UID }),
+		newTable(p.CIDRGroups, cilium.CIDRGroupByName, func(r *cilium.CIDRGroup) string { return r.UID }),
 	}}
 }
 

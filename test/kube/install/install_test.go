@@ -100,11 +100,11 @@ func clusterAccount(t *testing.T, c *kube.Cluster) {
 
 func established(t *testing.T, c *kube.Cluster) {
 	if out, err := c.Kubectl(t.Context(), "wait", "--for=condition=Established", "--timeout=30s", "crd", "-l", "app.kubernetes.io/managed-by=waggle"); err != nil ||
-		strings.Count(out, "condition met") != 5 {
+		strings.Count(out, "condition met") != 6 {
 		t.Fatalf("%v\n%s", err, out)
 	}
 	for name, want := range map[string]string{"cn": "ciliumnodes", "ciliumep": "ciliumendpoints", "ciliumid": "ciliumidentities", "cnp": "ciliumnetworkpolicies",
-		"ccnp": "ciliumclusterwidenetworkpolicies"} {
+		"ccnp": "ciliumclusterwidenetworkpolicies", "ccg": "ciliumcidrgroups"} {
 		var list struct {
 			Resources []struct {
 				Name       string
@@ -176,6 +176,8 @@ func checked(t *testing.T, c *kube.Cluster) {
 			"ingressDeny": [{"fromCIDR": ["192.0.2.1"], "icmps": [{"fields": [{"type": 8}, {"type": "EchoRequest"}]}]}]}}`, ""},
 		"policy without a rule":     {"namespaces/default/ciliumnetworkpolicies", `{"kind": "CiliumNetworkPolicy", "metadata": {"name": "x"}}`, "a policy needs spec or specs"},
 		"policy with a bad CIDR":    {"namespaces/default/ciliumnetworkpolicies", `{"kind": "CiliumNetworkPolicy", "metadata": {"name": "x"}, "spec": {"endpointSelector": {}, "egress": [{"toCIDR": ["x"]}]}}`, "toCIDR"},
+		"group of CIDRs":            {"ciliumcidrgroups", `{"kind": "CiliumCIDRGroup", "metadata": {"name": "x"}, "spec": {"externalCIDRs": ["10.0.0.0/8", "192.0.2.1", "2001:db8::/32"]}}`, ""},
+		"group of names":            {"ciliumcidrgroups", `{"kind": "CiliumCIDRGroup", "metadata": {"name": "x"}, "spec": {"externalCIDRs": ["example.org"]}}`, "spec.externalCIDRs[0]"},
 		"policy of nodes":           {"ciliumclusterwidenetworkpolicies", `{"kind": "CiliumClusterwideNetworkPolicy", "metadata": {"name": "x"}, "spec": {"nodeSelector": {}}}`, ""},
 		"policy of nodes and pods":  {"ciliumclusterwidenetworkpolicies", `{"kind": "CiliumClusterwideNetworkPolicy", "metadata": {"name": "x"}, "specs": [{"nodeSelector": {}, "endpointSelector": {}}]}`, "specs[0]"},
 		"policy of nodes elsewhere": {"namespaces/default/ciliumnetworkpolicies", `{"kind": "CiliumNetworkPolicy", "metadata": {"name": "x"}, "spec": {"nodeSelector": {}}}`, "spec.endpointSelector"},
