@@ -14,7 +14,7 @@ import (
 // collectPolicies sends how many policies there are, what they take of the maps, and what of them is not enforced.
 func (c *collector) collectPolicies(out chan<- prometheus.Metric, txn statedb.ReadTxn) {
 	modes := map[string]int{"enforce": 0, "audit": 0}
-	problems := map[string]int{policy.ReasonUnsupported: 0, policy.ReasonInvalid: 0, policy.ReasonLabel: 0, policy.ReasonOverflow: 0}
+	problems := map[string]int{policy.ReasonUnsupported: 0, policy.ReasonInvalid: 0, policy.ReasonLabel: 0, policy.ReasonAbsent: 0, policy.ReasonOverflow: 0}
 	for row := range c.Policies.All(txn) {
 		if row.Audit {
 			modes["audit"]++

@@ -214,7 +214,6 @@ func TestFromCilium_FailsClosed(t *testing.T) {
 		"names of TLS beside another rule": {"endpointSelector: {}, egress: [{toEntities: [world], toPorts: [{ports: [{port: \"443\"}], serverNames: [a.example]}, {ports: [{port: \"80\"}]}]}, {toEntities: [all]}]",
 			"spec.egress[0].toPorts[0].serverNames", unsupported, "also where another rule allows them", "out web>world 80/TCP", "out web>world 443/TCP"},
 		"no authentication":    {"endpointSelector: {}, ingress: [{fromEndpoints: [{}], authentication: {mode: disabled}}]", "", "", "", "in web>db 80/TCP", "in green>db 80/TCP"},
-		"groups of CIDRs":      {"endpointSelector: {}, ingress: [{fromCIDRSet: [{cidrGroupRef: x}]}]", "spec.ingress[0].fromCIDRSet[0].cidrGroupRef", unsupported, "write the CIDRs", "", "in world>db 80/TCP"},
 		"labels of CIDRs":      {"endpointSelector: {}, ingress: [{fromEndpoints: [{matchLabels: {\"cidr:10.0.0.0/8\": \"\"}}]}]", "spec.ingress[0].fromEndpoints[0]", unsupported, "use CIDRs", "", "in world>db 80/TCP"},
 		"an unknown peer":      {"endpointSelector: {}, ingress: [{fromMoon: [{}], toPorts: [{ports: [{port: \"80\"}]}]}]", "spec.ingress[0].fromMoon", unsupported, "not known here", "", "in web>db 80/TCP"},
 		"an unknown limit":     {"endpointSelector: {}, ingress: [{fromEndpoints: [{}], toPorts: [{ports: [{port: \"80\"}], during: night}]}]", "spec.ingress[0].toPorts[0].during", unsupported, "not known here", "", "in web>db 80/TCP"},

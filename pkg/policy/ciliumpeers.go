@@ -144,40 +144,6 @@ func (r *ciliumRule) cidr(_ string, item json.RawMessage) ([]Peer, error) {
 	return []Peer{{CIDR: prefix, Scope: Outside}}, err
 }
 
-func (r *ciliumRule) cidrSet(path string, item json.RawMessage) ([]Peer, error) {
-	fields, err := object(item)
-	if err != nil {
-		return nil, err
-	}
-	for _, field := range unknown(fields, "cidr", "except") {
-		r.unsupported(path+"."+field, field+" is not supported", "write the CIDRs into the policy")
-		return nil, errReported
-	}
-	var set struct {
-		CIDR   string   `json:"cidr"`
-		Except []string `json:"except"`
-	}
-	if err := decode(item, &set); err != nil {
-		return nil, err
-	}
-	p := Peer{Scope: Outside}
-	if p.CIDR, err = parseCIDR(set.CIDR); err != nil {
-		return nil, err
-	}
-	for i, text := range set.Except {
-		except, err := parseCIDR(text)
-		if err == nil && (!p.CIDR.Contains(except.Addr()) || except.Bits() < p.CIDR.Bits()) {
-			err = errors.New(quote(text) + " does not lie in " + p.CIDR.String())
-		}
-		if err != nil {
-			r.invalid(fmt.Sprintf("%s.except[%d]", path, i), short(err)) // what is denied is not narrowed by it
-			continue
-		}
-		p.Except = append(p.Except, except)
-	}
-	return []Peer{p}, nil
-}
-
 // parseCIDR reads a CIDR, or an address, and cuts off host bits.
 func parseCIDR(text string) (netip.Prefix, error) {
 	prefix, err := netip.ParsePrefix(text)

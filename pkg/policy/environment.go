@@ -21,6 +21,8 @@ type Environment struct {
 	APIServers []netip.Addr
 	// AllowL7Ports is --l7-rules=allow-port: rules that allow some requests on a port allow all of its connections, as requests are not inspected.
 	AllowL7Ports bool
+	// CIDRGroups are those that exist. They are read while a policy is parsed, and not kept.
+	CIDRGroups CIDRGroups
 	// IPv4Only and IPv6Only say that one family alone is enabled, whose world is identity 2.
 	IPv4Only, IPv6Only bool
 }

@@ -65,6 +65,8 @@ type Policy struct {
 	UID   string `json:"uid,omitempty"`
 	Audit bool   `json:"audit,omitempty"` // it counts and reports, and denies nothing
 	Parts []Part `json:"parts,omitempty"`
+	// Groups are the CiliumCIDRGroups to which it refers; their CIDRs are in the rules.
+	Groups []GroupChoice `json:"groups,omitempty"`
 	// Problems are what it asks and we do not enforce, with what that means.
 	Problems []Problem `json:"problems,omitempty"`
 }
@@ -176,9 +178,10 @@ type Problem struct {
 // Reasons of a [Problem]. An allow that is not enforced grants nothing; a deny that cannot be narrowed denies the whole
 // peers and ports that it names.
 const (
-	ReasonUnsupported = "Unsupported" // a kind of rule that we do not have: L7, names, services, nodes, groups
+	ReasonUnsupported = "Unsupported" // a kind of rule that we do not have: L7, names, services, nodes, groups of a cloud
 	ReasonInvalid     = "Invalid"     // it contradicts itself or cannot be parsed
 	ReasonLabel       = "LabelNotInIdentity"
+	ReasonAbsent      = "NotFound" // it refers to an object that does not exist
 	ReasonOverflow    = "Overflow" // a node has no slots in its maps for it, or its namespace has used up its quota
 )
 

@@ -285,7 +285,7 @@ func (n naive) peers(p *cilium.Policy, rule fields, side string, deny, narrowedA
 		return chosen
 	})
 	each("CIDR", func(item any) answer { return n.cidr(item.(string), nil) })
-	each("CIDRSet", func(item any) answer { return n.cidr(item.(fields)["cidr"].(string), listOf(item.(fields)["except"])) })
+	each("CIDRSet", func(item any) answer { return n.cidrSet(item.(fields)) })
 	each("Entities", func(item any) answer { return of(n.entity(item.(string))) })
 	if kinds > 1 && !deny {
 		return untold

@@ -4,9 +4,11 @@ import (
 	"encoding/json"
 	"fmt"
 	"net/netip"
+	"slices"
 
 	"github.com/waggle-net/waggle/pkg/labels"
 	"github.com/waggle-net/waggle/pkg/tables/cilium"
+	"github.com/waggle-net/waggle/pkg/tables/k8s"
 )
 
 // object is one of JSON.
@@ -148,8 +150,48 @@ func list[T any](l []T) []T {
 	return l
 }
 
+// cidrGroup has labels and CIDRs, or none.
+func (r *random) cidrGroup(name string) *cilium.CIDRGroup {
+	g := &cilium.CIDRGroup{Name: name, Labels: r.labels(groupLabels, 2)}
+	g.CIDRs = some(r, 4, func() netip.Prefix { return netip.MustParsePrefix(pick(r, blocks...)) })
+	slices.SortFunc(g.CIDRs, netip.Prefix.Compare)
+	g.CIDRs = slices.Compact(g.CIDRs)
+	return g
+}
+
+// groupSelector is a selector of labels without sources.
+func groupSelector(s k8s.Selector) object {
+	out := object{}
+	if len(s.MatchLabels) > 0 {
+		out["matchLabels"] = s.MatchLabels
+	}
+	var expressions []object
+	for _, e := range s.Expressions {
+		one := object{"key": e.Key, "operator": e.Operator}
+		if e.Values != nil {
+			one["values"] = e.Values
+		}
+		expressions = append(expressions, one)
+	}
+	if len(expressions) > 0 {
+		out["matchExpressions"] = expressions
+	}
+	return out
+}
+
 func (r *random) cidrSet() object {
 	block := netip.MustParsePrefix(pick(r, blocks...))
+	if r.oneIn(3) {
+		set := object{"cidrGroupRef": pick(r, groupNames...)}
+		if r.oneIn(3) {
+			delete(set, "cidrGroupRef")
+			set["cidrGroupSelector"] = groupSelector(r.selector(groupLabels))
+		}
+		if r.oneIn(3) {
+			set["except"] = append(r.excepts(block), block)
+		}
+		return set
+	}
 	set := object{"cidr": block.String()}
 	if excepts := r.excepts(block); len(excepts) > 0 {
 		set["except"] = excepts

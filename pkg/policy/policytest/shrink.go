@@ -129,6 +129,9 @@ func (w *World) String() string {
 	for _, p := range w.Pods {
 		fmt.Fprintf(&b, "pod %s: identity %d, %v, %v, ports %v\n", p.Object.Key(), p.Identity, p.Labels, p.Addrs, p.Ports)
 	}
+	for _, g := range w.Groups {
+		fmt.Fprintf(&b, "group %s\n", show(g))
+	}
 	for _, p := range w.Kubernetes {
 		fmt.Fprintf(&b, "kubernetes: %s\n", show(p))
 	}

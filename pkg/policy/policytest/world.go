@@ -32,6 +32,7 @@ type World struct {
 	Others      []Other // who is no pod
 	Kubernetes  []*k8s.NetworkPolicy
 	Cilium      []*cilium.Policy
+	Groups      []*cilium.CIDRGroup
 }
 
 // Pod is an endpoint.
@@ -77,6 +78,11 @@ func New(seed uint64, size Size) *World {
 		w.Pods = append(w.Pods, w.pod(r, i, numbers))
 	}
 	w.Others = others()
+	w.Environment.CIDRGroups = policy.CIDRGroups{}
+	for i, name := range groupNames[:r.IntN(len(groupNames))] {
+		w.Groups = append(w.Groups, r.cidrGroup(name))
+		w.Environment.CIDRGroups[name] = w.Groups[i]
+	}
 	for i := range r.IntN(size.Kubernetes + 1) {
 		w.Kubernetes = append(w.Kubernetes, r.kubernetes(i))
 	}

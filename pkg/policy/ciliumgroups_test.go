@@ -1,0 +1,106 @@
+package policy_test
+
+import (
+	"net/netip"
+	"strings"
+	"testing"
+
+	"github.com/waggle-net/waggle/pkg/policy"
+	"github.com/waggle-net/waggle/pkg/tables/cilium"
+)
+
+// TestFromCilium_CIDRGroups has a group of each family and one with neither CIDRs nor labels.
+func TestFromCilium_CIDRGroups(t *testing.T) {
+	t.Parallel()
+	group := func(name, role string, blocks ...string) *cilium.CIDRGroup {
+		g := &cilium.CIDRGroup{Name: name, Labels: map[string]string{"role": role}}
+		for _, block := range blocks {
+			g.CIDRs = append(g.CIDRs, netip.MustParsePrefix(block))
+		}
+		return g
+	}
+	env := policy.Environment{CIDRGroups: policy.CIDRGroups{}}
+	for _, g := range []*cilium.CIDRGroup{group("outside", "partner", "203.0.113.0/24", "2001:db8::/32"), group("one", "office", "203.0.113.1/32", "2001:db8::1/128"),
+		group("pods", "pods", "10.0.0.0/8", "fd00::/16"), {Name: "empty"}} {
+		env.CIDRGroups[g.Name] = g
+	}
+	const all = "ingress: [{fromEntities: [all]}]"
+	in := func(set string) string { return cnp("endpointSelector: {}, ingress: [{fromCIDRSet: [{" + set + "}]}]") }
+	out := func(set string) string { return ccnp("endpointSelector: {}, egress: [{toCIDRSet: [{" + set + "}]}]") }
+	for _, c := range []semantics{
+		{name: "by name", policies: in("cidrGroupRef: outside") + out("cidrGroupRef: one"), allow: []string{"in world>db 80/TCP", "in world2>db 80/TCP", "out db>world 80/TCP"},
+			deny: []string{"in web>db 80/TCP", "in node>db 80/TCP", "out db>world2 80/TCP"}},
+		{name: "by label", policies: in("cidrGroupSelector: {matchLabels: {role: office}}"), allow: []string{"in world>db 80/TCP"}, deny: []string{"in world2>db 80/TCP"}},
+		{name: "by several groups", policies: in("cidrGroupSelector: {matchExpressions: [{key: role, operator: In, values: [office, partner]}]}"),
+			allow: []string{"in world>db 80/TCP", "in world2>db 80/TCP"}, deny: []string{"in host>db 80/TCP"}},
+		{name: "by a label that they lack", policies: in("cidrGroupSelector: {matchExpressions: [{key: role, operator: NotIn, values: [partner]}]}"),
+			allow: []string{"in world>db 80/TCP"}, deny: []string{"in world2>db 80/TCP", "in web>db 80/TCP"}},
+		{name: "groups match what is outside", policies: in("cidrGroupRef: pods"), deny: []string{"in web>db 80/TCP", "in health>db 80/TCP", "in world>db 80/TCP"}},
+		{name: "beside other CIDRs", policies: cnp("endpointSelector: {}, ingress: [{fromCIDR: [203.0.113.129/32], fromCIDRSet: [{cidrGroupRef: one}, {cidrGroupRef: pods}]}]"),
+			allow: []string{"in world>db 80/TCP", "in world2>db 80/TCP"}, only: 4},
+		{name: "an exception inside", policies: in("cidrGroupRef: outside, except: [203.0.113.128/25, \"2001:db8:0:1::/64\"]"), allow: []string{"in world>db 80/TCP"}, deny: []string{"in world2>db 80/TCP"}},
+		{name: "an exception around", policies: in("cidrGroupRef: one, except: [203.0.0.0/8, \"2001::/16\", 192.0.2.0/24]"), deny: []string{"in world>db 80/TCP", "in world2>db 80/TCP"}},
+		{name: "denied", policies: cnp("endpointSelector: {}, ingressDeny: [{fromCIDRSet: [{cidrGroupRef: one}]}], " + all),
+			deny: []string{"in world>db 80/TCP"}, allow: []string{"in world2>db 80/TCP", "in web>db 80/TCP"}},
+		{name: "an empty group", policies: in("cidrGroupRef: empty") + cnp("endpointSelector: {}, egressDeny: [{toCIDRSet: [{cidrGroupRef: empty}]}], egress: [{toEntities: [all]}]"),
+			deny: []string{"in world>db 80/TCP", "in web>db 80/TCP"}, allow: []string{"out db>world 80/TCP"}},
+		{name: "a group that does not exist allows nothing", policies: in("cidrGroupRef: moon") + in("cidrGroupSelector: {matchLabels: {role: moon}}"),
+			deny: []string{"in world>db 80/TCP", "in web>db 80/TCP"}},
+		{name: "it denies nothing", policies: cnp("endpointSelector: {}, ingressDeny: [{fromCIDRSet: [{cidrGroupRef: moon}, {cidrGroupRef: one}]}], " + all),
+			allow: []string{"in world2>db 80/TCP", "in web>db 80/TCP"}, deny: []string{"in world>db 80/TCP"}},
+	} {
+		c.check(t, env)
+	}
+
+	broken := group("broken", "")
+	broken.Problems = []string{"spec.externalCIDRs[0]: must be a CIDR"}
+	env.CIDRGroups["broken"] = broken
+	for set, want := range map[string]struct{ path, reason, message string }{
+		"cidrGroupRef: moon":                                                                      {".cidrGroupRef", policy.ReasonAbsent, `there is no CiliumCIDRGroup "moon": this peer of the rule allows nothing`},
+		"cidrGroupSelector: {matchLabels: {role: moon}}":                                          {".cidrGroupSelector", policy.ReasonAbsent, "no CiliumCIDRGroup has these labels"},
+		"cidrGroupRef: broken":                                                                    {".cidrGroupRef", policy.ReasonInvalid, "cannot be read and match nothing"},
+		"cidrGroupSelector: {}":                                                                   {"", policy.ReasonInvalid, "the selector is empty"},
+		"cidrGroupSelector: {matchLabels: {\"k8s:role\": office}}":                                {"", policy.ReasonInvalid, "labels of groups have none"},
+		"cidrGroupSelector: {matchExpressions: [{key: role, operator: Like}]}":                    {"", policy.ReasonInvalid, "does not exist"},
+		"cidrGroupRef: one, cidr: 10.0.0.0/8":                                                     {"", policy.ReasonInvalid, "one of cidr, cidrGroupRef and cidrGroupSelector"},
+		"cidrGroupRef: one, cidrGroupSelector: {matchLabels: {role: office}}, except: [10.0.0.1]": {"", policy.ReasonInvalid, "one of cidr, cidrGroupRef and cidrGroupSelector"},
+		"except: [10.0.0.1]":                                                                      {"", policy.ReasonInvalid, "one of cidr, cidrGroupRef and cidrGroupSelector"},
+		"cidrGroupRef: \"\"":                                                                      {"", policy.ReasonInvalid, "cidrGroupRef is empty"},
+		"cidrGroupRef: one, except: [moon]":                                                       {".except[0]", policy.ReasonInvalid, "is neither a CIDR nor an address"},
+		"cidrGroupRef: one, cidrGroupRefs: [one, four]":                                           {".cidrGroupRefs", policy.ReasonUnsupported, "cidrGroupRefs is not supported"},
+	} {
+		p := read(t, env, in(set))[0]
+		if len(p.Problems) != 1 || p.Problems[0].Path != "spec.ingress[0].fromCIDRSet[0]"+want.path || p.Problems[0].Reason != want.reason ||
+			!strings.Contains(p.Problems[0].Message, want.message) {
+			t.Errorf("%s: %+v", set, p.Problems)
+		}
+		denied := []string{"in web>db 80/TCP", "in world>db 80/TCP"}
+		(&semantics{name: set, policies: in(set), deny: denied}).check(t, env)
+		deny := cnp("endpointSelector: {}, ingressDeny: [{fromCIDRSet: [{" + set + "}]}], " + all)
+		if want.path == ".cidrGroupRef" || want.path == ".cidrGroupSelector" {
+			(&semantics{name: "deny of " + set, policies: deny, allow: denied}).check(t, env)
+		} else if want.path != ".except[0]" {
+			(&semantics{name: "deny of " + set, policies: deny, deny: denied}).check(t, env)
+		} else { // what is excepted is denied as well
+			(&semantics{name: "deny of " + set, policies: deny, allow: denied[:1], deny: denied[1:]}).check(t, env)
+		}
+	}
+}
+
+// TestPolicy_RefersTo holds that a policy is read again when, and only when, a group to which it may refer has changed.
+func TestPolicy_RefersTo(t *testing.T) {
+	t.Parallel()
+	p := read(t, policy.Environment{}, ccnp("endpointSelector: {}, ingressDeny: [{fromCIDRSet: [{cidrGroupRef: a}, {cidrGroupSelector: {matchLabels: {role: vpn}}}]}]"))[0]
+	for _, c := range []struct {
+		group cilium.CIDRGroup
+		want  bool
+	}{{cilium.CIDRGroup{Name: "a"}, true}, {cilium.CIDRGroup{Name: "b"}, false}, {cilium.CIDRGroup{Name: "b", Labels: map[string]string{"role": "vpn"}}, true},
+		{cilium.CIDRGroup{Name: "b", Labels: map[string]string{"role": "office"}}, false}} {
+		if got := p.RefersTo(&c.group); got != c.want {
+			t.Errorf("%+v: %t", c.group, got)
+		}
+	}
+	if p = read(t, policy.Environment{}, cnp("endpointSelector: {}"))[0]; p.RefersTo(&cilium.CIDRGroup{Name: "a"}) {
+		t.Error("a policy without groups refers to one")
+	}
+}
