@@ -210,7 +210,7 @@ type wanted struct {
 // compile says what each endpoint shall have.
 func (c *controller) compile(txn statedb.ReadTxn) *wanted {
 	named := c.in.resolver.NamedCIDRs()
-	numbers, err := c.cidrs.name(named, c.beyondQuota(named))
+	numbers, err := c.cidrs.name(named, c.beyondQuota())
 	c.note(err)
 	c.in.resolver.SetCIDRs(numbers)
 	w := &wanted{ids: c.look(txn)}

@@ -149,6 +149,13 @@ func TestQuota_NamespaceBeyondIt_IsToldOnItsPolicy(t *testing.T) {
 	require.False(t, allowed(6, "50.1.0.29"))
 	require.True(t, allowed(7, "50.1.0.9"))
 
+	also := addresses("ns-6", "also", "app-6", 1, 1)
+	also.Egress[0].Peers[0].IPBlock = netip.MustParsePrefix("50.1.0.29/32")
+	put(t, w.DB, rules, also)
+	w.step(t)
+	require.True(t, allowed(7, "50.1.0.29"), "a prefix that another namespace names beyond its quota is within that of ns-6")
+	require.Empty(t, w.problemsOf(t, ref(also)))
+
 	put(t, w.DB, rules, addresses("ns-5", "large", "app-5", 1, 5))
 	w.step(t)
 	require.Empty(t, w.problemsOf(t, ref(large)))

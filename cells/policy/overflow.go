@@ -12,7 +12,7 @@ import (
 
 // overflow is what does not fit into the maps, as far as policies cause it.
 type overflow struct {
-	named  []netip.Prefix        // for which the rest was computed
+	named  uint64                // [policymap.Resolver.Namings] for which the rest was computed; 0 for none
 	beyond map[netip.Prefix]bool // prefixes that only namespaces without quota left name
 	counts map[policy.Ref]int    // how many of these and of full a policy names
 	full   int                   // prefixes without a slot in the map cidrs, for which counts was computed
@@ -26,10 +26,11 @@ type shownPolicy struct {
 	text   string
 }
 
-// beyondQuota are the prefixes that must not get an identity because their namespaces have used up their quota.
-func (c *controller) beyondQuota(named []netip.Prefix) map[netip.Prefix]bool {
+// beyondQuota are the prefixes that must not get an identity because their namespaces have used up their quota. The caller has asked for the named prefixes.
+func (c *controller) beyondQuota() map[netip.Prefix]bool {
 	o := &c.overflow
-	if sameSlice(o.named, named) { // sorting the prefixes of a namespace that is beyond its quota must not delay each round
+	named := c.in.resolver.Namings()
+	if o.named == named { // sorting the prefixes of a namespace that is beyond its quota must not delay each round
 		return o.beyond
 	}
 	o.named, o.beyond, o.counts = named, nil, nil
@@ -37,10 +38,6 @@ func (c *controller) beyondQuota(named []netip.Prefix) map[netip.Prefix]bool {
 		o.beyond = c.in.resolver.BeyondQuota(quota, func(p netip.Prefix) bool { return c.cidrs.numbers[p] != 0 })
 	}
 	return o.beyond
-}
-
-func sameSlice(a, b []netip.Prefix) bool {
-	return len(a) == len(b) && (len(a) == 0 || &a[0] == &b[0])
 }
 
 // findOverflow notes what to say of the policies that do not fit into the maps.

@@ -31,6 +31,7 @@ type Resolver struct {
 	podPrefix        map[netip.Prefix]struct{} // that named ports need besides
 	podPrefixesStale bool
 	named            []netip.Prefix // both; nil when it must be made anew
+	namings          uint64         // rises when a namespace names other prefixes
 	cidrs            namedCIDRs
 }
 
@@ -74,9 +75,13 @@ func (r *Resolver) NamedCIDRs() []netip.Prefix {
 			r.named = now
 		}
 		r.prefixes.changed = false
+		r.namings++
 	}
 	return r.named
 }
+
+// Namings rises whenever what [Resolver.BeyondQuota] depends on has changed, as when another namespace names a prefix that is named already.
+func (r *Resolver) Namings() uint64 { return r.namings }
 
 // SetCIDRs says which identities the named CIDRs have: all that the datapath knows or is about to, retired ones included. No
 // two have the same, and none has 0.
