@@ -1,6 +1,7 @@
 package policy
 
 import (
+	"encoding/json"
 	"fmt"
 	"net/netip"
 	"strings"
@@ -13,6 +14,7 @@ import (
 	"github.com/waggle-net/waggle/bpf"
 	"github.com/waggle-net/waggle/pkg/policy"
 	"github.com/waggle-net/waggle/pkg/policymap"
+	"github.com/waggle-net/waggle/pkg/tables/cilium"
 	"github.com/waggle-net/waggle/pkg/tables/endpointpolicies"
 	"github.com/waggle-net/waggle/pkg/tables/k8s"
 	"github.com/waggle-net/waggle/pkg/tables/policies"
@@ -159,6 +161,51 @@ func TestQuota_NamespaceBeyondIt_IsToldOnItsPolicy(t *testing.T) {
 	put(t, w.DB, rules, addresses("ns-5", "large", "app-5", 1, 5))
 	w.step(t)
 	require.Empty(t, w.problemsOf(t, ref(large)))
+}
+
+// CIDRs of groups count for the namespaces whose policies refer to them: a tenant must not fill the map by referring to large groups. Clusterwide policies have
+// no quota.
+func TestQuota_CountsCIDRsOfGroups(t *testing.T) {
+	t.Parallel()
+	w := newBench(t, 10, 0)
+	w.cidrs.room = 1 << 16
+	w.Config.NamespaceCIDRs = 20
+	groups := w.CIDRGroups.(statedb.RWTable[*cilium.CIDRGroup])
+	rules := w.CiliumPolicies.(statedb.RWTable[*cilium.Policy])
+	group := func(size int) *cilium.CIDRGroup {
+		g := &cilium.CIDRGroup{Name: "large"}
+		for i := range size {
+			g.CIDRs = append(g.CIDRs, netip.PrefixFrom(netip.AddrFrom4([4]byte{50, 1, 0, byte(i)}), 32))
+		}
+		return g
+	}
+	refers := func(namespace, app string) *cilium.Policy {
+		return &cilium.Policy{Namespace: namespace, Name: "refers", Spec: json.RawMessage(`{"endpointSelector": {"matchLabels": {"app": "` + app +
+			`"}}, "egress": [{"toCIDRSet": [{"cidrGroupRef": "large"}]}]}`)}
+	}
+	w.step(t)
+	tenant, operator := policy.Ref{Kind: policy.Cilium, Namespace: "ns-5", Name: "refers"}, policy.Ref{Kind: policy.Clusterwide, Name: "refers"}
+	put(t, w.DB, rules, refers("ns-5", "app-5"))
+	w.step(t)
+	require.Equal(t, policy.ReasonAbsent, w.problemsOf(t, tenant)[0].Reason)
+
+	put(t, w.DB, groups, group(30))
+	w.step(t)
+	_, ranges := w.cost()
+	require.Equal(t, 20, ranges)
+	problems := w.problemsOf(t, tenant)
+	require.Len(t, problems, 1)
+	require.True(t, strings.HasPrefix(problems[0].Message, "10 of its address ranges are not in force"), problems[0].Message)
+
+	put(t, w.DB, rules, refers("", "app-6"))
+	w.step(t)
+	_, ranges = w.cost()
+	require.Equal(t, 30, ranges)
+	require.Empty(t, w.problemsOf(t, operator))
+
+	put(t, w.DB, groups, group(5))
+	w.step(t)
+	require.Empty(t, w.problemsOf(t, tenant))
 }
 
 // A policy whose entries do not fit into the map, or whose ranges do not, says so; the others do not.

@@ -3,6 +3,7 @@ package policy
 import (
 	"errors"
 	"fmt"
+	"maps"
 	"net/netip"
 	"slices"
 	"time"
@@ -36,6 +37,7 @@ type inputs struct {
 
 	kubernetes *changes.Feed[*k8s.NetworkPolicy]
 	cilium     *changes.Feed[*cilium.Policy]
+	cidrGroups *changes.Feed[*cilium.CIDRGroup]
 	identities *changes.Feed[*identities.Identity]
 	endpoints  *changes.Feed[*endpoints.Endpoint]
 	pods       *changes.Feed[*k8s.Pod]
@@ -48,6 +50,9 @@ type inputs struct {
 	marked   endpointfeed.Marks        // endpoints of which something has changed since a round looked at them
 	all      bool                      // policies have changed, which may concern each endpoint
 	policies map[string]*policy.Policy // by reference
+	groups   policy.CIDRGroups
+	refer    map[string]*policy.Policy // policies that refer to groups
+	begun    bool                      // nothing was waited for in some round
 	known    map[uint32]bool           // identities that there are
 	knownTo  statedb.Revision          // of the table identities: all up to here are known
 	leaving  map[uint32]time.Time      // identities that are gone, and since when
@@ -64,12 +69,13 @@ type inputs struct {
 
 // newInputs subscribes. The first [inputs.read] tells the resolver of all that there is.
 func newInputs(p params) (in *inputs, err error) {
-	in = &inputs{params: p, resolver: policymap.New(p.Options), policies: map[string]*policy.Policy{}, known: map[uint32]bool{},
+	in = &inputs{params: p, resolver: policymap.New(p.Options), policies: map[string]*policy.Policy{}, groups: policy.CIDRGroups{},
+		refer: map[string]*policy.Policy{}, known: map[uint32]bool{},
 		leaving: map[uint32]time.Time{}, subjects: map[uint16]*endpoints.Endpoint{}, ofPod: map[string]map[uint16]bool{}, peers: newPeers(),
 		marked: endpointfeed.Marks{}}
-	txn := p.DB.WriteTxn(p.KubernetesPolicies, p.CiliumPolicies, p.Identities, p.Endpoints, p.Pods, p.Namespaces, p.Remote, p.IPCache, p.Of, p.Facts)
+	txn := p.DB.WriteTxn(p.KubernetesPolicies, p.CiliumPolicies, p.CIDRGroups, p.Identities, p.Endpoints, p.Pods, p.Namespaces, p.Remote, p.IPCache, p.Of, p.Facts)
 	defer txn.Commit()
-	var errs [10]error
+	var errs [11]error
 	in.kubernetes, errs[0] = changes.Follow(txn, p.KubernetesPolicies)
 	in.cilium, errs[1] = changes.Follow(txn, p.CiliumPolicies)
 	in.identities, errs[2] = changes.Follow(txn, p.Identities)
@@ -80,12 +86,14 @@ func newInputs(p params) (in *inputs, err error) {
 	in.pods, errs[7] = changes.Follow(txn, p.Pods)
 	in.namespaces, errs[8] = changes.Follow(txn, p.Namespaces)
 	in.facts, errs[9] = changes.Follow(txn, p.Facts)
+	in.cidrGroups, errs[10] = changes.Follow(txn, p.CIDRGroups)
 	return in, errors.Join(errs[:]...)
 }
 
 func (in *inputs) close() {
 	in.kubernetes.Close()
 	in.cilium.Close()
+	in.cidrGroups.Close()
 	in.identities.Close()
 	in.endpoints.Close()
 	in.pods.Close()
@@ -99,7 +107,9 @@ func (in *inputs) close() {
 
 // read takes in what has changed up to a snapshot, and adds to changed what closes when more has.
 func (in *inputs) read(txn statedb.ReadTxn, changed *statedb.WatchSet, now time.Time) {
+	moved := in.followGroups(txn, changed)
 	in.where(txn, changed)
+	in.readAgain(txn, moved)
 	follow(in, txn, changed, in.kubernetes, func(o *k8s.NetworkPolicy, gone bool) {
 		in.policy(policy.FromKubernetes(o, in.env), gone || !in.Config.Kubernetes)
 	})
@@ -191,9 +201,43 @@ func follow[R any](in *inputs, txn statedb.ReadTxn, changed *statedb.WatchSet, t
 	}
 }
 
+// followGroups takes in the groups of CIDRs that have changed, and returns them as they were and as they are.
+func (in *inputs) followGroups(txn statedb.ReadTxn, changed *statedb.WatchSet) (moved []*cilium.CIDRGroup) {
+	follow(in, txn, changed, in.cidrGroups, func(g *cilium.CIDRGroup, gone bool) {
+		if old := in.groups[g.Name]; old != nil {
+			moved = append(moved, old)
+		}
+		if gone {
+			delete(in.groups, g.Name)
+			return
+		}
+		in.groups[g.Name] = g
+		moved = append(moved, g)
+	})
+	return moved
+}
+
+// readAgain reads the policies that refer to some groups, all of the same snapshot: a group of CIDRs changes as if each of these policies had.
+func (in *inputs) readAgain(txn statedb.ReadTxn, moved []*cilium.CIDRGroup) {
+	for _, name := range slices.Sorted(maps.Keys(in.refer)) {
+		p := in.refer[name]
+		if !slices.ContainsFunc(moved, p.RefersTo) {
+			continue
+		}
+		key := (&cilium.Policy{Namespace: p.Ref.Namespace, Name: p.Ref.Name}).Key()
+		if o, _, found := in.CiliumPolicies.Get(txn, cilium.PolicyByName(key)); found {
+			in.policy(policy.FromCilium(o, in.env), false)
+		}
+		in.alive()
+	}
+}
+
 func (in *inputs) policy(p *policy.Policy, gone bool) {
 	name := p.Ref.String()
 	in.all = true
+	if delete(in.refer, name); len(p.Groups) > 0 && !gone {
+		in.refer[name] = p
+	}
 	if gone {
 		delete(in.policies, name)
 		in.resolver.DeletePolicy(p.Ref)
@@ -300,6 +344,7 @@ func portsOf(list []k8s.ContainerPort) []policy.NamedPort {
 // Kubernetes cannot speak of it.
 func (in *inputs) where(txn statedb.ReadTxn, changed *statedb.WatchSet) {
 	env := in.Inputs.Read(txn, changed)
+	env.CIDRGroups = in.groups
 	same := in.env.SameAPIServers(&env)
 	if in.env = env; same || !in.Config.Cilium {
 		return
@@ -315,7 +360,7 @@ func (in *inputs) where(txn statedb.ReadTxn, changed *statedb.WatchSet) {
 func (in *inputs) waiting(txn statedb.ReadTxn, changed *statedb.WatchSet) string {
 	_, more := in.Sources.AllWatch(txn)
 	changed.Add(more)
-	for _, name := range in.needed() {
+	for _, name := range in.needed(txn) {
 		row, _, found := in.Sources.Get(txn, sources.ByTable(name))
 		switch {
 		case !found:
@@ -327,7 +372,9 @@ func (in *inputs) waiting(txn statedb.ReadTxn, changed *statedb.WatchSet) string
 	if in.Identities.NumObjects(txn) == 0 {
 		return "the first identities"
 	}
-	return in.behind(txn, changed, time.Now())
+	why := in.behind(txn, changed, time.Now())
+	in.begun = in.begun || why == ""
+	return why
 }
 
 // synced tells whether all that is needed is the source's own list and no copy of before.
@@ -335,17 +382,23 @@ func (in *inputs) synced(txn statedb.ReadTxn) bool {
 	if row, _, found := in.Sources.Get(txn, sources.ByTable(in.Pods.Name())); found && row.State != sources.Synced {
 		return false
 	}
-	return sources.Listed(txn, in.Sources, in.needed()...)
+	return sources.Listed(txn, in.Sources, in.needed(txn)...)
 }
 
-// needed are the tables without which policies cannot be known.
-func (in *inputs) needed() []string {
+// needed are the tables without which policies cannot be known. Groups of CIDRs are among them while a policy refers to one. When the table of them cannot be
+// read after the start, because its definition is missing, groups do not exist: whoever may write a policy must not stop the policies of the node.
+func (in *inputs) needed(txn statedb.ReadTxn) []string {
 	tables := []string{in.Namespaces.Name()}
 	if in.Config.Kubernetes {
 		tables = append(tables, in.KubernetesPolicies.Name())
 	}
 	if in.Config.Cilium {
 		tables = append(tables, in.CiliumPolicies.Name())
+	}
+	if in.Config.Cilium && len(in.refer) > 0 {
+		if row, _, _ := in.Sources.Get(txn, sources.ByTable(in.CIDRGroups.Name())); !in.begun || row.Usable() {
+			tables = append(tables, in.CIDRGroups.Name())
+		}
 	}
 	return tables
 }

@@ -3,6 +3,7 @@ package manifests
 import (
 	"errors"
 	"fmt"
+	"maps"
 
 	"github.com/waggle-net/waggle/pkg/k8sobjects"
 	"github.com/waggle-net/waggle/pkg/policy"
@@ -13,18 +14,22 @@ import (
 // maxErrors bounds how many errors of one file are told.
 const maxErrors = 5
 
-// Policies reads the network policies of a file, of Kubernetes and of Cilium; other objects are named and left out. There are either
-// policies or an error. What a policy asks and is not enforced is no error, but a problem of the policy.
+// Policies reads the network policies of a file, of Kubernetes and of Cilium; other objects are named and left out. CiliumCIDRGroups of the file take the place
+// of those of the environment. There are either policies or an error. What a policy asks and is not enforced is no error, but a problem of the policy.
 func Policies(data []byte, env policy.Environment) (policies []*policy.Policy, ignored []string, err error) {
 	var errs []error
 	first := map[policy.Ref]int{} // the line where a policy is first
-	for _, d := range Parse(data, false, "") {
+	documents := Parse(data, false, "")
+	env.CIDRGroups = withGroups(env.CIDRGroups, documents)
+	for _, d := range documents {
 		var p *policy.Policy
 		switch row := d.Row.(type) {
 		case *k8s.NetworkPolicy:
 			p = policy.FromKubernetes(row, env)
 		case *cilium.Policy:
 			p = policy.FromCilium(row, env)
+		case *cilium.CIDRGroup:
+			continue
 		default:
 			if skip := k8sobjects.NotForUs(""); d.Err != nil && !errors.As(d.Err, &skip) {
 				errs = append(errs, fmt.Errorf("line %d: %w", d.Line, d.Err))
@@ -44,4 +49,16 @@ func Policies(data []byte, env policy.Environment) (policies []*policy.Policy, i
 		return nil, nil, errors.Join(errs[:min(len(errs), maxErrors)]...)
 	}
 	return policies, ignored, nil
+}
+
+// withGroups returns groups and those of some documents.
+func withGroups(groups policy.CIDRGroups, documents []Document) policy.CIDRGroups {
+	all := policy.CIDRGroups{}
+	maps.Copy(all, groups)
+	for _, d := range documents {
+		if g, ok := d.Row.(*cilium.CIDRGroup); ok {
+			all[g.Name] = g
+		}
+	}
+	return all
 }

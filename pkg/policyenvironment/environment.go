@@ -13,6 +13,7 @@ import (
 	"github.com/waggle-net/waggle/pkg/labels"
 	"github.com/waggle-net/waggle/pkg/policy"
 	"github.com/waggle-net/waggle/pkg/settings"
+	"github.com/waggle-net/waggle/pkg/tables/cilium"
 	"github.com/waggle-net/waggle/pkg/tables/k8s"
 	"github.com/waggle-net/waggle/pkg/tables/nodeaddresses"
 )
@@ -26,9 +27,19 @@ type Inputs struct {
 	Filter        *labels.Filter
 	Slices        statedb.Table[*k8s.EndpointSlice]
 	NodeAddresses statedb.Table[nodeaddresses.Address]
+	CIDRGroups    statedb.Table[*cilium.CIDRGroup]
 }
 
-// Read makes it from a snapshot, and adds to changed what closes when it may be another.
+// Groups are the CiliumCIDRGroups of a snapshot.
+func (in *Inputs) Groups(txn statedb.ReadTxn) policy.CIDRGroups {
+	groups := policy.CIDRGroups{}
+	for g := range in.CIDRGroups.All(txn) {
+		groups[g.Name] = g
+	}
+	return groups
+}
+
+// Read makes it from a snapshot, without the groups, of which there may be many, and adds to changed what closes when it may be another.
 func (in *Inputs) Read(txn statedb.ReadTxn, changed *statedb.WatchSet) policy.Environment {
 	env := policy.Environment{Cluster: in.Agent.ClusterName, Keeps: in.Filter.Keeps, AllowL7Ports: in.Options.L7Rules == policy.AllowL7Ports,
 		IPv4Only: !in.Agent.EnableIPv6, IPv6Only: !in.Agent.EnableIPv4}

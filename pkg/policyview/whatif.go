@@ -21,7 +21,9 @@ const maxChanges = 500
 // of now, not by those of the time at which a flow was recorded. Its peer is judged, and shown, as what it was when it was seen last: who
 // has the address now may be somebody else.
 func (v *View) WhatIf(change models.PolicyWhatIf, recorded statedb.Table[*flows.Flow]) (*models.PolicyDifference, error) {
-	given, ignored, err := manifests.Policies([]byte(change.Manifests), v.Environment.Read(v.txn, statedb.NewWatchSet()))
+	env := v.Environment.Read(v.txn, statedb.NewWatchSet())
+	env.CIDRGroups = v.Environment.Groups(v.txn)
+	given, ignored, err := manifests.Policies([]byte(change.Manifests), env)
 	if err != nil {
 		return nil, err
 	}

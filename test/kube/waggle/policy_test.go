@@ -188,6 +188,7 @@ func policyOfARealKubernetes(t *testing.T, shared *kube.Cluster) {
 	})
 	step("a deny of Cilium's", ciliumPolicy, "endpointSelector: {matchLabels: {app: a}}, ingress: [{fromEntities: [cluster]}], ingressDeny: [{fromEndpoints: [{matchLabels: {app: b}}]}]",
 		into("x/a", from("w/a w/b")))
+	t.Run("groups of CIDRs", func(t *testing.T) { groupsOfCIDRs(t, w) })
 	t.Run("policies say what is not enforced", func(t *testing.T) { toldOnPolicies(t, w) })
 }
 
@@ -196,30 +197,85 @@ func ipv4(ips []string) string {
 	return ips[slices.IndexFunc(ips, func(ip string) bool { return !strings.Contains(ip, ":") })]
 }
 
-// toldOnPolicies looks at conditions and Events.
-func toldOnPolicies(t *testing.T, w *policyWorld) {
-	const path = "/apis/cilium.io/v2/namespaces/x/ciliumnetworkpolicies/step"
-	condition := func(status, reason string) {
+// condition waits until a policy of Cilium's in the namespace x carries the condition Valid.
+func (w *policyWorld) condition(t *testing.T, policy, status, reason string) {
+	t.Helper()
+	began := time.Now()
+	if err := w.WaitFor(t.Context(), "the condition Valid of "+policy+" to be "+status, func() error {
+		var o struct {
+			Status struct {
+				Conditions []struct{ Type, Status, Reason, Message string }
+			}
+		}
+		if err := w.GetObject(t.Context(), "/apis/cilium.io/v2/namespaces/x/ciliumnetworkpolicies/"+policy, &o); err != nil {
+			return err
+		}
+		if c := o.Status.Conditions; len(c) != 1 || c[0].Type != "Valid" || c[0].Status != status || c[0].Reason != reason || c[0].Message == "" {
+			return fmt.Errorf("the conditions are %+v", c)
+		}
+		return nil
+	}); err != nil {
+		t.Error(err)
+	}
+	t.Logf("%s %s after %s", status, reason, time.Since(began).Round(time.Millisecond))
+}
+
+// groupsOfCIDRs changes groups under policies that refer to them. The API server is an address outside of the cluster.
+func groupsOfCIDRs(t *testing.T, w *policyWorld) {
+	var slice struct {
+		Endpoints []struct{ Addresses []string }
+		Ports     []struct{ Port int }
+	}
+	if err := w.GetObject(t.Context(), "/apis/discovery.k8s.io/v1/namespaces/default/endpointslices/kubernetes", &slice); err != nil {
+		t.Fatal(err)
+	}
+	server := tcp{"x/a", "server", slice.Endpoints[0].Addresses[0], fmt.Sprint(slice.Ports[0].Port)}
+	reached := func(what string, want bool) {
 		t.Helper()
-		began := time.Now()
-		if err := w.WaitFor(t.Context(), "the condition Valid to be "+status, func() error {
-			var o struct {
-				Status struct {
-					Conditions []struct{ Type, Status, Reason, Message string }
-				}
+		if err := w.WaitFor(t.Context(), what, func() error {
+			got, err := w.reached(t.Context(), server.from, []tcp{server})
+			if err == nil && (len(got) > 0) != want {
+				err = fmt.Errorf("x/a reaches %v", got)
 			}
-			if err := w.GetObject(t.Context(), path, &o); err != nil {
-				return err
-			}
-			if c := o.Status.Conditions; len(c) != 1 || c[0].Type != "Valid" || c[0].Status != status || c[0].Reason != reason || c[0].Message == "" {
-				return fmt.Errorf("the conditions are %+v", c)
-			}
-			return nil
+			return err
 		}); err != nil {
 			t.Error(err)
 		}
-		t.Logf("%s %s after %s", status, reason, time.Since(began).Round(time.Millisecond))
 	}
+	group := func(name, role, cidr string) {
+		t.Helper()
+		if err := w.Apply(t.Context(), "{apiVersion: cilium.io/v2, kind: CiliumCIDRGroup, metadata: {name: "+name+", labels: {role: "+role+"}}, spec: {externalCIDRs: ["+cidr+"]}}"); err != nil {
+			t.Fatal(err)
+		}
+	}
+	remove := func(names ...string) {
+		t.Helper()
+		if out, err := w.Kubectl(t.Context(), append([]string{"delete", "-n", "x"}, names...)...); err != nil {
+			t.Fatal(err, out)
+		}
+	}
+	const subject = "endpointSelector: {matchLabels: {app: a}}, "
+	w.apply(t, ciliumPolicy, ciliumPolicy.object("partners", subject+"egress: [{toCIDRSet: [{cidrGroupRef: partners}]}]"))
+	w.condition(t, "partners", "False", "NotFound")
+	reached("a group that does not exist to allow nothing", false)
+	group("partners", "partner", server.ip)
+	w.condition(t, "partners", "True", "Enforceable")
+	reached("the group to be allowed", true)
+	w.apply(t, ciliumPolicy, ciliumPolicy.object("banned", subject+"egressDeny: [{toCIDRSet: [{cidrGroupSelector: {matchLabels: {role: banned}}}]}]"))
+	w.condition(t, "banned", "False", "NotFound")
+	reached("groups that do not exist to deny nothing", true)
+	group("others", "banned", server.ip+"/24")
+	reached("the group to be denied", false)
+	group("others", "none", server.ip+"/24")
+	reached("a group without the label not to be denied", true)
+	remove("ciliumcidrgroup/partners")
+	reached("a group that is deleted to allow nothing", false)
+	w.condition(t, "partners", "False", "NotFound")
+	remove("ciliumcidrgroup/others", "cnp/partners", "cnp/banned")
+}
+
+// toldOnPolicies looks at conditions and Events.
+func toldOnPolicies(t *testing.T, w *policyWorld) {
 	event := func(kind, name string) {
 		t.Helper()
 		if err := w.WaitFor(t.Context(), "an Event on "+kind+" "+name, func() error {
@@ -242,11 +298,11 @@ func toldOnPolicies(t *testing.T, w *policyWorld) {
 			t.Error(err)
 		}
 	}
-	condition("True", "Enforceable")
+	w.condition(t, "step", "True", "Enforceable")
 	if err := w.Apply(t.Context(), ciliumPolicy.object("step", "endpointSelector: {matchLabels: {app: a}}, ingress: [{toPorts: [{ports: [{port: '80', protocol: TCP}], rules: {http: [{method: GET}]}}]}]")); err != nil {
 		t.Fatal(err)
 	}
-	condition("False", "Unsupported")
+	w.condition(t, "step", "False", "Unsupported")
 	event("CiliumNetworkPolicy", "step")
 	if err := w.Apply(t.Context(), kubernetesPolicy.object("step", "podSelector: {}, ingress: [{from: [{podSelector: {matchLabels: {pod-template-hash: x}}}]}]")); err != nil {
 		t.Fatal(err)
