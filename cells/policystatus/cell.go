@@ -15,6 +15,7 @@ import (
 	"github.com/waggle-net/waggle/pkg/kubeapi"
 	"github.com/waggle-net/waggle/pkg/labels"
 	"github.com/waggle-net/waggle/pkg/policy"
+	"github.com/waggle-net/waggle/pkg/tables/cilium"
 	"github.com/waggle-net/waggle/pkg/tables/leadership"
 )
 
@@ -23,6 +24,7 @@ var Cell = cell.Module("policy-status", "Conditions and Events of policies",
 	cell.Config(DefaultConfig),
 	cell.ProvidePrivate(
 		newTable, // only this cell may write
+		newGroupTable,
 		newKeeps, // which labels policies can ask for
 		newL7Mode,
 	),
@@ -71,6 +73,7 @@ type params struct {
 	Log        *slog.Logger
 	DB         *statedb.DB
 	Table      statedb.RWTable[*statement]
+	Groups     statedb.RWTable[*cilium.CIDRGroup]
 	Leadership statedb.Table[leadership.Leadership]
 	Keeps      keeps
 	L7Mode     policy.L7Mode
@@ -87,6 +90,7 @@ func registerFollowers(group job.Group, p params) {
 	if p.Client == nil {
 		return
 	}
+	heartbeat.AddRetried(group, "follow-"+kubeapi.CiliumCIDRGroups.Plural, newGroupFollower(p).run, retryMin, retryMax)
 	for _, r := range []kubeapi.Resource{kubeapi.NetworkPolicies, kubeapi.CiliumNetworkPolicies, kubeapi.CiliumClusterwidePolicies} {
 		f := &follower{params: p, resource: r}
 		heartbeat.AddRetried(group, "follow-"+r.Plural, f.run, retryMin, retryMax)

@@ -4,6 +4,7 @@ import (
 	"context"
 	"errors"
 	"fmt"
+	"sync/atomic"
 
 	"github.com/cilium/hive/cell"
 	"github.com/cilium/statedb"
@@ -19,6 +20,7 @@ import (
 type follower struct {
 	params
 	resource kubeapi.Resource
+	groups   atomic.Pointer[policy.CIDRGroups] // to which policies of Cilium may refer
 }
 
 // kinds tells which rows are of a resource.
@@ -44,22 +46,41 @@ func (f *follower) run(ctx context.Context, health cell.Health) error {
 
 // lead makes statements until ctx ends or a request fails.
 func (f *follower) lead(ctx context.Context, health cell.Health) error {
-	objects := kubeapi.Follower[*statement]{Client: f.Client, Resource: f.resource, Apply: f.apply,
-		Read: func(object runtime.Object) (*statement, error) { return judge(object, f.environment()) },
+	if f.resource.Plural == kubeapi.NetworkPolicies.Plural {
+		return f.objects(health).Run(ctx)
+	}
+	return f.leadWithGroups(ctx, health)
+}
+
+func (f *follower) objects(health cell.Health) *kubeapi.Follower[*statement] {
+	return &kubeapi.Follower[*statement]{Client: f.Client, Resource: f.resource, Apply: f.apply,
+		Read: f.read,
 		Replace: func(rows []*statement) error {
 			if err := f.replace(rows); err != nil {
 				return err
 			}
 			health.OK(fmt.Sprintf("%d objects", len(rows)))
-			return nil
+			return f.fresh(rows...)
 		}}
-	return objects.Run(ctx)
 }
 
 // environment is that of agents as far as problems go: those depend on which labels identities have, and on clusters having a
 // name, but not on which.
 func (f *follower) environment() policy.Environment {
 	return policy.Environment{Keeps: f.Keeps, Cluster: "any", AllowL7Ports: f.L7Mode == policy.AllowL7Ports}
+}
+
+// read makes a statement, with the groups of now.
+func (f *follower) read(object runtime.Object) (*statement, error) {
+	env, known := f.environment(), f.groups.Load()
+	if known != nil {
+		env.CIDRGroups = *known
+	}
+	row, err := judge(object, env)
+	if err == nil {
+		row.known = known
+	}
+	return row, err
 }
 
 // apply changes one row.
@@ -75,7 +96,7 @@ func (f *follower) apply(change watch.EventType, row *statement) (err error) {
 		return fmt.Errorf("note what is to be said of %s: %w", row.Ref, err)
 	}
 	txn.Commit()
-	return nil
+	return f.fresh(row)
 }
 
 // put writes a row that says something else than the one that is there.

@@ -76,6 +76,7 @@ func (s *statement) saidIn(conditions []ciliumv2.PolicyCondition) bool {
 
 // tell puts what became of a policy into words.
 func (s *statement) tell(p *policy.Policy) {
+	s.groups = p.Groups
 	switch {
 	case len(p.Problems) > 0:
 		s.Valid, s.Reason, s.Message = invalid, reasonOf(p.Problems), messageOf(p.Problems)

@@ -299,6 +299,51 @@ func TestStatus_SurvivesBrokenWatches(t *testing.T) {
 	}
 }
 
+// A policy that refers to a group is Valid while the group exists. Other policies are not said anew.
+func TestStatus_FollowsGroups(t *testing.T) {
+	t.Parallel()
+	const refers = `{"endpointSelector": {}, "egress": [{"toCIDRSet": [{"cidrGroupRef": "vpn"}]}]}`
+	s := kubetest.New(t)
+	s.Put(ciliumPolicy("p", refers), ciliumPolicy("other", plain))
+	start(t, s)
+	is := func(status, reason, says string) func() bool {
+		return func() bool {
+			c, _ := condition(s, "p")
+			return c.Status == status && c.Reason == reason && strings.Contains(c.Message, says)
+		}
+	}
+	s.Await(t, "there is no group", is(invalid, policy.ReasonAbsent, `no CiliumCIDRGroup "vpn"`))
+	s.Put(&ciliumv2.CiliumCIDRGroup{ObjectMeta: metav1.ObjectMeta{Name: "office"}, Spec: ciliumv2.CIDRGroupSpec{ExternalCIDRs: []string{"10.0.0.0/8"}}})
+	vpn := &ciliumv2.CiliumCIDRGroup{ObjectMeta: metav1.ObjectMeta{Name: "vpn"}, Spec: ciliumv2.CIDRGroupSpec{ExternalCIDRs: []string{"10.0.0.0/8"}}}
+	s.Put(vpn)
+	s.Await(t, "there is one", is(valid, reasonEnforceable, ""))
+	vpn.Spec.ExternalCIDRs = []string{"10.0.0.0/8", "moon"}
+	s.Put(vpn)
+	s.Await(t, "an entry is none", is(invalid, policy.ReasonInvalid, "cannot be read"))
+	if !s.Remove(kubeapi.CiliumCIDRGroups, "", "vpn") {
+		t.Fatal("the group is not there")
+	}
+	s.Await(t, "it is gone", is(invalid, policy.ReasonAbsent, ""))
+	if n := count(s, "patch", patched); n != 5 {
+		t.Errorf("%d conditions were written, want 4 of the policy that refers to the group and 1 of the other", n)
+	}
+}
+
+// Where groups have no definition none exists, and policies are judged.
+func TestStatus_WithoutADefinitionOfGroups(t *testing.T) {
+	t.Parallel()
+	s := kubetest.New(t)
+	s.Fault(func(r *http.Request) (int, string) {
+		if strings.Contains(r.URL.Path, "ciliumcidrgroups") {
+			return http.StatusNotFound, ""
+		}
+		return 0, ""
+	})
+	s.Put(ciliumPolicy("p", `{"endpointSelector": {}, "egress": [{"toCIDRSet": [{"cidrGroupRef": "vpn"}]}]}`))
+	start(t, s)
+	s.Await(t, "it is judged", func() bool { c, _ := condition(s, "p"); return c.Reason == policy.ReasonAbsent })
+}
+
 func TestMessageOf_IsBounded(t *testing.T) {
 	t.Parallel()
 	var many []policy.Problem

@@ -1,6 +1,8 @@
 package policystatus
 
 import (
+	"reflect"
+
 	"github.com/cilium/statedb"
 	"github.com/cilium/statedb/index"
 	"github.com/cilium/statedb/reconciler"
@@ -8,6 +10,7 @@ import (
 	"github.com/waggle-net/waggle/pkg/ciliumv2"
 	"github.com/waggle-net/waggle/pkg/policy"
 	"github.com/waggle-net/waggle/pkg/printable"
+	"github.com/waggle-net/waggle/pkg/tables/cilium"
 )
 
 // statement is what is to be said of one policy object.
@@ -18,6 +21,9 @@ type statement struct {
 	Reason  string            `json:"reason"`
 	Message string            `json:"message"`
 	Status  reconciler.Status `json:"status"`
+
+	groups []policy.GroupChoice // to which the policy refers
+	known  *policy.CIDRGroups   // with which it was judged
 }
 
 // valid says that nodes can enforce all of a policy, and invalid that they do not enforce some of it.
@@ -32,7 +38,7 @@ func (s *statement) withStatus(status reconciler.Status) *statement { s.Status =
 
 // equal ignores the status.
 func (s *statement) equal(o *statement) bool {
-	return s.Ref == o.Ref && s.UID == o.UID && s.Valid == o.Valid && s.Reason == o.Reason && s.Message == o.Message
+	return s.Ref == o.Ref && s.UID == o.UID && s.Valid == o.Valid && s.Reason == o.Reason && s.Message == o.Message && reflect.DeepEqual(s.groups, o.groups)
 }
 
 // said tells whether a condition says the same, whenever that was.
@@ -60,6 +66,19 @@ var refIndex = statedb.Index[*statement, string]{
 	FromKey:    index.String,
 	FromString: index.FromString,
 	Unique:     true,
+}
+
+var groupIndex = statedb.Index[*cilium.CIDRGroup, string]{
+	Name:       "name",
+	FromObject: func(g *cilium.CIDRGroup) index.KeySet { return index.NewKeySet(index.String(g.Name)) },
+	FromKey:    index.String,
+	FromString: index.FromString,
+	Unique:     true,
+}
+
+// newGroupTable makes the table of the groups to which policies may refer.
+func newGroupTable(db *statedb.DB) (statedb.RWTable[*cilium.CIDRGroup], error) {
+	return statedb.NewTable(db, "policy-cidrgroups", groupIndex)
 }
 
 func newTable(db *statedb.DB) (statedb.RWTable[*statement], error) {

@@ -87,6 +87,7 @@ func clusterPermissions() []Permission {
 		all("policystatus", "networking.k8s.io", "networkpolicies", follow, "policies, to tell what of them is not enforced"),
 		all("policystatus", ciliumGroup, "ciliumnetworkpolicies", slices.Concat(get, follow), "policies, to tell what of them is not enforced"),
 		all("policystatus", ciliumGroup, "ciliumclusterwidenetworkpolicies", slices.Concat(get, follow), "policies, to tell what of them is not enforced"),
+		all("policystatus", ciliumGroup, "ciliumcidrgroups", follow, "whether groups to which policies refer exist"),
 		all("policystatus", ciliumGroup, "ciliumnetworkpolicies/status", patch, "the condition Valid"),
 		all("policystatus", ciliumGroup, "ciliumclusterwidenetworkpolicies/status", patch, "the condition Valid"),
 		all("policystatus", "", "events", create, "Events on policies that are not enforced as they ask"),

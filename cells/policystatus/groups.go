@@ -1,0 +1,206 @@
+package policystatus
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"slices"
+	"time"
+
+	"github.com/cilium/hive/cell"
+	"github.com/cilium/statedb"
+	apierrors "k8s.io/apimachinery/pkg/api/errors"
+	"k8s.io/apimachinery/pkg/runtime"
+	"k8s.io/apimachinery/pkg/watch"
+
+	"github.com/waggle-net/waggle/pkg/heartbeat"
+	"github.com/waggle-net/waggle/pkg/k8sobjects"
+	"github.com/waggle-net/waggle/pkg/kubeapi"
+	"github.com/waggle-net/waggle/pkg/policy"
+	"github.com/waggle-net/waggle/pkg/tables/cilium"
+	"github.com/waggle-net/waggle/pkg/tables/leadership"
+)
+
+// groupFollower fills the table of CiliumCIDRGroups while this replica leads. The table is initialized by the first list.
+type groupFollower struct {
+	params
+	listed func(statedb.WriteTxn)
+}
+
+func newGroupFollower(p params) *groupFollower {
+	txn := p.DB.WriteTxn(p.Groups)
+	defer txn.Commit()
+	return &groupFollower{p, p.Groups.RegisterInitializer(txn, "follow-groups")}
+}
+
+func (g *groupFollower) run(ctx context.Context, health cell.Health) error {
+	objects := kubeapi.Follower[*cilium.CIDRGroup]{Client: g.Client, Resource: kubeapi.CiliumCIDRGroups, Read: readGroup, Apply: g.apply,
+		Replace: func(rows []*cilium.CIDRGroup) error {
+			health.OK(fmt.Sprintf("%d groups", len(rows)))
+			return g.replace(rows)
+		}}
+	err := leadership.Lead(ctx, g.DB, g.Leadership, objects.Run, func() error { return nil })
+	if apierrors.IsNotFound(err) { // there is no definition, so there are no groups
+		err = errors.Join(err, g.replace(nil))
+	}
+	if err != nil {
+		health.Degraded("follow "+kubeapi.CiliumCIDRGroups.String(), err)
+	}
+	return err
+}
+
+// readGroup reads what agents read. Of an object that they cannot read only the name counts.
+func readGroup(object runtime.Object) (*cilium.CIDRGroup, error) {
+	named, ok := object.(interface{ GetName() string })
+	if !ok {
+		return nil, fmt.Errorf("an object of type %T came where groups should be", object)
+	}
+	name := named.GetName()
+	row, err := k8sobjects.FromServer(object, "")
+	if group, ok := row.(*cilium.CIDRGroup); ok {
+		return group, nil
+	}
+	return &cilium.CIDRGroup{Name: name, Problems: []string{err.Error()}}, nil
+}
+
+func (g *groupFollower) apply(change watch.EventType, row *cilium.CIDRGroup) (err error) {
+	txn := g.DB.WriteTxn(g.Groups)
+	defer txn.Abort()
+	if change == watch.Deleted {
+		_, _, err = g.Groups.Delete(txn, row)
+	} else {
+		_, _, err = g.Groups.Insert(txn, row)
+	}
+	if err != nil {
+		return fmt.Errorf("write the group %s: %w", row.Name, err)
+	}
+	txn.Commit()
+	return nil
+}
+
+func (g *groupFollower) replace(rows []*cilium.CIDRGroup) error {
+	txn := g.DB.WriteTxn(g.Groups)
+	defer txn.Abort()
+	if err := g.Groups.DeleteAll(txn); err != nil {
+		return fmt.Errorf("forget the groups of before: %w", err)
+	}
+	for _, row := range rows {
+		if _, _, err := g.Groups.Insert(txn, row); err != nil {
+			return fmt.Errorf("write the group %s: %w", row.Name, err)
+		}
+	}
+	g.listed(txn)
+	txn.Commit()
+	return nil
+}
+
+// errGroupsMoved ends a follower of policies whose statement was made with groups of before.
+var errGroupsMoved = errors.New("groups have changed")
+
+// fresh returns an error when a statement, which has been written, depends on groups and was not made with those of now.
+func (f *follower) fresh(rows ...*statement) error {
+	now := f.groups.Load()
+	if slices.ContainsFunc(rows, func(row *statement) bool { return len(row.groups) > 0 && row.known != now }) {
+		return errGroupsMoved
+	}
+	return nil
+}
+
+// betweenLists is the shortest time between two lists of all policies: groups may change one after the other.
+const betweenLists = time.Second
+
+// leadWithGroups makes statements about policies that may refer to groups. When a group changes to which one refers, it lists the policies again, as their
+// objects are not kept.
+func (f *follower) leadWithGroups(ctx context.Context, health cell.Health) error {
+	heartbeat.Idle(ctx) // the follower of policies says when it is busy
+	if _, listed := f.Groups.Initialized(f.DB.ReadTxn()); !closes(ctx, listed) {
+		return ctx.Err()
+	}
+	for {
+		known, changed := f.readGroups()
+		f.groups.Store(&known)
+		began := time.Now()
+		round, end := context.WithCancel(ctx)
+		ended := make(chan error, 1)
+		go func() { ended <- f.objects(health).Run(round) }()
+		again, err := f.awaitGroups(known, changed, ended)
+		end()
+		if !again {
+			return err
+		}
+		if err == nil {
+			<-ended
+		}
+		heartbeat.IdleFor(ctx, betweenLists) // the same
+		select {
+		case <-time.After(betweenLists - time.Since(began)):
+		case <-ctx.Done():
+			return ctx.Err()
+		}
+	}
+}
+
+// awaitGroups returns when the policies must be listed again, or when their follower has ended, with the error of that.
+func (f *follower) awaitGroups(known policy.CIDRGroups, changed <-chan struct{}, ended <-chan error) (again bool, err error) {
+	for {
+		select {
+		case err := <-ended:
+			return errors.Is(err, errGroupsMoved), err
+		case <-changed:
+		}
+		var now policy.CIDRGroups
+		now, changed = f.readGroups()
+		f.groups.Store(&now) // first: a statement that is written after the next line finds that it is stale
+		if f.refersTo(moved(known, now)) {
+			return true, nil
+		}
+		known = now
+	}
+}
+
+func (f *follower) readGroups() (policy.CIDRGroups, <-chan struct{}) {
+	rows, changed := f.Groups.AllWatch(f.DB.ReadTxn())
+	known := policy.CIDRGroups{}
+	for row := range rows {
+		known[row.Name] = row
+	}
+	return known, changed
+}
+
+// moved lists the groups that differ, as they were and as they are.
+func moved(before, now policy.CIDRGroups) (list []*cilium.CIDRGroup) {
+	for name, old := range before {
+		if is := now[name]; is == nil || !is.Equal(old) {
+			list = append(list, old)
+		}
+	}
+	for name, is := range now {
+		if old := before[name]; old == nil || !is.Equal(old) {
+			list = append(list, is)
+		}
+	}
+	return list
+}
+
+// refersTo reports whether a policy of this resource refers to one of some groups.
+func (f *follower) refersTo(groups []*cilium.CIDRGroup) bool {
+	if len(groups) == 0 {
+		return false
+	}
+	for row := range f.Table.All(f.DB.ReadTxn()) {
+		if row.Ref.Kind == kinds[f.resource.Plural] && slices.ContainsFunc(groups, (&policy.Policy{Groups: row.groups}).RefersTo) {
+			return true
+		}
+	}
+	return false
+}
+
+// closes waits for a channel to close, and reports false when ctx has ended before.
+func closes(ctx context.Context, c <-chan struct{}) bool {
+	select {
+	case <-c:
+		return true
+	case <-ctx.Done():
+		return false
+	}
+}
