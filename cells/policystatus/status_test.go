@@ -15,6 +15,7 @@ import (
 	upstream "github.com/cilium/hive"
 	"github.com/cilium/hive/cell"
 	"github.com/cilium/statedb"
+	"github.com/cilium/statedb/reconciler"
 	"go.uber.org/goleak"
 	corev1 "k8s.io/api/core/v1"
 	networkingv1 "k8s.io/api/networking/v1"
@@ -326,6 +327,35 @@ func TestStatus_FollowsGroups(t *testing.T) {
 	s.Await(t, "it is gone", is(invalid, policy.ReasonAbsent, ""))
 	if n := count(s, "patch", patched); n != 5 {
 		t.Errorf("%d conditions were written, want 4 of the policy that refers to the group and 1 of the other", n)
+	}
+}
+
+// The API server validates the whole object when its status is written. One that was stored before its schema rejected it has an Event, and no request each
+// few seconds for ever.
+func TestStatus_OfAnObjectThatItsSchemaRejects(t *testing.T) {
+	t.Parallel()
+	s := kubetest.New(t)
+	s.Fault(func(r *http.Request) (int, string) {
+		if r.Method == http.MethodPatch && strings.HasSuffix(r.URL.Path, "/status") {
+			return http.StatusUnprocessableEntity, ""
+		}
+		return 0, ""
+	})
+	s.Put(ciliumPolicy("p", seven))
+	r := start(t, s)
+	s.Await(t, "an Event", func() bool { return len(s.List(kubeapi.Events)) == 1 })
+	for said := false; !said; {
+		txn := r.db.ReadTxn()
+		rows, changed := (statedb.AnyTable{Meta: r.db.GetTable(txn, "policy-statements")}).AllWatch(txn)
+		for row := range rows {
+			said = row.(*statement).Status.Kind == reconciler.StatusKindDone
+		}
+		if !said {
+			<-changed
+		}
+	}
+	if n := count(s, "patch", patched); n != 1 {
+		t.Errorf("the status was written %d times", n)
 	}
 }
 

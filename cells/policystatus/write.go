@@ -95,7 +95,7 @@ func (w *writer) setCondition(ctx context.Context, s *statement) error {
 		return err
 	}
 	err = w.Client.Patch(ctx, resourceOf(s.Ref), s.Ref.Namespace, s.Ref.Name, types.MergePatchType, patch, nil, "status")
-	if apierrors.IsNotFound(err) {
+	if apierrors.IsNotFound(err) || apierrors.IsInvalid(err) { // invalid: the object is older than a rule of its schema, and Events alone report it
 		return nil
 	}
 	return err

@@ -131,8 +131,13 @@ func structural(t *testing.T, path string, s Schema) {
 		}
 	}
 	for _, either := range slices.Concat(s.AnyOf, s.OneOf) {
-		if either.Description != "" || either.Properties != nil || either.Type != "" && !s.IntOrString {
+		if either.Description != "" || either.Type != "" && !s.IntOrString {
 			t.Errorf("%s: an alternative says more than it may", path)
+		}
+		for name, below := range either.Properties {
+			if _, ok := s.Properties[name]; !ok || below.Type != "" || below.Description != "" || below.Properties != nil || below.Items != nil {
+				t.Errorf("%s: an alternative says of %s more than it may", path, name)
+			}
 		}
 		for _, required := range either.Required {
 			if _, ok := s.Properties[required]; !ok {

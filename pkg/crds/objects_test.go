@@ -89,17 +89,25 @@ spec:
     toPorts: [{ports: [{port: "53", protocol: UDP}], rules: {dns: [{matchPattern: "*"}]}}]
   egressDeny: [{toGroups: [{aws: {region: x, anything: [1]}}]}]
 status: {conditions: [{type: Valid, status: "True"}]}`, ""},
-		"several rules":        {"CiliumNetworkPolicy", "specs: [{endpointSelector: {}}, {endpointSelector: {}, ingress: []}]", ""},
-		"no selector":          {"CiliumNetworkPolicy", "spec: {}", "endpointSelector is missing"},
-		"nodes in a namespace": {"CiliumNetworkPolicy", "spec: {nodeSelector: {}}", "endpointSelector is missing"},
-		"nodes":                {"CiliumClusterwideNetworkPolicy", "spec: {nodeSelector: {}}", ""},
-		"nodes and pods":       {"CiliumClusterwideNetworkPolicy", "spec: {nodeSelector: {}, endpointSelector: {}}", "2 of 2 alternatives"},
-		"misspelt direction":   {"CiliumNetworkPolicy", "spec: {endpointSelector: {}, ingres: []}", ""}, // it is kept, and the agent tells
-		"misspelt peers":       {"CiliumNetworkPolicy", "spec: {endpointSelector: {}, ingress: [{fromEndpoint: [{}]}]}", ""},
-		"port out of range":    {"CiliumNetworkPolicy", "spec: {endpointSelector: {}, ingress: [{toPorts: [{ports: [{port: '65536'}]}]}]}", "port: does not match"},
-		"port as a number":     {"CiliumNetworkPolicy", "spec: {endpointSelector: {}, ingress: [{toPorts: [{ports: [{port: 80}]}]}]}", "port: is no string"},
-		"unknown entity":       {"CiliumNetworkPolicy", "spec: {endpointSelector: {}, ingress: [{fromEntities: [moon]}]}", "is not one of"},
-		"no CIDR":              {"CiliumNetworkPolicy", "spec: {endpointSelector: {}, ingress: [{fromCIDR: [x]}]}", "none of 3 alternatives"},
+		"several rules":            {"CiliumNetworkPolicy", "specs: [{endpointSelector: {}}, {endpointSelector: {}, ingress: []}]", ""},
+		"no selector":              {"CiliumNetworkPolicy", "spec: {}", "endpointSelector is missing"},
+		"nodes in a namespace":     {"CiliumNetworkPolicy", "spec: {nodeSelector: {}}", "endpointSelector is missing"},
+		"nodes":                    {"CiliumClusterwideNetworkPolicy", "spec: {nodeSelector: {}}", ""},
+		"nodes and pods":           {"CiliumClusterwideNetworkPolicy", "spec: {nodeSelector: {}, endpointSelector: {}}", "2 of 2 alternatives"},
+		"a subject without values": {"CiliumClusterwideNetworkPolicy", "spec: {endpointSelector: {matchExpressions: [{key: app, operator: In}]}}", "none of 2 alternatives"},
+		"of no values":             {"CiliumClusterwideNetworkPolicy", "specs: [{endpointSelector: {matchExpressions: [{key: app, operator: NotIn, values: []}]}}]", "none of 2 alternatives"},
+		"with values too many":     {"CiliumClusterwideNetworkPolicy", "spec: {endpointSelector: {matchExpressions: [{key: app, operator: Exists, values: [a]}]}}", "none of 2 alternatives"},
+		"with an empty list":       {"CiliumClusterwideNetworkPolicy", "spec: {endpointSelector: {matchExpressions: [{key: app, operator: Exists, values: []}]}}", ""},
+		"without a key":            {"CiliumClusterwideNetworkPolicy", "spec: {endpointSelector: {matchExpressions: [{key: 'k8s:', operator: Exists}]}}", "key: does not match"},
+		"without a source":         {"CiliumNetworkPolicy", "spec: {endpointSelector: {matchExpressions: [{key: ':app', operator: Exists}]}}", "key: does not match"},
+		"with a source":            {"CiliumClusterwideNetworkPolicy", "spec: {endpointSelector: {matchExpressions: [{key: 'k8s:a:b', operator: DoesNotExist}, {key: a, operator: In, values: [b]}]}}", ""},
+		"a peer is left to agents": {"CiliumNetworkPolicy", "spec: {endpointSelector: {}, ingress: [{fromEndpoints: [{matchExpressions: [{key: app, operator: In}]}]}]}", ""},
+		"misspelt direction":       {"CiliumNetworkPolicy", "spec: {endpointSelector: {}, ingres: []}", ""}, // it is kept, and the agent tells
+		"misspelt peers":           {"CiliumNetworkPolicy", "spec: {endpointSelector: {}, ingress: [{fromEndpoint: [{}]}]}", ""},
+		"port out of range":        {"CiliumNetworkPolicy", "spec: {endpointSelector: {}, ingress: [{toPorts: [{ports: [{port: '65536'}]}]}]}", "port: does not match"},
+		"port as a number":         {"CiliumNetworkPolicy", "spec: {endpointSelector: {}, ingress: [{toPorts: [{ports: [{port: 80}]}]}]}", "port: is no string"},
+		"unknown entity":           {"CiliumNetworkPolicy", "spec: {endpointSelector: {}, ingress: [{fromEntities: [moon]}]}", "is not one of"},
+		"no CIDR":                  {"CiliumNetworkPolicy", "spec: {endpointSelector: {}, ingress: [{fromCIDR: [x]}]}", "none of 3 alternatives"},
 		"requests that are denied": {"CiliumNetworkPolicy", "spec: {endpointSelector: {}, ingressDeny: [{toPorts: [{rules: {http: [{}]}}]}]}",
 			""},
 		"41 ports": {"CiliumNetworkPolicy", "spec: {endpointSelector: {}, ingress: [{toPorts: [{ports: [" +
@@ -164,8 +172,11 @@ func check(s Schema, v any, path string) (faults []string) {
 			fault("is a list")
 			return faults
 		}
-		if s.MaxItems > 0 && int64(len(v)) > s.MaxItems {
-			fault("more than %d", s.MaxItems)
+		if s.MaxItems != nil && int64(len(v)) > *s.MaxItems {
+			fault("more than %d", *s.MaxItems)
+		}
+		if int64(len(v)) < s.MinItems {
+			fault("fewer than %d", s.MinItems)
 		}
 		for _, value := range v {
 			faults = append(faults, check(*s.Items, value, path+"[]")...)
@@ -203,6 +214,11 @@ func checkAlternatives(s Schema, v any, path string) (faults []string) {
 		for _, a := range alternatives {
 			merged := s
 			merged.AnyOf, merged.OneOf, merged.Required, merged.Format = nil, nil, a.Required, a.Format
+			for name, narrower := range a.Properties {
+				below := s.Properties[name]
+				below.Enum, below.MinItems, below.MaxItems = narrower.Enum, narrower.MinItems, narrower.MaxItems
+				merged = merged.with(map[string]Schema{name: below})
+			}
 			if len(check(merged, v, path)) == 0 {
 				held++
 			}

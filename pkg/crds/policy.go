@@ -61,7 +61,7 @@ func rule() Schema {
 	return object("", map[string]Schema{
 		"description":      words("For people."),
 		"labels":           list("Labels of the rule, by which it is named in verdicts.", label),
-		"endpointSelector": selector("Pods that the rule is for."),
+		"endpointSelector": strict(selector("Pods that the rule is for.")),
 		"enableDefaultDeny": object("Whether what no rule allows is denied; by default in the directions that the rule has.",
 			map[string]Schema{"ingress": yes("To the pods."), "egress": yes("From the pods.")}),
 		"ingress":     list("What may come in; an empty list, or an empty entry, allows nothing by itself.", ingressAllow()),

@@ -55,17 +55,33 @@ func selector(description string) Schema {
 	})
 }
 
+// strict rejects what agents cannot read, as far as a schema can say it: keys of matchLabels are not seen by one. Of a subject that cannot be read an agent makes
+// nothing in a clusterwide policy, and isolates the namespace of another.
+func strict(s Schema) Schema {
+	key := matching("Key of the label; a source and a colon may stand before it.", `^[^:]+(:.+)?$`)
+	operators := func(values ...string) Schema { return Schema{Enum: values} }
+	expression := s.Properties["matchExpressions"].Items.with(map[string]Schema{"key": key})
+	expression.AnyOf = []Schema{
+		{Properties: map[string]Schema{"operator": operators("In", "NotIn"), "values": {MinItems: 1}}, Required: []string{"values"}},
+		{Properties: map[string]Schema{"operator": operators("Exists", "DoesNotExist"), "values": Schema{}.atMost(0)}},
+	}
+	return s.with(map[string]Schema{"matchExpressions": list(s.Properties["matchExpressions"].Description, expression)})
+}
+
 func cidr(description string) Schema {
 	s := words(description)
 	s.AnyOf = []Schema{{Format: "cidr"}, {Format: "ipv4"}, {Format: "ipv6"}}
 	return s
 }
 
+// objectName is what names of objects are like.
+const objectName = `^[a-z0-9]([-a-z0-9]*[a-z0-9])?(\.[a-z0-9]([-a-z0-9]*[a-z0-9])?)*$`
+
 func cidrSet() Schema {
 	return object("", map[string]Schema{
 		"cidr":              cidr("The CIDR."),
 		"except":            list("CIDRs in it that are not meant.", cidr("")),
-		"cidrGroupRef":      Schema{Type: "string", Description: "Name of a CiliumCIDRGroup.", MaxLength: 253},
+		"cidrGroupRef":      Schema{Type: "string", Description: "Name of a CiliumCIDRGroup.", Pattern: objectName, MaxLength: 253},
 		"cidrGroupSelector": selector("CiliumCIDRGroups, by their labels."),
 	}).exactlyOne("cidr", "cidrGroupRef", "cidrGroupSelector")
 }

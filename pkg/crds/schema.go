@@ -12,7 +12,8 @@ type Schema struct {
 	Minimum              *int64            `json:"minimum,omitempty"`
 	Maximum              *int64            `json:"maximum,omitempty"`
 	MaxLength            int64             `json:"maxLength,omitempty"`
-	MaxItems             int64             `json:"maxItems,omitempty"`
+	MinItems             int64             `json:"minItems,omitempty"`
+	MaxItems             *int64            `json:"maxItems,omitempty"`
 	Items                *Schema           `json:"items,omitempty"`
 	Properties           map[string]Schema `json:"properties,omitempty"`
 	AdditionalProperties *Schema           `json:"additionalProperties,omitempty"`
@@ -83,7 +84,7 @@ func (s Schema) require(names ...string) Schema {
 }
 
 func (s Schema) atMost(items int64) Schema {
-	s.MaxItems = items
+	s.MaxItems = &items
 	return s
 }
 

@@ -174,10 +174,16 @@ func checked(t *testing.T, c *kube.Cluster) {
 		"policy": {"namespaces/default/ciliumnetworkpolicies", `{"kind": "CiliumNetworkPolicy", "metadata": {"name": "x"}, "spec": {"endpointSelector": {},
 			"ingress": [{"fromEndpoints": [{"matchLabels": {"k8s:app": "a"}}], "toPorts": [{"ports": [{"port": "80", "protocol": "TCP"}], "rules": {"http": [{"method": "GET"}]}}]}],
 			"ingressDeny": [{"fromCIDR": ["192.0.2.1"], "icmps": [{"fields": [{"type": 8}, {"type": "EchoRequest"}]}]}]}}`, ""},
-		"policy without a rule":     {"namespaces/default/ciliumnetworkpolicies", `{"kind": "CiliumNetworkPolicy", "metadata": {"name": "x"}}`, "a policy needs spec or specs"},
-		"policy with a bad CIDR":    {"namespaces/default/ciliumnetworkpolicies", `{"kind": "CiliumNetworkPolicy", "metadata": {"name": "x"}, "spec": {"endpointSelector": {}, "egress": [{"toCIDR": ["x"]}]}}`, "toCIDR"},
-		"group of CIDRs":            {"ciliumcidrgroups", `{"kind": "CiliumCIDRGroup", "metadata": {"name": "x"}, "spec": {"externalCIDRs": ["10.0.0.0/8", "192.0.2.1", "2001:db8::/32"]}}`, ""},
-		"group of names":            {"ciliumcidrgroups", `{"kind": "CiliumCIDRGroup", "metadata": {"name": "x"}, "spec": {"externalCIDRs": ["example.org"]}}`, "spec.externalCIDRs[0]"},
+		"policy without a rule":  {"namespaces/default/ciliumnetworkpolicies", `{"kind": "CiliumNetworkPolicy", "metadata": {"name": "x"}}`, "a policy needs spec or specs"},
+		"policy with a bad CIDR": {"namespaces/default/ciliumnetworkpolicies", `{"kind": "CiliumNetworkPolicy", "metadata": {"name": "x"}, "spec": {"endpointSelector": {}, "egress": [{"toCIDR": ["x"]}]}}`, "toCIDR"},
+		"group of CIDRs":         {"ciliumcidrgroups", `{"kind": "CiliumCIDRGroup", "metadata": {"name": "x"}, "spec": {"externalCIDRs": ["10.0.0.0/8", "192.0.2.1", "2001:db8::/32"]}}`, ""},
+		"group of names":         {"ciliumcidrgroups", `{"kind": "CiliumCIDRGroup", "metadata": {"name": "x"}, "spec": {"externalCIDRs": ["example.org"]}}`, "spec.externalCIDRs[0]"},
+		"policy of a subject that cannot be read": {"ciliumclusterwidenetworkpolicies", `{"kind": "CiliumClusterwideNetworkPolicy", "metadata": {"name": "x"}, "spec": {"endpointSelector":
+			{"matchExpressions": [{"key": "app", "operator": "In"}]}}}`, "spec.endpointSelector.matchExpressions[0]"},
+		"policy of a subject with a key of nothing": {"ciliumclusterwidenetworkpolicies", `{"kind": "CiliumClusterwideNetworkPolicy", "metadata": {"name": "x"}, "specs": [{"endpointSelector":
+			{"matchExpressions": [{"key": "k8s:", "operator": "Exists"}]}}]}`, "specs[0].endpointSelector.matchExpressions[0].key"},
+		"policy of a subject": {"ciliumclusterwidenetworkpolicies", `{"kind": "CiliumClusterwideNetworkPolicy", "metadata": {"name": "x"}, "spec": {"endpointSelector":
+			{"matchExpressions": [{"key": "k8s:app", "operator": "In", "values": ["a"]}, {"key": "b", "operator": "DoesNotExist", "values": []}]}}}`, ""},
 		"policy of nodes":           {"ciliumclusterwidenetworkpolicies", `{"kind": "CiliumClusterwideNetworkPolicy", "metadata": {"name": "x"}, "spec": {"nodeSelector": {}}}`, ""},
 		"policy of nodes and pods":  {"ciliumclusterwidenetworkpolicies", `{"kind": "CiliumClusterwideNetworkPolicy", "metadata": {"name": "x"}, "specs": [{"nodeSelector": {}, "endpointSelector": {}}]}`, "specs[0]"},
 		"policy of nodes elsewhere": {"namespaces/default/ciliumnetworkpolicies", `{"kind": "CiliumNetworkPolicy", "metadata": {"name": "x"}, "spec": {"nodeSelector": {}}}`, "spec.endpointSelector"},
