@@ -53,6 +53,13 @@ func (s sizes) run(ctx context.Context) (err error) {
 	if err := c.ApplyWaggle(ctx, "--only", "crds"); err != nil {
 		return err
 	}
+	// The API server serves a new definition after a second or two, which are no time of the agent.
+	if err := c.WaitFor(ctx, "the custom resources to be served", func() error {
+		_, err := c.Kubectl(ctx, "get", "ciliumnodes,ciliumendpoints,ciliumidentities,ciliumnetworkpolicies,ciliumclusterwidenetworkpolicies,ciliumcidrgroups", "-A")
+		return err
+	}); err != nil {
+		return err
+	}
 	n := c.Nodes[0]
 	m := &measurement{cluster: c, node: n, rest: s.rest}
 	fmt.Printf("%-44s %10s %10s %10s %10s %10s\n", "situation", "to ready", "in sync", "published", "memory", "CPU")
