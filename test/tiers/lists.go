@@ -98,7 +98,7 @@ var expensive = map[string]string{
 	"test/node TestPrivilegedUpgrade_OfATunnel":                                 "compiles another datapath and agent",
 	"test/node TestPrivilegedUpgrade_OfATunnel/*":                               "two nodes, four changes of the datapath under traffic, or four starts of an agent",
 	"test/node TestPrivilegedWedge_ADiskThatHangs":                              "compiles an agent that can be frozen",
-	"test/node TestPrivilegedWedge_EachLoopInTurn":                              "each of more than fifty loops is frozen until it is named",
+	"test/node TestPrivilegedWedge_EachLoopInTurn":                              "five loops are frozen in turn, each until it is named; some run every 25 s only",
 	"test/nodekit/load TestPrivilegedLoad_SeesLoss":                             "traffic with gaps of every kind",
 }
 
