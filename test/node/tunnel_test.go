@@ -116,7 +116,7 @@ func pingOnAndOn(t *testing.T, from nodekit.Place, addrs ...netip.Addr) (stop fu
 					return
 				default:
 				}
-				if err := nodekit.PingBriefly(from, addr, 56); err != nil {
+				if err := nodekit.Ping(from, addr, 56); err != nil {
 					t.Error(err)
 					return
 				}
