@@ -231,6 +231,9 @@ func (tr *oracleTraffic) judge(flows []*oracleFlow) {
 	}
 	for f, next := range due {
 		lost := f.lost(next)
+		if len(lost) == 0 { // the last one arrived at the deadline
+			continue
+		}
 		f.mu.Lock()
 		first, last := f.missing[lost[0]], f.missing[lost[len(lost)-1]]
 		for _, number := range lost {
