@@ -62,7 +62,7 @@ func TestPrivilegedHostile_HostAndPodDisturbNobody(t *testing.T) {
 	for _, a := range attacks {
 		all.Go(func() {
 			const perSecond = 1000
-			sent, err := nodekit.Flood(ctx, a.from, "eth0", perSecond, a.frames)
+			sent, err := l.Turn().Flood(ctx, a.from, "eth0", perSecond, a.frames)
 			if err != nil {
 				t.Errorf("%s: %v", a.name, err)
 			}
@@ -159,11 +159,12 @@ func TestPrivilegedHostile_HalfOpenConnectionsAreNotEstablished(t *testing.T) {
 				next++
 				return host.tcp(host.from(host.spoof(f.ipv6)), servers[1+next%len(victims)], &layers.TCP{SYN: true})
 			})
+			turn := load.TakeTurn(t)
 			ctx, stop := context.WithTimeout(t.Context(), 2*time.Second)
 			defer stop()
 			flooded := make(chan error, 1)
 			go func() {
-				_, err := nodekit.Flood(ctx, node.OutsideHost(), "eth0", 4000, frames)
+				_, err := turn.Flood(ctx, node.OutsideHost(), "eth0", 4000, frames)
 				flooded <- err
 			}()
 			for begun := 0; ctx.Err() == nil; begun++ {
@@ -177,7 +178,7 @@ func TestPrivilegedHostile_HalfOpenConnectionsAreNotEstablished(t *testing.T) {
 					t.Errorf("the connection that stood: %v", err)
 				}
 			}
-			if err := <-flooded; err != nil {
+			if err := errors.Join(<-flooded, turn.Release()); err != nil {
 				t.Fatal(err)
 			}
 			halfOpen(t, node, f.ipv6)

@@ -16,6 +16,7 @@ import (
 
 	"github.com/waggle-net/waggle/bpf"
 	"github.com/waggle-net/waggle/test/nodekit"
+	"github.com/waggle-net/waggle/test/nodekit/load"
 )
 
 // Connections and datagram flows of clients outside end when the source ranges leave their addresses out, and those of other clients go on.
@@ -151,11 +152,12 @@ func (m *market) refusalsAreLimited(t *testing.T, _ bool) {
 		t.Fatal(err)
 	}
 	before := m.receivedOutside(t)
+	turn := load.TakeTurn(t)
 	var sent int
 	eventually(t, func() error {
 		ctx, stop := context.WithTimeout(t.Context(), time.Second)
 		defer stop()
-		n, err := nodekit.Flood(ctx, m.OutsideHost(), "eth0", 50000, flood)
+		n, err := turn.Flood(ctx, m.OutsideHost(), "eth0", 50000, flood)
 		if err != nil {
 			t.Fatal(err)
 		}
@@ -174,6 +176,9 @@ func (m *market) refusalsAreLimited(t *testing.T, _ bool) {
 		}
 		return nil
 	})
+	if err := turn.Release(); err != nil {
+		t.Error(err)
+	}
 }
 
 // refusalsInATick is how many resets and ICMP errors the datapath sends to clients outside in a tick: reject_rate in bpf/reject.h.

@@ -1,7 +1,6 @@
 package nodekit
 
 import (
-	"context"
 	"errors"
 	"fmt"
 	"io"
@@ -45,35 +44,6 @@ func SendFrame(from Place, device string, frame []byte) error {
 		}
 		return nil
 	})
-}
-
-// Flood puts frames onto a device of a place, the last followed by the first again, so many a second until ctx ends, and returns how many it was.
-// A device that takes no more for a moment loses some.
-func Flood(ctx context.Context, from Place, device string, perSecond int, frames [][]byte) (sent int, err error) {
-	err = from.Do(func() error {
-		fd, err := packetSocket(device)
-		if err != nil {
-			return err
-		}
-		defer unix.Close(fd)
-		const pause = 10 * time.Millisecond
-		ticker := time.NewTicker(pause)
-		defer ticker.Stop()
-		for {
-			for range max(1, perSecond*int(pause)/int(time.Second)) {
-				if _, err := unix.Write(fd, frames[sent%len(frames)]); err != nil && !errors.Is(err, unix.ENOBUFS) {
-					return fmt.Errorf("flood %s: %w", device, err)
-				}
-				sent++
-			}
-			select {
-			case <-ctx.Done():
-				return nil
-			case <-ticker.C:
-			}
-		}
-	})
-	return sent, err
 }
 
 // Capture collects the frames that a device of a place receives, and sends, while f runs and a moment longer.

@@ -53,19 +53,10 @@ func newProbe(of Probe) (*probe, error) {
 	return p, nil
 }
 
-// open makes the sending socket, without a protocol, so that it is handed no frames.
-func (p *probe) open() error {
-	link, err := net.InterfaceByName(p.Device)
-	if err != nil {
-		return err
-	}
-	if p.raw, err = unix.Socket(unix.AF_PACKET, unix.SOCK_RAW|unix.SOCK_CLOEXEC, 0); err != nil {
-		return fmt.Errorf("open a packet socket: %w", err)
-	}
-	if err := unix.Bind(p.raw, &unix.SockaddrLinklayer{Ifindex: link.Index}); err != nil {
-		return fmt.Errorf("bind a packet socket to %s: %w", p.Device, err)
-	}
-	return nil
+// open makes the sending socket.
+func (p *probe) open() (err error) {
+	p.raw, err = sendSocket(p.Device)
+	return err
 }
 
 func (p *probe) send(frame []byte) error {

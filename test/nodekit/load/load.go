@@ -71,7 +71,7 @@ type Load struct {
 	// Slots that were overslept, see [Load.every].
 	missedDatagrams, missedLies int
 	backlog                     uint64 // drops of the machine before the start
-	turn                        turn
+	turn                        *Turn
 }
 
 // processors is how many of its processors the runtime has at least. A sender that wakes needs one, and those of a machine of two CPUs may
@@ -113,7 +113,7 @@ func Start(rates Rates, paths []Path, probes []Probe) (_ *Load, err error) {
 	}
 	defer func() {
 		if err != nil {
-			err = errors.Join(err, l.close(), l.turn.release())
+			err = errors.Join(err, l.close(), l.turn.Release())
 		}
 	}()
 	if l.backlog, err = backlogDrops(); err != nil {
@@ -162,12 +162,15 @@ func (l *Load) run(f func()) { l.senders.Go(f) }
 // At is how long the load has been running: reports say moments so.
 func (l *Load) At() time.Duration { return time.Since(l.begin).Round(time.Millisecond) }
 
+// Turn is the permission that the load has until [Load.Stop]: for generators beside it.
+func (l *Load) Turn() *Turn { return l.turn }
+
 // LastAtLeast returns when the load has run for some time, at once when it has.
 func (l *Load) LastAtLeast(d time.Duration) { l.sleep(d - l.At()) }
 
 // Stop ends the traffic, waits for what is still on its way, and reports.
 func (l *Load) Stop() (_ Report, err error) {
-	defer func() { err = errors.Join(err, l.turn.release()) }()
+	defer func() { err = errors.Join(err, l.turn.Release()) }()
 	close(l.stop)
 	l.senders.Wait()
 	r := Report{Rates: l.rates, Duration: l.At(), TCP: l.tcp, Connects: l.short}

@@ -4,34 +4,62 @@ import (
 	"errors"
 	"fmt"
 	"os"
+	"sync"
+	"testing"
+	"time"
 
 	"golang.org/x/sys/unix"
 )
 
-// turn is the machine's permission to generate load, which one [Load] has at a time: rates are for a machine that carries no other.
+// Turn is the machine's permission to generate load, which one test has at a time: rates are for a machine that carries no other load. A [Load]
+// has one while it runs ([Load.Turn]). A test with a generator of its own takes one by [TakeTurn], for as short as it can, because others wait.
 //
 // The permission is a lock of the root directory. All mount namespaces of a machine share that directory, whatever they mount below
 // it, so the lock holds between nodes and between test programs; no file is made for it, and the kernel releases it when the
 // process ends.
-type turn struct{ root *os.File }
+type Turn struct {
+	root *os.File
+	// once makes Release idempotent.
+	once sync.Once
+	err  error
+}
 
-// takeTurn waits until no other load runs on this machine. The caller must release the turn.
-func takeTurn() (turn, error) {
+// TakeTurn waits until no other test on this machine generates load. The turn ends by [Turn.Release], or with the test. The caller must not hold a
+// turn or a [Load] already: it would wait for itself.
+func TakeTurn(t testing.TB) *Turn {
+	t.Helper()
+	began := time.Now()
+	turn, err := takeTurn()
+	if err != nil {
+		t.Fatal(err)
+	}
+	t.Logf("other loads had ended after %v", time.Since(began).Round(time.Millisecond))
+	t.Cleanup(func() {
+		if err := turn.Release(); err != nil {
+			t.Error(err)
+		}
+	})
+	return turn
+}
+
+func takeTurn() (*Turn, error) {
 	root, err := os.Open("/")
 	if err != nil {
-		return turn{}, fmt.Errorf("open the directory that load generators lock: %w", err)
+		return nil, fmt.Errorf("open the directory that load generators lock: %w", err)
 	}
 	for {
 		switch err := unix.Flock(int(root.Fd()), unix.LOCK_EX); {
 		case err == nil:
-			return turn{root}, nil
+			return &Turn{root: root}, nil
 		case !errors.Is(err, unix.EINTR):
-			return turn{}, errors.Join(fmt.Errorf("wait for the end of other load generators: %w", err), root.Close())
+			return nil, errors.Join(fmt.Errorf("wait for the end of other load generators: %w", err), root.Close())
 		}
 	}
 }
 
-// release lets the next load begin. A child process that is between fork and exec may hold the directory open as well, hence unlock.
-func (t turn) release() error {
-	return errors.Join(unix.Flock(int(t.root.Fd()), unix.LOCK_UN), t.root.Close())
+// Release lets the next load begin. Further calls return the result of the first one. A child process that is between fork and exec may hold the
+// directory open as well, hence unlock.
+func (t *Turn) Release() error {
+	t.once.Do(func() { t.err = errors.Join(unix.Flock(int(t.root.Fd()), unix.LOCK_UN), t.root.Close()) })
+	return t.err
 }

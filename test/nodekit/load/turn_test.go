@@ -1,6 +1,7 @@
 package load
 
 import (
+	"context"
 	"errors"
 	"os/exec"
 	"testing"
@@ -59,5 +60,36 @@ func TestPrivilegedStartFor_EndsWithTheTest(t *testing.T) {
 	}
 	if err := l.turn.root.Close(); err == nil {
 		t.Error("the load has kept its turn")
+	}
+}
+
+// A load begins when the test that has a turn of its own, and floods with it, has ended.
+func TestPrivilegedTakeTurn_EndsWithTheTest(t *testing.T) {
+	t.Parallel()
+	bare := pair(t)
+	begun := make(chan *Load, 1)
+	t.Run("forgets its turn", func(t *testing.T) {
+		turn := TakeTurn(t)
+		go func() {
+			defer close(begun)
+			if l, err := Start(Rates{Connections: 2, Messages: 10, Datagrams: 10, Connects: 2}, paths(bare), nil); err == nil {
+				begun <- l
+			}
+		}()
+		ctx, stop := context.WithTimeout(t.Context(), 300*time.Millisecond)
+		defer stop()
+		if sent, err := turn.Flood(ctx, bare.Client(), "eth0", 1000, [][]byte{make([]byte, 60)}); err != nil || sent == 0 {
+			t.Errorf("%d frames were sent: %v", sent, err)
+		}
+		if len(begun) > 0 {
+			t.Error("a load began beside the flood")
+		}
+	})
+	l := <-begun
+	if l == nil {
+		t.Fatal("no load began after the flood")
+	}
+	if _, err := l.Stop(); err != nil {
+		t.Error(err)
 	}
 }
