@@ -66,8 +66,8 @@ func TestPrivilegedHostile_HostAndPodDisturbNobody(t *testing.T) {
 			if err != nil {
 				t.Errorf("%s: %v", a.name, err)
 			}
-			if sent < perSecond {
-				t.Errorf("%s: %d packets alone were sent", a.name, sent)
+			if want := int(perSecond * length.Seconds()); sent < want/2 {
+				t.Errorf("inconclusive: %s: %d of %d packets were sent", a.name, sent, want)
 			}
 		})
 	}
