@@ -19,7 +19,7 @@ import (
 	"github.com/waggle-net/waggle/test/nodekit"
 )
 
-// round has each event once, in a random order.
+// round has each event once, in a random order. Loads of other tests come between events, and the traffic rests.
 func (o *oracle) round(t *testing.T) {
 	t.Helper()
 	type event struct {
@@ -39,6 +39,7 @@ func (o *oracle) round(t *testing.T) {
 		if upgraded := slices.IndexFunc(o.nodes, func(n *oracleNode) bool { return n.upgraded }); event.what == upgrade && upgraded >= 0 {
 			i = upgraded // it goes back
 		}
+		end := o.takeTurn(t)
 		n, other := o.nodes[i], o.nodes[(i+2)%len(o.nodes)] // neither the node nor the next
 		other.blind = o.random.IntN(2) == 0
 		t.Logf("%v %s %s; the agent of %s is dead: %v", o.traffic.at(), n.Name(), event.what, other.Name(), other.blind)
@@ -51,6 +52,7 @@ func (o *oracle) round(t *testing.T) {
 			o.start(t, other)
 		}
 		o.check(t)
+		end()
 		if t.Failed() {
 			t.FailNow() // one fault would show as many
 		}

@@ -119,7 +119,7 @@ func (f *oracleFlow) converse(ctx context.Context, random *rand.Rand) {
 			_ = conn.Close()
 		}
 	}()
-	for ctx.Err() == nil {
+	for f.traffic.await(ctx); ctx.Err() == nil; f.traffic.await(ctx) {
 		if conn == nil {
 			if conn = f.dial(ctx); conn == nil {
 				pauseFor(ctx, betweenWords)
@@ -145,6 +145,7 @@ func (f *oracleFlow) converse(ctx context.Context, random *rand.Rand) {
 func (f *oracleFlow) dialOften(ctx context.Context) {
 	random := rand.New(rand.NewPCG(f.id, 1))
 	for pauseFor(ctx, betweenDials); ctx.Err() == nil; pauseFor(ctx, betweenDials) {
+		f.traffic.await(ctx)
 		conn := f.dial(ctx)
 		if conn == nil {
 			continue

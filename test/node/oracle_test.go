@@ -19,6 +19,7 @@ import (
 	"github.com/waggle-net/waggle/pkg/kubeapi"
 	"github.com/waggle-net/waggle/pkg/testseed"
 	"github.com/waggle-net/waggle/test/nodekit"
+	"github.com/waggle-net/waggle/test/nodekit/load"
 )
 
 // oracleMode is a way in which pods of different nodes reach each other.
@@ -159,8 +160,27 @@ func newOracle(t *testing.T, mode oracleMode) *oracle {
 	for _, n := range o.nodes {
 		t.Cleanup(o.traffic.forbid(n.Host(), func() []netip.Addr { return o.talkersBut(n) }))
 	}
+	end := o.takeTurn(t)
 	o.check(t)
+	end()
 	return o
+}
+
+// oraclePause is between two turns: the kernel wakes the tests that wait for the turn, and gives it to the first that asks again.
+const oraclePause = 200 * time.Millisecond
+
+// takeTurn waits until no other test generates load, and has the traffic flow until end is called.
+func (o *oracle) takeTurn(t *testing.T) (end func()) {
+	t.Helper()
+	turn := load.TakeTurn(t)
+	o.traffic.resume()
+	return func() {
+		o.traffic.rest()
+		if err := turn.Release(); err != nil {
+			t.Error(err)
+		}
+		time.Sleep(oraclePause)
+	}
 }
 
 // here are the nodes that are not away.

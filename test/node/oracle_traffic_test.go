@@ -24,6 +24,7 @@ type oracleTraffic struct {
 	began time.Time
 
 	mu        sync.Mutex
+	flowing   chan struct{}          // closed while traffic is sent
 	flows     map[uint64]*oracleFlow // those that live
 	made      uint64
 	faults    []string
@@ -33,8 +34,9 @@ type oracleTraffic struct {
 	forbidden int // tries
 }
 
+// startOracleTraffic starts what sends the traffic. It rests until [oracleTraffic.resume].
 func startOracleTraffic(t *testing.T) *oracleTraffic {
-	tr := &oracleTraffic{began: time.Now(), flows: map[uint64]*oracleFlow{}}
+	tr := &oracleTraffic{began: time.Now(), flowing: make(chan struct{}), flows: map[uint64]*oracleFlow{}}
 	ctx, cancel := context.WithCancel(context.Background())
 	var sender sync.WaitGroup
 	sender.Go(func() { tr.send(ctx) })
@@ -48,7 +50,32 @@ func startOracleTraffic(t *testing.T) *oracleTraffic {
 	return tr
 }
 
-// at is how long the traffic has been running.
+// resume has traffic sent until [oracleTraffic.rest].
+func (tr *oracleTraffic) resume() {
+	tr.mu.Lock()
+	defer tr.mu.Unlock()
+	close(tr.flowing)
+}
+
+// rest has nothing new sent. Connections stay open.
+func (tr *oracleTraffic) rest() {
+	tr.mu.Lock()
+	defer tr.mu.Unlock()
+	tr.flowing = make(chan struct{})
+}
+
+// await waits until traffic is sent or the context ends.
+func (tr *oracleTraffic) await(ctx context.Context) {
+	tr.mu.Lock()
+	flowing := tr.flowing
+	tr.mu.Unlock()
+	select {
+	case <-flowing:
+	case <-ctx.Done():
+	}
+}
+
+// at is how long the traffic exists, its rests included.
 func (tr *oracleTraffic) at() time.Duration { return time.Since(tr.began).Round(time.Millisecond) }
 
 func (tr *oracleTraffic) fault(format string, args ...any) {
@@ -92,6 +119,7 @@ func (tr *oracleTraffic) send(ctx context.Context) {
 			return
 		case <-ticker.C:
 		}
+		tr.await(ctx)
 		for _, f := range tr.all() {
 			if f.id%oracleSlots == slot%oracleSlots {
 				f.send()
@@ -250,13 +278,15 @@ func (tr *oracleTraffic) forbid(from nodekit.Place, addrs func() []netip.Addr) (
 	var running sync.WaitGroup
 	running.Go(func() {
 		if err := from.Do(func() error {
-			for n := 0; ctx.Err() == nil; n++ {
+			n := 0
+			for tr.await(ctx); ctx.Err() == nil; tr.await(ctx) {
 				if all := addrs(); len(all) > 0 {
 					kind := []int{unix.SOCK_DGRAM, unix.SOCK_STREAM}[n/len(all)%2]
 					if begin(kind, all[n%len(all)]) == nil {
 						tr.count(&tr.forbidden)
 					}
 				}
+				n++
 				pauseFor(ctx, 2*betweenTries)
 			}
 			return nil
