@@ -23,6 +23,7 @@ const oraclePort = 7000
 const (
 	oracleTick    = 5 * time.Millisecond
 	oracleSlots   = 10                     // ticks between two datagrams of a flow
+	oracleDebt    = 200 * time.Millisecond // what was not sent for longer is left out
 	betweenWords  = 200 * time.Millisecond // messages of a long connection
 	betweenDials  = time.Second            // short connections
 	oracleBuffer  = 16 << 20               // bytes; all datagrams of some minutes, so that none is lost for want of a CPU
@@ -47,6 +48,9 @@ type oracleFlow struct {
 	mu      sync.Mutex
 	owed    bool
 	turns   int                      // how often owed has changed
+	since   time.Duration            // when owed has changed last, by the time that traffic flows
+	owedFor time.Duration            // before, by the time that traffic flows
+	due     int                      // datagrams that were sent while the flow was owed
 	next    uint64                   // datagram
 	last    uint64                   // datagram that arrived, one more than its number
 	missing map[uint64]time.Duration // datagrams that were sent while the flow was owed, and when
@@ -85,6 +89,7 @@ func (f *oracleFlow) send() {
 	binary.BigEndian.PutUint64(buffer, f.id)
 	binary.BigEndian.PutUint64(buffer[8:], f.next)
 	if f.owed {
+		f.due++
 		f.missing[f.next] = f.traffic.at()
 		f.traffic.count(&f.traffic.sent)
 	}
@@ -109,6 +114,30 @@ func (f *oracleFlow) held() int {
 		return -1
 	}
 	return f.turns
+}
+
+// change makes a flow owed, or no longer. The caller must hold mu.
+func (f *oracleFlow) change(owed bool) {
+	now := f.traffic.flowedFor()
+	if f.owed {
+		f.owedFor += now - f.since
+	}
+	f.owed, f.since = owed, now
+	f.turns++
+}
+
+// enough returns an error when less than half of the datagrams were sent that had to arrive: what was not sent was not lost.
+func (f *oracleFlow) enough() error {
+	f.mu.Lock()
+	defer f.mu.Unlock()
+	owedFor := f.owedFor
+	if f.owed {
+		owedFor += f.traffic.flowedFor() - f.since
+	}
+	if want := int(owedFor / (oracleSlots * oracleTick)); f.due < want/2 {
+		return fmt.Errorf("inconclusive: %s: sent %d of %d datagrams that had to arrive, in %v", f.name, f.due, want, owedFor.Round(time.Millisecond))
+	}
+	return nil
 }
 
 // converse keeps up a long connection and sends messages over it, which are echoed. Once it is there, it may not end.
@@ -228,6 +257,9 @@ func (f *oracleFlow) end() {
 	f.traffic.mu.Lock()
 	delete(f.traffic.flows, f.id)
 	f.traffic.mu.Unlock()
+	if err := f.enough(); err != nil {
+		f.traffic.fault("%v", err)
+	}
 	f.cancel()
 	f.running.Wait()
 	_ = f.client.Close()

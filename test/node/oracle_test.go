@@ -91,10 +91,16 @@ func churnOfNodes(t *testing.T, mode oracleMode, other string, replaced func(n k
 	for _, n := range o.nodes { // what was named is over
 		shows(t, n.Node, "status", "4/4 reachable\n")
 	}
+	for _, f := range o.traffic.all() {
+		if err := f.enough(); err != nil {
+			t.Error(err)
+		}
+	}
+	flowed := o.traffic.flowedFor().Round(time.Millisecond)
 	o.traffic.mu.Lock()
 	defer o.traffic.mu.Unlock()
 	t.Logf("in %v: %d datagrams and %d messages that had to arrive, %d short connections, %d tries of what is denied",
-		o.traffic.at(), o.traffic.sent, o.traffic.words, o.traffic.connects, o.traffic.forbidden)
+		flowed, o.traffic.sent, o.traffic.words, o.traffic.connects, o.traffic.forbidden)
 	if min(o.traffic.sent, o.traffic.words, o.traffic.connects, o.traffic.forbidden) == 0 {
 		t.Error("there was no traffic of some kind")
 	}

@@ -25,6 +25,8 @@ type oracleTraffic struct {
 
 	mu        sync.Mutex
 	flowing   chan struct{}          // closed while traffic is sent
+	resumed   time.Time              // zero while it rests
+	flowed    time.Duration          // before
 	flows     map[uint64]*oracleFlow // those that live
 	made      uint64
 	faults    []string
@@ -55,6 +57,7 @@ func (tr *oracleTraffic) resume() {
 	tr.mu.Lock()
 	defer tr.mu.Unlock()
 	close(tr.flowing)
+	tr.resumed = time.Now()
 }
 
 // rest has nothing new sent. Connections stay open.
@@ -62,6 +65,18 @@ func (tr *oracleTraffic) rest() {
 	tr.mu.Lock()
 	defer tr.mu.Unlock()
 	tr.flowing = make(chan struct{})
+	tr.flowed += time.Since(tr.resumed)
+	tr.resumed = time.Time{}
+}
+
+// flowedFor is how long traffic was sent, without the rests.
+func (tr *oracleTraffic) flowedFor() time.Duration {
+	tr.mu.Lock()
+	defer tr.mu.Unlock()
+	if tr.resumed.IsZero() {
+		return tr.flowed
+	}
+	return tr.flowed + time.Since(tr.resumed)
 }
 
 // await waits until traffic is sent or the context ends.
@@ -109,21 +124,28 @@ func (tr *oracleTraffic) all() []*oracleFlow {
 	return all
 }
 
-// send sends one datagram of each flow in oracleSlots ticks.
+// send sends one datagram of each flow in oracleSlots ticks. It makes up for oracleDebt in which it had no CPU.
 func (tr *oracleTraffic) send(ctx context.Context) {
 	ticker := time.NewTicker(oracleTick)
 	defer ticker.Stop()
-	for slot := uint64(0); ; slot++ {
+	slot, last, due := uint64(0), time.Duration(0), time.Duration(0)
+	for {
 		select {
 		case <-ctx.Done():
 			return
 		case <-ticker.C:
 		}
 		tr.await(ctx)
-		for _, f := range tr.all() {
-			if f.id%oracleSlots == slot%oracleSlots {
-				f.send()
+		now := tr.flowedFor()
+		due += min(now-last, oracleDebt)
+		last = now
+		for ; due >= oracleTick; due -= oracleTick {
+			for _, f := range tr.all() {
+				if f.id%oracleSlots == slot%oracleSlots {
+					f.send()
+				}
 			}
+			slot++
 		}
 	}
 }
@@ -219,8 +241,7 @@ func (tr *oracleTraffic) owe(t *testing.T, flows []*oracleFlow) {
 			case f.streams && f.words <= m.words:
 				errs = append(errs, fmt.Errorf("%s: no message is answered", f.name))
 			default:
-				f.owed = true
-				f.turns++
+				f.change(true)
 				delete(marks, f)
 			}
 			f.mu.Unlock()
@@ -234,8 +255,7 @@ func (tr *oracleTraffic) release(flows []*oracleFlow) {
 	for _, f := range flows {
 		f.mu.Lock()
 		if f.owed {
-			f.owed = false
-			f.turns++
+			f.change(false)
 		}
 		f.mu.Unlock()
 	}
