@@ -5,6 +5,7 @@ import (
 	"fmt"
 	"net"
 	"net/netip"
+	"os"
 	"sync"
 	"testing"
 	"time"
@@ -12,6 +13,7 @@ import (
 	"golang.org/x/sys/unix"
 
 	"github.com/waggle-net/waggle/test/nodekit"
+	"github.com/waggle-net/waggle/test/nodekit/load"
 )
 
 // Flows that begin while maps of flows and of translations get another size continue afterwards, in both families: between pods, of a pod and of a client outside
@@ -46,6 +48,7 @@ func TestPrivilegedService_ResizedMapsForgetNoFlow(t *testing.T) {
 	}
 	for _, size := range []struct{ flows, translations uint32 }{{262144, 1048576}, {131072, 524288}, {65536, 262144}, {131072, 524288}} {
 		m.AddAgentArgs(fmt.Sprintf("--bpf-ct-global-tcp-max=%d", size.flows), fmt.Sprintf("--bpf-nat-global-max=%d", size.translations))
+		turn := load.TakeTurn(t)
 		opening := startFlows(starts)
 		err := m.UpgradeAgent(t.Context(), "")
 		if err == nil {
@@ -63,13 +66,20 @@ func TestPrivilegedService_ResizedMapsForgetNoFlow(t *testing.T) {
 		if err != nil {
 			t.Error(err)
 		}
-		all, again, failed := opening.end()
-		t.Logf("%d flows began while the maps were resized, %d of them sent something again, and %d failed: %v", len(all), again, len(failed), errors.Join(failed...))
+		opening.end()
+		if err := turn.Release(); err != nil {
+			t.Error(err)
+		}
+		all, disturbed := opening.all, opening.again+len(opening.broken)
+		t.Logf("%d flows began while the maps were resized, %d of them sent something again, and %d broke: %v", len(all), opening.again, len(opening.broken), errors.Join(opening.broken...))
+		for _, err := range opening.failed {
+			t.Error(err)
+		}
 		if len(all) < 3*len(starts) {
 			t.Errorf("only %d flows began", len(all))
 		}
-		if len(failed)+again > len(all)/20 {
-			t.Error("that is more than one in twenty")
+		if most := 2 + len(all)/200; disturbed > most {
+			t.Errorf("%d flows were disturbed, want %d at most", disturbed, most)
 		}
 		for _, l := range all {
 			if got := l.ask(t); got != l.server {
@@ -87,6 +97,12 @@ type start struct {
 	to      netip.AddrPort
 }
 
+// mayBreak reports whether the flow is a connection to a service. One whose packets meet programs of both generations may be translated in two ways. Others
+// only lose packets, which are sent again.
+func (s start) mayBreak() bool {
+	return s.network == "tcp" && (s.to.Port() == 80 || s.to.Port() == webNodePort)
+}
+
 // opening begins one flow after the other until it is ended.
 type opening struct {
 	stop    chan struct{}
@@ -94,8 +110,9 @@ type opening struct {
 
 	mu     sync.Mutex // guards the following
 	all    []*line
-	again  int
-	failed []error
+	again  int     // flows that sent something again before their first answer
+	broken []error // of flows of which [start.mayBreak] holds
+	failed []error // of others
 }
 
 // startFlows begins flows in turn, one in 2 ms. Each stays open after its first answer.
@@ -124,7 +141,12 @@ func (o *opening) begin(s start) {
 	o.mu.Lock()
 	defer o.mu.Unlock()
 	if err != nil {
-		o.failed = append(o.failed, fmt.Errorf("begin a flow to %s over %s: %w", s.to, s.network, err))
+		err = fmt.Errorf("begin a flow to %s over %s: %w", s.to, s.network, err)
+		if s.mayBreak() {
+			o.broken = append(o.broken, err)
+		} else {
+			o.failed = append(o.failed, err)
+		}
 		return
 	}
 	o.all = append(o.all, l)
@@ -133,7 +155,7 @@ func (o *opening) begin(s start) {
 	}
 }
 
-// begin opens a flow, waits for its first answer, and reports whether something was sent again until it came.
+// begin opens a flow, waits for its first answer, and reports whether a datagram was lost and sent again until it came.
 func (s start) begin() (l *line, again bool, err error) {
 	l = &line{network: s.network, to: s.to}
 	if err := s.from.Do(func() (err error) {
@@ -142,31 +164,47 @@ func (s start) begin() (l *line, again bool, err error) {
 	}); err != nil {
 		return nil, false, err
 	}
-	if tcp, is := l.Conn.(*net.TCPConn); is {
-		raw, err := tcp.SyscallConn()
-		if err != nil {
-			return nil, false, err
-		}
-		if err := raw.Control(func(fd uintptr) {
-			if info, err := unix.GetsockoptTCPInfo(int(fd), unix.IPPROTO_TCP, unix.TCP_INFO); err == nil {
-				again = info.Total_retrans > 0
-			}
-		}); err != nil {
-			return nil, false, err
-		}
-	}
-	a, err := askWithin(l.Conn, askBrief)
-	if err != nil {
+	a, err := askOn(l.Conn)
+	if s.network == "udp" && errors.Is(err, os.ErrDeadlineExceeded) { // a lost datagram is missed however long is waited for its answer
 		again = true
 		a, err = askOn(l.Conn)
 	}
+	if err != nil {
+		return nil, again, errors.Join(err, l.Close())
+	}
 	l.server = a.server
-	return l, again, err
+	return l, again, nil
 }
 
-// end stops, and returns the open flows, how many of them sent something again, and what failed.
-func (o *opening) end() (all []*line, again int, failed []error) {
+// repeated reports whether a connection sent segments again that its peer had not received: those that it had say so (DSACK).
+func repeated(conn *net.TCPConn) (again bool, err error) {
+	raw, err := conn.SyscallConn()
+	if err != nil {
+		return false, err
+	}
+	var failed error
+	err = raw.Control(func(fd uintptr) {
+		info, err := unix.GetsockoptTCPInfo(int(fd), unix.IPPROTO_TCP, unix.TCP_INFO)
+		if failed = err; err == nil {
+			again = info.Total_retrans > info.Dsack_dups
+		}
+	})
+	return again, errors.Join(err, failed)
+}
+
+// end stops, and counts the connections that sent something again: a peer may say after its answer that it had a segment already.
+func (o *opening) end() {
 	close(o.stop)
 	<-o.stopped
-	return o.all, o.again, o.failed
+	for _, l := range o.all {
+		if tcp, is := l.Conn.(*net.TCPConn); is {
+			again, err := repeated(tcp)
+			if err != nil {
+				o.failed = append(o.failed, err)
+			}
+			if again {
+				o.again++
+			}
+		}
+	}
 }

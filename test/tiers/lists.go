@@ -88,6 +88,7 @@ var expensive = map[string]string{
 	"test/node TestPrivilegedService_Groups/packets":                            "all tests of services that share a node",
 	"test/node TestPrivilegedService_Groups/sockets":                            "all tests of services that share a node",
 	"test/node TestPrivilegedService_PoliciesSeeThroughIt/*":                    "policies of each direction in one mode; denied traffic is watched",
+	"test/node TestPrivilegedService_ResizedMapsForgetNoFlow":                   "four changes of the datapath under traffic, each of which awaits the loads of other tests",
 	"test/node TestPrivilegedService_SocketsLoseTheirBackendWhileNoAgentRuns/*": "restarts of the agent, with sockets that must end and others that must stay",
 	"test/node TestPrivilegedStop_SecondSignal":                                 "an agent that must be started and frozen",
 	"test/node TestPrivilegedStop_WithAJobThatHangs":                            "an agent that must be started and frozen, and that ends after 30 s",
