@@ -112,7 +112,6 @@ func inputs() cell.Cell {
 		backends.NewTable, statedb.RWTable[*backends.Backend].ToTable,
 		k8s.NewPodTable, statedb.RWTable[*k8s.Pod].ToTable,
 		k8s.NewEndpointSliceTable, statedb.RWTable[*k8s.EndpointSlice].ToTable,
-		k8s.NewServiceTable, statedb.RWTable[*k8s.Service].ToTable,
 		cilium.NewEndpointTable, statedb.RWTable[*cilium.Endpoint].ToTable,
 		cilium.NewCIDRGroupTable, statedb.RWTable[*cilium.CIDRGroup].ToTable,
 		func() policy.Options { return policy.Options{AllowLocalhost: true} },

@@ -94,9 +94,7 @@ func TestConfig_KindsThatAreOff(t *testing.T) {
 	ciliums, err3 := cilium.NewPolicyTable(db)
 	groups, err4 := cilium.NewCIDRGroupTable(db)
 	tables, err5 := sources.NewTable(db)
-	services, err6 := k8s.NewServiceTable(db)
-	endpointSlices, err7 := k8s.NewEndpointSliceTable(db)
-	if err := errors.Join(err1, err2, err3, err4, err5, err6, err7); err != nil {
+	if err := errors.Join(err1, err2, err3, err4, err5); err != nil {
 		t.Fatal(err)
 	}
 	for name, tc := range map[string]struct {
@@ -110,7 +108,7 @@ func TestConfig_KindsThatAreOff(t *testing.T) {
 	} {
 		c, _, err := typed(t, tc.args...)
 		in := &inputs{params: params{Config: c, Namespaces: namespaces, KubernetesPolicies: kubernetes, CiliumPolicies: ciliums, Sources: tables}}
-		in.CIDRGroups, in.Services, in.Slices = groups, services, endpointSlices
+		in.CIDRGroups = groups
 		if got := in.needed(db.ReadTxn()); err != nil || !slices.Equal(got, tc.want) {
 			t.Errorf("%s: %q is awaited, want %q (%v)", name, got, tc.want, err)
 		}

@@ -5,7 +5,7 @@
 // which policy each endpoint has and as whom it may be known. What is not needed any more goes when nobody can have it. The
 // maps are written here and not by reconcilers, because the order among them is a matter of security: see [store].
 //
-// Tables: reads k8s-networkpolicies, cilium-networkpolicies, cilium-cidrgroups, k8s-namespaces, k8s-pods, k8s-services, k8s-endpointslices, node-addresses,
+// Tables: reads k8s-networkpolicies, cilium-networkpolicies, cilium-cidrgroups, k8s-namespaces, k8s-pods, k8s-endpointslices, node-addresses,
 // cilium-endpoints, cilium-identities, ipcache, k8s-nodes, cilium-nodes, nodes, sources, identities, endpoint-identities, endpoints and endpoint-facts (what the datapath has taken over);
 // writes policies, policy-entries, named-cidrs, endpoint-policies and policy-progress.
 //

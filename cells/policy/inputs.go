@@ -52,11 +52,10 @@ type inputs struct {
 	policies map[string]*policy.Policy // by reference
 	groups   policy.CIDRGroups
 	refer    map[string]*policy.Policy // policies that refer to groups
-	services services
-	begun    bool                 // nothing was waited for in some round
-	known    map[uint32]bool      // identities that there are
-	knownTo  statedb.Revision     // of the table identities: all up to here are known
-	leaving  map[uint32]time.Time // identities that are gone, and since when
+	begun    bool                      // nothing was waited for in some round
+	known    map[uint32]bool           // identities that there are
+	knownTo  statedb.Revision          // of the table identities: all up to here are known
+	leaving  map[uint32]time.Time      // identities that are gone, and since when
 	subjects map[uint16]*endpoints.Endpoint
 	ofPod    map[string]map[uint16]bool // endpoints of a pod, by "namespace/name"
 	env      policy.Environment
@@ -71,7 +70,7 @@ type inputs struct {
 // newInputs subscribes. The first [inputs.read] tells the resolver of all that there is.
 func newInputs(p params) (in *inputs, err error) {
 	in = &inputs{params: p, resolver: policymap.New(p.Options), policies: map[string]*policy.Policy{}, groups: policy.CIDRGroups{},
-		refer: map[string]*policy.Policy{}, services: services{asked: map[string]asked{}}, known: map[uint32]bool{},
+		refer: map[string]*policy.Policy{}, known: map[uint32]bool{},
 		leaving: map[uint32]time.Time{}, subjects: map[uint16]*endpoints.Endpoint{}, ofPod: map[string]map[uint16]bool{}, peers: newPeers(),
 		marked: endpointfeed.Marks{}}
 	txn := p.DB.WriteTxn(p.KubernetesPolicies, p.CiliumPolicies, p.CIDRGroups, p.Identities, p.Endpoints, p.Pods, p.Namespaces, p.Remote, p.IPCache, p.Of, p.Facts)
@@ -95,7 +94,6 @@ func (in *inputs) close() {
 	in.kubernetes.Close()
 	in.cilium.Close()
 	in.cidrGroups.Close()
-	in.services.feed.Close()
 	in.identities.Close()
 	in.endpoints.Close()
 	in.pods.Close()
@@ -112,18 +110,12 @@ func (in *inputs) read(txn statedb.ReadTxn, changed *statedb.WatchSet, now time.
 	moved := in.followGroups(txn, changed)
 	in.where(txn, changed)
 	in.readAgain(txn, moved)
-	in.followServices(txn, changed)
 	follow(in, txn, changed, in.kubernetes, func(o *k8s.NetworkPolicy, gone bool) {
 		in.policy(policy.FromKubernetes(o, in.env), gone || !in.Config.Kubernetes)
 	})
 	follow(in, txn, changed, in.cilium, func(o *cilium.Policy, gone bool) {
-		if gone || !in.Config.Cilium {
-			in.policy(policy.FromCilium(o, in.env), true)
-			return
-		}
-		in.policy(in.parse(txn, o), false)
+		in.policy(policy.FromCilium(o, in.env), gone || !in.Config.Cilium)
 	})
-	in.awaitServices(changed)
 	follow(in, txn, changed, in.identities, func(o *identities.Identity, gone bool) { in.identity(o, gone, now) })
 	in.knownTo = in.Identities.Revision(txn)
 	in.followLabels(txn, changed)
@@ -228,9 +220,15 @@ func (in *inputs) followGroups(txn statedb.ReadTxn, changed *statedb.WatchSet) (
 // readAgain reads the policies that refer to some groups, all of the same snapshot: a group of CIDRs changes as if each of these policies had.
 func (in *inputs) readAgain(txn statedb.ReadTxn, moved []*cilium.CIDRGroup) {
 	for _, name := range slices.Sorted(maps.Keys(in.refer)) {
-		if p := in.refer[name]; slices.ContainsFunc(moved, p.RefersTo) {
-			in.parseAgain(txn, p.Ref)
+		p := in.refer[name]
+		if !slices.ContainsFunc(moved, p.RefersTo) {
+			continue
 		}
+		key := (&cilium.Policy{Namespace: p.Ref.Namespace, Name: p.Ref.Name}).Key()
+		if o, _, found := in.CiliumPolicies.Get(txn, cilium.PolicyByName(key)); found {
+			in.policy(policy.FromCilium(o, in.env), false)
+		}
+		in.alive()
 	}
 }
 
@@ -241,7 +239,6 @@ func (in *inputs) policy(p *policy.Policy, gone bool) {
 		in.refer[name] = p
 	}
 	if gone {
-		delete(in.services.asked, name)
 		delete(in.policies, name)
 		in.resolver.DeletePolicy(p.Ref)
 		return
@@ -354,7 +351,7 @@ func (in *inputs) where(txn statedb.ReadTxn, changed *statedb.WatchSet) {
 	}
 	in.moved = true
 	for o := range in.CiliumPolicies.All(txn) {
-		in.policy(in.parse(txn, o), false)
+		in.policy(policy.FromCilium(o, in.env), false)
 		in.alive()
 	}
 }
@@ -388,8 +385,8 @@ func (in *inputs) synced(txn statedb.ReadTxn) bool {
 	return sources.Listed(txn, in.Sources, in.needed(txn)...)
 }
 
-// needed are the tables without which policies cannot be known. Groups of CIDRs and Services are among them while a policy refers to some. When the table of groups
-// cannot be read after the start, because its definition is missing, groups do not exist: whoever may write a policy must not stop the policies of the node.
+// needed are the tables without which policies cannot be known. Groups of CIDRs are among them while a policy refers to one. When the table of them cannot be
+// read after the start, because its definition is missing, groups do not exist: whoever may write a policy must not stop the policies of the node.
 func (in *inputs) needed(txn statedb.ReadTxn) []string {
 	tables := []string{in.Namespaces.Name()}
 	if in.Config.Kubernetes {
@@ -398,14 +395,11 @@ func (in *inputs) needed(txn statedb.ReadTxn) []string {
 	if in.Config.Cilium {
 		tables = append(tables, in.CiliumPolicies.Name())
 	}
-	referred := func(table string, policies int) {
-		if row, _, _ := in.Sources.Get(txn, sources.ByTable(table)); in.Config.Cilium && policies > 0 && (!in.begun || row.Usable()) {
-			tables = append(tables, table)
+	if in.Config.Cilium && len(in.refer) > 0 {
+		if row, _, _ := in.Sources.Get(txn, sources.ByTable(in.CIDRGroups.Name())); !in.begun || row.Usable() {
+			tables = append(tables, in.CIDRGroups.Name())
 		}
 	}
-	referred(in.CIDRGroups.Name(), len(in.refer))
-	referred(in.Services.Name(), len(in.services.asked))
-	referred(in.Slices.Name(), len(in.services.asked))
 	return tables
 }
 

@@ -150,7 +150,6 @@ func startAgent(t *testing.T, k *watchedKernel, client *kubeapi.Client, dir stri
 				cilium.NewCIDRGroupTable, statedb.RWTable[*cilium.CIDRGroup].ToTable,
 				k8s.NewNamespaceTable, statedb.RWTable[*k8s.Namespace].ToTable,
 				k8s.NewEndpointSliceTable, statedb.RWTable[*k8s.EndpointSlice].ToTable,
-				k8s.NewServiceTable, statedb.RWTable[*k8s.Service].ToTable,
 				nodeaddresses.NewTable, statedb.RWTable[nodeaddresses.Address].ToTable,
 				k8s.NewPodTable, statedb.RWTable[*k8s.Pod].ToTable,
 				cilium.NewEndpointTable, statedb.RWTable[*cilium.Endpoint].ToTable,

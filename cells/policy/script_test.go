@@ -45,7 +45,6 @@ func TestScripts(t *testing.T) {
 					cilium.NewCIDRGroupTable, statedb.RWTable[*cilium.CIDRGroup].ToTable,
 					k8s.NewNamespaceTable, statedb.RWTable[*k8s.Namespace].ToTable,
 					k8s.NewEndpointSliceTable, statedb.RWTable[*k8s.EndpointSlice].ToTable,
-					k8s.NewServiceTable, statedb.RWTable[*k8s.Service].ToTable,
 					nodeaddresses.NewTable, statedb.RWTable[nodeaddresses.Address].ToTable,
 					k8s.NewPodTable, statedb.RWTable[*k8s.Pod].ToTable,
 					cilium.NewEndpointTable, statedb.RWTable[*cilium.Endpoint].ToTable,

@@ -92,7 +92,7 @@ func entity() Schema {
 }
 
 func service() Schema {
-	namespace := words("Its namespace; without it, in a policy of a namespace that allows, that namespace, otherwise any.")
+	namespace := words("Its namespace; by default the policy's.")
 	return object("", map[string]Schema{
 		"k8sService": object("A Service by name.", map[string]Schema{
 			"serviceName": words("Its name."), "namespace": namespace,

@@ -19,7 +19,7 @@ import (
 // Service reads a Service.
 func Service(o *corev1.Service) (*k8s.Service, error) {
 	spec := field.NewPath("spec")
-	row := &k8s.Service{Namespace: o.Namespace, Name: o.Name, UID: string(o.UID), Labels: serving(o.Labels), AllLabels: selects(o.Labels),
+	row := &k8s.Service{Namespace: o.Namespace, Name: o.Name, UID: string(o.UID), Labels: serving(o.Labels),
 		Annotations: o.Annotations, Created: created(&o.ObjectMeta), Selects: selects(o.Spec.Selector), Type: string(o.Spec.Type),
 		ExternalLocal:        o.Spec.ExternalTrafficPolicy == corev1.ServiceExternalTrafficPolicyLocal,
 		PublishNotReadyAddrs: o.Spec.PublishNotReadyAddresses}
@@ -81,7 +81,7 @@ func serving(all map[string]string) (kept map[string]string) {
 	return kept
 }
 
-// selects writes a selector, or labels, as Kubernetes does.
+// selects writes a selector as Kubernetes does.
 func selects(selector map[string]string) string {
 	pairs := make([]string, 0, len(selector))
 	for k, v := range selector {

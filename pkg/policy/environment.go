@@ -23,8 +23,6 @@ type Environment struct {
 	AllowL7Ports bool
 	// CIDRGroups are those that exist. They are read while a policy is parsed, and not kept.
 	CIDRGroups CIDRGroups
-	// Services returns the Services that a policy chooses. It is asked while the policy is parsed; nil: nobody knows, and they have no peers.
-	Services func(ServiceChoice) []Service
 	// IPv4Only and IPv6Only say that one family alone is enabled, whose world is identity 2.
 	IPv4Only, IPv6Only bool
 }

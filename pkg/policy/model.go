@@ -67,8 +67,6 @@ type Policy struct {
 	Parts []Part `json:"parts,omitempty"`
 	// Groups are the CiliumCIDRGroups to which it refers; their CIDRs are in the rules.
 	Groups []GroupChoice `json:"groups,omitempty"`
-	// Services are those to which it refers; what they mean is in the rules.
-	Services []ServiceChoice `json:"services,omitempty"`
 	// Problems are what it asks and we do not enforce, with what that means.
 	Problems []Problem `json:"problems,omitempty"`
 }
@@ -180,7 +178,7 @@ type Problem struct {
 // Reasons of a [Problem]. An allow that is not enforced grants nothing; a deny that cannot be narrowed denies the whole
 // peers and ports that it names.
 const (
-	ReasonUnsupported = "Unsupported" // a kind of rule that we do not have: L7, names, nodes, groups of a cloud
+	ReasonUnsupported = "Unsupported" // a kind of rule that we do not have: L7, names, services, nodes, groups of a cloud
 	ReasonInvalid     = "Invalid"     // it contradicts itself or cannot be parsed
 	ReasonLabel       = "LabelNotInIdentity"
 	ReasonAbsent      = "NotFound" // it refers to an object that does not exist

@@ -11,7 +11,7 @@ import (
 
 // says tells whether an item has anything to say about peers or ports.
 func says(rule fields, side string) bool {
-	fields := []string{"toPorts", "icmps", side + "Endpoints", side + "CIDR", side + "CIDRSet", side + "Entities", side + "Services", side + "Nodes", side + "Groups"}
+	fields := []string{"toPorts", "icmps", side + "Endpoints", side + "CIDR", side + "CIDRSet", side + "Entities", side + "Nodes", side + "Groups"}
 	return slices.ContainsFunc(fields, func(field string) bool { return rule[field] != nil })
 }
 

@@ -286,7 +286,6 @@ func (n naive) peers(p *cilium.Policy, rule fields, side string, deny, narrowedA
 	})
 	each("CIDR", func(item any) answer { return n.cidr(item.(string), nil) })
 	each("CIDRSet", func(item any) answer { return n.cidrSet(item.(fields)) })
-	each("Services", func(item any) answer { return n.services(p, item.(fields), deny, narrowedAsDeny) })
 	each("Entities", func(item any) answer { return of(n.entity(item.(string))) })
 	if kinds > 1 && !deny {
 		return untold

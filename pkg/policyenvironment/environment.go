@@ -28,7 +28,6 @@ type Inputs struct {
 	Slices        statedb.Table[*k8s.EndpointSlice]
 	NodeAddresses statedb.Table[nodeaddresses.Address]
 	CIDRGroups    statedb.Table[*cilium.CIDRGroup]
-	Services      statedb.Table[*k8s.Service]
 }
 
 // Groups are the CiliumCIDRGroups of a snapshot.
@@ -40,46 +39,7 @@ func (in *Inputs) Groups(txn statedb.ReadTxn) policy.CIDRGroups {
 	return groups
 }
 
-// ServicesAt finds Services in a snapshot. seen is told of each that is chosen, and, for one without selector, what closes when its addresses may have changed.
-func (in *Inputs) ServicesAt(txn statedb.ReadTxn, seen func(key string, changed <-chan struct{})) func(policy.ServiceChoice) []policy.Service {
-	return func(c policy.ServiceChoice) (list []policy.Service) {
-		for row := range in.Services.Prefix(txn, k8s.ServiceByName(prefixOf(c.Namespace))) {
-			if !c.Includes(row) {
-				continue
-			}
-			s := policy.Service{Namespace: row.Namespace, Selects: row.Selects}
-			var changed <-chan struct{}
-			if s.Selects == "" {
-				s.Addrs, changed = in.addresses(txn, row)
-			}
-			seen(row.Key(), changed)
-			list = append(list, s)
-		}
-		return list
-	}
-}
-
-// prefixOf begins the names of all Services of a namespace; the empty one means any.
-func prefixOf(namespace string) string {
-	if namespace == "" {
-		return ""
-	}
-	return namespace + "/"
-}
-
-// addresses are those of the slices of a Service, sorted, each once.
-func (in *Inputs) addresses(txn statedb.ReadTxn, s *k8s.Service) (addrs []netip.Addr, changed <-chan struct{}) {
-	rows, changed := in.Slices.ListWatch(txn, k8s.EndpointSlicesByService(s.Key()))
-	for row := range rows {
-		for _, e := range row.Endpoints {
-			addrs = append(addrs, e.Addrs...)
-		}
-	}
-	slices.SortFunc(addrs, netip.Addr.Compare)
-	return slices.Compact(addrs), changed
-}
-
-// Read makes it from a snapshot, without groups and Services, of which there may be many, and adds to changed what closes when it may be another.
+// Read makes it from a snapshot, without the groups, of which there may be many, and adds to changed what closes when it may be another.
 func (in *Inputs) Read(txn statedb.ReadTxn, changed *statedb.WatchSet) policy.Environment {
 	env := policy.Environment{Cluster: in.Agent.ClusterName, Keeps: in.Filter.Keeps, AllowL7Ports: in.Options.L7Rules == policy.AllowL7Ports,
 		IPv4Only: !in.Agent.EnableIPv6, IPv6Only: !in.Agent.EnableIPv4}

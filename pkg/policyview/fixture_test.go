@@ -240,7 +240,7 @@ func newEnvironment(t testing.TB, db *statedb.DB) policyenvironment.Inputs {
 		{Addrs: []netip.Addr{addr("198.51.100.7"), addr("10.0.0.100")}}, {Addrs: []netip.Addr{addr("192.168.9.2"), addr("127.0.0.1")}}}})
 	insert(t, db, addresses, nodeaddresses.Address{Addr: addr("10.0.0.100"), Device: "eth0"})
 	in.Slices, in.NodeAddresses = servers, addresses
-	in.CIDRGroups, in.Services = made(t, db, cilium.NewCIDRGroupTable), made(t, db, k8s.NewServiceTable)
+	in.CIDRGroups = made(t, db, cilium.NewCIDRGroupTable)
 	return in
 }
 

@@ -23,7 +23,6 @@ const maxChanges = 500
 func (v *View) WhatIf(change models.PolicyWhatIf, recorded statedb.Table[*flows.Flow]) (*models.PolicyDifference, error) {
 	env := v.Environment.Read(v.txn, statedb.NewWatchSet())
 	env.CIDRGroups = v.Environment.Groups(v.txn)
-	env.Services = v.Environment.ServicesAt(v.txn, func(string, <-chan struct{}) {})
 	given, ignored, err := manifests.Policies([]byte(change.Manifests), env)
 	if err != nil {
 		return nil, err

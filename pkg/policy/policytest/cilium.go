@@ -110,11 +110,7 @@ func (r *random) ciliumSelector() object {
 func (r *random) ciliumRule(side string, deny bool) object {
 	rule := object{}
 	block := func() string { return pick(r, blocks...) }
-	switch r.IntN(7) {
-	case 6:
-		if side == "to" {
-			rule["toServices"] = list(some(r, 2, r.toService))
-		}
+	switch r.IntN(6) {
 	case 0, 1:
 		rule[side+"Endpoints"] = list(some(r, 2, func() object { return r.ciliumSelector() }))
 	case 2:
@@ -144,23 +140,6 @@ func (r *random) ciliumRule(side string, deny bool) object {
 		r.unsupported(rule, side, deny)
 	}
 	return rule
-}
-
-// toService refers to Services that may exist.
-func (r *random) toService() object {
-	var inside object
-	if r.oneIn(2) {
-		inside = object{"serviceName": pick(r, "service-0", "service-1", "service-9")}
-	} else {
-		inside = object{"selector": groupSelector(r.selector(groupLabels))}
-	}
-	if r.oneIn(2) {
-		inside["namespace"] = pick(r, namespaces...)
-	}
-	if inside["selector"] == nil {
-		return object{"k8sService": inside}
-	}
-	return object{"k8sServiceSelector": inside}
 }
 
 // list is never null.

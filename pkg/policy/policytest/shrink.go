@@ -132,12 +132,6 @@ func (w *World) String() string {
 	for _, g := range w.Groups {
 		fmt.Fprintf(&b, "group %s\n", show(g))
 	}
-	for _, s := range w.Services {
-		fmt.Fprintf(&b, "service %s\n", show(s))
-	}
-	for _, s := range w.Slices {
-		fmt.Fprintf(&b, "slice %s\n", show(s))
-	}
 	for _, p := range w.Kubernetes {
 		fmt.Fprintf(&b, "kubernetes: %s\n", show(p))
 	}

@@ -33,8 +33,6 @@ type World struct {
 	Kubernetes  []*k8s.NetworkPolicy
 	Cilium      []*cilium.Policy
 	Groups      []*cilium.CIDRGroup
-	Services    []*k8s.Service
-	Slices      []*k8s.EndpointSlice // of the Services without selector
 }
 
 // Pod is an endpoint.
@@ -80,10 +78,6 @@ func New(seed uint64, size Size) *World {
 		w.Pods = append(w.Pods, w.pod(r, i, numbers))
 	}
 	w.Others = others()
-	for i := range r.IntN(4) {
-		w.service(r, i)
-	}
-	w.Environment.Services = w.services
 	w.Environment.CIDRGroups = policy.CIDRGroups{}
 	for i, name := range groupNames[:r.IntN(len(groupNames))] {
 		w.Groups = append(w.Groups, r.cidrGroup(name))
@@ -96,40 +90,6 @@ func New(seed uint64, size Size) *World {
 		w.Cilium = append(w.Cilium, r.cilium(i))
 	}
 	return w
-}
-
-// service adds a Service, with a selector or with addresses.
-func (w *World) service(r *random, i int) {
-	s := &k8s.Service{Namespace: pick(r, namespaces...), Name: fmt.Sprintf("service-%d", i%2), AllLabels: pick(r, "", "role=vpn", "role=office,site=a")}
-	if w.Services = append(w.Services, s); r.oneIn(2) {
-		s.Selects = pick(r, "app=web", "app=db,tier=back", "hidden=x")
-		return
-	}
-	slice := &k8s.EndpointSlice{Namespace: s.Namespace, Name: fmt.Sprintf("slice-%d", i), Service: s.Name}
-	for range r.IntN(4) {
-		other := w.Others[r.IntN(len(w.Others))].Addr
-		slice.Endpoints = append(slice.Endpoints, k8s.SliceEndpoint{Addrs: []netip.Addr{pick(r, other, w.Pods[0].Addrs[0])}})
-	}
-	w.Slices = append(w.Slices, slice)
-}
-
-// services finds Services as policies refer to them. Two of one name are as one whose peers are those of both.
-func (w *World) services(c policy.ServiceChoice) (list []policy.Service) {
-	for _, row := range w.Services {
-		if !c.Includes(row) {
-			continue
-		}
-		s := policy.Service{Namespace: row.Namespace, Selects: row.Selects}
-		for _, slice := range w.Slices {
-			if slice.Namespace == row.Namespace && slice.Service == row.Name && s.Selects == "" {
-				for _, e := range slice.Endpoints {
-					s.Addrs = append(s.Addrs, e.Addrs...)
-				}
-			}
-		}
-		list = append(list, s)
-	}
-	return list
 }
 
 // Keeps is the label filter of every world.

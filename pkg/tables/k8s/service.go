@@ -26,8 +26,7 @@ type Service struct {
 	Namespace   string            `json:"namespace"`
 	Name        string            `json:"name"`
 	UID         string            `json:"uid,omitempty"`
-	Labels      map[string]string `json:"labels,omitempty"`    // only those that say who serves it, and how
-	AllLabels   string            `json:"allLabels,omitempty"` // of the object, "key=value,...", sorted
+	Labels      map[string]string `json:"labels,omitempty"` // only those that say who serves it, and how
 	Annotations map[string]string `json:"annotations,omitempty"`
 	Created     int64             `json:"created,omitempty"` // Unix time in seconds; 0 when not known
 
@@ -74,7 +73,7 @@ func (s *Service) Equal(o *Service) bool {
 }
 
 func (s *Service) sameScalars(o *Service) bool {
-	return s.Namespace == o.Namespace && s.Name == o.Name && s.UID == o.UID && s.AllLabels == o.AllLabels && s.Created == o.Created && s.Type == o.Type && s.Headless == o.Headless &&
+	return s.Namespace == o.Namespace && s.Name == o.Name && s.UID == o.UID && s.Created == o.Created && s.Type == o.Type && s.Headless == o.Headless &&
 		s.Affinity == o.Affinity && s.ExternalLocal == o.ExternalLocal && s.InternalLocal == o.InternalLocal &&
 		s.HealthCheckNodePort == o.HealthCheckNodePort && s.PublishNotReadyAddrs == o.PublishNotReadyAddrs
 }
