@@ -9,7 +9,6 @@ import (
 	"github.com/cilium/hive/cell"
 	"github.com/cilium/hive/job"
 	"github.com/cilium/statedb"
-	"github.com/cilium/statedb/reconciler"
 	"golang.org/x/time/rate"
 
 	"github.com/waggle-net/waggle/pkg/changes"
@@ -19,22 +18,29 @@ import (
 	"github.com/waggle-net/waggle/pkg/tables/services"
 )
 
-// staleAfter is how long a change of a frontend may be missing from the datapath before the rules of its Service are stale: two periods of 30 s, as
-// in kube-proxy by default.
+// staleAfter is how long the datapath may lag behind the row of a frontend, without following any newer revision of it, before the rules of its Service
+// are stale: two periods of 30 s, as in kube-proxy by default.
 const staleAfter = time.Minute
 
-// rules knows the frontends that the datapath does not have as their rows say, and since when. A row that changes or fails again meanwhile
-// does not become younger.
+// rules knows the frontends whose rows the datapath does not follow, and since when. A row that changes or fails again does not become younger; each
+// revision that comes into force makes it so, because the datapath then lags by one round of the writer. What is missing of a row in force, such as a
+// table of Maglev where a map that all nodes fill alike is full, is no reason to move its clients to another node.
 type rules struct {
 	db        *statedb.DB
 	frontends statedb.Table[*frontends.Frontend]
 
 	mu      sync.Mutex
-	pending map[loadbalancer.Address]time.Time
+	pending map[loadbalancer.Address]lag
+}
+
+// lag is how far the datapath is behind a frontend's row.
+type lag struct {
+	since   time.Time
+	applied uint64 // revisions that were in force then
 }
 
 func newRules(db *statedb.DB, table statedb.Table[*frontends.Frontend]) *rules {
-	return &rules{db: db, frontends: table, pending: map[loadbalancer.Address]time.Time{}}
+	return &rules{db: db, frontends: table, pending: map[loadbalancer.Address]lag{}}
 }
 
 func registerRules(jobs job.Group, c Config, r *rules) {
@@ -54,7 +60,7 @@ func (r *rules) run(ctx context.Context, health cell.Health) error {
 	limiter := rate.NewLimiter(rate.Every(settle), 1)
 	for limiter.Wait(ctx) == nil {
 		txn, changed := heartbeat.Snapshot(ctx, r.db, r.frontends), statedb.NewWatchSet()
-		health.OK(fmt.Sprintf("%d frontends are not in the datapath as they should be", r.note(feed.UpTo(txn, changed))))
+		health.OK(fmt.Sprintf("%d frontends are not in force in the datapath", r.note(feed.UpTo(txn, changed))))
 		heartbeat.Idle(ctx)
 		if _, err := changed.Wait(ctx, 0); err != nil {
 			return nil // stopping
@@ -70,10 +76,10 @@ func (r *rules) note(list []statedb.Change[*frontends.Frontend]) int {
 	defer r.mu.Unlock()
 	for _, change := range list {
 		f := change.Object
-		if _, known := r.pending[f.Address]; change.Deleted || f.Status.Kind == reconciler.StatusKindDone {
+		if behind, known := r.pending[f.Address]; change.Deleted || f.InForce {
 			delete(r.pending, f.Address)
-		} else if !known {
-			r.pending[f.Address] = now
+		} else if !known || behind.applied != f.Applied {
+			r.pending[f.Address] = lag{now, f.Applied}
 		}
 	}
 	return len(r.pending)
@@ -84,8 +90,8 @@ func (r *rules) stale(txn statedb.ReadTxn, s *services.Service) bool {
 	r.mu.Lock()
 	defer r.mu.Unlock()
 	for _, a := range s.Claims {
-		since, pending := r.pending[a]
-		if !pending || time.Since(since) <= staleAfter {
+		behind, pending := r.pending[a]
+		if !pending || time.Since(behind.since) <= staleAfter {
 			continue
 		}
 		if f, _, found := r.frontends.Get(txn, frontends.ByAddress(a)); found && f.Service == s.Name && f.Kind != frontends.ClusterIP && !f.Loopback {

@@ -21,8 +21,8 @@ import (
 	"github.com/waggle-net/waggle/pkg/tables/services"
 )
 
-// TestAnswers_StaleRules: a Service with backends here is unhealthy once a change of a frontend for clients outside has been missing for more than a
-// minute, however often the row changes or fails meanwhile, and healthy again when the datapath has it.
+// TestAnswers_StaleRules: a Service with local backends is unhealthy once the datapath has followed no revision of a frontend for external clients for more
+// than a minute, however often the row changes or fails, and healthy again when the datapath follows it, even if something is missing of it.
 func TestAnswers_StaleRules(t *testing.T) {
 	t.Parallel()
 	at := func(text string) loadbalancer.Address {
@@ -39,8 +39,13 @@ func TestAnswers_StaleRules(t *testing.T) {
 		row   frontends.Frontend
 	}
 	web := func(a loadbalancer.Address, kind frontends.Kind, status reconciler.Status) frontends.Frontend {
-		return frontends.Frontend{Address: a, Kind: kind, Service: "shop/web", Status: status}
+		return frontends.Frontend{Address: a, Kind: kind, Service: "shop/web", Status: status, InForce: status.Kind == reconciler.StatusKindDone}
 	}
+	short := web(balanced, frontends.LoadBalancer, full)
+	short.InForce = true // without a table of Maglev, say
+	first := web(balanced, frontends.LoadBalancer, reconciler.StatusPending())
+	second, third := first, first
+	second.Applied, third.Applied = 1, 2
 	others := web(lost, frontends.LoadBalancer, full)
 	others.Service = "shop/other"
 	loopback := web(balanced, frontends.NodePort, full)
@@ -56,6 +61,9 @@ func TestAnswers_StaleRules(t *testing.T) {
 		"pending for long":            {[]change{{0, web(balanced, frontends.LoadBalancer, reconciler.StatusPending())}}, staleAfter + time.Second, 503},
 		"failed for a moment":         {[]change{{0, web(balanced, frontends.LoadBalancer, full)}}, staleAfter - time.Second, 200},
 		"failed for long":             {[]change{{0, web(balanced, frontends.NodePort, full)}}, staleAfter + time.Second, 503},
+		"in force with a shortage":    {[]change{{0, short}}, time.Hour, 200},
+		"always behind by one round":  {[]change{{0, first}, {staleAfter - time.Second, second}, {staleAfter - time.Second, third}}, staleAfter - time.Second, 200},
+		"no longer followed":          {[]change{{0, first}, {staleAfter - time.Second, second}}, staleAfter + time.Second, 503},
 		"changes while it is pending": {[]change{{0, web(balanced, frontends.LoadBalancer, full)}, {staleAfter - time.Second, web(balanced, frontends.LoadBalancer, reconciler.StatusPending())}}, 2 * time.Second, 503},
 		"done, and changed again":     {[]change{{0, web(balanced, frontends.LoadBalancer, full)}, {time.Hour, web(balanced, frontends.LoadBalancer, reconciler.StatusDone())}, {time.Hour, web(balanced, frontends.LoadBalancer, reconciler.StatusPending())}}, time.Second, 200},
 		"done after long":             {[]change{{0, web(balanced, frontends.LoadBalancer, full)}, {time.Hour, web(balanced, frontends.LoadBalancer, reconciler.StatusDone())}}, time.Second, 200},

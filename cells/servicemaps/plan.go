@@ -50,6 +50,9 @@ func (p *plan) lacks(err error) {
 // err is why the row is not in force as it should be, nil when it is.
 func (p *plan) err() error { return cmp.Or(p.fatal, p.short) }
 
+// inForce reports whether the datapath follows the row, as far as that is a matter of serving clients.
+func (p *plan) inForce() bool { return p.fatal == nil }
+
 // scopes are those of a row, in the order in which their entries are written: the second one refers to the first.
 func scopes(row *frontends.Frontend) []uint8 {
 	if row.TwoScopes {

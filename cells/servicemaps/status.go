@@ -6,9 +6,11 @@ import (
 
 	"github.com/cilium/statedb"
 	"github.com/cilium/statedb/reconciler"
+
+	"github.com/waggle-net/waggle/pkg/tables/frontends"
 )
 
-// publish says of rows whether they are in force. Rows that have changed since are left alone: they come again.
+// publish says of rows whether they are in force. Of rows that have changed since it only counts the revision: they come again.
 func (c *controller) publish(plans []*plan) {
 	const most = 4096 // rows while which nobody else can write the table
 	for some := range slices.Chunk(plans, most) {
@@ -29,8 +31,17 @@ func (c *controller) say(txn statedb.WriteTxn, p *plan, err error) {
 	if err != nil {
 		status = reconciler.StatusError(err)
 	}
-	if have := p.row.Status; have.Kind == status.Kind && have.GetError() == status.GetError() {
+	if have := p.row.Status; have.Kind == status.Kind && have.GetError() == status.GetError() && p.row.InForce == p.inForce() {
 		return
 	}
-	_, _, _ = c.Frontends.Table.CompareAndSwap(txn, p.revision, p.row.Clone().WithStatus(status))
+	row := p.row.Clone().WithStatus(status)
+	if row.InForce = p.inForce(); row.InForce {
+		row.Applied++
+	}
+	_, _, err = c.Frontends.Table.CompareAndSwap(txn, p.revision, row)
+	if newer, _, found := c.Frontends.Table.Get(txn, frontends.ByAddress(p.row.Address)); err != nil && found && p.inForce() {
+		newer = newer.Clone()
+		newer.Applied++
+		_, _, _ = c.Frontends.Table.Insert(txn, newer)
+	}
 }

@@ -205,7 +205,7 @@ func (p *plan) putFrontend(name string, m *model, cl *claim, old *frontends.Fron
 	}
 	if old == nil {
 		row.ID = p.frontendIDs.of(cl.Address)
-	} else if row.ID = old.ID; old.Equal(&row) {
+	} else if row.ID, row.Applied = old.ID, old.Applied; old.Equal(&row) {
 		return nil
 	}
 	row.Status = reconciler.StatusPending()

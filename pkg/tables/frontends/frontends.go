@@ -54,6 +54,10 @@ type Frontend struct {
 	Refused []string `json:"refused,omitempty"`
 
 	Status reconciler.Status `json:"status"`
+	// InForce means that the datapath follows the row; Status may still be an error that names what is missing, such as a table of Maglev.
+	InForce bool `json:"inForce,omitempty"`
+	// Applied counts the revisions of the row that the datapath has followed. It grows while the row changes faster than the maps are written.
+	Applied uint64 `json:"applied,omitempty"`
 }
 
 // Clone returns a copy that may be changed and inserted.
