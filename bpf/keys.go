@@ -109,19 +109,31 @@ func AddressOfBackend(b Backend) loadbalancer.Address {
 // rangeStaticBits is what service, family and pad add to the length of each prefix in a [SourceRangeKey].
 const rangeStaticBits = 64
 
-// NewSourceRangeKey makes the key of one prefix from which clients may use the frontend with that id.
-func NewSourceRangeKey(service uint32, prefix netip.Prefix) SourceRangeKey {
-	prefix = prefix.Masked()
+// rangeDeny is SOURCE_RANGE_DENY.
+const rangeDeny = 128
+
+// SourceRange is a prefix whose addresses are allowed to use a frontend, or denied.
+type SourceRange struct {
+	netip.Prefix
+	Deny bool
+}
+
+// NewSourceRangeKey makes the key of a range of the frontend with that id.
+func NewSourceRangeKey(service uint32, r SourceRange) SourceRangeKey {
+	prefix := r.Masked()
 	key := SourceRangeKey{Prefixlen: uint32(rangeStaticBits + prefix.Bits()), Service: service, Family: family(prefix.Addr())}
+	if r.Deny {
+		key.Family |= rangeDeny
+	}
 	copy(key.Addr[:], prefix.Addr().AsSlice())
 	return key
 }
 
-// SourceRangeOf is the prefix of a key; invalid when no prefix makes such a key.
-func SourceRangeOf(key SourceRangeKey) netip.Prefix {
-	addr := addrOf(key.Family, key.Addr)
+// SourceRangeOf is the range of a key; its prefix is invalid when no prefix makes such a key.
+func SourceRangeOf(key SourceRangeKey) SourceRange {
+	addr := addrOf(key.Family&^rangeDeny, key.Addr)
 	if !addr.IsValid() || key.Prefixlen < rangeStaticBits || key.Prefixlen > rangeStaticBits+128 {
-		return netip.Prefix{}
+		return SourceRange{}
 	}
-	return netip.PrefixFrom(addr, int(key.Prefixlen)-rangeStaticBits)
+	return SourceRange{netip.PrefixFrom(addr, int(key.Prefixlen)-rangeStaticBits), key.Family&rangeDeny != 0}
 }

@@ -125,7 +125,7 @@ func TestPrivilegedNetdev_Refuses(t *testing.T) {
 		n.serve(1, to(1), loadbalancer.UDP, int(ServiceLocalOnly))
 		n.serve(2, to(2), loadbalancer.UDP, int(ServiceDrop))
 		n.serve(3, to(3), loadbalancer.UDP, int(ServiceRanges), backend)
-		n.update(MapSourceRanges, NewSourceRangeKey(3, netip.PrefixFrom(client[10-family], 0).Masked()), uint32(1)) // of the other family: nobody
+		n.update(MapSourceRanges, NewSourceRangeKey(3, SourceRange{Prefix: netip.PrefixFrom(client[10-family], 0)}), uint32(1)) // of the other family: nobody
 		n.serve(5, to(5), loadbalancer.UDP, 0, backend)
 		n.update(MapServices, NewServiceKey(loadbalancer.Address{Addr: balancer[family], Port: 4, Protocol: loadbalancer.UDP}, ScopeExternal),
 			Service{Id: 4, First: 30, Count: 1})
@@ -159,11 +159,16 @@ func TestPrivilegedNetdev_RangesThatDeny(t *testing.T) {
 	onNetdevs(t, func(t *testing.T, n *node, family int) {
 		from, to, backend := on(client[family], 4000), on(balancer[family], 80), on(podA.addr(family), 8080)
 		n.serve(3, to, loadbalancer.UDP, int(ServiceRanges|ServiceRangesDeny), backend)
-		n.update(MapSourceRanges, NewSourceRangeKey(3, netip.PrefixFrom(client[10-family], 0).Masked()), uint32(1))
+		n.update(MapSourceRanges, NewSourceRangeKey(3, SourceRange{netip.PrefixFrom(client[10-family], 0), true}), uint32(1))
+		n.update(MapSourceRanges, NewSourceRangeKey(3, SourceRange{netip.PrefixFrom(client[family], 16), false}), uint32(1)) // of an earlier policy
 		n.wantPacket(n.run(NetdevIngress, ifUplink, coming(from, to).bytes(t)), actUnspec, coming(from, backend).bytes(t))
 		from = on(client[family], 4001)
-		n.update(MapSourceRanges, NewSourceRangeKey(3, netip.PrefixFrom(client[family], 16).Masked()), uint32(1))
+		n.update(MapSourceRanges, NewSourceRangeKey(3, SourceRange{netip.PrefixFrom(client[family], 16), true}), uint32(1))
 		n.wantDrop(NetdevIngress, ifUplink, coming(from, to).bytes(t), events.SourceRange, DirectionIngress)
+		// As ranges that allow, ranges that deny match no client: so a previous build reads them.
+		n.serve(4, on(balancer[family], 81), loadbalancer.UDP, int(ServiceRanges), backend)
+		n.update(MapSourceRanges, NewSourceRangeKey(4, SourceRange{netip.PrefixFrom(client[family], 16), true}), uint32(1))
+		n.wantDrop(NetdevIngress, ifUplink, coming(from, on(balancer[family], 81)).bytes(t), events.SourceRange, DirectionIngress)
 	})
 }
 

@@ -90,7 +90,10 @@ static __always_inline int service_admits(const struct service *service, const s
 	if (!(service->flags & SERVICE_RANGES))
 		return 1;
 	__builtin_memcpy(key.addr, client->addr, sizeof(key.addr));
-	return !!bpf_map_lookup_elem(&source_ranges, &key) != !!(service->flags & SERVICE_RANGES_DENY);
+	if (!(service->flags & SERVICE_RANGES_DENY))
+		return !!bpf_map_lookup_elem(&source_ranges, &key);
+	key.family |= SOURCE_RANGE_DENY;
+	return !bpf_map_lookup_elem(&source_ranges, &key);
 }
 
 static __always_inline int backend_copy(__u32 id, struct backend *copy)

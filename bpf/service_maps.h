@@ -33,7 +33,7 @@ enum service_flag {
 	SERVICE_NODE_PORT = 64,	   /* the address is one of the node; nobody may bind the port */
 	SERVICE_LOCAL_ONLY = 128,  /* the backends are those of this node (a traffic policy is Local) */
 	SERVICE_LOOPBACK = 256,	   /* for processes of this node only, as 127.0.0.1 */
-	SERVICE_RANGES_DENY = 512, /* with SERVICE_RANGES the other way round: not from addresses in source_ranges */
+	SERVICE_RANGES_DENY = 512, /* with SERVICE_RANGES the other way round: not from addresses in the ranges that deny */
 };
 
 /* A frontend. It is replaced as a whole, so its parts always fit together. */
@@ -133,12 +133,15 @@ struct {
 struct source_range_key {
 	__u32 prefixlen; /* the 64 bits of service, family and pad count, so an IPv4 /24 is 88 */
 	__u32 service;	 /* id */
-	__u8 family;
+	__u8 family;	 /* with SOURCE_RANGE_DENY of a range that denies */
 	__u8 pad[3];
 	__u8 addr[16];
 };
 
 #define SOURCE_RANGE_FULL (64 + 128)
+/* Ranges that allow and ranges that deny are different keys, so a frontend whose policy changes never reads one as the other. Programs that do not
+ * know ranges that deny find none that allows, and drop external clients. */
+#define SOURCE_RANGE_DENY 128
 
 struct {
 	__uint(type, BPF_MAP_TYPE_LPM_TRIE);

@@ -94,7 +94,10 @@ func TestModel_Drift(t *testing.T) {
 		"a member has more":      func() bool { return spoil(f.members, func(scopes *uint32) { *scopes |= 4 }) },
 		"a stranger's member":    func() bool { f.members.entries[bpf.AffinityMember{Service: 1}] = 1; return true },
 		"a source range is gone": func() bool { return lose(f.ranges) },
-		"a stranger's range":     func() bool { f.ranges.entries[bpf.NewSourceRangeKey(1, privatePrefix)] = 1; return true },
+		"a stranger's range": func() bool {
+			f.ranges.entries[bpf.NewSourceRangeKey(1, bpf.SourceRange{Prefix: privatePrefix})] = 1
+			return true
+		},
 	} {
 		t.Run(what, func(t *testing.T) {
 			m.t = t

@@ -67,7 +67,7 @@ func (c *controller) disown(id uint32, key bpf.ServiceKey) {
 	if b == nil || !b.wanted || b.of != key {
 		return
 	}
-	b.wanted = false
+	b.wanted, b.unsettled = false, false
 	b.wantNothing()
 	c.untidy[id] = nil
 }
@@ -101,19 +101,18 @@ func (c *controller) writeFrontends(plans []*plan, now time.Time) {
 	w.ranges.put(c.maps.Ranges, func(p *plan, r bpf.SourceRangeKey, _ uint32, err error) {
 		if err != nil {
 			strike(c.belong[r.Service].ranges, bpf.SourceRangeOf(r), &c.ranges)
-			full := c.fullIs(c.maps.Ranges.Name(), err, "--bpf-lb-map-max")
-			if p.row.Deny {
-				p.fail(full) // its clients would be allowed
-			} else {
-				p.lacks(full)
-			}
+			p.lacks(c.fullIs(c.maps.Ranges.Name(), err, "--bpf-lb-map-max"))
+			p.close = p.close || p.row.Deny // its clients would be allowed
 		}
 	})
 	c.alive()
 	for _, p := range plans {
 		c.withoutTable(p)
-		if p.fatal != nil {
+		switch {
+		case p.fatal != nil:
 			c.undo(p)
+		case p.close:
+			c.closeOutside(p)
 		}
 	}
 	for _, scope := range []uint8{bpf.ScopeInternal, bpf.ScopeExternal} { // the second refers to the first
@@ -140,6 +139,25 @@ func (c *controller) withoutTable(p *plan) {
 		p.lacks(have.table.err)
 		c.tables.forget(have.table)
 		have.damaged = true
+	}
+}
+
+// closeOutside has the external entry of a plan allow its ranges, of which a row that denies has none. The rest of the row comes into force: a full map
+// keeps neither new backends away nor the ranges of an earlier policy in force.
+func (c *controller) closeOutside(p *plan) {
+	have, next := c.entries[p.key], p.next[bpf.ScopeExternal]
+	if next == nil { // kept
+		copied := *have
+		if next = &copied; next.table != nil {
+			next.table.users++
+		}
+		next.wanted = true
+	}
+	next.value.Flags &^= bpf.ServiceRangesDeny
+	p.next[bpf.ScopeExternal], p.kept[bpf.ScopeExternal] = next, false
+	if have != nil && !have.changed && have.value == next.value {
+		c.tables.drop(next.table)
+		p.next[bpf.ScopeExternal], p.kept[bpf.ScopeExternal] = nil, true
 	}
 }
 
@@ -175,10 +193,12 @@ func (c *controller) replace(key bpf.ServiceKey, next *entry, now time.Time) {
 	c.entries[key] = next
 }
 
-// holdRanges says whose source ranges have to stay for a while, because everybody may use the frontend now and some did not read that yet.
+// holdRanges returns the id of a frontend whose source ranges have to stay for a while, or 0: the entry that is replaced reads them, and programs may have
+// read that entry just before.
 func (c *controller) holdRanges(was, is bpf.Service) uint32 {
 	b := c.belong[was.Id]
-	if b == nil || was.Id != is.Id || was.Flags&bpf.ServiceRanges == 0 || is.Flags&bpf.ServiceRanges != 0 {
+	const policy = bpf.ServiceRanges | bpf.ServiceRangesDeny
+	if b == nil || was.Id != is.Id || was.Flags&bpf.ServiceRanges == 0 || was.Flags&policy == is.Flags&policy {
 		return 0
 	}
 	b.held++
@@ -210,6 +230,7 @@ func (c *controller) settle(p *plan) {
 		c.leaving[internal] = nil
 	}
 	if b := c.belong[p.row.ID]; b != nil {
+		b.unsettled = false
 		c.untidy[p.row.ID] = nil
 	}
 	if p.before != 0 && p.before != p.row.ID {
@@ -275,9 +296,9 @@ func (c *controller) tidy() {
 				fewer.add(struct{}{}, key, m.wants)
 			}
 		}
-		for prefix, wanted := range b.ranges {
-			if !wanted && b.held == 0 {
-				ranges = append(ranges, bpf.NewSourceRangeKey(id, prefix))
+		for r, wanted := range b.ranges {
+			if !wanted && b.held == 0 && !b.unsettled {
+				ranges = append(ranges, bpf.NewSourceRangeKey(id, r))
 			}
 		}
 	}

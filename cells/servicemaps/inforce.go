@@ -2,7 +2,6 @@ package servicemaps
 
 import (
 	"fmt"
-	"net/netip"
 	"time"
 
 	"github.com/waggle-net/waggle/bpf"
@@ -49,9 +48,11 @@ type backend struct {
 type belongings struct {
 	of      bpf.ServiceKey // whose they are, when they are wanted
 	wanted  bool
-	members map[uint32]member     // backends
-	ranges  map[netip.Prefix]bool // false of those that are not wanted any more
-	held    int                   // times that ranges have to stay until something leaves quarantine
+	members map[uint32]member        // backends
+	ranges  map[bpf.SourceRange]bool // false of those that are not wanted any more
+	held    int                      // times that ranges have to stay until something leaves quarantine
+	// unsettled means that the row is not in force yet: ranges that it does not want may be those of the entry that is.
+	unsettled bool
 }
 
 // member says which scopes of a frontend have a backend, a bit for each: as the map has it, and as it shall be. None is nowhere.
@@ -203,7 +204,7 @@ func (f *inForce) readBelongings() error {
 		return err
 	}
 	for _, r := range ranges {
-		if p := bpf.SourceRangeOf(r); bpf.NewSourceRangeKey(r.Service, p) == r {
+		if p := bpf.SourceRangeOf(r); p.IsValid() && bpf.NewSourceRangeKey(r.Service, p) == r {
 			enter(f.of(r.Service).ranges, p, false, &f.ranges)
 		}
 	}
@@ -214,7 +215,7 @@ func (f *inForce) readBelongings() error {
 func (f *inForce) of(id uint32) *belongings {
 	b := f.belong[id]
 	if b == nil {
-		b = &belongings{members: map[uint32]member{}, ranges: map[netip.Prefix]bool{}}
+		b = &belongings{members: map[uint32]member{}, ranges: map[bpf.SourceRange]bool{}}
 		f.belong[id] = b
 	}
 	return b

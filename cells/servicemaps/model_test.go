@@ -372,7 +372,7 @@ func (m *model) check(a *agent) {
 			}
 		}
 		for _, p := range row.Ranges {
-			ranges[bpf.NewSourceRangeKey(row.ID, p)] = true
+			ranges[bpf.NewSourceRangeKey(row.ID, bpf.SourceRange{Prefix: p, Deny: row.Deny})] = true
 		}
 		if have, _, _ := a.Frontends.Table.Get(a.DB.ReadTxn(), frontends.ByAddress(row.Address)); have.Status.Kind != reconciler.StatusKindDone {
 			m.t.Fatalf("%s is %s", row.Address, have.Status)

@@ -25,6 +25,8 @@ type plan struct {
 	before       uint32 // id that the entry has had
 	// slotsFailed means that slots could not be written.
 	slotsFailed bool
+	// close means that a range that denies could not be written: the frontend serves no external client.
+	close bool
 }
 
 // keyOf is the key of one of the two entries.
@@ -50,8 +52,8 @@ func (p *plan) lacks(err error) {
 // err is why the row is not in force as it should be, nil when it is.
 func (p *plan) err() error { return cmp.Or(p.fatal, p.short) }
 
-// inForce reports whether the datapath follows the row, as far as that is a matter of serving clients.
-func (p *plan) inForce() bool { return p.fatal == nil }
+// inForce reports whether the datapath serves all clients of the row.
+func (p *plan) inForce() bool { return p.fatal == nil && !p.close }
 
 // scopes are those of a row, in the order in which their entries are written: the second one refers to the first.
 func scopes(row *frontends.Frontend) []uint8 {
@@ -265,17 +267,17 @@ func (c *controller) planBelongings(p *plan, w *batches) {
 	if b == nil {
 		b = c.of(id)
 	}
-	b.of, b.wanted = p.key, true
+	b.of, b.wanted, b.unsettled = p.key, true, true
 	b.wantNothing()
 	if p.row.Affinity > 0 {
 		c.planMembers(p, b, w)
 	}
 	for _, prefix := range p.row.Ranges {
-		prefix = prefix.Masked()
-		if _, there := b.ranges[prefix]; !there {
-			w.ranges.add(p, bpf.NewSourceRangeKey(id, prefix), 1)
+		r := bpf.SourceRange{Prefix: prefix.Masked(), Deny: p.row.Deny}
+		if _, there := b.ranges[r]; !there {
+			w.ranges.add(p, bpf.NewSourceRangeKey(id, r), 1)
 		}
-		enter(b.ranges, prefix, true, &c.ranges)
+		enter(b.ranges, r, true, &c.ranges)
 	}
 }
 
@@ -300,7 +302,7 @@ func (b *belongings) wantNothing() {
 	for backend, m := range b.members {
 		b.members[backend] = member{has: m.has}
 	}
-	for prefix := range b.ranges {
-		b.ranges[prefix] = false
+	for r := range b.ranges {
+		b.ranges[r] = false
 	}
 }

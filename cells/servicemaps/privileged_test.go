@@ -163,7 +163,7 @@ func TestPrivilegedMaps_Full(t *testing.T) {
 	var ranges []bpf.SourceRangeKey
 	for i := range 3 {
 		keys = append(keys, bpf.NewServiceKey(frontAddress(i), bpf.ScopeExternal))
-		ranges = append(ranges, bpf.NewSourceRangeKey(uint32(i), privatePrefix))
+		ranges = append(ranges, bpf.NewSourceRangeKey(uint32(i), bpf.SourceRange{Prefix: privatePrefix}))
 	}
 	for what, failed := range map[string]servicemaps.Failures{
 		"services": maps.Services.Put(keys, make([]bpf.Service, 3)), "source ranges": maps.Ranges.Put(ranges, make([]uint32, 3)),

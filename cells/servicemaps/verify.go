@@ -203,7 +203,7 @@ func (c *controller) lookAtMembers() error {
 func (c *controller) lookAtRanges() error {
 	have, err := compare(c, c.maps.Ranges, func(r bpf.SourceRangeKey) bool {
 		b, p := c.belong[r.Service], bpf.SourceRangeOf(r)
-		if b == nil || bpf.NewSourceRangeKey(r.Service, p) != r {
+		if b == nil || !p.IsValid() || bpf.NewSourceRangeKey(r.Service, p) != r {
 			return false
 		}
 		_, found := b.ranges[p]
@@ -215,10 +215,10 @@ func (c *controller) lookAtRanges() error {
 		return err
 	}
 	for id, b := range c.belong {
-		for prefix := range b.ranges {
-			if _, found := have[bpf.NewSourceRangeKey(id, prefix)]; !found {
-				strike(b.ranges, prefix, &c.ranges)
-				c.differs(b.of, c.maps.Ranges.Name(), fmt.Sprintf("has lost %s", prefix))
+		for r := range b.ranges {
+			if _, found := have[bpf.NewSourceRangeKey(id, r)]; !found {
+				strike(b.ranges, r, &c.ranges)
+				c.differs(b.of, c.maps.Ranges.Name(), fmt.Sprintf("has lost %s", r))
 			}
 		}
 	}

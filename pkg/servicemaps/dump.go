@@ -48,9 +48,15 @@ func (m Maps) Dump() ([]Frontend, []Backend, error) {
 	if err != nil {
 		return nil, nil, err
 	}
-	ranges := map[uint32][]netip.Prefix{}
+	type policy struct {
+		frontend uint32
+		deny     bool
+	}
+	ranges := map[policy][]netip.Prefix{}
 	for _, key := range prefixes {
-		ranges[key.Service] = append(ranges[key.Service], bpf.SourceRangeOf(key))
+		r := bpf.SourceRangeOf(key)
+		of := policy{key.Service, r.Deny}
+		ranges[of] = append(ranges[of], r.Prefix)
 	}
 	for _, list := range ranges {
 		slices.SortFunc(list, comparePrefixes)
@@ -67,7 +73,8 @@ func (m Maps) Dump() ([]Frontend, []Backend, error) {
 			frontends[i].Affinity = s.Affinity
 		}
 		if s.Flags&bpf.ServiceRanges != 0 {
-			frontends[i].Ranges, frontends[i].Deny = ranges[s.Id], s.Flags&bpf.ServiceRangesDeny != 0
+			of := policy{s.Id, s.Flags&bpf.ServiceRangesDeny != 0}
+			frontends[i].Ranges, frontends[i].Deny = ranges[of], of.deny
 		}
 	}
 	slices.SortFunc(frontends, func(a, b Frontend) int {
