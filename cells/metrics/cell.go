@@ -12,6 +12,7 @@ import (
 	"github.com/spf13/pflag"
 
 	"github.com/waggle-net/waggle/pkg/heartbeat"
+	"github.com/waggle-net/waggle/pkg/settings"
 )
 
 // Cell is the module.
@@ -22,7 +23,8 @@ var Cell = cell.Module("metrics", "Prometheus metrics",
 		newCounters, // reads the datapath's counters
 		newGuard,    // reads those of the nftables rules
 	),
-	cell.Provide(newInstruments), // what hive, jobs, statedb and reconcilers count into
+	cell.Provide(newInstruments),  // what hive, jobs, statedb and reconcilers count into
+	cell.Provide(Config.listener), // the port that no Service may have
 	cell.Invoke(registerTables, registerNodes, registerNodeHealth, registerServer),
 )
 
@@ -38,6 +40,10 @@ var DefaultConfig = Config{}
 func (c Config) Flags(flags *pflag.FlagSet) {
 	flags.String("prometheus-serve-addr", c.PrometheusServeAddr,
 		"Address (host:port) on which metrics are served at /metrics; empty serves none")
+}
+
+func (c Config) listener() settings.ListenerOut {
+	return settings.NewListener("prometheus-serve-addr", c.PrometheusServeAddr)
 }
 
 func (c Config) enabled() bool { return c.PrometheusServeAddr != "" }

@@ -7,6 +7,8 @@ import (
 	"github.com/cilium/hive/cell"
 	"github.com/cilium/statedb"
 	"github.com/spf13/pflag"
+
+	"github.com/waggle-net/waggle/pkg/settings"
 )
 
 // Cell answers health checks of load balancers.
@@ -18,6 +20,7 @@ var Cell = cell.Module("service-health", "Health checks of load balancers",
 		newRules,     // which frontends the datapath does not have
 	),
 	cell.Provide(statedb.RWTable[*port].ToTable),
+	cell.Provide(Config.listener), // the port of /healthz, which no Service may have
 	cell.Invoke(
 		registerController, // services into ports
 		registerReconciler, // ports into sockets
@@ -41,6 +44,10 @@ func (c Config) Flags(flags *pflag.FlagSet) {
 		"Answer on the health check node ports of Services, from which load balancers learn where backends are")
 	flags.String("kube-proxy-replacement-healthz-bind-address", c.HealthzAddress,
 		"Address (host:port, kube-proxy's is 0.0.0.0:10256) on which /healthz says whether this node serves Services; empty for none")
+}
+
+func (c Config) listener() settings.ListenerOut {
+	return settings.NewListener("kube-proxy-replacement-healthz-bind-address", c.HealthzAddress)
 }
 
 // check refuses an address on which nobody can listen.

@@ -28,6 +28,7 @@ import (
 	"github.com/waggle-net/waggle/pkg/hive"
 	"github.com/waggle-net/waggle/pkg/k8sobjects"
 	"github.com/waggle-net/waggle/pkg/settings"
+	"github.com/waggle-net/waggle/pkg/tables/apiservers"
 	"github.com/waggle-net/waggle/pkg/tables/cilium"
 	"github.com/waggle-net/waggle/pkg/tables/endpoints"
 	"github.com/waggle-net/waggle/pkg/tables/frontends"
@@ -89,7 +90,7 @@ func newWholeHive(maps bpfmaps.Batches, more ...cell.Cell) *upstream.Hive {
 	return hive.New(append(more, celltest.Infrastructure(), account.Cell, settings.Cell, services.Cell, Cell,
 		cell.Provide(func() bpfmaps.Batches { return maps },
 			k8s.NewServiceTable, k8s.NewEndpointSliceTable, k8s.NewPodTable, k8s.NewNodeTable, cilium.NewNodeTable, nodes.NewTable, nodeaddresses.NewTable,
-			endpoints.NewTable, sources.NewTable,
+			endpoints.NewTable, sources.NewTable, apiservers.NewTable, statedb.RWTable[apiservers.Server].ToTable,
 			statedb.RWTable[*k8s.Service].ToTable, statedb.RWTable[*k8s.EndpointSlice].ToTable, statedb.RWTable[*k8s.Pod].ToTable,
 			statedb.RWTable[*k8s.Node].ToTable, statedb.RWTable[*cilium.Node].ToTable, statedb.RWTable[*nodes.Node].ToTable, statedb.RWTable[nodeaddresses.Address].ToTable,
 			statedb.RWTable[*endpoints.Endpoint].ToTable, statedb.RWTable[sources.Source].ToTable))...)

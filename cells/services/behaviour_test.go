@@ -10,6 +10,7 @@ import (
 
 	"github.com/waggle-net/waggle/pkg/loadbalancer"
 	"github.com/waggle-net/waggle/pkg/serviceannotations"
+	"github.com/waggle-net/waggle/pkg/settings"
 	"github.com/waggle-net/waggle/pkg/tables/k8s"
 	"github.com/waggle-net/waggle/pkg/tables/nodeaddresses"
 	"github.com/waggle-net/waggle/pkg/tables/services"
@@ -452,7 +453,7 @@ func TestNewRules_NamesTheFlag(t *testing.T) {
 	} {
 		config := DefaultConfig
 		change(&config)
-		if _, err := newRules(config, plain); err == nil || !strings.Contains(err.Error(), want) {
+		if _, err := newRules(config, plain, settings.Listeners{}); err == nil || !strings.Contains(err.Error(), want) {
 			t.Errorf("%v, want %s", err, want)
 		}
 	}

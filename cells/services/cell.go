@@ -9,6 +9,7 @@ import (
 	"github.com/cilium/statedb"
 
 	"github.com/waggle-net/waggle/pkg/heartbeat"
+	"github.com/waggle-net/waggle/pkg/tables/apiservers"
 	"github.com/waggle-net/waggle/pkg/tables/backends"
 	"github.com/waggle-net/waggle/pkg/tables/cilium"
 	"github.com/waggle-net/waggle/pkg/tables/endpoints"
@@ -64,6 +65,7 @@ type params struct {
 	CiliumNodes        statedb.Table[*cilium.Node]
 	Cluster            statedb.Table[*nodes.Node]
 	NodeAddresses      statedb.Table[nodeaddresses.Address]
+	APIServers         statedb.Table[apiservers.Server]
 	Endpoints          statedb.Table[*endpoints.Endpoint]
 	Sources            statedb.Table[sources.Source]
 

@@ -54,12 +54,13 @@ type rules struct {
 	topology          bool
 	externalClusterIP bool
 	drop              bool
-	ranges            []netip.Prefix // of ClusterIPs, as far as they are known
+	ranges            []netip.Prefix    // of ClusterIPs, as far as they are known
+	ports             map[portOf]string // of the node, that no external IP may have
 }
 
-func newRules(c Config, a settings.Agent) (rules, error) {
+func newRules(c Config, a settings.Agent, l settings.Listeners) (rules, error) {
 	r := rules{agent: a, proxyName: c.ProxyName, externalIPs: c.ExternalIPs, hostPort: c.HostPort, topology: c.Topology,
-		externalClusterIP: c.ExternalClusterIP, drop: c.NoBackend == drop}
+		externalClusterIP: c.ExternalClusterIP, drop: c.NoBackend == drop, ports: reservedPorts(a, l.All)}
 	if !r.drop && c.NoBackend != reject {
 		return rules{}, fmt.Errorf("--service-no-backend-response=%q: use %s or %s", c.NoBackend, reject, drop)
 	}

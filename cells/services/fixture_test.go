@@ -12,6 +12,7 @@ import (
 
 	"github.com/waggle-net/waggle/pkg/loadbalancer"
 	"github.com/waggle-net/waggle/pkg/settings"
+	"github.com/waggle-net/waggle/pkg/tables/apiservers"
 	"github.com/waggle-net/waggle/pkg/tables/backends"
 	"github.com/waggle-net/waggle/pkg/tables/cilium"
 	"github.com/waggle-net/waggle/pkg/tables/endpoints"
@@ -36,6 +37,7 @@ type bench struct {
 	addrs statedb.RWTable[nodeaddresses.Address]
 	eps   statedb.RWTable[*endpoints.Endpoint]
 	srcs  statedb.RWTable[sources.Source]
+	apis  statedb.RWTable[apiservers.Server]
 
 	commits *commits
 	had     map[string]string // who had each address when the naive model was asked the last time
@@ -61,7 +63,8 @@ func (c *commits) WriteTxnDuration(_ string, tables []string, took time.Duration
 	}
 }
 
-var plain = settings.Agent{EnableIPv4: true, EnableIPv6: true, NodeName: "one", KubeProxyReplacement: true, NodePortMin: 30000, NodePortMax: 32767}
+var plain = settings.Agent{EnableIPv4: true, EnableIPv6: true, NodeName: "one", KubeProxyReplacement: true, NodePortMin: 30000, NodePortMax: 32767, HealthPort: 4240,
+	TunnelPort: 8472}
 
 func newBench(t testing.TB, config Config, earlier *fakeIDs) *bench {
 	t.Helper()
@@ -90,6 +93,8 @@ func newBench(t testing.TB, config Config, earlier *fakeIDs) *bench {
 	table(err)
 	b.srcs, err = sources.NewTable(db)
 	table(err)
+	b.apis, err = apiservers.NewTable(db)
+	table(err)
 	others, err := cilium.NewNodeTable(db)
 	table(err)
 	s, err := services.NewTable(db)
@@ -98,14 +103,14 @@ func newBench(t testing.TB, config Config, earlier *fakeIDs) *bench {
 	table(err)
 	be, err := backends.NewTable(db)
 	table(err)
-	r, err := newRules(config, plain)
+	r, err := newRules(config, plain, settings.Listeners{All: []settings.Listener{{Port: 9962, Flag: "prometheus-serve-addr"}}})
 	table(err)
 	if err := db.Start(); err != nil {
 		t.Fatal(err)
 	}
 	t.Cleanup(func() { _ = db.Stop() })
 	b.c = newController(params{Log: slog.New(slog.DiscardHandler), DB: db, Rules: r, Earlier: earlier, Holders: newHolders(settings.Agent{StateDir: t.TempDir()}, slog.New(slog.DiscardHandler)), KubernetesServices: b.svcs, Slices: b.slcs, Pods: b.pods, Nodes: b.nodes,
-		CiliumNodes: others, Cluster: b.rows, NodeAddresses: b.addrs, Endpoints: b.eps, Sources: b.srcs, Services: s, Frontends: f, Backends: be, Initialize: newInitialize(db, s, f, be)})
+		CiliumNodes: others, Cluster: b.rows, NodeAddresses: b.addrs, APIServers: b.apis, Endpoints: b.eps, Sources: b.srcs, Services: s, Frontends: f, Backends: be, Initialize: newInitialize(db, s, f, be)})
 	return b
 }
 
@@ -126,7 +131,7 @@ func put[R any](b *bench, txn statedb.WriteTxn, t statedb.RWTable[R], row R) {
 
 func (b *bench) insert(rows ...any) {
 	b.t.Helper()
-	txn := b.db.WriteTxn(b.svcs, b.slcs, b.pods, b.nodes, b.rows, b.addrs, b.eps)
+	txn := b.db.WriteTxn(b.svcs, b.slcs, b.pods, b.nodes, b.rows, b.addrs, b.eps, b.apis)
 	defer txn.Commit()
 	for _, row := range rows {
 		b.insertObject(txn, row)
@@ -137,6 +142,8 @@ func (b *bench) insertObject(txn statedb.WriteTxn, row any) {
 	switch r := row.(type) {
 	case *k8s.Service:
 		put(b, txn, b.svcs, r)
+	case apiservers.Server:
+		put(b, txn, b.apis, r)
 	case *k8s.EndpointSlice:
 		put(b, txn, b.slcs, r)
 	case *k8s.Pod:

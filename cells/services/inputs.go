@@ -35,8 +35,9 @@ type inputs struct {
 
 // seen is what the world was made from.
 type seen struct {
-	self      *k8s.Node // nil without one
-	addresses statedb.Revision
+	self       *k8s.Node // nil without one
+	addresses  statedb.Revision
+	apiServers [3]statedb.Revision
 }
 
 // newInputs subscribes. The first [inputs.read] names all that there are.
@@ -176,12 +177,12 @@ func (in *inputs) world(txn statedb.ReadTxn, changed *statedb.WatchSet, old *wor
 	changed.Add(more)
 	self, _, more, _ := in.Nodes.GetWatch(txn, k8s.NodeByName(in.Rules.agent.NodeName))
 	changed.Add(more)
-	now := seen{self, in.NodeAddresses.Revision(txn)}
+	now := seen{self, in.NodeAddresses.Revision(txn), in.apiServerRevision(txn, changed)}
 	if old != nil && now == in.seen {
 		return old
 	}
 	in.seen = now
-	w := &world{rules: &in.Rules, nodes: in.nodes.Index}
+	w := &world{rules: &in.Rules, nodes: in.nodes.Index, apiServers: in.apiServersOf(txn)}
 	if self != nil {
 		w.zone, w.labels = self.Labels["topology.kubernetes.io/zone"], self.Labels
 	}

@@ -206,6 +206,11 @@ func (b *builder) port(p *k8s.ServicePort) {
 		}
 	}
 	for _, e := range b.ips {
+		at := loadbalancer.Address{Addr: e.Addr, Port: p.Port, Protocol: protocol}
+		if why := b.reserves(at); e.kind == frontends.ExternalIP && why != "" {
+			b.problem("%s %s: %s", e.kind, at, why)
+			continue
+		}
 		add(e.kind, e.Addr, p.Port)
 	}
 	if p.NodePort == 0 || s.Type != typeNodePort && s.Type != typeLB || !b.has(frontends.NodePort) {

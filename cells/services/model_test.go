@@ -258,6 +258,10 @@ func (b *bench) naive() []string {
 								problems[name] = append(problems[name], kind+" "+a.String())
 							}
 						}
+						if !bad && kind == "ExternalIPs" && own[a] && p.Port >= 30000 && p.Port <= 32767 {
+							problems[name] = append(problems[name], fmt.Sprint(kind, " ", a, " ", p.Port, "/", p.Protocol))
+							bad = true
+						}
 						if !bad {
 							outside(kind, a, p.Port)
 						}

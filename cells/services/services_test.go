@@ -15,6 +15,7 @@ import (
 	"github.com/waggle-net/waggle/pkg/celltest"
 	"github.com/waggle-net/waggle/pkg/loadbalancer"
 	"github.com/waggle-net/waggle/pkg/settings"
+	"github.com/waggle-net/waggle/pkg/tables/apiservers"
 	"github.com/waggle-net/waggle/pkg/tables/cilium"
 	"github.com/waggle-net/waggle/pkg/tables/endpoints"
 	"github.com/waggle-net/waggle/pkg/tables/k8s"
@@ -84,6 +85,7 @@ func inputTables() cell.Cell {
 		cilium.NewNodeTable, statedb.RWTable[*cilium.Node].ToTable,
 		nodetable.NewTable, statedb.RWTable[*nodetable.Node].ToTable,
 		nodeaddresses.NewTable, statedb.RWTable[nodeaddresses.Address].ToTable,
+		apiservers.NewTable, statedb.RWTable[apiservers.Server].ToTable,
 		endpoints.NewTable, statedb.RWTable[*endpoints.Endpoint].ToTable,
 		sources.NewTable, statedb.RWTable[sources.Source].ToTable,
 	)

@@ -2,11 +2,13 @@ package services
 
 import (
 	"fmt"
+	"maps"
 	"net/netip"
 	"slices"
 	"strings"
 
 	"github.com/waggle-net/waggle/pkg/clusternodes"
+	"github.com/waggle-net/waggle/pkg/loadbalancer"
 )
 
 // world is what all services depend on. It never changes but for the nodes of the cluster, which do so between two passes.
@@ -17,11 +19,13 @@ type world struct {
 	nodePorts []netip.Addr
 	own       []netip.Addr // all addresses of this node, sorted
 	nodes     *clusternodes.Index
+	// apiServers are addresses that no external IP may have.
+	apiServers map[loadbalancer.Address]bool
 }
 
-// sameAddresses tells whether this node has the same addresses in two worlds.
+// sameAddresses reports whether this node and the API servers have the same addresses in two worlds.
 func (w *world) sameAddresses(o *world) bool {
-	return slices.Equal(w.nodePorts, o.nodePorts) && slices.Equal(w.own, o.own)
+	return slices.Equal(w.nodePorts, o.nodePorts) && slices.Equal(w.own, o.own) && maps.Equal(w.apiServers, o.apiServers)
 }
 
 // isOwn tells whether an address is this node's.
@@ -31,7 +35,7 @@ func (w *world) isOwn(addr netip.Addr) bool {
 }
 
 // refuses says why no service may have an external address, or nothing. Whoever may write a Service could have the traffic of
-// others with it. An address of this node may be a service's at the service's ports, as with kube-proxy: other kinds of claims come before it.
+// others with it. An address of this node may be a service's, but for the ports that [world.reserves] names; other kinds of claims come before it.
 func (w *world) refuses(addr netip.Addr) string {
 	nodes := w.nodes.NodesOf(addr)
 	switch {
