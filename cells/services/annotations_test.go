@@ -2,8 +2,13 @@ package services
 
 import (
 	"net/netip"
+	"slices"
 	"testing"
 
+	corev1 "k8s.io/api/core/v1"
+	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
+
+	"github.com/waggle-net/waggle/pkg/k8sobjects"
 	"github.com/waggle-net/waggle/pkg/serviceannotations"
 	"github.com/waggle-net/waggle/pkg/tables/k8s"
 	"github.com/waggle-net/waggle/pkg/tables/nodeaddresses"
@@ -59,6 +64,35 @@ func TestAnnotations(t *testing.T) {
 			b.expect("frontends", b.shown(), c.want)
 			b.expect("problems", b.problemsOf(s.Key()), c.problem)
 		})
+	}
+}
+
+// TestAnnotations_DenyWithoutReadableRanges: where none of the ranges that deny can be read, the load balancer's addresses serve no external client.
+func TestAnnotations_DenyWithoutReadableRanges(t *testing.T) {
+	t.Parallel()
+	row, err := k8sobjects.Service(&corev1.Service{ObjectMeta: metav1.ObjectMeta{Namespace: "a", Name: "web", Annotations: map[string]string{serviceannotations.SourceRanges: "deny"}},
+		Spec:   corev1.ServiceSpec{Type: corev1.ServiceTypeLoadBalancer, LoadBalancerSourceRanges: []string{"010.0.0.0/8"}},
+		Status: corev1.ServiceStatus{LoadBalancer: corev1.LoadBalancerStatus{Ingress: []corev1.LoadBalancerIngress{{IP: "192.0.2.1"}}}}})
+	if err != nil {
+		t.Fatal(err)
+	}
+	row.Ports = web(nil).Ports
+	b := newBench(t, DefaultConfig, &fakeIDs{})
+	b.insert(row)
+	b.state(sources.Synced)
+	b.step()
+	f := b.c.frontend(b.db.ReadTxn(), at("192.0.2.1:80/TCP"))
+	for _, client := range []string{"10.0.0.9", "198.51.100.9", "2001:db8::9"} {
+		if f == nil || f.Admits(netip.MustParseAddr(client)) {
+			t.Errorf("%s is allowed by %+v", client, f)
+		}
+	}
+	more := *row
+	more.SourceRanges = append(slices.Clone(row.SourceRanges), netip.MustParsePrefix("10.0.0.0/8"))
+	b.insert(&more)
+	b.step()
+	if f = b.c.frontend(b.db.ReadTxn(), f.Address); f.Admits(netip.MustParseAddr("10.0.0.9")) || !f.Admits(netip.MustParseAddr("198.51.100.9")) {
+		t.Errorf("with another range: %+v", f)
 	}
 }
 

@@ -88,7 +88,8 @@ func (w *world) service(name string, s *k8s.Service, taken func(netip.Addr) bool
 	for _, text := range slices.Concat(s.Problems, wanted.Problems) {
 		m.problem("%s", text)
 	}
-	m.deny, m.maglev = wanted.DenyRanges, w.maglev(m, wanted.Algorithm)
+	m.maglev = w.maglev(m, wanted.Algorithm)
+	m.deny = wanted.DenyRanges && !(len(s.SourceRanges) == 1 && s.SourceRanges[0] == k8s.NoSourceRange) // to deny no client would allow all
 	if s.Type == typeLB && s.ExternalLocal {
 		m.row.HealthCheckNodePort = s.HealthCheckNodePort
 	}

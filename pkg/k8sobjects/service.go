@@ -111,7 +111,7 @@ func sourceRanges(path *field.Path, texts []string, problem func(string)) []neti
 	}
 	list := readEach(path, trimmed, parsePrefix, problem)
 	if len(texts) > 0 && len(list) == 0 {
-		return []netip.Prefix{netip.PrefixFrom(netip.IPv4Unspecified(), 32)} // no packet comes from there
+		return []netip.Prefix{k8s.NoSourceRange}
 	}
 	return list
 }

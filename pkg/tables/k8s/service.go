@@ -48,6 +48,9 @@ type Service struct {
 	Problems []string `json:"problems,omitempty"`
 }
 
+// NoSourceRange is the range of a Service of whose source ranges none can be read: no packet comes from there.
+var NoSourceRange = netip.PrefixFrom(netip.IPv4Unspecified(), 32)
+
 // Key is "namespace/name".
 func (s *Service) Key() string { return s.Namespace + "/" + s.Name }
 
