@@ -30,6 +30,9 @@ type Follower[R any] struct {
 const (
 	followPageSize = 500
 	betweenWatches = time.Second // shortest time between the beginnings of two watches
+	// betweenLists is the longest pause before all objects are listed again, which costs an API server more than a watch. The first pause is
+	// betweenWatches; it doubles while changes are lost sooner than this after a list.
+	betweenLists = time.Minute
 )
 
 // errListAgain says that a watch cannot go on where it ended.
@@ -37,7 +40,8 @@ var errListAgain = errors.New("changes are lost")
 
 // Run lists the objects of all namespaces and follows their changes until ctx ends, a request fails, or a function does.
 func (f *Follower[R]) Run(ctx context.Context) error {
-	for {
+	for pause := time.Duration(0); ; {
+		began := time.Now()
 		rows, version, err := f.list(ctx)
 		if err != nil {
 			return err
@@ -48,6 +52,25 @@ func (f *Follower[R]) Run(ctx context.Context) error {
 		if err := f.follow(ctx, version); !errors.Is(err, errListAgain) {
 			return err
 		}
+		if time.Since(began) > betweenLists {
+			pause = 0
+		}
+		pause = min(max(2*pause, betweenWatches), betweenLists)
+		if err := wait(ctx, pause); err != nil {
+			return err
+		}
+	}
+}
+
+// wait returns after some time, or with an error when ctx ends.
+func wait(ctx context.Context, d time.Duration) error {
+	heartbeat.Idle(ctx)
+	select {
+	case <-time.After(d):
+		heartbeat.Busy(ctx)
+		return nil
+	case <-ctx.Done():
+		return ctx.Err()
 	}
 }
 
@@ -94,10 +117,8 @@ func (f *Follower[R]) follow(ctx context.Context, version string) error {
 		if err != nil {
 			return err
 		}
-		select {
-		case <-time.After(betweenWatches - time.Since(began)):
-		case <-ctx.Done():
-			return ctx.Err()
+		if err := wait(ctx, betweenWatches-time.Since(began)); err != nil {
+			return err
 		}
 	}
 }
