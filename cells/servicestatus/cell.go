@@ -1,6 +1,7 @@
 package servicestatus
 
 import (
+	"log/slog"
 	"time"
 
 	"github.com/cilium/hive/cell"
@@ -15,13 +16,13 @@ import (
 	"github.com/waggle-net/waggle/pkg/tables/leadership"
 )
 
-// Cell tells which annotations of Services have no effect.
+// Cell creates Events about annotations of Services without effect.
 var Cell = cell.Module("service-status", "Events of Services",
 	cell.Config(DefaultConfig),
 	cell.ProvidePrivate(newTable), // only this cell may write
 	cell.Invoke(
 		registerFollower, // Services into statements
-		registerTeller,   // statements into Events
+		registerEmitter,  // statements into Events
 	),
 )
 
@@ -36,7 +37,7 @@ var DefaultConfig = Config{KubeProxyReplacement: true}
 
 // Flags registers the flags.
 func (c Config) Flags(flags *pflag.FlagSet) {
-	flags.Bool("kube-proxy-replacement", c.KubeProxyReplacement, "Whether nodes serve Services; if not, nothing is said of Services")
+	flags.Bool("kube-proxy-replacement", c.KubeProxyReplacement, "Whether nodes serve Services; if not, there are no Events about Services")
 	flags.String("k8s-service-proxy-name", c.ProxyName,
 		"Value of the label service.kubernetes.io/service-proxy-name of the Services that nodes serve; empty: those without the label")
 }
@@ -44,6 +45,7 @@ func (c Config) Flags(flags *pflag.FlagSet) {
 type params struct {
 	cell.In
 
+	Log        *slog.Logger
 	DB         *statedb.DB
 	Config     Config
 	Table      statedb.RWTable[*statement]
@@ -65,14 +67,15 @@ func registerFollower(group job.Group, p params) {
 	}
 }
 
-func registerTeller(rp reconciler.Params, p params) error {
+func registerEmitter(rp reconciler.Params, p params) error {
 	if !p.enabled() {
 		return nil
 	}
 	_, err := heartbeat.RegisterRemote(rp, p.Table, (*statement).clone, (*statement).withStatus,
-		func(s *statement) reconciler.Status { return s.Status }, &teller{p}, nil,
-		reconciler.WithoutPruning(), // what was said stays until the API server forgets it
+		func(s *statement) reconciler.Status { return s.Status }, newEmitter(p), nil,
+		reconciler.WithoutPruning(), // Events stay until they expire
 		reconciler.WithRetry(retryMin, retryMax),
+		reconciler.WithRefreshing(between, rate.NewLimiter(100, 1)),         // for messages that came too soon after another
 		reconciler.WithRoundLimits(roundSize, rate.NewLimiter(rate.Inf, 1)), // the client limits the requests
 	)
 	return err

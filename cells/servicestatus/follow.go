@@ -75,13 +75,13 @@ func (f *follower) apply(change watch.EventType, s *statement) error {
 		err = f.put(txn, s)
 	}
 	if err != nil {
-		return fmt.Errorf("note what is to be said of Service %s: %w", s.key(), err)
+		return fmt.Errorf("write the message about Service %s: %w", s.key(), err)
 	}
 	txn.Commit()
 	return nil
 }
 
-// put writes what is to be said of a Service, if that is another message than before.
+// put writes the message about a Service if it has changed.
 func (f *follower) put(txn statedb.WriteTxn, s *statement) (err error) {
 	old, _, found := f.Table.Get(txn, nameIndex.Query(s.key()))
 	switch {
@@ -111,7 +111,7 @@ func (f *follower) replace(listed []*statement) error {
 		}
 	}
 	if err := errors.Join(errs...); err != nil {
-		return fmt.Errorf("note what is to be said of Services: %w", err)
+		return fmt.Errorf("write the messages about Services: %w", err)
 	}
 	txn.Commit()
 	return nil

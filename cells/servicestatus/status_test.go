@@ -2,10 +2,13 @@ package servicestatus
 
 import (
 	"errors"
+	"fmt"
+	"log/slog"
 	"net/http"
 	"strings"
 	"sync/atomic"
 	"testing"
+	"testing/synctest"
 	"time"
 
 	upstream "github.com/cilium/hive"
@@ -30,8 +33,8 @@ func service(name string, annotations map[string]string) *corev1.Service {
 
 func TestScripts(t *testing.T) {
 	t.Parallel()
-	celltest.Run(t, "testdata/*.txtar", func(t testing.TB) []cell.Cell {
-		s := kubetest.New(t)
+	celltest.RunVirtual(t, "testdata/*.txtar", func(t testing.TB) []cell.Cell {
+		s := kubetest.New(t, kubetest.InMemory())
 		s.Put(service("plain", map[string]string{"service.cilium.io/type": "ClusterIP", "other": "x"}),
 			service("global", map[string]string{"service.cilium.io/global": "true", "service.cilium.io/forwarding-mode": "dsr"}))
 		headless := service("headless", map[string]string{"service.cilium.io/global": "true"})
@@ -53,10 +56,8 @@ func TestScripts(t *testing.T) {
 	})
 }
 
-// A replica that lost the lease says nothing, even what it had begun. The Event names the Service, and is bounded however much is wrong.
-func TestTeller(t *testing.T) {
-	t.Parallel()
-	s := kubetest.New(t)
+// newTestEmitter makes an emitter with its own API server, and returns how it gets and loses the lease.
+func newTestEmitter(t *testing.T, s *kubetest.Server) (*emitter, func(until time.Time)) {
 	db := statedb.New()
 	leader, err := leadership.NewTable(db)
 	if err != nil {
@@ -69,17 +70,27 @@ func TestTeller(t *testing.T) {
 		}
 		txn.Commit()
 	}
+	return newEmitter(params{Log: slog.New(slog.DiscardHandler), DB: db, Leadership: leader, Client: s.Client(t)}), lead
+}
+
+// A replica without the lease creates no Events, even those that it had begun. The Event names the Service, and is bounded however much is wrong; messages that
+// differ behind that bound are one Event.
+func TestEmitter(t *testing.T) {
+	t.Parallel()
+	s := kubetest.New(t)
+	emitter, lead := newTestEmitter(t, s)
 	lead(time.Time{})
-	teller := &teller{params{DB: db, Leadership: leader, Client: s.Client(t)}}
 	one := &statement{Namespace: "shop", Name: "web", UID: "u", Message: strings.Repeat("\x1b[2J", 1000)}
-	if err := teller.Update(t.Context(), nil, 0, one); !errors.Is(err, leadership.ErrNotLeading) || len(s.List(kubeapi.Events)) != 0 {
+	if err := emitter.Update(t.Context(), nil, 0, one); !errors.Is(err, leadership.ErrNotLeading) || len(s.List(kubeapi.Events)) != 0 {
 		t.Errorf("without the lease: %v", err)
 	}
 	lead(time.Now().Add(time.Hour))
 	for range 2 {
-		if err := teller.Update(t.Context(), nil, 0, one); err != nil {
+		if err := emitter.Update(t.Context(), nil, 0, one); err != nil {
 			t.Error(err)
 		}
+		emitter.last = map[string]emitted{} // as another replica
+		one.Message += "!"
 	}
 	events := s.List(kubeapi.Events)
 	if len(events) != 1 {
@@ -89,5 +100,72 @@ func TestTeller(t *testing.T) {
 	if e.Type != corev1.EventTypeWarning || e.Reason != EventReason || e.InvolvedObject.Kind != "Service" || e.InvolvedObject.APIVersion != "v1" ||
 		e.InvolvedObject.UID != "u" || e.Namespace != "shop" || len(e.Message) > 1024 || strings.Contains(e.Message, "\x1b") {
 		t.Errorf("the Event is %+v", e)
+	}
+}
+
+// Whatever happens to the annotations of a Service, there is one Event in five minutes, and no memory of Services that are gone for longer.
+func TestEmitter_ChangesInALoop_OneEventInFiveMinutes(t *testing.T) {
+	t.Parallel()
+	synctest.Test(t, func(t *testing.T) {
+		s := kubetest.New(t, kubetest.InMemory())
+		emitter, lead := newTestEmitter(t, s)
+		lead(time.Now().Add(24 * time.Hour))
+		began := time.Now()
+		for i := 0; time.Since(began) < time.Hour; i++ {
+			row := &statement{Namespace: "shop", Name: "web", UID: fmt.Sprint(i), Message: fmt.Sprint(i)}
+			if err := emitter.Update(t.Context(), nil, 0, row); err != nil {
+				t.Fatal(err)
+			}
+			if err := emitter.Delete(t.Context(), nil, 0, row); err != nil {
+				t.Fatal(err)
+			}
+			time.Sleep(time.Second)
+		}
+		if n := len(s.List(kubeapi.Events)); n != 12 {
+			t.Errorf("%d Events in an hour", n)
+		}
+		time.Sleep(2 * between)
+		_ = emitter.Delete(t.Context(), nil, 0, &statement{Namespace: "shop", Name: "other"})
+		if len(emitter.last) != 0 {
+			t.Errorf("remembered: %v", emitter.last)
+		}
+	})
+}
+
+// An Event that the API server rejects is no failure, and the next request for it is made five minutes later.
+func TestEmitter_RejectedEvents_AreNotRepeatedAtOnce(t *testing.T) {
+	t.Parallel()
+	for _, code := range []int{http.StatusForbidden, http.StatusUnprocessableEntity} {
+		synctest.Test(t, func(t *testing.T) {
+			s := kubetest.New(t, kubetest.InMemory())
+			s.Fault(func(r *http.Request) (int, string) {
+				if r.Method == http.MethodPost {
+					return code, ""
+				}
+				return 0, ""
+			})
+			emitter, lead := newTestEmitter(t, s)
+			lead(time.Now().Add(24 * time.Hour))
+			posts := func() (n int) {
+				for _, r := range s.Requests() {
+					if r.Verb == "create" {
+						n++
+					}
+				}
+				return n
+			}
+			for want := range 3 {
+				for range 4 {
+					if err := emitter.Update(t.Context(), nil, 0, &statement{Namespace: "shop", Name: "web", UID: "u", Message: "m"}); err != nil {
+						t.Errorf("%d: %v", code, err)
+					}
+					time.Sleep(time.Minute)
+				}
+				if n := posts(); n != want+1 {
+					t.Errorf("%d: %d requests, want %d", code, n, want+1)
+				}
+				time.Sleep(between)
+			}
+		})
 	}
 }

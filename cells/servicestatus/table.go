@@ -8,7 +8,7 @@ import (
 	"github.com/waggle-net/waggle/pkg/printable"
 )
 
-// statement is what is to be said of one Service. A Service of which nothing is to be said has no row.
+// statement is the message about a Service. A Service whose annotations all have an effect has no row.
 type statement struct {
 	Namespace string            `json:"namespace"`
 	Name      string            `json:"name"`

@@ -22,20 +22,21 @@ const (
 	clusterEvents = metav1.NamespaceDefault
 )
 
-// NewWarning makes an Event about an object. Its name follows from the object's UID, the reason and the message, so that the same is said once
-// for as long as the API server keeps Events, whoever says it.
+// NewWarning makes an Event about an object. Its name follows from the object's UID, the reason and the message as it is stored, so that there is one Event
+// for each for as long as the API server keeps Events, whichever replica creates it.
 func NewWarning(about corev1.ObjectReference, reason, message string, now time.Time) *corev1.Event {
 	namespace := about.Namespace
 	if namespace == "" {
 		namespace = clusterEvents
 	}
 	name := strings.TrimRight(about.Name[:min(len(about.Name), longestEventName)], ".-") // a dot follows, which may stand behind neither
+	message = printable.Short(printable.Text(message), longestMessage)
 	sum := sha256.Sum256(fmt.Appendf(nil, "%s\x00%s\x00%s", about.UID, reason, message))
 	at := metav1.NewTime(now)
 	return &corev1.Event{
 		ObjectMeta:     metav1.ObjectMeta{Namespace: namespace, Name: name + "." + hex.EncodeToString(sum[:8])},
 		InvolvedObject: about,
-		Reason:         reason, Message: printable.Short(printable.Text(message), longestMessage), Type: corev1.EventTypeWarning,
+		Reason:         reason, Message: message, Type: corev1.EventTypeWarning,
 		Source: corev1.EventSource{Component: "waggle"}, ReportingController: "waggle.io/cluster",
 		FirstTimestamp: at, LastTimestamp: at, Count: 1,
 	}
