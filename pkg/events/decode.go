@@ -28,7 +28,8 @@ const (
 	headerLen  = 16 // of all records that carry a packet
 	dropLen    = 36
 	verdictLen = 32
-	wireLen    = 40 // of a verdict in the stream: a cookie and padding, both 0, come behind what programs write
+	wireLen    = 40               // of a verdict in the stream: a cookie and padding, both 0, come behind what programs write
+	verdictMax = verdictLen + 128 // every verdict that a program writes: EVENT_CAPTURE_MAX bytes follow the header, however many are of the packet
 	traceV0Len = 32
 	traceV1Len = 48
 
@@ -91,8 +92,14 @@ type Trace struct {
 // Decode takes one record of the ring buffer apart. Bytes behind the captured packet are ignored.
 func Decode(record []byte) (Event, error) { return decode(record, verdictLen) }
 
-// DecodeWire takes one record of the monitor's stream apart.
-func DecodeWire(data []byte) (Event, error) { return decode(data, wireLen) }
+// DecodeWire takes one record of the monitor's stream apart. Agents of before 40-byte headers send verdicts as programs write them, whose length is always
+// the same.
+func DecodeWire(data []byte) (Event, error) {
+	if len(data) == verdictMax {
+		return decode(data, verdictLen)
+	}
+	return decode(data, wireLen)
+}
 
 // Wire makes the record of the stream from one of the ring buffer, as a copy: the newest tools of Cilium read policy
 // verdicts with a header of 40 bytes.
