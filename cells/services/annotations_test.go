@@ -96,6 +96,27 @@ func TestAnnotations_DenyWithoutReadableRanges(t *testing.T) {
 	}
 }
 
+// TestAnnotations_ParsedOncePerChange: a change of endpoints does not parse the annotations of the Service again, and one that is deleted leaves nothing.
+func TestAnnotations_ParsedOncePerChange(t *testing.T) {
+	t.Parallel()
+	b := newBench(t, DefaultConfig, &fakeIDs{})
+	s := web(func(s *k8s.Service) { s.Annotations = map[string]string{serviceannotations.NodeSelector: "!gpu"} })
+	b.insert(s, endpointsOf("1- r"))
+	b.state(sources.Synced)
+	b.step()
+	first := b.c.in.wanted[s.Key()]
+	b.insert(endpointsOf("1- r", "2- r"))
+	b.step()
+	if got := b.c.in.wanted[s.Key()]; first == nil || got != first {
+		t.Errorf("parsed %p, then %p", first, got)
+	}
+	b.remove(s)
+	b.step()
+	if len(b.c.in.wanted) != 0 {
+		t.Errorf("kept: %v", b.c.in.wanted)
+	}
+}
+
 // TestAnnotations_Change: an annotation that comes or goes changes rows that are there, and keeps their ids.
 func TestAnnotations_Change(t *testing.T) {
 	t.Parallel()

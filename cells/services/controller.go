@@ -11,7 +11,6 @@ import (
 
 	"github.com/waggle-net/waggle/pkg/heartbeat"
 	"github.com/waggle-net/waggle/pkg/loadbalancer"
-	"github.com/waggle-net/waggle/pkg/serviceannotations"
 	"github.com/waggle-net/waggle/pkg/tables/backends"
 	"github.com/waggle-net/waggle/pkg/tables/k8s"
 	"github.com/waggle-net/waggle/pkg/tables/services"
@@ -178,9 +177,9 @@ func (c *controller) move(txn statedb.ReadTxn, now *world) {
 		return
 	}
 	if !maps.Equal(before.labels, now.labels) {
-		for s := range c.KubernetesServices.All(txn) {
-			if serviceannotations.ChoosesNodes(s.Annotations) {
-				c.queue.claim(s.Key())
+		for name, wanted := range c.in.wanted {
+			if wanted.ChoosesNodes() {
+				c.queue.claim(name)
 			}
 		}
 	}
@@ -224,7 +223,7 @@ func (c *controller) compute(txn statedb.ReadTxn, w *world, name string, r *rost
 	if !found {
 		return nil
 	}
-	m := w.service(name, s, taken)
+	m := w.service(name, s, c.in.wants(name), taken)
 	if m == nil {
 		return nil
 	}

@@ -11,6 +11,7 @@ import (
 
 	"github.com/waggle-net/waggle/pkg/changes"
 	"github.com/waggle-net/waggle/pkg/clusternodes"
+	"github.com/waggle-net/waggle/pkg/serviceannotations"
 	"github.com/waggle-net/waggle/pkg/tables/endpoints"
 	"github.com/waggle-net/waggle/pkg/tables/k8s"
 	"github.com/waggle-net/waggle/pkg/tables/nodes"
@@ -25,7 +26,9 @@ type inputs struct {
 	slices   *changes.Feed[*k8s.EndpointSlice]
 	pods     *changes.Feed[*k8s.Pod]
 	// strays are the services of slices whose names do not begin with that of their service.
-	strays    map[string]string
+	strays map[string]string
+	// wanted is what Services want by annotations, by name; those without any are left out. It changes between two passes only.
+	wanted    map[string]*serviceannotations.Wanted
 	nodes     *clusternodes.Follower
 	resolved  bool // each node that was known at the start has its addresses and ranges
 	seen      seen
@@ -42,7 +45,7 @@ type seen struct {
 
 // newInputs subscribes. The first [inputs.read] names all that there are.
 func newInputs(p params) (in *inputs, err error) {
-	in = &inputs{params: p, strays: map[string]string{}, residents: newResidents()}
+	in = &inputs{params: p, strays: map[string]string{}, wanted: map[string]*serviceannotations.Wanted{}, residents: newResidents()}
 	txn := p.DB.WriteTxn(p.KubernetesServices, p.Slices, p.Pods, p.Endpoints, p.Cluster)
 	defer txn.Commit()
 	var errs [5]error
@@ -66,6 +69,7 @@ func (in *inputs) close() {
 // closes when more has.
 func (in *inputs) read(txn statedb.ReadTxn, changed *statedb.WatchSet, q *queue, moved func(netip.Prefix)) {
 	for _, change := range in.services.UpTo(txn, changed) {
+		in.annotations(change.Object, change.Deleted)
 		q.claim(change.Object.Key())
 	}
 	for _, change := range in.slices.UpTo(txn, changed) {
@@ -86,6 +90,23 @@ func (in *inputs) read(txn statedb.ReadTxn, changed *statedb.WatchSet, q *queue,
 			moved(cidr)
 		}
 	})
+}
+
+// annotations parses those of a Service that has changed. A selector may have 4,096 bytes, and a Service is computed with each change of its endpoints.
+func (in *inputs) annotations(s *k8s.Service, gone bool) {
+	delete(in.wanted, s.Key())
+	if !gone && serviceannotations.Any(s.Annotations) {
+		wanted := serviceannotations.Parse(s.Annotations)
+		in.wanted[s.Key()] = &wanted
+	}
+}
+
+// wants returns what a Service wants by annotations.
+func (in *inputs) wants(name string) *serviceannotations.Wanted {
+	if wanted := in.wanted[name]; wanted != nil {
+		return wanted
+	}
+	return &serviceannotations.Wanted{}
 }
 
 // slice names the service of a slice, and the one that it may have belonged to: names of slices begin with that of their service

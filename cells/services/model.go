@@ -78,8 +78,7 @@ const (
 )
 
 // service models a Service, but for its endpoints. taken tells whether an address is the ClusterIP of another one.
-func (w *world) service(name string, s *k8s.Service, taken func(netip.Addr) bool) *model {
-	wanted := serviceannotations.Parse(s.Annotations)
+func (w *world) service(name string, s *k8s.Service, wanted *serviceannotations.Wanted, taken func(netip.Addr) bool) *model {
 	if !s.ServedBy(w.proxyName) || !wanted.OnNode(w.labels) {
 		return nil
 	}

@@ -3,6 +3,7 @@ package serviceannotations
 
 import (
 	"fmt"
+	"maps"
 	"slices"
 	"strings"
 
@@ -30,6 +31,7 @@ const forwardingSNAT = "snat"
 
 const (
 	longest         = 300  // bytes of a problem, which may repeat what people wrote
+	maxProblems     = 8    // annotations that are named; 250 kB hold ten thousand
 	longestSelector = 4096 // bytes; 250 kB, which the API server takes, need 0.2 s to be parsed
 )
 
@@ -38,7 +40,8 @@ type Wanted struct {
 	Kind       frontends.Kind // the only kind of frontends; empty for all kinds
 	Algorithm  string         // [settings.AlgorithmRandom], [settings.AlgorithmMaglev], or empty for the node's
 	DenyRanges bool           // loadBalancerSourceRanges name the clients that are denied
-	// Problems name each annotation without effect, in the order of their keys: its key is not known, or its value is not supported.
+	// Problems name the annotations without effect, in the order of their keys: the key is not known, or the value is not supported. Behind the first 8 stands
+	// how many more there are.
 	Problems []string
 
 	node       string // with restricted, the value of the node's label
@@ -46,16 +49,35 @@ type Wanted struct {
 	selector   labels.Selector // nil for none; comes before node
 }
 
-// Parse reads the annotations of a Service. A value that is not supported is as if the annotation were absent.
-func Parse(annotations map[string]string) (w Wanted) {
-	for key, value := range annotations {
+// Any reports whether there is an annotation that [Parse] reads.
+func Any(annotations map[string]string) bool {
+	for key := range annotations {
 		if strings.HasPrefix(key, prefix) {
-			if problem := w.read(key, value); problem != "" {
-				w.Problems = append(w.Problems, printable.Short(problem, longest))
-			}
+			return true
 		}
 	}
-	slices.Sort(w.Problems)
+	return false
+}
+
+// Parse reads the annotations of a Service. A value that is not supported is as if the annotation were absent.
+func Parse(annotations map[string]string) (w Wanted) {
+	more := 0
+	for _, key := range slices.Sorted(maps.Keys(annotations)) {
+		if !strings.HasPrefix(key, prefix) {
+			continue
+		}
+		problem := w.read(key, annotations[key])
+		switch {
+		case problem == "":
+		case len(w.Problems) == maxProblems:
+			more++
+		default:
+			w.Problems = append(w.Problems, printable.Short(problem, longest))
+		}
+	}
+	if more > 0 {
+		w.Problems = append(w.Problems, fmt.Sprintf("annotations: %d more have no effect", more))
+	}
 	return w
 }
 
@@ -111,11 +133,7 @@ func (w *Wanted) read(key, value string) (problem string) {
 }
 
 // ChoosesNodes reports whether labels of a node decide about the Service.
-func ChoosesNodes(annotations map[string]string) bool {
-	_, byValue := annotations[Node]
-	_, bySelector := annotations[NodeSelector]
-	return byValue || bySelector
-}
+func (w *Wanted) ChoosesNodes() bool { return w.restricted || w.selector != nil }
 
 // OnNode reports whether a node with these labels serves the Service.
 func (w *Wanted) OnNode(of map[string]string) bool {

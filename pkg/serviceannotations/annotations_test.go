@@ -1,6 +1,7 @@
 package serviceannotations
 
 import (
+	"fmt"
 	"slices"
 	"strings"
 	"testing"
@@ -46,6 +47,20 @@ func TestParse_Problems(t *testing.T) {
 	t.Parallel()
 	w := Parse(map[string]string{prefix + "b": "", Type: "x", prefix + "a": "", Algorithm: "maglev"})
 	if len(w.Problems) != 3 || !slices.IsSorted(w.Problems) || w.Algorithm != "maglev" {
+		t.Errorf("got %+v", w)
+	}
+}
+
+// TestParse_ManyProblems: 10,000 annotations without effect are 8 problems and a number, and those with an effect have it.
+func TestParse_ManyProblems(t *testing.T) {
+	t.Parallel()
+	annotations := map[string]string{Type: "NodePort"}
+	for i := range 10000 {
+		annotations[fmt.Sprint(prefix, i)] = ""
+	}
+	w := Parse(annotations)
+	if len(w.Problems) != 9 || w.Problems[0] != "annotation service.cilium.io/0: not supported" || w.Problems[8] != "annotations: 9992 more have no effect" ||
+		w.Kind != frontends.NodePort {
 		t.Errorf("got %+v", w)
 	}
 }
