@@ -125,7 +125,7 @@ func TestPrivilegedNetdev_Refuses(t *testing.T) {
 		n.serve(1, to(1), loadbalancer.UDP, int(ServiceLocalOnly))
 		n.serve(2, to(2), loadbalancer.UDP, int(ServiceDrop))
 		n.serve(3, to(3), loadbalancer.UDP, int(ServiceRanges), backend)
-		n.update(MapSourceRanges, NewSourceRangeKey(3, SourceRange{Prefix: netip.PrefixFrom(client[10-family], 0)}), uint32(1)) // of the other family: nobody
+		n.update(MapSourceRanges, NewSourceRangeKey(3, SourceRange{Prefix: netip.PrefixFrom(client[10-family], 0)}), uint32(1)) // of the other family: no client
 		n.serve(5, to(5), loadbalancer.UDP, 0, backend)
 		n.update(MapServices, NewServiceKey(loadbalancer.Address{Addr: balancer[family], Port: 4, Protocol: loadbalancer.UDP}, ScopeExternal),
 			Service{Id: 4, First: 30, Count: 1})

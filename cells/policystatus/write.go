@@ -138,7 +138,7 @@ func (w *writer) emit(ctx context.Context, s *statement) error {
 	if err := leadership.Check(w.DB, w.Leadership); err != nil {
 		return err
 	}
-	return w.Client.Tell(ctx, s.event(time.Now()))
+	return w.Client.Emit(ctx, s.event(time.Now()))
 }
 
 func (s *statement) event(now time.Time) *corev1.Event {

@@ -11,7 +11,7 @@ import (
 	"github.com/waggle-net/waggle/pkg/tables/services"
 )
 
-// answers says how many backends a Service has on this node, and whether the datapath follows the Service, to whoever asks at its port, whatever the path.
+// answers serves, on any path of the port of a Service, how many backends the Service has on this node and whether the datapath follows it.
 type answers struct {
 	db       *statedb.DB
 	ports    statedb.Table[*port]

@@ -50,7 +50,7 @@ func (c Config) listener() settings.ListenerOut {
 	return settings.NewListener("kube-proxy-replacement-healthz-bind-address", c.HealthzAddress)
 }
 
-// check refuses an address on which nobody can listen.
+// check rejects an address that is no host:port.
 func (c Config) check() error {
 	if c.HealthzAddress == "" {
 		return nil

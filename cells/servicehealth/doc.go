@@ -6,5 +6,5 @@
 //
 // Tables in: services, frontends; k8s-nodes (this node's) and what readiness reads. Table out: health-check-ports, one row for each port, of this
 // cell alone. It owns the listening sockets of these ports, on all addresses of the node; they end with the process, so nothing can
-// be left over. A port that somebody else has is tried again, after 100 ms to a minute, and health names it.
+// be left over. A port of another process is tried again, after 100 ms to a minute, and health names it.
 package servicehealth

@@ -49,7 +49,7 @@ func newRanged(t *testing.T, size int) *ranged {
 	return r
 }
 
-// policy is what a row says of clients.
+// policy is the part of a row about external clients.
 type policy struct {
 	deny   bool
 	ranges string // separated by spaces; empty: all clients are allowed
@@ -168,7 +168,7 @@ func TestFullMap_PolicyThatTurnsIntoDeny(t *testing.T) {
 	}
 }
 
-// While a policy changes, each client is allowed only if the policy of before or the one of after allows it, after each single write. Programs of a previous
+// While a policy changes, each client is allowed only if the previous policy or the next one allows it, after each single write. Programs of a previous
 // build, which know no ranges that deny, never allow a client that the policy denies.
 func TestPolicyChange_AllowsNoClientThatBothExclude(t *testing.T) {
 	t.Parallel()

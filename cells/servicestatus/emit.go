@@ -57,7 +57,7 @@ func (e *emitter) Update(ctx context.Context, _ statedb.ReadTxn, _ statedb.Revis
 		return nil
 	}
 	about := corev1.ObjectReference{APIVersion: "v1", Kind: "Service", Namespace: s.Namespace, Name: s.Name, UID: types.UID(s.UID)}
-	err := e.Client.Tell(ctx, kubeapi.NewWarning(about, EventReason, s.Message, now))
+	err := e.Client.Emit(ctx, kubeapi.NewWarning(about, EventReason, s.Message, now))
 	switch {
 	case apierrors.IsForbidden(err), apierrors.IsInvalid(err):
 		e.Log.Warn("API server rejects an Event of a Service", "service", s.key(), "error", err)

@@ -92,7 +92,7 @@ type Trace struct {
 // Decode takes one record of the ring buffer apart. Bytes behind the captured packet are ignored.
 func Decode(record []byte) (Event, error) { return decode(record, verdictLen) }
 
-// DecodeWire takes one record of the monitor's stream apart. Agents of before 40-byte headers send verdicts as programs write them, whose length is always
+// DecodeWire takes one record of the monitor's stream apart. Agents of the previous release send verdicts as programs write them, whose length is always
 // the same.
 func DecodeWire(data []byte) (Event, error) {
 	if len(data) == verdictMax {

@@ -91,7 +91,7 @@ func clusterPermissions() []Permission {
 		all("policystatus", ciliumGroup, "ciliumnetworkpolicies/status", patch, "the condition Valid"),
 		all("policystatus", ciliumGroup, "ciliumclusterwidenetworkpolicies/status", patch, "the condition Valid"),
 		all("policystatus", "", "events", create, "Events on policies that are not enforced as they ask"),
-		all("servicestatus", "", "services", follow, "Services, to tell which of their annotations have no effect"),
+		all("servicestatus", "", "services", follow, "Services, for Events about annotations without effect"),
 		all("servicestatus", "", "events", create, "Events on Services with such annotations"),
 		all("identitygc", ciliumGroup, "ciliumendpoints", []string{"list"}, "who has which identity"),
 		all("identitygc", ciliumGroup, "ciliumidentities", []string{"list", "delete"}, "removal of those that nobody has"),

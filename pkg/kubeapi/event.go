@@ -42,8 +42,8 @@ func NewWarning(about corev1.ObjectReference, reason, message string, now time.T
 	}
 }
 
-// Tell creates an Event. One that exists already, or whose namespace is being deleted, is no error.
-func (c *Client) Tell(ctx context.Context, event *corev1.Event) error {
+// Emit creates an Event. One that exists already, or whose namespace is being deleted, is no error.
+func (c *Client) Emit(ctx context.Context, event *corev1.Event) error {
 	err := c.Create(ctx, Events, event.Namespace, event, nil)
 	switch {
 	case apierrors.IsAlreadyExists(err), apierrors.IsNotFound(err), apierrors.HasStatusCause(err, corev1.NamespaceTerminatingCause):

@@ -19,9 +19,9 @@ import (
 type Follower[R any] struct {
 	Client   *Client
 	Resource Resource
-	// Read makes a row of an object, which nobody else has.
+	// Read makes a row of an object, which it may keep.
 	Read func(runtime.Object) (R, error)
-	// Replace takes the rows of all objects of one moment, and forgets those of before.
+	// Replace takes the rows of all objects of one moment in place of all others.
 	Replace func([]R) error
 	// Apply takes one row that was added, modified or deleted.
 	Apply func(watch.EventType, R) error
@@ -35,7 +35,7 @@ const (
 	betweenLists = time.Minute
 )
 
-// errListAgain says that a watch cannot go on where it ended.
+// errListAgain means that a watch cannot be resumed.
 var errListAgain = errors.New("changes are lost")
 
 // Run lists the objects of all namespaces and follows their changes until ctx ends, a request fails, or a function does.

@@ -1,4 +1,4 @@
-// Package serviceannotations reads the annotations by which a Service says how it is to be served. Their names and values are Cilium's.
+// Package serviceannotations reads the annotations that choose how a Service is served. Their names and values are Cilium's.
 package serviceannotations
 
 import (
@@ -30,7 +30,7 @@ const (
 const forwardingSNAT = "snat"
 
 const (
-	longest         = 300  // bytes of a problem, which may repeat what people wrote
+	longest         = 300  // bytes of a problem, which may repeat keys and values
 	maxProblems     = 8    // annotations that are named; 250 kB hold ten thousand
 	longestSelector = 4096 // bytes; 250 kB, which the API server takes, need 0.2 s to be parsed
 )

@@ -94,7 +94,7 @@ func TestOnNode(t *testing.T) {
 	}
 }
 
-// FuzzParse: whoever may create Services writes annotations. A problem of any of them is a bounded line of printable text; other prefixes ask for nothing.
+// FuzzParse: annotations are untrusted. A problem is a bounded line of printable text, and keys of other prefixes have no effect.
 func FuzzParse(f *testing.F) {
 	for _, key := range []string{Type, Node, NodeSelector, Algorithm, Forwarding, SourceRanges, prefix + "global", "other"} {
 		for _, value := range []string{"", "NodePort", "a in (b,c),!d", "a notin (", "maglev", "dsr", "deny", "\xff\n"} {
