@@ -37,9 +37,9 @@ var DefaultConfig = Config{KubeProxyReplacement: true}
 
 // Flags registers the flags.
 func (c Config) Flags(flags *pflag.FlagSet) {
-	flags.Bool("kube-proxy-replacement", c.KubeProxyReplacement, "Whether nodes serve Services; if not, there are no Events about Services")
+	flags.Bool("kube-proxy-replacement", c.KubeProxyReplacement, "Serve Services; false leaves them all to a kube-proxy, and removes what was there to serve them")
 	flags.String("k8s-service-proxy-name", c.ProxyName,
-		"Value of the label service.kubernetes.io/service-proxy-name of the Services that nodes serve; empty: those without the label")
+		"Serve only Services with this value of the label service.kubernetes.io/service-proxy-name; empty: only those without the label")
 }
 
 type params struct {

@@ -242,7 +242,8 @@ func (n neighbours) withinVRF() {
 	})
 }
 
-// exchange sends a datagram to an address of a device, bound to that device at both ends.
+// exchange sends datagrams to an address of a device, bound to that device at both ends, until one arrives: the kernel sets up an address of IPv6 in the
+// background.
 func exchange(device, addr string) error {
 	bound := func(_, _ string, c syscall.RawConn) (refused error) {
 		err := c.Control(func(fd uintptr) { refused = unix.BindToDevice(int(fd), device) })
@@ -258,12 +259,22 @@ func exchange(device, addr string) error {
 		return err
 	}
 	defer client.Close()
-	if _, err = client.Write([]byte("?")); err != nil {
-		return err
-	}
-	_ = server.SetReadDeadline(time.Now().Add(15 * time.Second))
+	arrived, sent := make(chan struct{}), make(chan error, 1)
+	go func() {
+		for {
+			_, err := client.Write([]byte("?"))
+			select {
+			case <-arrived:
+				sent <- err
+				return
+			case <-time.After(200 * time.Millisecond):
+			}
+		}
+	}()
+	_ = server.SetReadDeadline(time.Now().Add(30 * time.Second))
 	_, _, err = server.ReadFrom(make([]byte, 1))
-	return err
+	close(arrived)
+	return errors.Join(err, <-sent)
 }
 
 // linkLocal speaks from a link-local address that the node has on another link.
