@@ -108,6 +108,9 @@ func (a *api) kubernetes(txn statedb.ReadTxn) models.K8SStatus {
 		if !slices.Contains(producers, s.Producer) {
 			producers = append(producers, s.Producer)
 		}
+		if s.Optional && !s.Usable() {
+			continue // whoever needs it says so
+		}
 		tables++
 		switch s.State {
 		case sources.Waiting:

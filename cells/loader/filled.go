@@ -48,7 +48,7 @@ func (c *controller) copied(txn statedb.ReadTxn) bool {
 	}
 	known := false
 	for s := range c.Sources.All(txn) {
-		if !s.Usable() {
+		if s.Delays() {
 			return false
 		}
 		known = true

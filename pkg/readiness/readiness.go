@@ -105,7 +105,7 @@ func (t Tables) Watch(txn statedb.ReadTxn) *statedb.WatchSet {
 
 func unusable(txn statedb.ReadTxn, table statedb.Table[sources.Source]) (out []string) {
 	for s := range table.All(txn) {
-		if s.Usable() {
+		if !s.Delays() {
 			continue
 		}
 		why := s.WaitingFor

@@ -154,6 +154,17 @@ func TestJudge_EachThingThatIsMissing(t *testing.T) {
 	}
 }
 
+// TestJudge_OptionalSource has a node without what policies alone may need.
+func TestJudge_OptionalSource(t *testing.T) {
+	t.Parallel()
+	w := newWorld(t)
+	without := len(w.waiting())
+	insert(t, w.db, w.sources, sources.Source{Table: "cilium-cidrgroups", Producer: "reflectors", State: sources.Waiting, Optional: true})
+	if got := w.waiting(); len(got) != without {
+		t.Errorf("it waits for %q", got)
+	}
+}
+
 func TestSummary(t *testing.T) {
 	t.Parallel()
 	for _, tc := range []struct {

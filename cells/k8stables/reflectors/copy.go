@@ -121,7 +121,7 @@ func (s *Source) copies(ctx context.Context, health cell.Health) {
 			}
 		}
 		rest := s.settings.CopyEvery
-		if len(names) == len(s.set.All()) { // what still lacks tables is soon made complete
+		if !s.lacks(names) { // what still lacks tables is soon made complete
 			rest = max(rest, copyShare*time.Since(began))
 		}
 		heartbeat.Idle(ctx)
@@ -168,6 +168,11 @@ func (s *Source) complete(txn statedb.ReadTxn) (watch []<-chan struct{}, names [
 		return watch, nil
 	}
 	return watch, names
+}
+
+// lacks tells whether a copy of some tables lacks one that the node needs.
+func (s *Source) lacks(names []string) bool {
+	return slices.ContainsFunc(s.set.All(), func(t tables.Table) bool { return !s.set.Optional(t.Name()) && !slices.Contains(names, t.Name()) })
 }
 
 func (s *Source) copy(txn statedb.ReadTxn, names []string) error {

@@ -68,6 +68,7 @@ type listWatch struct {
 	client   *kubeapi.Client
 	resource kubeapi.Resource
 	gather   time.Duration // see [kubeapi.Gathering]; 0 for never
+	optional bool          // without a definition of the resource there are no objects
 }
 
 func (l *listWatch) wrap() *cache.ListWatch {
@@ -80,7 +81,11 @@ func (l *listWatch) list(ctx context.Context, options metav1.ListOptions) (runti
 	}
 	page, err := whileAway(ctx, l.servers, func() (runtime.Object, error) {
 		page, err := l.ListWithContextFunc(ctx, options)
-		if err != nil {
+		switch {
+		case l.optional && options.Continue == "" && apierrors.IsNotFound(err):
+			l.report.watched(ctx, err) // an empty list is complete, but nothing can be watched
+			return &metav1.List{}, nil
+		case err != nil:
 			l.report.listed(ctx, err)
 		}
 		return page, err

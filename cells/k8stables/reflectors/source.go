@@ -57,7 +57,8 @@ func New(settings Settings, set *tables.Set, client *kubeapi.Client, carryOn fun
 		}
 		r := &report{set: set, table: k.table}
 		asks := &listWatch{ListWatch: client.ListWatch(k.resource, "", k.narrow), nodeName: settings.NodeName,
-			servers: client.Servers, report: r, client: client, resource: k.resource, gather: k.gather()}
+			servers: client.Servers, report: r, client: client, resource: k.resource, gather: k.gather(),
+			optional: set.Optional(k.table)}
 		s.stores = append(s.stores, &store{kind: k, set: set, table: table, asks: asks, report: r, wake: make(chan struct{}, 1),
 			initialized: table.Initializer(txn, Producer+"-"+k.resource.Plural), rejected: map[string]tables.Reject{}})
 	}

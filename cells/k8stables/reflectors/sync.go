@@ -28,7 +28,7 @@ func (s *Source) awaitSync(ctx context.Context, health cell.Health) {
 	for {
 		missing, changed := s.missing()
 		if len(missing) == 0 {
-			health.OK("all tables are complete")
+			health.OK("all tables that the node needs are complete")
 			debug.FreeOSMemory() // decoding the lists of a large cluster took several times what its rows take
 			return
 		}
@@ -58,11 +58,11 @@ func (s *Source) tooLate(missing []string) error {
 		"of them nor pods of an earlier run are there to carry on with: %s", s.settings.SyncTimeout, strings.Join(missing, "; "))
 }
 
-// missing lists the tables that are not complete, each with the last error, and what closes when that may have changed.
+// missing lists the tables that the node has to wait for and that are not complete, each with the last error, and what closes when that may have changed.
 func (s *Source) missing() (out []string, changed <-chan struct{}) {
 	rows, changed := s.set.Sources.AllWatch(s.set.DB.ReadTxn())
 	for row := range statedb.ToSeq(rows) {
-		if row.State != sources.Synced {
+		if !row.Optional && row.State != sources.Synced {
 			out = append(out, row.Table+": "+row.WaitingFor)
 		}
 	}

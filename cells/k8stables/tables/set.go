@@ -2,6 +2,7 @@ package tables
 
 import (
 	"fmt"
+	"slices"
 	"time"
 
 	"github.com/cilium/hive/cell"
@@ -40,6 +41,9 @@ type Set struct {
 	Sources statedb.RWTable[sources.Source]
 	Rejects statedb.RWTable[Reject]
 	tables  []Table
+	// optional are the tables whose resource may be unknown to the API server, or forbidden: an agent is often newer than the definitions and
+	// permissions that it finds.
+	optional []string
 }
 
 // New collects the tables.
@@ -57,7 +61,7 @@ func New(p Params) *Set {
 		newTable(p.Identities, cilium.IdentityByName, func(r *cilium.Identity) string { return r.UID }),
 		newTable(p.CiliumPolicies, cilium.PolicyByName, func(r *cilium.Policy) string { return r.UID }),
 		newTable(p.CIDRGroups, cilium.CIDRGroupByName, func(r *cilium.CIDRGroup) string { return r.UID }),
-	}}
+	}, []string{p.CIDRGroups.Name()}}
 }
 
 // All lists the tables of objects.
@@ -82,6 +86,9 @@ func (s *Set) Write(tables ...Table) statedb.WriteTxn {
 	return s.DB.WriteTxn(metas...)
 }
 
+// Optional tells whether a node can do without the rows of a table.
+func (s *Set) Optional(table string) bool { return slices.Contains(s.optional, table) }
+
 // SetSource says how far a table has come. Since stays what it was while the state is the same, and so does the time of
 // the copy unless a new one is given.
 func (s *Set) SetSource(txn statedb.WriteTxn, row sources.Source) error {
@@ -92,6 +99,7 @@ func (s *Set) SetSource(txn statedb.WriteTxn, row sources.Source) error {
 	if row.Copy.IsZero() {
 		row.Copy = old.Copy
 	}
+	row.Optional = s.Optional(row.Table)
 	if found && old == row {
 		return nil
 	}

@@ -26,10 +26,14 @@ type Source struct {
 	Since      time.Time `json:"since"`                // when State was entered
 	WaitingFor string    `json:"waitingFor,omitempty"` // what is missing, in words; empty when Synced
 	Copy       time.Time `json:"copy,omitzero"`        // when the copy on disk was written; zero when there is none
+	Optional   bool      `json:"optional,omitempty"`   // the node can do without the rows: who needs them waits alone
 }
 
 // Usable tells whether derived tables and ADD may rely on the rows.
 func (s Source) Usable() bool { return s.State == Snapshot || s.State == Synced }
+
+// Delays tells whether the node has to wait for the rows.
+func (s Source) Delays() bool { return !s.Optional && !s.Usable() }
 
 // TableHeader implements statedb.TableWritable.
 func (Source) TableHeader() []string {
