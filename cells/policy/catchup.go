@@ -44,7 +44,7 @@ func (in *inputs) behind(txn statedb.ReadTxn, changed *statedb.WatchSet, now tim
 	if why != "" && now.Sub(c.since) < patience {
 		return why
 	}
-	c.over = in.synced(txn)
+	c.over = in.synced(txn, now)
 	return ""
 }
 

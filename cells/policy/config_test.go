@@ -16,7 +16,6 @@ import (
 	"github.com/waggle-net/waggle/pkg/policy"
 	"github.com/waggle-net/waggle/pkg/tables/cilium"
 	"github.com/waggle-net/waggle/pkg/tables/k8s"
-	"github.com/waggle-net/waggle/pkg/tables/sources"
 )
 
 // typed is what a hive makes of a command line.
@@ -92,9 +91,7 @@ func TestConfig_KindsThatAreOff(t *testing.T) {
 	namespaces, err1 := k8s.NewNamespaceTable(db)
 	kubernetes, err2 := k8s.NewNetworkPolicyTable(db)
 	ciliums, err3 := cilium.NewPolicyTable(db)
-	groups, err4 := cilium.NewCIDRGroupTable(db)
-	tables, err5 := sources.NewTable(db)
-	if err := errors.Join(err1, err2, err3, err4, err5); err != nil {
+	if err := errors.Join(err1, err2, err3); err != nil {
 		t.Fatal(err)
 	}
 	for name, tc := range map[string]struct {
@@ -107,18 +104,9 @@ func TestConfig_KindsThatAreOff(t *testing.T) {
 		"both":       {[]string{"--enable-k8s-networkpolicy=false", "--enable-cilium-network-policy=false"}, []string{namespaces.Name()}},
 	} {
 		c, _, err := typed(t, tc.args...)
-		in := &inputs{params: params{Config: c, Namespaces: namespaces, KubernetesPolicies: kubernetes, CiliumPolicies: ciliums, Sources: tables}}
-		in.CIDRGroups = groups
-		if got := in.needed(db.ReadTxn()); err != nil || !slices.Equal(got, tc.want) {
+		in := &inputs{params: params{Config: c, Namespaces: namespaces, KubernetesPolicies: kubernetes, CiliumPolicies: ciliums}}
+		if got := in.needed(); err != nil || !slices.Equal(got, tc.want) {
 			t.Errorf("%s: %q is awaited, want %q (%v)", name, got, tc.want, err)
-		}
-		in.refer = map[string]*policy.Policy{"a policy that refers to a group": nil}
-		if got := in.needed(db.ReadTxn()); slices.Contains(got, groups.Name()) != c.Cilium {
-			t.Errorf("%s: with groups %q is awaited", name, got)
-		}
-		in.begun = true // a policy that refers to a group must not stop the others when the definition of groups is missing
-		if got := in.needed(db.ReadTxn()); slices.Contains(got, groups.Name()) {
-			t.Errorf("%s: after the start %q is awaited", name, got)
 		}
 	}
 }

@@ -75,7 +75,7 @@ func (c *controller) run(ctx context.Context, health cell.Health) error {
 		c.problems = nil
 		began := time.Now()
 		c.in.read(txn, changed, began)
-		waiting := c.in.waiting(txn, changed)
+		waiting := c.in.waiting(txn, changed, began)
 		again := lookAgain
 		if waiting == "" {
 			again = c.pass(txn, changed)
@@ -115,7 +115,7 @@ func (c *controller) pass(txn statedb.ReadTxn, changed *statedb.WatchSet) time.D
 	c.mu.Lock()
 	defer c.mu.Unlock()
 	c.takeMarks(txn)
-	c.earlier.settle(c.in.synced(txn))
+	c.earlier.settle(c.in.synced(txn, time.Now()))
 	c.store.frozen = !c.earlier.settled
 
 	replaced := c.replaced(txn, changed)
@@ -184,7 +184,7 @@ func (c *controller) again(w *wanted) time.Duration {
 	} else {
 		c.retry = 0
 	}
-	if w.wrote || w.late {
+	if w.wrote || w.late || c.in.copied.lasts() {
 		earliest(lookAgain)
 	}
 	if w.again {

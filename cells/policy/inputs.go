@@ -52,7 +52,8 @@ type inputs struct {
 	policies map[string]*policy.Policy // by reference
 	groups   policy.CIDRGroups
 	refer    map[string]*policy.Policy // policies that refer to groups
-	begun    bool                      // nothing was waited for in some round
+	lacking  wait                      // at the start, for groups that cannot be read
+	copied   wait                      // for groups of which only a copy is known
 	known    map[uint32]bool           // identities that there are
 	knownTo  statedb.Revision          // of the table identities: all up to here are known
 	leaving  map[uint32]time.Time      // identities that are gone, and since when
@@ -108,8 +109,9 @@ func (in *inputs) close() {
 // read takes in what has changed up to a snapshot, and adds to changed what closes when more has.
 func (in *inputs) read(txn statedb.ReadTxn, changed *statedb.WatchSet, now time.Time) {
 	moved := in.followGroups(txn, changed)
+	unread := in.env.GroupsUnread
 	in.where(txn, changed)
-	in.readAgain(txn, moved)
+	in.readAgain(txn, moved, unread != in.env.GroupsUnread)
 	follow(in, txn, changed, in.kubernetes, func(o *k8s.NetworkPolicy, gone bool) {
 		in.policy(policy.FromKubernetes(o, in.env), gone || !in.Config.Kubernetes)
 	})
@@ -217,13 +219,14 @@ func (in *inputs) followGroups(txn statedb.ReadTxn, changed *statedb.WatchSet) (
 	return moved
 }
 
-// readAgain reads the policies that refer to some groups, all of the same snapshot: a group of CIDRs changes as if each of these policies had.
-func (in *inputs) readAgain(txn statedb.ReadTxn, moved []*cilium.CIDRGroup) {
+// readAgain reads the policies that refer to some groups, or to any, all of the same snapshot: a group of CIDRs changes as if each of these policies had.
+func (in *inputs) readAgain(txn statedb.ReadTxn, moved []*cilium.CIDRGroup, all bool) {
 	for _, name := range slices.Sorted(maps.Keys(in.refer)) {
 		p := in.refer[name]
-		if !slices.ContainsFunc(moved, p.RefersTo) {
+		if !all && !slices.ContainsFunc(moved, p.RefersTo) {
 			continue
 		}
+		in.moved = true
 		key := (&cilium.Policy{Namespace: p.Ref.Namespace, Name: p.Ref.Name}).Key()
 		if o, _, found := in.CiliumPolicies.Get(txn, cilium.PolicyByName(key)); found {
 			in.policy(policy.FromCilium(o, in.env), false)
@@ -357,37 +360,53 @@ func (in *inputs) where(txn statedb.ReadTxn, changed *statedb.WatchSet) {
 }
 
 // waiting says what must be read before anything can be decided, or nothing.
-func (in *inputs) waiting(txn statedb.ReadTxn, changed *statedb.WatchSet) string {
+func (in *inputs) waiting(txn statedb.ReadTxn, changed *statedb.WatchSet, now time.Time) string {
 	_, more := in.Sources.AllWatch(txn)
 	changed.Add(more)
-	for _, name := range in.needed(txn) {
-		row, _, found := in.Sources.Get(txn, sources.ByTable(name))
-		switch {
-		case !found:
-			return "the table " + name + " to be read"
-		case !row.Usable():
-			return fmt.Sprintf("the table %s: %s: %s", name, row.Producer, row.WaitingFor)
+	for _, name := range in.needed() {
+		if why := in.unusable(txn, name); why != "" {
+			return why
 		}
 	}
 	if in.Identities.NumObjects(txn) == 0 {
 		return "the first identities"
 	}
-	why := in.behind(txn, changed, time.Now())
-	in.begun = in.begun || why == ""
+	if len(in.refer) > 0 && in.env.GroupsUnread && !in.lacking.over(now) {
+		return in.unusable(txn, in.CIDRGroups.Name())
+	}
+	why := in.behind(txn, changed, now)
+	if why == "" {
+		in.lacking.end() // a policy that refers to groups later stops no other
+	}
 	return why
 }
 
-// synced tells whether all that is needed is the source's own list and no copy of before.
-func (in *inputs) synced(txn statedb.ReadTxn) bool {
+// unusable says why the rows of a table may not be used yet, or nothing.
+func (in *inputs) unusable(txn statedb.ReadTxn, table string) string {
+	row, _, found := in.Sources.Get(txn, sources.ByTable(table))
+	switch {
+	case !found:
+		return "the table " + table + " to be read"
+	case !row.Usable():
+		return fmt.Sprintf("the table %s: %s: %s", table, row.Producer, row.WaitingFor)
+	}
+	return ""
+}
+
+// synced tells whether all that is needed is the source's own list and no copy of before. A copy of groups alone, of which no list can be had, is as good after a while.
+func (in *inputs) synced(txn statedb.ReadTxn, now time.Time) bool {
 	if row, _, found := in.Sources.Get(txn, sources.ByTable(in.Pods.Name())); found && row.State != sources.Synced {
 		return false
 	}
-	return sources.Listed(txn, in.Sources, in.needed(txn)...)
+	if !sources.Listed(txn, in.Sources, in.needed()...) {
+		return false
+	}
+	return len(in.refer) == 0 || in.env.GroupsUnread || sources.Listed(txn, in.Sources, in.CIDRGroups.Name()) || in.copied.over(now)
 }
 
-// needed are the tables without which policies cannot be known. Groups of CIDRs are among them while a policy refers to one. When the table of them cannot be
-// read after the start, because its definition is missing, groups do not exist: whoever may write a policy must not stop the policies of the node.
-func (in *inputs) needed(txn statedb.ReadTxn) []string {
+// needed are the tables without which no policy can be known. Groups of CIDRs are not among them: when they cannot be read, because a right is missing, policies that
+// refer to them fail closed, for whoever may write a policy must not stop the policies of the node.
+func (in *inputs) needed() []string {
 	tables := []string{in.Namespaces.Name()}
 	if in.Config.Kubernetes {
 		tables = append(tables, in.KubernetesPolicies.Name())
@@ -395,13 +414,28 @@ func (in *inputs) needed(txn statedb.ReadTxn) []string {
 	if in.Config.Cilium {
 		tables = append(tables, in.CiliumPolicies.Name())
 	}
-	if in.Config.Cilium && len(in.refer) > 0 {
-		if row, _, _ := in.Sources.Get(txn, sources.ByTable(in.CIDRGroups.Name())); !in.begun || row.Usable() {
-			tables = append(tables, in.CIDRGroups.Name())
-		}
-	}
 	return tables
 }
+
+// wait is for something that may never come. It lasts [patience], once.
+type wait struct {
+	since time.Time // when it was first asked for
+	done  bool
+}
+
+// over tells whether nobody waits any more.
+func (w *wait) over(now time.Time) bool {
+	if w.since.IsZero() {
+		w.since = now
+	}
+	w.done = w.done || now.Sub(w.since) >= patience
+	return w.done
+}
+
+func (w *wait) end() { w.done = true }
+
+// lasts tells whether somebody waits.
+func (w *wait) lasts() bool { return !w.since.IsZero() && !w.done }
 
 // doubt says why it is not known which policies select an endpoint: labels are missing, and with the ones that it may have
 // a policy could select it. It names the first of such policies, so that equal inputs give equal rows.

@@ -9,7 +9,9 @@ import (
 
 	"github.com/waggle-net/waggle/pkg/policy"
 	"github.com/waggle-net/waggle/pkg/policymap"
+	"github.com/waggle-net/waggle/pkg/tables/cilium"
 	"github.com/waggle-net/waggle/pkg/tables/ipcache"
+	"github.com/waggle-net/waggle/pkg/tables/sources"
 )
 
 // Somebody deletes CiliumIdentities that pods elsewhere have. The policies go on knowing them for as long as ipcache names them.
@@ -41,5 +43,33 @@ func TestInputs_IdentityThatIsGoneAndStillNamed(t *testing.T) {
 	txn.Commit()
 	if again := in.forget(nobody, gone.Add(2*identityGrace)); len(in.known) != 0 || again != 0 {
 		t.Errorf("when nobody names them: known %v, again in %s", in.known, again)
+	}
+}
+
+// A right to list groups that was taken away must not keep the policies of the run before for ever: their copy is as good as a list after a while.
+func TestSynced_CopyOfGroupsAlone(t *testing.T) {
+	t.Parallel()
+	w, now := newBench(t, 1, 1), time.Now()
+	rows := w.params.Sources.(statedb.RWTable[sources.Source])
+	synced := func(at time.Duration) bool {
+		txn := w.DB.ReadTxn()
+		w.in.read(txn, statedb.NewWatchSet(), now)
+		return w.in.synced(txn, now.Add(at))
+	}
+	put(t, w.DB, rows, sources.Source{Table: w.CIDRGroups.Name(), State: sources.Snapshot})
+	if !synced(0) {
+		t.Error("it waits for groups to which no policy refers")
+	}
+	put(t, w.DB, w.CiliumPolicies.(statedb.RWTable[*cilium.Policy]), &cilium.Policy{Namespace: "a", Name: "p",
+		Spec: []byte(`{"endpointSelector": {}, "ingress": [{"fromCIDRSet": [{"cidrGroupRef": "g"}]}]}`)})
+	if synced(0) || synced(patience-1) || !w.in.copied.lasts() {
+		t.Error("it does not wait for their list")
+	}
+	if !synced(patience) || w.in.copied.lasts() {
+		t.Error("it waits for ever")
+	}
+	put(t, w.DB, rows, sources.Source{Table: w.CiliumPolicies.Name(), State: sources.Snapshot})
+	if synced(2 * patience) {
+		t.Error("a copy of policies is taken for their list")
 	}
 }

@@ -78,6 +78,11 @@ func (r *ciliumRule) cidrSet(path string, item json.RawMessage) ([]Peer, error) 
 			return nil, err
 		}
 	}
+	if r.env.GroupsUnread {
+		r.policy.Groups = append(r.policy.Groups, choice)
+		r.unread(path)
+		return nil, errReported
+	}
 	blocks := r.group(path, choice)
 	return without(blocks, r.excepts(path, set.Except, netip.Prefix{})), nil
 }
@@ -158,6 +163,13 @@ func (r *ciliumRule) absent(path, what string) {
 		does = "this peer of the rule denies nothing"
 	}
 	r.policy.add(Problem{Path: r.path + "." + path, Reason: ReasonAbsent, Message: what + ": " + does + " until there is one; create it or correct the policy"})
+}
+
+// unread reports that nobody knows what groups hold: what exists could be denied.
+func (r *ciliumRule) unread(path string) {
+	r.closed = true
+	r.policy.add(Problem{Path: r.path + "." + path, Reason: ReasonAbsent, Message: "CiliumCIDRGroups cannot be read: " + outcome(r.deny) +
+		" until they can; install the definitions and permissions of this version"})
 }
 
 // groupSelector reads labels of groups. One that is empty is an error: by the letter it would mean peers of every kind in Cilium.

@@ -104,3 +104,26 @@ func TestPolicy_RefersTo(t *testing.T) {
 		t.Error("a policy without groups refers to one")
 	}
 }
+
+// TestFromCilium_CIDRGroupsThatCannotBeRead: rules that refer to them allow nothing and deny everybody; others count.
+func TestFromCilium_CIDRGroupsThatCannotBeRead(t *testing.T) {
+	t.Parallel()
+	env := policy.Environment{GroupsUnread: true}
+	for _, set := range []string{"cidrGroupRef: one", "cidrGroupSelector: {matchLabels: {role: office}}"} {
+		refers := "[{fromCIDRSet: [{" + set + "}, {cidr: 203.0.113.1/32}]}"
+		for _, c := range []semantics{
+			{name: "allows", policies: cnp("endpointSelector: {}, ingress: " + refers + "]"), deny: []string{"in world>db 80/TCP", "in web>db 80/TCP"}},
+			{name: "another rule allows", policies: cnp("endpointSelector: {}, ingress: " + refers + ", {fromCIDR: [203.0.113.1/32, \"2001:db8::1\"]}]"),
+				allow: []string{"in world>db 80/TCP"}, deny: []string{"in web>db 80/TCP"}},
+			{name: "denies", policies: cnp("endpointSelector: {}, ingressDeny: " + refers + "], ingress: [{fromEntities: [all]}]"),
+				deny: []string{"in world>db 80/TCP", "in web>db 80/TCP"}},
+		} {
+			c.name += " " + set
+			c.check(t, env)
+			p := read(t, env, c.policies)[0]
+			if len(p.Problems) != 1 || p.Problems[0].Reason != policy.ReasonAbsent || !p.RefersTo(&cilium.CIDRGroup{Name: "one", Labels: map[string]string{"role": "office"}}) {
+				t.Errorf("%s: %+v", c.name, p)
+			}
+		}
+	}
+}

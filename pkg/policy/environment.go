@@ -23,6 +23,8 @@ type Environment struct {
 	AllowL7Ports bool
 	// CIDRGroups are those that exist. They are read while a policy is parsed, and not kept.
 	CIDRGroups CIDRGroups
+	// GroupsUnread says that nobody knows which exist. Rules that refer to them fail closed.
+	GroupsUnread bool
 	// IPv4Only and IPv6Only say that one family alone is enabled, whose world is identity 2.
 	IPv4Only, IPv6Only bool
 }

@@ -16,6 +16,7 @@ import (
 	"github.com/waggle-net/waggle/pkg/tables/cilium"
 	"github.com/waggle-net/waggle/pkg/tables/k8s"
 	"github.com/waggle-net/waggle/pkg/tables/nodeaddresses"
+	"github.com/waggle-net/waggle/pkg/tables/sources"
 )
 
 // Inputs are what it is made of.
@@ -28,6 +29,7 @@ type Inputs struct {
 	Slices        statedb.Table[*k8s.EndpointSlice]
 	NodeAddresses statedb.Table[nodeaddresses.Address]
 	CIDRGroups    statedb.Table[*cilium.CIDRGroup]
+	Sources       statedb.Table[sources.Source]
 }
 
 // Groups are the CiliumCIDRGroups of a snapshot.
@@ -43,6 +45,8 @@ func (in *Inputs) Groups(txn statedb.ReadTxn) policy.CIDRGroups {
 func (in *Inputs) Read(txn statedb.ReadTxn, changed *statedb.WatchSet) policy.Environment {
 	env := policy.Environment{Cluster: in.Agent.ClusterName, Keeps: in.Filter.Keeps, AllowL7Ports: in.Options.L7Rules == policy.AllowL7Ports,
 		IPv4Only: !in.Agent.EnableIPv6, IPv6Only: !in.Agent.EnableIPv4}
+	groups, _, _ := in.Sources.Get(txn, sources.ByTable(in.CIDRGroups.Name()))
+	env.GroupsUnread = !groups.Usable()
 	servers, more := clusternodes.APIServers(txn, in.Slices)
 	ours, moreOurs := in.NodeAddresses.AllWatch(txn)
 	changed.Add(more, moreOurs)

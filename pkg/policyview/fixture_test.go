@@ -31,6 +31,7 @@ import (
 	"github.com/waggle-net/waggle/pkg/tables/nodeaddresses"
 	"github.com/waggle-net/waggle/pkg/tables/policies"
 	"github.com/waggle-net/waggle/pkg/tables/policyentries"
+	"github.com/waggle-net/waggle/pkg/tables/sources"
 )
 
 // shop are the policies of the fixture.
@@ -241,6 +242,9 @@ func newEnvironment(t testing.TB, db *statedb.DB) policyenvironment.Inputs {
 	insert(t, db, addresses, nodeaddresses.Address{Addr: addr("10.0.0.100"), Device: "eth0"})
 	in.Slices, in.NodeAddresses = servers, addresses
 	in.CIDRGroups = made(t, db, cilium.NewCIDRGroupTable)
+	read := made(t, db, sources.NewTable)
+	insert(t, db, read, sources.Source{Table: in.CIDRGroups.Name(), State: sources.Synced})
+	in.Sources = read
 	return in
 }
 
