@@ -21,7 +21,7 @@ func FromCilium(o *cilium.Policy, env Environment) *Policy {
 	}
 	p := &Policy{Ref: ref, UID: o.UID}
 	p.audit(o.Annotations)
-	c := &ciliumParser{p, &env}
+	c := &ciliumParser{policy: p, env: &env}
 	var specs []json.RawMessage
 	if len(o.Specs) > 0 {
 		if err := decode(o.Specs, &specs); err != nil {
@@ -42,6 +42,7 @@ func FromCilium(o *cilium.Policy, env Environment) *Policy {
 type ciliumParser struct {
 	policy *Policy
 	env    *Environment
+	groups groupReader
 }
 
 // clusterwide reports whether the policy is one of the cluster.

@@ -4,9 +4,9 @@ import (
 	"encoding/json"
 	"errors"
 	"fmt"
-	"maps"
 	"net/netip"
 	"slices"
+	"strings"
 
 	"github.com/waggle-net/waggle/pkg/tables/cilium"
 )
@@ -78,13 +78,7 @@ func (r *ciliumRule) cidrSet(path string, item json.RawMessage) ([]Peer, error) 
 			return nil, err
 		}
 	}
-	if r.env.GroupsUnread {
-		r.policy.Groups = append(r.policy.Groups, choice)
-		r.unread(path)
-		return nil, errReported
-	}
-	blocks := r.group(path, choice)
-	return without(blocks, r.excepts(path, set.Except, netip.Prefix{})), nil
+	return r.group(path, choice, r.excepts(path, set.Except, netip.Prefix{}))
 }
 
 // excepts reads exceptions, which must lie in a block if it is valid.
@@ -123,38 +117,122 @@ func without(blocks, excepts []netip.Prefix) (peers []Peer) {
 	return peers
 }
 
-// group returns the CIDRs of the chosen groups, in order and each once. What does not exist has none, in rules that deny as well: that is reported.
-func (r *ciliumRule) group(path string, choice GroupChoice) (blocks []netip.Prefix) {
+// Bounds of one policy, whose text may be 1 MB: few words can mean groups with very many CIDRs, again and again. What goes beyond fails closed.
+const (
+	maxChoices    = 1000    // different choices of groups
+	maxGroupPeers = 64_000  // CIDRs of groups and exceptions from them, in all rules together
+	maxGroupSteps = 1 << 20 // groups and CIDRs that are looked at, once for each choice and for each exception
+)
+
+// groupReader reads each choice of a policy once.
+type groupReader struct {
+	chosen       map[string]*chosenGroups
+	peers, steps int // so far
+}
+
+// chosenGroups are what a choice means.
+type chosenGroups struct {
+	groups []*cilium.CIDRGroup
+	blocks []netip.Prefix // in order and each once; they never change
+	err    error
+}
+
+// choose finds the groups of a choice, and notes that the policy depends on it.
+func (r *ciliumRule) choose(choice GroupChoice) (*chosenGroups, error) {
+	g := &r.groups
+	key := choice.Name
+	if choice.Labels != nil {
+		text, err := json.Marshal(choice.Labels)
+		if err != nil {
+			return nil, err
+		}
+		key = string(text) // no name begins like it
+	}
+	found := g.chosen[key]
+	switch {
+	case found != nil:
+		return found, found.err
+	case len(g.chosen) == maxChoices:
+		return nil, fmt.Errorf("the policy chooses groups in more than %d ways", maxChoices)
+	case g.chosen == nil:
+		g.chosen = map[string]*chosenGroups{}
+	}
+	found = &chosenGroups{}
+	g.chosen[key] = found
 	r.policy.Groups = append(r.policy.Groups, choice)
-	var chosen []*cilium.CIDRGroup
+	steps := r.env.including(&choice, found)
+	for _, group := range found.groups {
+		steps += len(group.CIDRs)
+	}
+	if g.steps += steps; g.steps > maxGroupSteps {
+		found.err = errTooMany
+		return nil, errTooMany
+	}
+	for _, group := range found.groups {
+		found.blocks = append(found.blocks, group.CIDRs...)
+	}
+	slices.SortFunc(found.blocks, netip.Prefix.Compare)
+	found.blocks = slices.Compact(found.blocks)
+	return found, nil
+}
+
+// including finds the groups of a choice, by name, and returns how many it has looked at.
+func (e *Environment) including(choice *GroupChoice, found *chosenGroups) (steps int) {
 	if choice.Labels == nil {
-		path += ".cidrGroupRef"
-		if g := r.env.CIDRGroups[choice.Name]; g != nil {
-			chosen = append(chosen, g)
-		} else {
-			r.absent(path, "there is no CiliumCIDRGroup "+quote(choice.Name))
+		if group := e.CIDRGroups[choice.Name]; group != nil {
+			found.groups = append(found.groups, group)
 		}
-	} else {
-		path += ".cidrGroupSelector"
-		for _, name := range slices.Sorted(maps.Keys(r.env.CIDRGroups)) {
-			if g := r.env.CIDRGroups[name]; choice.includes(g) {
-				chosen = append(chosen, g)
-			}
-		}
-		if len(chosen) == 0 {
-			r.absent(path, "no CiliumCIDRGroup has these labels")
+		return 1
+	}
+	for _, group := range e.CIDRGroups {
+		if choice.includes(group) {
+			found.groups = append(found.groups, group)
 		}
 	}
-	for _, g := range chosen {
+	slices.SortFunc(found.groups, func(a, b *cilium.CIDRGroup) int { return strings.Compare(a.Name, b.Name) })
+	return len(e.CIDRGroups)
+}
+
+// group returns peers for the CIDRs of the chosen groups. What does not exist has none, in rules that deny as well: that is reported.
+func (r *ciliumRule) group(path string, choice GroupChoice, excepts []netip.Prefix) ([]Peer, error) {
+	found, err := r.choose(choice)
+	switch {
+	case err != nil:
+		return nil, err
+	case r.env.GroupsUnread:
+		r.unread(path)
+		return nil, errReported
+	}
+	field, missing := path+".cidrGroupRef", "there is no CiliumCIDRGroup "+quote(choice.Name)
+	if choice.Labels != nil {
+		field, missing = path+".cidrGroupSelector", "no CiliumCIDRGroup has these labels"
+	}
+	if len(found.groups) == 0 {
+		r.absent(field, missing)
+	}
+	for _, g := range found.groups {
 		if len(g.Problems) > 0 {
-			r.policy.add(Problem{Path: r.path + "." + path, Reason: ReasonInvalid, Invalid: true, Message: "entries of the CiliumCIDRGroup " + quote(g.Name) +
+			r.policy.add(Problem{Path: r.path + "." + field, Reason: ReasonInvalid, Invalid: true, Message: "entries of the CiliumCIDRGroup " + quote(g.Name) +
 				" cannot be read and match nothing (" + quote(g.Problems[0]) + "); correct them"})
 		}
-		blocks = append(blocks, g.CIDRs...)
 	}
-	slices.SortFunc(blocks, netip.Prefix.Compare)
-	return slices.Compact(blocks)
+	g := &r.groups
+	g.steps += len(found.blocks) * len(excepts)
+	if g.steps > maxGroupSteps || g.peers+len(found.blocks) > maxGroupPeers {
+		return nil, errTooMany
+	}
+	peers := without(found.blocks, excepts)
+	g.peers += len(peers)
+	for i := range peers {
+		g.peers += len(peers[i].Except)
+	}
+	if g.peers > maxGroupPeers {
+		return nil, errTooMany
+	}
+	return peers, nil
 }
+
+var errTooMany = fmt.Errorf("the policy has more than %d CIDRs of groups and exceptions from them, or too many to compare; use fewer groups", maxGroupPeers)
 
 // absent reports something that does not exist and to which the rule refers. It matches no peer until it exists; the other peers of the rule count.
 func (r *ciliumRule) absent(path, what string) {

@@ -1,6 +1,7 @@
 package policy_test
 
 import (
+	"fmt"
 	"net/netip"
 	"strings"
 	"testing"
@@ -124,6 +125,61 @@ func TestFromCilium_CIDRGroupsThatCannotBeRead(t *testing.T) {
 			if len(p.Problems) != 1 || p.Problems[0].Reason != policy.ReasonAbsent || !p.RefersTo(&cilium.CIDRGroup{Name: "one", Labels: map[string]string{"role": "office"}}) {
 				t.Errorf("%s: %+v", c.name, p)
 			}
+		}
+	}
+}
+
+// TestFromCilium_ManyCIDRsOfGroups: a policy of 1 MB must not become gigabytes. Rules beyond the bounds fail closed, and the others count.
+func TestFromCilium_ManyCIDRsOfGroups(t *testing.T) {
+	t.Parallel()
+	env := policy.Environment{CIDRGroups: policy.CIDRGroups{}}
+	for i := range 100 {
+		g := &cilium.CIDRGroup{Name: fmt.Sprint("g", i), Labels: map[string]string{"role": "all"}}
+		for j := range 1000 {
+			g.CIDRs = append(g.CIDRs, netip.PrefixFrom(netip.AddrFrom4([4]byte{203, byte(i), byte(j / 256), byte(j)}), 32))
+		}
+		env.CIDRGroups[g.Name] = g
+	}
+	many := func(n int, item func(int) string) string {
+		items := make([]string, n)
+		for i := range items {
+			items[i] = "{" + item(i) + "}"
+		}
+		return strings.Join(items, ", ")
+	}
+	again := func(int) string { return "cidrGroupRef: g1" }
+	labelled := func(i int) string {
+		return fmt.Sprintf("cidrGroupSelector: {matchExpressions: [{key: role, operator: NotIn, values: [v%d]}]}", i)
+	}
+	excepts := "except: [" + strings.TrimSuffix(strings.Repeat("203.1.0.0/32, ", 2000), ", ") + "]"
+	for _, c := range []struct {
+		name, set string
+		fits      bool
+	}{
+		{"as many as may be", many(32, again), true},
+		{"one group again and again", many(10_000, again), false},
+		{"selectors that choose all groups", many(3000, labelled), false},
+		{"choices of groups that do not exist", many(1001, func(i int) string { return fmt.Sprint("cidrGroupRef: none", i) }), false},
+		{"exceptions", "{cidrGroupRef: g1, " + excepts + "}", false},
+		{"exceptions from few", "{cidrGroupRef: few, " + excepts + "}", true},
+	} {
+		env.CIDRGroups["few"] = &cilium.CIDRGroup{Name: "few", CIDRs: []netip.Prefix{netip.MustParsePrefix("203.1.0.0/24")}}
+		p := read(t, env, cnp("endpointSelector: {}, ingress: [{fromCIDRSet: ["+c.set+"]}, {fromCIDR: [198.51.100.0/24]}], egressDeny: [{toCIDRSet: ["+c.set+"]}]"))[0]
+		size := len(p.Groups)
+		for _, part := range p.Parts {
+			for _, rule := range part.Rules {
+				for _, peer := range rule.Peers.List {
+					size += 1 + len(peer.Except)
+				}
+			}
+		}
+		if size > 140_000 {
+			t.Errorf("%s: %d peers, exceptions and choices", c.name, size)
+		}
+		rules := p.Parts[0].Rules
+		deny := rules[len(rules)-1]
+		if c.fits == (len(p.Problems) > 0) || c.fits != (len(rules) == 3) || !deny.Deny || deny.Peers.Any == c.fits {
+			t.Errorf("%s: %d rules, denies everybody: %v, problems %+v", c.name, len(rules), deny.Peers.Any, p.Problems[:min(2, len(p.Problems))])
 		}
 	}
 }
