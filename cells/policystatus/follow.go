@@ -74,7 +74,7 @@ func (f *follower) environment() policy.Environment {
 func (f *follower) read(object runtime.Object) (*statement, error) {
 	env, known := f.environment(), f.groups.Load()
 	if known != nil {
-		env.CIDRGroups = *known
+		env.CIDRGroups, env.GroupsUnread = *known, *known == nil
 	}
 	row, err := judge(object, env)
 	if err == nil {
@@ -99,8 +99,12 @@ func (f *follower) apply(change watch.EventType, row *statement) (err error) {
 	return f.fresh(row)
 }
 
-// put writes a row that says something else than the one that is there.
+// put writes a row that says something else than the one that is there. Of a policy that refers to groups nothing is said while they are not known.
 func (f *follower) put(txn statedb.WriteTxn, row *statement) error {
+	if len(row.groups) > 0 && *row.known == nil {
+		_, _, err := f.Table.Delete(txn, row)
+		return err
+	}
 	if old, _, found := f.Table.Get(txn, refIndex.Query(row.Ref.String())); found && old.equal(row) {
 		return nil
 	}

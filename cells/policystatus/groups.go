@@ -21,16 +21,18 @@ import (
 	"github.com/waggle-net/waggle/pkg/tables/leadership"
 )
 
-// groupFollower fills the table of CiliumCIDRGroups while this replica leads. The table is initialized by the first list.
+// groupFollower fills the table of CiliumCIDRGroups while this replica leads. The first list since then initializes the table.
 type groupFollower struct {
 	params
 	listed func(statedb.WriteTxn)
 }
 
+const groupsInitializer = "follow-groups"
+
 func newGroupFollower(p params) *groupFollower {
 	txn := p.DB.WriteTxn(p.Groups)
 	defer txn.Commit()
-	return &groupFollower{p, p.Groups.RegisterInitializer(txn, "follow-groups")}
+	return &groupFollower{p, p.Groups.RegisterInitializer(txn, groupsInitializer)}
 }
 
 func (g *groupFollower) run(ctx context.Context, health cell.Health) error {
@@ -39,7 +41,13 @@ func (g *groupFollower) run(ctx context.Context, health cell.Health) error {
 			health.OK(fmt.Sprintf("%d groups", len(rows)))
 			return g.replace(rows)
 		}}
-	err := leadership.Lead(ctx, g.DB, g.Leadership, objects.Run, func() error { return nil })
+	if leadership.Check(g.DB, g.Leadership) != nil { // the lead was lost between two attempts
+		g.forget()
+	}
+	err := leadership.Lead(ctx, g.DB, g.Leadership, objects.Run, func() error {
+		g.forget()
+		return nil
+	})
 	if apierrors.IsNotFound(err) { // there is no definition, so there are no groups
 		err = errors.Join(err, g.replace(nil))
 	}
@@ -47,6 +55,17 @@ func (g *groupFollower) run(ctx context.Context, health cell.Health) error {
 		health.Degraded("follow "+kubeapi.CiliumCIDRGroups.String(), err)
 	}
 	return err
+}
+
+// forget makes the table what it was in the beginning: another replica leads, and groups change meanwhile.
+func (g *groupFollower) forget() {
+	txn := g.DB.WriteTxn(g.Groups)
+	defer txn.Abort()
+	if listed, _ := g.Groups.Initialized(txn); !listed || g.Groups.DeleteAll(txn) != nil {
+		return
+	}
+	g.listed = g.Groups.RegisterInitializer(txn, groupsInitializer)
+	txn.Commit()
 }
 
 // readGroup reads what agents read. Of an object that they cannot read only the name counts.
@@ -109,11 +128,21 @@ func (f *follower) fresh(rows ...*statement) error {
 // betweenLists is the shortest time between two lists of all policies: groups may change one after the other.
 const betweenLists = time.Second
 
+// groupsPatience is how long policies wait for the list of groups. Those that refer to some wait on, the others do not: the right to list groups may be missing.
+const groupsPatience = 3 * time.Second
+
 // leadWithGroups makes statements about policies that may refer to groups. When a group changes to which one refers, it lists the policies again, as their
 // objects are not kept.
 func (f *follower) leadWithGroups(ctx context.Context, health cell.Health) error {
 	heartbeat.Idle(ctx) // the follower of policies says when it is busy
-	if _, listed := f.Groups.Initialized(f.DB.ReadTxn()); !closes(ctx, listed) {
+	patient, end := context.WithTimeout(ctx, groupsPatience)
+	_, listed := f.Groups.Initialized(f.DB.ReadTxn())
+	select {
+	case <-listed:
+	case <-patient.Done():
+	}
+	end()
+	if ctx.Err() != nil {
 		return ctx.Err()
 	}
 	for {
@@ -151,15 +180,20 @@ func (f *follower) awaitGroups(known policy.CIDRGroups, changed <-chan struct{},
 		var now policy.CIDRGroups
 		now, changed = f.readGroups()
 		f.groups.Store(&now) // first: a statement that is written after the next line finds that it is stale
-		if f.refersTo(moved(known, now)) {
+		if known == nil && now != nil || f.refersTo(moved(known, now)) {
 			return true, nil
 		}
 		known = now
 	}
 }
 
+// readGroups returns nil while groups are not known.
 func (f *follower) readGroups() (policy.CIDRGroups, <-chan struct{}) {
-	rows, changed := f.Groups.AllWatch(f.DB.ReadTxn())
+	txn := f.DB.ReadTxn()
+	if done, listed := f.Groups.Initialized(txn); !done {
+		return nil, listed
+	}
+	rows, changed := f.Groups.AllWatch(txn)
 	known := policy.CIDRGroups{}
 	for row := range rows {
 		known[row.Name] = row
@@ -193,14 +227,4 @@ func (f *follower) refersTo(groups []*cilium.CIDRGroup) bool {
 		}
 	}
 	return false
-}
-
-// closes waits for a channel to close, and reports false when ctx has ended before.
-func closes(ctx context.Context, c <-chan struct{}) bool {
-	select {
-	case <-c:
-		return true
-	case <-ctx.Done():
-		return false
-	}
 }

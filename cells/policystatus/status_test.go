@@ -359,6 +359,57 @@ func TestStatus_OfAnObjectThatItsSchemaRejects(t *testing.T) {
 	}
 }
 
+// Groups that another replica's time has changed, or that this one may not list, are not known: policies that refer to them wait, and no others.
+func TestStatus_GroupsThatAreNotKnown(t *testing.T) {
+	t.Parallel()
+	const refers = `{"endpointSelector": {}, "egress": [{"toCIDRSet": [{"cidrGroupRef": "vpn"}]}]}`
+	s := kubetest.New(t)
+	var forbidden atomic.Bool
+	s.Fault(func(r *http.Request) (int, string) {
+		if forbidden.Load() && strings.Contains(r.URL.Path, "ciliumcidrgroups") {
+			return http.StatusForbidden, ""
+		}
+		return 0, ""
+	})
+	is := func(name, reason string) func() bool {
+		return func() bool { c, _ := condition(s, name); return c.Reason == reason }
+	}
+	forbidden.Store(true)
+	s.Put(ciliumPolicy("p", refers), ciliumPolicy("plain", plain))
+	r := start(t, s)
+	s.Await(t, "one without groups is judged", is("plain", reasonEnforceable))
+	if !is("p", "")() {
+		t.Error("one with groups is judged")
+	}
+	s.Put(&ciliumv2.CiliumCIDRGroup{ObjectMeta: metav1.ObjectMeta{Name: "vpn"}, Spec: ciliumv2.CIDRGroupSpec{ExternalCIDRs: []string{"10.0.0.0/8"}}})
+	forbidden.Store(false)
+	s.Await(t, "groups are known", is("p", reasonEnforceable))
+
+	r.lead(t, false)
+	for txn, rows := r.db.ReadTxn(), 1; rows > 0; {
+		table := statedb.AnyTable{Meta: r.db.GetTable(txn, "policy-cidrgroups")}
+		all, changed := table.AllWatch(txn)
+		rows = 0
+		for range all {
+			rows++
+		}
+		if rows > 0 {
+			<-changed
+			txn = r.db.ReadTxn()
+		}
+	}
+	forbidden.Store(true)
+	s.Remove(kubeapi.CiliumCIDRGroups, "", "vpn")
+	s.Put(ciliumPolicy("later", refers), ciliumPolicy("other", plain))
+	r.lead(t, true)
+	s.Await(t, "one without groups is judged again", is("other", reasonEnforceable))
+	if !is("later", "")() {
+		t.Error("one is judged by groups of before")
+	}
+	forbidden.Store(false)
+	s.Await(t, "the groups of now are known", func() bool { return is("p", policy.ReasonAbsent)() && is("later", policy.ReasonAbsent)() })
+}
+
 // Where groups have no definition none exists, and policies are judged.
 func TestStatus_WithoutADefinitionOfGroups(t *testing.T) {
 	t.Parallel()
