@@ -114,6 +114,7 @@ func inputs() cell.Cell {
 		k8s.NewEndpointSliceTable, statedb.RWTable[*k8s.EndpointSlice].ToTable,
 		cilium.NewEndpointTable, statedb.RWTable[*cilium.Endpoint].ToTable,
 		cilium.NewCIDRGroupTable, statedb.RWTable[*cilium.CIDRGroup].ToTable,
+		cilium.NewPolicyTable, statedb.RWTable[*cilium.Policy].ToTable,
 		func() policy.Options { return policy.Options{AllowLocalhost: true} },
 		func() (*labels.Filter, error) { return labels.NewFilter(nil, nil) },
 	)

@@ -51,6 +51,16 @@ func Policies(data []byte, env policy.Environment) (policies []*policy.Policy, i
 	return policies, ignored, nil
 }
 
+// Groups reads the CiliumCIDRGroups of a file.
+func Groups(data []byte) (groups []*cilium.CIDRGroup) {
+	for _, d := range Parse(data, false, "") {
+		if g, ok := d.Row.(*cilium.CIDRGroup); ok {
+			groups = append(groups, g)
+		}
+	}
+	return groups
+}
+
 // withGroups returns groups and those of some documents.
 func withGroups(groups policy.CIDRGroups, documents []Document) policy.CIDRGroups {
 	all := policy.CIDRGroups{}

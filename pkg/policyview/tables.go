@@ -36,6 +36,7 @@ type Tables struct {
 	IPCache          statedb.Table[*ipcache.Entry]
 	Pods             statedb.Table[*k8s.Pod]
 	CiliumEndpoints  statedb.Table[*cilium.Endpoint]
+	CiliumPolicies   statedb.Table[*cilium.Policy]
 	Frontends        statedb.Table[*frontends.Frontend]
 	Backends         statedb.Table[*backends.Backend]
 	Environment      policyenvironment.Inputs

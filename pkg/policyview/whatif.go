@@ -11,6 +11,7 @@ import (
 	"github.com/waggle-net/waggle/pkg/identity"
 	"github.com/waggle-net/waggle/pkg/manifests"
 	"github.com/waggle-net/waggle/pkg/policy"
+	"github.com/waggle-net/waggle/pkg/tables/cilium"
 	"github.com/waggle-net/waggle/pkg/tables/flows"
 )
 
@@ -28,7 +29,7 @@ func (v *View) WhatIf(change models.PolicyWhatIf, recorded statedb.Table[*flows.
 		return nil, err
 	}
 	d := &models.PolicyDifference{}
-	after, err := v.changed(given, change.Delete, d)
+	after, err := v.changed(v.withGroups(manifests.Groups([]byte(change.Manifests)), env), given, change.Delete, d)
 	if err != nil {
 		return nil, err
 	}
@@ -96,9 +97,31 @@ func (v *View) weigh(f *flows.Flow, q *policy.Question, then *View, d *models.Po
 	}
 }
 
-// changed are the policies as they would be.
-func (v *View) changed(given []*policy.Policy, remove []string, d *models.PolicyDifference) ([]*policy.Policy, error) {
+// withGroups are the policies of now as they would be with some groups in place of those of the same names.
+func (v *View) withGroups(given []*cilium.CIDRGroup, env policy.Environment) []*policy.Policy {
+	var moved []*cilium.CIDRGroup // as they were and as they would be
+	for _, g := range given {
+		if old := env.CIDRGroups[g.Name]; old != nil {
+			moved = append(moved, old)
+		}
+		env.CIDRGroups[g.Name] = g
+		moved = append(moved, g)
+	}
 	after := slices.Clone(v.policies)
+	for i, p := range after {
+		if !slices.ContainsFunc(moved, p.RefersTo) {
+			continue
+		}
+		key := (&cilium.Policy{Namespace: p.Ref.Namespace, Name: p.Ref.Name}).Key()
+		if o, _, found := v.CiliumPolicies.Get(v.txn, cilium.PolicyByName(key)); found {
+			after[i] = policy.FromCilium(o, env)
+		}
+	}
+	return after
+}
+
+// changed are some policies as they would be.
+func (v *View) changed(after, given []*policy.Policy, remove []string, d *models.PolicyDifference) ([]*policy.Policy, error) {
 	for _, name := range remove {
 		n := len(after)
 		after = slices.DeleteFunc(after, func(p *policy.Policy) bool {
