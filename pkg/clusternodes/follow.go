@@ -41,19 +41,16 @@ func (f *Follower) Close() {
 	}
 }
 
-// Unresolved names a node of which there is an object and no row of the table nodes yet; "" when there is none. It reads all nodes: it is for starts.
+// Unresolved names a node whose row of the table nodes was made without its Node or its CiliumNode, or not at all; "" when there is none. It reads all nodes: it is for
+// starts.
 func Unresolved(txn statedb.ReadTxn, objects statedb.Table[*k8s.Node], ciliumNodes statedb.Table[*cilium.Node], table statedb.Table[*tables.Node]) string {
-	has := func(name string) bool {
-		_, _, found := table.Get(txn, tables.ByName(name))
-		return found
-	}
 	for n := range objects.All(txn) {
-		if !has(n.Name) {
+		if row, _, found := table.Get(txn, tables.ByName(n.Name)); !found || row.UID != n.UID {
 			return n.Name
 		}
 	}
 	for n := range ciliumNodes.All(txn) {
-		if !has(n.Name) {
+		if row, _, found := table.Get(txn, tables.ByName(n.Name)); !found || row.Source != tables.CiliumNode && row.Source != tables.Local {
 			return n.Name
 		}
 	}

@@ -53,7 +53,7 @@ func TestFollower_AgreesWithAnIndexOfAllRows(t *testing.T) {
 	require.NotZero(t, found)
 }
 
-func TestUnresolved_NamesANodeWithoutARow(t *testing.T) {
+func TestUnresolved_NamesANodeWhoseObjectsAreNotInItsRow(t *testing.T) {
 	t.Parallel()
 	db := statedb.New()
 	objects, err1 := k8s.NewNodeTable(db)
@@ -62,18 +62,28 @@ func TestUnresolved_NamesANodeWithoutARow(t *testing.T) {
 	for _, err := range []error{err1, err2, err3} {
 		require.NoError(t, err)
 	}
-	unresolved := func() string { return Unresolved(db.ReadTxn(), objects, ciliumNodes, table) }
 	txn := db.WriteTxn(objects, ciliumNodes)
-	change(t, txn, objects, &k8s.Node{Name: "a"}, false)
-	change(t, txn, ciliumNodes, &cilium.Node{Name: "b"}, false)
-	txn.Commit()
-	for _, want := range []string{"a", "b"} {
-		require.Equal(t, want, unresolved())
-		txn := db.WriteTxn(table)
-		change(t, txn, table, &tables.Node{Name: want}, false)
-		txn.Commit()
+	for _, name := range []string{"a", "self"} {
+		change(t, txn, objects, &k8s.Node{Name: name, UID: "uid-" + name}, false)
+		change(t, txn, ciliumNodes, &cilium.Node{Name: name, UID: "cn-" + name}, false)
 	}
-	require.Empty(t, unresolved())
+	change(t, txn, ciliumNodes, &cilium.Node{Name: "b", UID: "cn-b"}, false)
+	txn.Commit()
+	for _, step := range []struct {
+		row  tables.Node
+		want string // with the row
+	}{
+		{tables.Node{Name: "self", Source: tables.Local}, "a"},
+		{tables.Node{Name: "a", UID: "cn-a", Source: tables.CiliumNode}, "a"}, // its Node was not there yet
+		{tables.Node{Name: "a", UID: "uid-a", Source: tables.Kubernetes}, "self"},
+		{tables.Node{Name: "self", UID: "uid-self", Source: tables.Local}, "a"}, // its CiliumNode was not there yet
+		{tables.Node{Name: "a", UID: "uid-a", Source: tables.CiliumNode}, "b"},
+		{tables.Node{Name: "b", UID: "cn-b", Source: tables.CiliumNode}, ""},
+	} {
+		txn := db.WriteTxn(table)
+		change(t, txn, table, &step.row, false)
+		require.Equal(t, step.want, Unresolved(txn.Commit(), objects, ciliumNodes, table), "%+v", step.row)
+	}
 }
 
 // TestRows_TellWhatARowWas changes rows at random, several times in one snapshot, and compares with the table.
