@@ -98,7 +98,7 @@ func newWholeHive(maps bpfmaps.Batches, more ...cell.Cell) *upstream.Hive {
 
 // insertSynced says that all objects are the API server's.
 func insertSynced(txn statedb.WriteTxn, table statedb.RWTable[sources.Source]) {
-	for _, name := range []string{"k8s-services", "k8s-endpointslices", "k8s-pods", "k8s-nodes"} {
+	for _, name := range []string{"k8s-services", "k8s-endpointslices", "k8s-pods", "k8s-nodes", "cilium-nodes"} {
 		_, _, _ = table.Insert(txn, sources.Source{Table: name, State: sources.Synced})
 	}
 }

@@ -12,6 +12,7 @@ import (
 	"github.com/waggle-net/waggle/pkg/changes"
 	"github.com/waggle-net/waggle/pkg/clusternodes"
 	"github.com/waggle-net/waggle/pkg/serviceannotations"
+	"github.com/waggle-net/waggle/pkg/settings"
 	"github.com/waggle-net/waggle/pkg/tables/endpoints"
 	"github.com/waggle-net/waggle/pkg/tables/k8s"
 	"github.com/waggle-net/waggle/pkg/tables/nodes"
@@ -187,9 +188,13 @@ func (in *inputs) complete(txn statedb.ReadTxn, changed *statedb.WatchSet) bool 
 	return complete
 }
 
-// needed are the tables without which services cannot be known.
+// needed are the tables without which services cannot be known. With --ipam=cluster-pool CiliumNodes alone say where pods are, whose addresses no service may have.
 func (in *inputs) needed() []statedb.TableMeta {
-	return []statedb.TableMeta{in.KubernetesServices, in.Slices, in.Pods, in.Nodes}
+	tables := []statedb.TableMeta{in.KubernetesServices, in.Slices, in.Pods, in.Nodes}
+	if in.Rules.agent.IPAM == settings.IPAMClusterPool {
+		tables = append(tables, in.CiliumNodes)
+	}
+	return tables
 }
 
 // world makes what all services depend on; old is nil when it has not changed.

@@ -5,10 +5,14 @@ import (
 	"net/netip"
 	"testing"
 
+	"github.com/cilium/statedb"
 	"github.com/stretchr/testify/require"
 
+	"github.com/waggle-net/waggle/pkg/settings"
+	"github.com/waggle-net/waggle/pkg/tables/cilium"
 	"github.com/waggle-net/waggle/pkg/tables/k8s"
 	"github.com/waggle-net/waggle/pkg/tables/nodeaddresses"
+	nodetable "github.com/waggle-net/waggle/pkg/tables/nodes"
 	"github.com/waggle-net/waggle/pkg/tables/sources"
 )
 
@@ -74,6 +78,37 @@ func TestNode_ConcernsTheServicesWithItsAddresses(t *testing.T) {
 	require.Equal(t, []string{"LoadBalancer 203.0.0.15: lies in the pod CIDR of a node"}, problems("d/lb-15"))
 	expect("the range is another one", numbered(20, 0), 8)
 	require.Empty(t, problems("d/lb-15"))
+}
+
+// With --ipam=cluster-pool nothing is accepted before it is known from CiliumNodes where pods are.
+func TestClusterPool_WaitsForRangesOfNodes(t *testing.T) {
+	t.Parallel()
+	b := newBench(t, DefaultConfig, &fakeIDs{})
+	waiting := func() string {
+		b.c.read(b.db.ReadTxn(), statedb.NewWatchSet())
+		return b.c.in.waiting(b.db.ReadTxn(), statedb.NewWatchSet())
+	}
+	b.c.Rules.agent.IPAM = settings.IPAMClusterPool
+	require.NoError(t, b.c.restore())
+	b.state(sources.Synced)
+	n := numbered(1, 0)
+	n.PodCIDRs = nil
+	b.insert(nodeaddresses.Address{Addr: netip.MustParseAddr("192.0.2.1"), NodePort: true, Device: "eth0"}, n)
+	require.Equal(t, "the table cilium-nodes to be read", waiting())
+
+	others := b.c.CiliumNodes.(statedb.RWTable[*cilium.Node])
+	txn := b.db.WriteTxn(b.srcs, others)
+	put(b, txn, others, &cilium.Node{Name: n.Name, PodCIDRs: []string{"10.0.1.0/24"}})
+	put(b, txn, b.srcs, sources.Source{Table: others.Name(), State: sources.Synced})
+	txn.Commit()
+	require.Equal(t, "the addresses and ranges of the node node-1", waiting())
+
+	row := rowOf(numbered(1, 0))
+	row.Source = nodetable.CiliumNode
+	txn = b.db.WriteTxn(b.rows)
+	put(b, txn, b.rows, row)
+	txn.Commit()
+	require.Empty(t, waiting())
 }
 
 // BenchmarkNodeMoves is what another address of a node costs beside 5,000 nodes and 10,000 LoadBalancer services.
