@@ -42,8 +42,8 @@ func (c *claims) prefix(node string, p netip.Prefix) (refused *tables.Refusal) {
 	return nil
 }
 
-// crowded reports whether a range contains addresses or ranges of two or more other nodes. One node that claims parts of the range of another is not enough:
-// otherwise it could have the range refused.
+// crowded reports whether a range contains addresses or smaller ranges of two or more other nodes. One node that claims parts of the range of another is not enough:
+// otherwise it could have the range refused. Of nodes that claim the same range the first one has it.
 func (c *claims) crowded(node string, p netip.Prefix) bool {
 	one := ""
 	another := func(name string) bool {
@@ -54,15 +54,18 @@ func (c *claims) crowded(node string, p netip.Prefix) bool {
 		one = name
 		return second
 	}
-	for _, table := range []*bart.Table[string]{&c.addrs, &c.ranges} {
-		for _, owner := range table.Subnets(p) {
-			if another(owner) {
-				return true
-			}
+	for _, owner := range c.addrs.Subnets(p) {
+		if another(owner) {
+			return true
 		}
 	}
-	for _, names := range c.announced.Within(p) {
-		if slices.ContainsFunc(names, another) {
+	for smaller, owner := range c.ranges.Subnets(p) {
+		if smaller != p && another(owner) {
+			return true
+		}
+	}
+	for smaller, names := range c.announced.Within(p) {
+		if smaller != p && slices.ContainsFunc(names, another) {
 			return true
 		}
 	}

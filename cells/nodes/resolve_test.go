@@ -91,6 +91,11 @@ func TestResolve_WhoHasWhat(t *testing.T) {
 			map[string]string{"a": "custom-resource | InternalIP=10.0.1.7 | 10.0.1.0/25",
 				"b": "custom-resource | InternalIP=192.0.2.3 | 10.0.1.0/24 | 10.0.0.0/8: contains addresses or ranges of several nodes"},
 		},
+		"several nodes with one range: the oldest one has it": {
+			nil, []*cilium.Node{ciliumNode("a", 2, "192.0.2.2", "10.0.1.0/24"), ciliumNode("b", 1, "192.0.2.3", "10.0.1.0/24"), ciliumNode("c", 3, "192.0.2.4", "10.0.1.0/24")},
+			map[string]string{"a": "custom-resource | InternalIP=192.0.2.2 | 10.0.1.0/24: lies in a range of pods of node b",
+				"b": "custom-resource | InternalIP=192.0.2.3 | 10.0.1.0/24", "c": "custom-resource | InternalIP=192.0.2.4 | 10.0.1.0/24: lies in a range of pods of node b"},
+		},
 		"bad input": {
 			nil, []*cilium.Node{
 				{Name: "empty"},
