@@ -30,9 +30,16 @@ type candidate struct {
 	cilium  *cilium.Node // nil without one
 }
 
-// resolve assigns addresses and pod ranges to nodes. The order of precedence is: the local node's own state; ranges of Nodes, which only the control plane
-// writes; addresses of Nodes, which kubelets write; ranges of CiliumNodes, former ranges, then addresses of CiliumNodes, which agents write. Among equals the older node
-// wins. With nodesDecide (--ipam=kubernetes) a node whose Node has ranges of a family has no others of it, except former ones that were seen in its Node.
+// resolve assigns addresses and pod ranges to nodes. Claims of trusted writers come first, and among equals those of the older node.
+//
+// With nodesDecide (--ipam=kubernetes) the order of precedence is: the local node's own state; ranges of Nodes, which the control plane writes; the addresses by
+// which Nodes are reached, one of each family, then their other addresses, which kubelets write; ranges of CiliumNodes, former ranges and addresses of CiliumNodes, which
+// agents write. A node whose Node has ranges of a family has no others
+// of it, except former ones that were seen in its Node.
+//
+// Otherwise (--ipam=cluster-pool) it is: the local node's own state; the addresses by which Nodes are reached, one of each family; ranges of CiliumNodes, which the
+// cluster role writes, and former ranges; ranges of Nodes without a CiliumNode, as in manifests: a kubelet may write them while there are none; other addresses of Nodes;
+// addresses of CiliumNodes.
 func resolve(self *localnode.LocalNode, nodesDecide bool, had *seen, nodes []*k8s.Node, ciliumNodes []*cilium.Node) []*tables.Node {
 	all := candidates(self.Name, nodes, ciliumNodes)
 	c := claims{nodesDecide: nodesDecide, had: had}
@@ -44,7 +51,11 @@ func resolve(self *localnode.LocalNode, nodesDecide bool, had *seen, nodes []*k8
 	for _, n := range all {
 		c.announce(n)
 	}
-	for _, claim := range []func(*candidate){c.specRanges, c.nodeAddresses, c.ciliumRanges, c.formerRanges, c.ciliumAddresses} {
+	order := []func(*candidate){c.mainAddresses, c.ciliumRanges, c.formerRanges, c.specRanges, c.nodeAddresses, c.ciliumAddresses}
+	if nodesDecide {
+		order = []func(*candidate){c.specRanges, c.mainAddresses, c.nodeAddresses, c.ciliumRanges, c.formerRanges, c.ciliumAddresses}
+	}
+	for _, claim := range order {
 		for _, n := range all {
 			claim(n)
 		}
@@ -114,13 +125,40 @@ func (c *claims) local(row *tables.Node, self *localnode.LocalNode) {
 }
 
 func (c *claims) specRanges(n *candidate) {
-	if n.node == nil {
+	if n.node == nil || !c.nodesDecide && n.cilium != nil {
 		return
 	}
-	for _, text := range append([]string{n.node.PodCIDR}, n.node.PodCIDRs...) {
+	for _, text := range slices.Compact(append([]string{n.node.PodCIDR}, n.node.PodCIDRs...)) {
+		if p, ok := clusternodes.ParseRange(text); ok && !c.nodesDecide && c.crowded(n.row.Name, p) {
+			n.row.Refused = append(n.row.Refused, tables.Refusal{Claim: text, Why: "contains addresses or ranges of several nodes"})
+			continue
+		}
 		c.readRange(n.row, text)
 	}
 	n.row.FromNode = len(n.row.CIDRs)
+}
+
+// mainAddresses claims the first InternalIP, otherwise ExternalIP, of each family of a Node. So a node that lists
+// addresses of others as further ones of its own takes none of these. What is refused is recorded by nodeAddresses.
+func (c *claims) mainAddresses(n *candidate) {
+	if n.node == nil {
+		return
+	}
+	listed := tables.Node{}
+	for _, a := range n.node.Addresses[:min(len(n.node.Addresses), maxClaims)] {
+		if addr, err := netip.ParseAddr(a.Address); err == nil && clusternodes.Usable(addr) {
+			listed.Addresses = append(listed.Addresses, tables.Address{Type: a.Type, Addr: addr})
+		}
+	}
+	for _, ipv6 := range []bool{false, true} {
+		main := tables.Address{Type: tables.InternalIP, Addr: listed.Typed(tables.InternalIP, ipv6)}
+		if !main.Addr.IsValid() {
+			main = tables.Address{Type: tables.ExternalIP, Addr: listed.Typed(tables.ExternalIP, ipv6)}
+		}
+		if main.Addr.IsValid() && !slices.Contains(n.row.Addresses, main) && c.address(n.row.Name, main.Addr) == nil {
+			n.row.Addresses = append(n.row.Addresses, main)
+		}
+	}
 }
 
 func (c *claims) nodeAddresses(n *candidate) {

@@ -2,6 +2,7 @@ package nodes
 
 import (
 	"fmt"
+	"maps"
 	"net/netip"
 	"slices"
 	"strings"
@@ -47,13 +48,18 @@ func TestResolve_WhoHasWhat(t *testing.T) {
 	}{
 		"a Node and its CiliumNode": {
 			[]*k8s.Node{node("a", 1, "192.0.2.2", "10.0.1.0/24")},
-			[]*cilium.Node{{Name: "a", PodCIDRs: []string{"10.0.1.0/24", "10.1.1.0/24"}, HealthIPv4: "10.0.1.9",
+			[]*cilium.Node{{Name: "a", PodCIDRs: []string{"10.0.1.0/24", "fd00:1::/64"}, HealthIPv4: "10.0.1.9",
 				Addresses: []cilium.NodeAddress{{Type: tables.InternalIP, IP: "192.0.2.2"}, {Type: tables.CiliumInternalIP, IP: "10.0.1.1"}}}},
-			map[string]string{"a": "custom-resource | InternalIP=192.0.2.2,CiliumInternalIP=10.0.1.1,HealthIP=10.0.1.9 | 10.0.1.0/24,10.1.1.0/24"},
+			map[string]string{"a": "custom-resource | InternalIP=192.0.2.2,CiliumInternalIP=10.0.1.1,HealthIP=10.0.1.9 | 10.0.1.0/24,fd00:1::/64"},
 		},
 		"two nodes with one address: the older one has it": {
 			[]*k8s.Node{node("a", 9, "192.0.2.2"), node("b", 1, "192.0.2.2")}, nil,
 			map[string]string{"a": "kubernetes | 192.0.2.2: is an address of node b", "b": "kubernetes | InternalIP=192.0.2.2"},
+		},
+		"an older Node that lists the address of another one": {
+			[]*k8s.Node{{Name: "a", UID: "uid-a", Created: 1, Addresses: []k8s.NodeAddress{{Type: tables.InternalIP, Address: "192.0.2.2"}, {Type: tables.InternalIP, Address: "192.0.2.3"}}},
+				node("b", 9, "192.0.2.3")}, nil,
+			map[string]string{"a": "kubernetes | InternalIP=192.0.2.2 | 192.0.2.3: is an address of node b", "b": "kubernetes | InternalIP=192.0.2.3"},
 		},
 		"an address in a range of another node's pods": {
 			[]*k8s.Node{node("a", 1, "10.0.2.7"), node("b", 9, "192.0.2.3", "10.0.2.0/24")}, nil,
@@ -110,7 +116,7 @@ func TestResolve_WhoHasWhat(t *testing.T) {
 		t.Run(name, func(t *testing.T) {
 			t.Parallel()
 			got := map[string]string{}
-			for _, row := range resolve(self, false, &seen{}, test.nodes, test.cilium) {
+			for _, row := range resolve(self, true, &seen{}, test.nodes, test.cilium) {
 				got[row.Name] = said(row)
 			}
 			if _, ok := got["self"]; !ok {
@@ -122,6 +128,33 @@ func TestResolve_WhoHasWhat(t *testing.T) {
 				}
 			}
 		})
+	}
+}
+
+// With --ipam=cluster-pool the older kubelet of evil lists addresses of pods of a, and has written a range into its Node around everything.
+func TestResolve_ClusterPoolDecidesAboutRanges(t *testing.T) {
+	t.Parallel()
+	evil := node("evil", 1, "192.0.2.9", "10.0.0.0/8")
+	for _, addr := range []string{"10.0.1.7", "10.0.1.8", "10.0.3.7", "192.0.2.2", "198.51.100.9"} {
+		evil.Addresses = append(evil.Addresses, k8s.NodeAddress{Type: tables.ExternalIP, Address: addr})
+	}
+	former := ciliumNode("a", 9, "", "10.0.1.0/24")
+	former.Annotations = map[string]string{ciliumv2.PodRangesAnnotation: "10.0.3.0/24"}
+	objects := []*k8s.Node{evil, node("a", 9, "192.0.2.2", "10.7.1.0/24"), node("b", 9, "192.0.2.3"), node("c", 9, "192.0.2.4", "10.0.4.0/24")}
+	want := map[string]string{
+		"self": "local | InternalIP=192.0.2.1,CiliumInternalIP=10.0.0.1 | 10.0.0.0/24",
+		"a":    "custom-resource | InternalIP=192.0.2.2 | 10.0.1.0/24,10.0.3.0/24(former)",
+		"b":    "custom-resource | InternalIP=192.0.2.3 | 10.0.2.0/24",
+		"evil": "kubernetes | InternalIP=192.0.2.9,ExternalIP=198.51.100.9 | 10.0.0.0/8: contains addresses or ranges of several nodes; 10.0.1.7: lies in a range of pods of node a; " +
+			"10.0.1.8: lies in a range of pods of node a; 2 more",
+		"c": "kubernetes | InternalIP=192.0.2.4 | 10.0.4.0/24",
+	}
+	got := map[string]string{}
+	for _, row := range resolve(self, false, &seen{}, objects, []*cilium.Node{former, ciliumNode("b", 9, "", "10.0.2.0/24")}) {
+		got[row.Name] = said(row)
+	}
+	if !maps.Equal(got, want) {
+		t.Errorf("got %v\nwant %v", got, want)
 	}
 }
 
@@ -252,9 +285,9 @@ func TestResolve_OrderDecidesNothing(t *testing.T) {
 // Readers that must not trust agents use the ranges of Nodes alone.
 func TestResolve_CountsTheRangesOfTheNode(t *testing.T) {
 	t.Parallel()
-	rows := resolve(self, false, &seen{}, []*k8s.Node{node("a", 1, "192.0.2.2", "10.0.1.0/24", "fd00:1::/64")},
-		[]*cilium.Node{ciliumNode("a", 1, "192.0.2.2", "10.0.1.0/24", "8.0.0.0/8"), ciliumNode("b", 1, "192.0.2.3", "10.0.2.0/24")})
-	want := map[string][2]int{"self": {1, 0}, "a": {3, 2}, "b": {1, 0}}
+	rows := resolve(self, true, &seen{}, []*k8s.Node{node("a", 1, "192.0.2.2", "10.0.1.0/24")},
+		[]*cilium.Node{ciliumNode("a", 1, "192.0.2.2", "10.0.1.0/24", "fd00:1::/64"), ciliumNode("b", 1, "192.0.2.3", "10.0.2.0/24")})
+	want := map[string][2]int{"self": {1, 0}, "a": {2, 1}, "b": {1, 0}}
 	for _, row := range rows {
 		if got := [2]int{len(row.CIDRs), row.FromNode}; got != want[row.Name] {
 			t.Errorf("%s: %d ranges, %d of the Node, want %v", row.Name, got[0], got[1], want[row.Name])
