@@ -20,6 +20,7 @@ import (
 	"github.com/waggle-net/waggle/pkg/tables/k8s"
 	"github.com/waggle-net/waggle/pkg/tables/localnode"
 	tables "github.com/waggle-net/waggle/pkg/tables/nodes"
+	"github.com/waggle-net/waggle/pkg/tables/sources"
 )
 
 // settle is the minimum interval between two reconciliation rounds. A single change is not delayed; a burst is handled in one round.
@@ -37,6 +38,7 @@ type params struct {
 	LocalNode   statedb.Table[*localnode.LocalNode]
 	Nodes       statedb.Table[*k8s.Node]
 	CiliumNodes statedb.Table[*cilium.Node]
+	Sources     statedb.Table[sources.Source]
 }
 
 // controller follows the objects by their changes. A round costs as much as the nodes whose claims meet those of a node that changed.
@@ -46,6 +48,7 @@ type controller struct {
 	nodeChanges       *changes.Feed[*k8s.Node]
 	ciliumNodeChanges *changes.Feed[*cilium.Node]
 	self              *localnode.LocalNode // nil before the first round
+	nodesKnown        bool                 // Nodes are read: before, a CiliumNode could claim what stands in them
 	resolver          *resolver
 	refused           map[string]*tables.Node // rows with refused claims, by name
 	gone              map[string]struct{}     // nodes without an object whose rows stay until the inputs are complete
@@ -152,6 +155,16 @@ func (c *controller) follow(txn statedb.ReadTxn, changed *statedb.WatchSet) {
 		c.self = self
 		names[self.Name] = struct{}{}
 	}
+	if !c.nodesKnown {
+		source, _, more, found := c.Sources.GetWatch(txn, sources.ByTable(c.Nodes.Name()))
+		changed.Add(more)
+		done, _ := c.Nodes.Initialized(txn)
+		if c.nodesKnown = done || !found || source.Usable(); c.nodesKnown {
+			for n := range c.CiliumNodes.All(txn) {
+				names[n.Name] = struct{}{}
+			}
+		}
+	}
 	for name := range names {
 		c.resolver.replace(name, c.object(txn, name))
 	}
@@ -160,7 +173,9 @@ func (c *controller) follow(txn statedb.ReadTxn, changed *statedb.WatchSet) {
 // object returns what describes a node; the zero value without anything.
 func (c *controller) object(txn statedb.ReadTxn, name string) (o object) {
 	o.node, _, _ = c.Nodes.Get(txn, k8s.NodeByName(name))
-	o.cilium, _, _ = c.CiliumNodes.Get(txn, cilium.NodeByName(name))
+	if c.nodesKnown {
+		o.cilium, _, _ = c.CiliumNodes.Get(txn, cilium.NodeByName(name))
+	}
 	if name == c.self.Name {
 		o.local = c.self
 	}

@@ -17,6 +17,7 @@ import (
 	"github.com/waggle-net/waggle/pkg/tables/k8s"
 	"github.com/waggle-net/waggle/pkg/tables/localnode"
 	tables "github.com/waggle-net/waggle/pkg/tables/nodes"
+	"github.com/waggle-net/waggle/pkg/tables/sources"
 	"github.com/waggle-net/waggle/pkg/testseed"
 )
 
@@ -26,6 +27,7 @@ type rig struct {
 	nodes       statedb.RWTable[*k8s.Node]
 	ciliumNodes statedb.RWTable[*cilium.Node]
 	local       statedb.RWTable[*localnode.LocalNode]
+	sources     statedb.RWTable[sources.Source]
 	complete    func(statedb.WriteTxn) // completes the table k8s-nodes
 }
 
@@ -36,22 +38,23 @@ func newRig(tb testing.TB) *rig {
 	k8sNodes, err2 := k8s.NewNodeTable(db)
 	ciliumNodes, err3 := cilium.NewNodeTable(db)
 	local, err4 := localnode.NewTable(db)
-	for _, err := range []error{err1, err2, err3, err4} {
+	srcs, err5 := sources.NewTable(db)
+	for _, err := range []error{err1, err2, err3, err4, err5} {
 		require.NoError(tb, err)
 	}
 	txn := db.WriteTxn(k8sNodes)
 	complete := k8sNodes.RegisterInitializer(txn, "test")
 	txn.Commit()
-	c := newController(params{DB: db, Agent: settings.Agent{NodeName: "self"}, Had: newSeen(settings.Agent{StateDir: tb.TempDir()}, slog.New(slog.DiscardHandler)), Table: table, LocalNode: local, Nodes: k8sNodes, CiliumNodes: ciliumNodes})
+	c := newController(params{DB: db, Agent: settings.Agent{NodeName: "self"}, Had: newSeen(settings.Agent{StateDir: tb.TempDir()}, slog.New(slog.DiscardHandler)), Table: table, LocalNode: local, Nodes: k8sNodes, CiliumNodes: ciliumNodes, Sources: srcs})
 	require.NoError(tb, c.subscribe())
 	tb.Cleanup(c.close)
-	return &rig{c, k8sNodes, ciliumNodes, local, complete}
+	return &rig{c, k8sNodes, ciliumNodes, local, srcs, complete}
 }
 
 // write changes objects in one commit, and does a round.
 func (r *rig) write(tb testing.TB, change func(statedb.WriteTxn)) {
 	tb.Helper()
-	txn := r.DB.WriteTxn(r.nodes, r.ciliumNodes, r.local)
+	txn := r.DB.WriteTxn(r.nodes, r.ciliumNodes, r.local, r.sources)
 	change(txn)
 	txn.Commit()
 	require.NoError(tb, r.round(r.DB.ReadTxn(), statedb.NewWatchSet()))
@@ -150,6 +153,27 @@ func TestController_AgreesWithAResolutionOfAllNodes(t *testing.T) {
 		require.NotZero(t, refused)
 		require.NotZero(t, alone)
 	}
+}
+
+// The CiliumNode of a hostile agent, which claims the address of another node, is read before the Node with the address.
+func TestController_BelievesCiliumNodesOnceNodesAreKnown(t *testing.T) {
+	t.Parallel()
+	r := newRig(t)
+	ofNodes := sources.Source{Table: r.nodes.Name(), State: sources.Waiting}
+	r.write(t, func(txn statedb.WriteTxn) {
+		put(t, txn, r.sources, ofNodes, false)
+		put(t, txn, r.ciliumNodes, ciliumNode("evil", 1, "192.0.2.2", "10.0.1.0/24"), false)
+	})
+	_, _, found := r.Table.Get(r.DB.ReadTxn(), tables.ByName("evil"))
+	require.False(t, found)
+	ofNodes.State = sources.Snapshot
+	r.write(t, func(txn statedb.WriteTxn) {
+		put(t, txn, r.nodes, node("a", 9, "192.0.2.2"), false)
+		put(t, txn, r.sources, ofNodes, false)
+	})
+	row, _, found := r.Table.Get(r.DB.ReadTxn(), tables.ByName("evil"))
+	require.True(t, found)
+	require.Equal(t, "custom-resource | 10.0.1.0/24 | 192.0.2.2: is an address of node a", said(row))
 }
 
 // An agent that has seen the range of a Node knows it as a former one in its next run. One that has not does not believe what the other node's agent notes.

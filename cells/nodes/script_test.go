@@ -12,6 +12,7 @@ import (
 	"github.com/waggle-net/waggle/pkg/tables/cilium"
 	"github.com/waggle-net/waggle/pkg/tables/k8s"
 	"github.com/waggle-net/waggle/pkg/tables/localnode"
+	"github.com/waggle-net/waggle/pkg/tables/sources"
 )
 
 func TestScripts(t *testing.T) {
@@ -23,6 +24,7 @@ func TestScripts(t *testing.T) {
 			k8s.NewNodeTable, statedb.RWTable[*k8s.Node].ToTable,
 			cilium.NewNodeTable, statedb.RWTable[*cilium.Node].ToTable,
 			localnode.NewTable, statedb.RWTable[*localnode.LocalNode].ToTable,
+			sources.NewTable, statedb.RWTable[sources.Source].ToTable,
 		)}
 	})
 }
