@@ -5,6 +5,7 @@ import (
 	"errors"
 	"fmt"
 	"maps"
+	"net/netip"
 	"slices"
 	"time"
 
@@ -187,7 +188,7 @@ func (c *controller) commit(some map[string]struct{}, rows []*tables.Node, compl
 	known := make(map[string]*tables.Node, len(rows))
 	for _, row := range rows {
 		known[row.Name] = row
-		c.Had.take(row)
+		c.Had.take(row.Name, c.decided(row))
 		delete(c.gone, row.Name)
 	}
 	for name := range some {
@@ -219,7 +220,12 @@ func (c *controller) commit(some map[string]struct{}, rows []*tables.Node, compl
 			if _, _, err := c.Table.Delete(txn, &tables.Node{Name: name}); err != nil {
 				return fmt.Errorf("delete node %s: %w", name, err)
 			}
-			c.Had.forget(name)
+		}
+		if !done || len(c.gone) > 0 { // when done for the first time, also nodes that were removed while no agent ran
+			c.Had.forget(func(node string) bool {
+				_, _, found := c.Table.Get(txn, tables.ByName(node))
+				return !found
+			})
 		}
 		c.initialized(txn)
 	}
@@ -228,6 +234,14 @@ func (c *controller) commit(some map[string]struct{}, rows []*tables.Node, compl
 		clear(c.gone)
 	}
 	return nil
+}
+
+// decided returns the ranges of a node that its agent cannot write.
+func (c *controller) decided(row *tables.Node) []netip.Prefix {
+	if c.Agent.IPAM == settings.IPAMKubernetes {
+		return row.CIDRs[:row.FromNode]
+	}
+	return row.CIDRs[:len(row.CIDRs)-row.Former]
 }
 
 // report sets the health of the module: degraded while a claim is refused.
@@ -242,7 +256,7 @@ func (c *controller) report(health cell.Health) {
 		}
 	}
 	if err := c.Had.save(); err != nil { // with the next change again
-		health.Degraded("former ranges of nodes may not be known to the next run", err)
+		health.Degraded("ranges of nodes may not be known to the next run", err)
 		return
 	}
 	if count > 0 {

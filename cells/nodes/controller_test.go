@@ -204,6 +204,34 @@ func TestController_FormerRangesOutliveTheRun(t *testing.T) {
 	require.Equal(t, both[:1], agent(loaded(t, t.TempDir()), "10.0.2.0/24").CIDRs)
 }
 
+// After --ipam=cluster-pool the ranges that nodes had from the pool are believed, and nodes that were removed while no agent ran are forgotten.
+func TestController_RangesOfThePoolOutliveTheMode(t *testing.T) {
+	t.Parallel()
+	dir := t.TempDir()
+	agent := func(ipam string, nodes ...string) *rig {
+		r := newRig(t)
+		r.Agent.IPAM, r.Had = ipam, loaded(t, dir)
+		r.write(t, func(txn statedb.WriteTxn) {
+			for _, name := range nodes {
+				put(t, txn, r.nodes, node(name, 1, "", "10.7.1.0/24"), false)
+				c := ciliumNode(name, 1, "", "10.0.1.0/24")
+				c.Annotations = map[string]string{ciliumv2.PodRangesAnnotation: "10.0.1.0/24"}
+				put(t, txn, r.ciliumNodes, c, false)
+			}
+			r.complete(txn)
+		})
+		require.NoError(t, r.Had.save())
+		return r
+	}
+	agent(settings.IPAMClusterPool, "a")
+	r := agent(settings.IPAMKubernetes, "a")
+	row, _, _ := r.Table.Get(r.DB.ReadTxn(), tables.ByName("a"))
+	require.Equal(t, prefixes("10.7.1.0/24", "10.0.1.0/24"), row.CIDRs)
+	require.Empty(t, row.Refused)
+	agent(settings.IPAMKubernetes)
+	require.False(t, loaded(t, dir).has("a", row.CIDRs[0]))
+}
+
 // cluster are two objects of each of many nodes.
 func cluster(i, turn int) (*k8s.Node, *cilium.Node) {
 	name, cidr := fmt.Sprintf("node-%d", i), fmt.Sprintf("10.%d.%d.0/24", 1+i/256, i%256)

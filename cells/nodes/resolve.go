@@ -34,8 +34,7 @@ type candidate struct {
 //
 // With nodesDecide (--ipam=kubernetes) the order of precedence is: the local node's own state; ranges of Nodes, which the control plane writes; the addresses by
 // which Nodes are reached, one of each family, then their other addresses, which kubelets write; ranges of CiliumNodes, former ranges and addresses of CiliumNodes, which
-// agents write. A node whose Node has ranges of a family has no others
-// of it, except former ones that were seen in its Node.
+// agents write. A node whose Node has ranges of a family has no others of it, except former ones that it was seen to have.
 //
 // Otherwise (--ipam=cluster-pool) it is: the local node's own state; the addresses by which Nodes are reached, one of each family; ranges of CiliumNodes, which the
 // cluster role writes, and former ranges; ranges of Nodes without a CiliumNode, as in manifests: a kubelet may write them while there are none; other addresses of Nodes;
@@ -192,7 +191,7 @@ func (c *claims) ciliumRanges(n *candidate) {
 		p, ok := clusternodes.ParseRange(text)
 		why := ""
 		switch {
-		case ok && c.nodesDecide && n.decided(p):
+		case ok && c.nodesDecide && n.decided(p) && !c.had.has(n.row.Name, p):
 			why = "lies in no pod range of its Node"
 		case ok && c.crowded(n.row.Name, p):
 			why = "contains addresses or ranges of several nodes"

@@ -188,7 +188,7 @@ func TestResolve_FormerRanges(t *testing.T) {
 		return n
 	}
 	saw := newSeen(settings.Agent{}, nil)
-	saw.take(&tables.Node{Name: "a", CIDRs: []netip.Prefix{netip.MustParsePrefix("10.0.1.0/24")}, FromNode: 1})
+	saw.take("a", prefixes("10.0.1.0/24"))
 	const both = "custom-resource | InternalIP=192.0.2.2,CiliumInternalIP=10.0.1.1 | 10.0.2.0/24,10.0.1.0/24(former)"
 	for name, test := range map[string]struct {
 		decide bool

@@ -13,28 +13,27 @@ import (
 
 	"github.com/waggle-net/waggle/pkg/settings"
 	"github.com/waggle-net/waggle/pkg/statefile"
-	tables "github.com/waggle-net/waggle/pkg/tables/nodes"
 )
 
 const (
 	seenKind = "former-ranges"
 	seenFile = "nodes.json"
-	// maxSeen bounds the nodes in the file.
-	maxSeen = 1024
+	// maxSeen bounds the nodes in the file, which has less than 100 bytes for most.
+	maxSeen = 8192
 )
 
-// seen are the pod ranges that Nodes had, by the name of the node: agents can write none of them. Where Nodes decide about ranges, only these are believed to be former
-// ranges of a node. Those that a Node no longer has stand in a file, for the next run.
+// seen are the pod ranges that nodes had by the decision of others than their agents, by the name of the node: those of Nodes, or with --ipam=cluster-pool those that
+// the cluster role gave. Where Nodes decide about ranges, only these are believed to be former ranges of a node. They stand in a file, for the next run.
 type seen struct {
 	store  *statefile.Store
 	log    *slog.Logger
 	ranges map[string][]netip.Prefix
-	former map[string][]netip.Prefix // those of ranges that the Node of the name does not have
-	dirty  bool                      // the file says something else than former
+	dirty  bool // the file says something else
+	full   bool // a node was left out
 }
 
 func newSeen(s settings.Agent, log *slog.Logger) *seen {
-	return &seen{store: statefile.New(filepath.Join(s.StateDir, seenKind), seenKind), log: log, ranges: map[string][]netip.Prefix{}, former: map[string][]netip.Prefix{}}
+	return &seen{store: statefile.New(filepath.Join(s.StateDir, seenKind), seenKind), log: log, ranges: map[string][]netip.Prefix{}}
 }
 
 // load reads the file of the previous run. One that cannot be used is set aside: without it nodes have their present ranges all the same.
@@ -47,48 +46,43 @@ func (s *seen) load() {
 		if f.Name != seenFile {
 			continue
 		}
-		former := map[string][]netip.Prefix{}
+		ranges := map[string][]netip.Prefix{}
 		if f.Err == nil {
-			f.Err = json.Unmarshal(f.Document, &former)
+			f.Err = json.Unmarshal(f.Document, &ranges)
 		}
 		if f.Err != nil {
 			kept, err := s.store.SetAside(f.Name)
 			s.log.Warn("The former ranges of nodes cannot be used; pods with addresses of them may be the world", "keptAs", kept, "error", errors.Join(f.Err, err))
 			continue
 		}
-		maps.Copy(s.former, former)
-		maps.Copy(s.ranges, former)
+		maps.Copy(s.ranges, ranges)
 	}
 }
 
-// take remembers the ranges of the Node in a row, the last maxNoted of each node.
-func (s *seen) take(n *tables.Node) {
-	now := n.CIDRs[:n.FromNode]
-	for _, p := range now {
-		if !s.has(n.Name, p) {
-			list := append(slices.Clip(s.ranges[n.Name]), p)
-			s.ranges[n.Name] = list[max(0, len(list)-maxNoted):]
+// take remembers the first maxNoted of the ranges of a node, and as many of all in turn.
+func (s *seen) take(node string, ranges []netip.Prefix) {
+	for _, p := range ranges[:min(len(ranges), maxNoted)] {
+		list, known := s.ranges[node]
+		if slices.Contains(list, p) {
+			continue
 		}
-	}
-	if len(now) > 0 { // a Node that has none yet may get its former ones again
-		s.set(n.Name, slices.DeleteFunc(slices.Clone(s.ranges[n.Name]), func(p netip.Prefix) bool { return slices.Contains(now, p) }))
+		if !known && len(s.ranges) >= maxSeen {
+			if !s.full {
+				s.log.Warn("There are too many nodes to remember the ranges of all; pods with addresses of former ones may be the world", "limit", maxSeen, "node", node)
+			}
+			s.full = true
+			return
+		}
+		list = append(slices.Clip(list), p)
+		s.ranges[node], s.dirty = list[max(0, len(list)-maxNoted):], true
 	}
 }
 
-// forget forgets a node that is removed.
-func (s *seen) forget(node string) {
-	delete(s.ranges, node)
-	s.set(node, nil)
-}
-
-func (s *seen) set(node string, former []netip.Prefix) {
-	if slices.Equal(s.former[node], former) || len(s.former) >= maxSeen && s.former[node] == nil {
-		return
-	}
-	s.dirty = true
-	if s.former[node] = former; len(former) == 0 {
-		delete(s.former, node)
-	}
+// forget forgets nodes that are removed.
+func (s *seen) forget(removed func(node string) bool) {
+	before := len(s.ranges)
+	maps.DeleteFunc(s.ranges, func(node string, _ []netip.Prefix) bool { return removed(node) })
+	s.dirty = s.dirty || len(s.ranges) != before
 }
 
 // save writes the file if it has to say something else.
@@ -98,7 +92,7 @@ func (s *seen) save() error {
 	}
 	err := s.store.Open()
 	if err == nil {
-		err = s.store.Write(seenFile, s.former)
+		err = s.store.Write(seenFile, s.ranges)
 	}
 	if err != nil {
 		return fmt.Errorf("record the former ranges of nodes: %w: make room in the state directory", err)
@@ -107,5 +101,5 @@ func (s *seen) save() error {
 	return nil
 }
 
-// has reports whether the Node of that name had a range.
+// has reports whether the node of that name had a range.
 func (s *seen) has(node string, p netip.Prefix) bool { return slices.Contains(s.ranges[node], p) }

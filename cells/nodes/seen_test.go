@@ -10,7 +10,6 @@ import (
 	"github.com/stretchr/testify/require"
 
 	"github.com/waggle-net/waggle/pkg/settings"
-	tables "github.com/waggle-net/waggle/pkg/tables/nodes"
 )
 
 func loaded(t *testing.T, dir string) *seen {
@@ -20,39 +19,38 @@ func loaded(t *testing.T, dir string) *seen {
 	return s
 }
 
-// withRanges is the row of a node whose Node has ranges.
-func withRanges(texts ...string) *tables.Node {
-	n := &tables.Node{Name: "a", FromNode: len(texts)}
+func prefixes(texts ...string) (list []netip.Prefix) {
 	for _, text := range texts {
-		n.CIDRs = append(n.CIDRs, netip.MustParsePrefix(text))
+		list = append(list, netip.MustParsePrefix(text))
 	}
-	return n
+	return list
 }
 
 func TestSeen_OutlivesTheRun(t *testing.T) {
 	t.Parallel()
-	dir, one, two := t.TempDir(), netip.MustParsePrefix("10.0.1.0/24"), netip.MustParsePrefix("10.0.2.0/24")
-	file := filepath.Join(dir, seenKind, seenFile)
+	dir, both := t.TempDir(), prefixes("10.0.1.0/24", "10.0.2.0/24")
 	s := loaded(t, dir)
-	s.take(withRanges(one.String()))
-	require.NoError(t, s.save())
-	require.NoFileExists(t, file, "the Node has its range")
-	s.take(withRanges(two.String()))
+	s.take("a", both[:1])
+	s.take("a", both[1:])
+	s.take("b", both[:1])
 	require.NoError(t, s.save())
 
 	s = loaded(t, dir)
-	require.True(t, s.has("a", one))
-	require.False(t, s.has("a", two), "it stands in the Node")
-	require.False(t, s.has("b", one))
-	s.take(withRanges()) // not known yet
-	s.take(withRanges(two.String()))
+	require.True(t, s.has("a", both[0]))
+	require.True(t, s.has("a", both[1]), "the present one: it may be a former one before the agent runs again")
+	require.False(t, s.has("b", both[1]))
+	s.take("a", nil) // not known yet
+	s.take("a", both[1:])
 	require.False(t, s.dirty)
-	s.forget("a")
+	s.forget(func(node string) bool { return node == "a" })
 	require.NoError(t, s.save())
-	require.False(t, loaded(t, dir).has("a", one))
+	s = loaded(t, dir)
+	require.False(t, s.has("a", both[0]))
+	require.True(t, s.has("b", both[0]))
 
+	file := filepath.Join(dir, seenKind, seenFile)
 	require.NoError(t, os.WriteFile(file, []byte("nonsense"), 0o600))
-	require.False(t, loaded(t, dir).has("a", one))
+	require.False(t, loaded(t, dir).has("b", both[0]))
 	require.NoFileExists(t, file, "it is set aside")
 }
 
@@ -60,15 +58,12 @@ func TestSeen_IsBounded(t *testing.T) {
 	t.Parallel()
 	s := loaded(t, t.TempDir())
 	for i := range 100 {
-		s.take(withRanges(netip.PrefixFrom(netip.AddrFrom4([4]byte{10, 0, byte(i), 0}), 24).String()))
+		s.take("a", []netip.Prefix{netip.PrefixFrom(netip.AddrFrom4([4]byte{10, 0, byte(i), 0}), 24)})
 	}
 	require.Len(t, s.ranges["a"], maxNoted)
 	for i := range 2 * maxSeen {
-		for _, text := range []string{"10.1.0.0/24", "10.2.0.0/24"} {
-			n := withRanges(text)
-			n.Name = string(rune(0x4e00 + i))
-			s.take(n)
-		}
+		require.Equal(t, i >= maxSeen, s.full)
+		s.take(string(rune(0x4e00+i)), prefixes("10.1.0.0/24"))
 	}
-	require.Len(t, s.former, maxSeen)
+	require.Len(t, s.ranges, maxSeen)
 }
