@@ -13,6 +13,9 @@ import (
 	"github.com/waggle-net/waggle/pkg/tables/podcidrpool"
 )
 
+// maxNoted is how many CIDRs a node may note and get another one. Agents of other nodes read no more of them.
+const maxNoted = 16
+
 // assignment is what a node is to have: what it has, with new CIDRs behind.
 type assignment struct {
 	node  *ciliumv2.CiliumNode
@@ -77,7 +80,7 @@ func addresses(nodes []ciliumv2.CiliumNode) (all []netip.Prefix) {
 }
 
 // noted are the CIDRs of which pods of nodes have addresses, as their agents say: also former ones of a node, which nobody else may have yet.
-func noted(nodes []ciliumv2.CiliumNode) (all []netip.Prefix) {
+func noted(nodes ...ciliumv2.CiliumNode) (all []netip.Prefix) {
 	for i := range nodes {
 		for text := range strings.SplitSeq(nodes[i].Annotations[ciliumv2.PodRangesAnnotation], ",") {
 			if p, ok := clusternodes.ParseRange(text); ok {
@@ -98,7 +101,7 @@ func (f family) plan(nodes []ciliumv2.CiliumNode, all []holding, broken map[int]
 		}
 	}
 	rows := f.judge(nodes, own, cidrpool.Overlaps(taken))
-	next, stop := iter.Pull(f.pool.Free(slices.Concat(taken, addresses(nodes), noted(nodes))))
+	next, stop := iter.Pull(f.pool.Free(slices.Concat(taken, addresses(nodes), noted(nodes...))))
 	defer stop()
 	at := 0
 	for i := range nodes {
@@ -110,6 +113,11 @@ func (f family) plan(nodes []ciliumv2.CiliumNode, all []holding, broken map[int]
 			continue
 		}
 		row := podcidrpool.CIDR{Node: nodes[i].Name, Family: f.name}
+		if n := len(noted(nodes[i])); n >= maxNoted { // otherwise one agent could get the whole pool, by noting what it has and then removing it
+			row.State, row.Reason = podcidrpool.Invalid, fmt.Sprintf("%d CIDRs in %s, of at most %d: delete the pods with addresses of former ones", n, ciliumv2.PodRangesAnnotation, maxNoted)
+			rows = append(rows, row)
+			continue
+		}
 		subnet, ok := next()
 		if !ok {
 			row.State, row.Reason = podcidrpool.Exhausted, f.exhausted()

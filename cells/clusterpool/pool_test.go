@@ -76,6 +76,28 @@ func TestPlan_KeepsClearOfFormerRanges(t *testing.T) {
 	}
 }
 
+// An agent notes each CIDR that its node gets, and removes it from the CiliumNode.
+func TestPlan_NodeThatNotesTooManyCIDRsGetsNoMore(t *testing.T) {
+	t.Parallel()
+	set, err := newSettings(Config{EnableIPv4: true, IPAM: "cluster-pool", IPv4CIDR: []string{"10.0.0.0/8"}, IPv4Size: 24})
+	if err != nil {
+		t.Fatal(err)
+	}
+	greedy, given := *ciliumNode("a"), []string(nil)
+	for range 2 * maxNoted {
+		rows, give := plan(set.families, []ciliumv2.CiliumNode{greedy, *ciliumNode("b")})
+		if len(given) == maxNoted {
+			if len(rows) == 0 || rows[0].State != podcidrpool.Invalid || len(give) != 1 || give[0].node.Name != "b" {
+				t.Fatalf("rows %+v, gave %+v", rows, give)
+			}
+			return
+		}
+		given = append(given, give[0].cidrs...)
+		greedy.Annotations = map[string]string{ciliumv2.PodRangesAnnotation: strings.Join(given, ",")}
+	}
+	t.Errorf("got %v", given)
+}
+
 // replica is an allocator that believes to lead as long as its row says so.
 type replica struct {
 	*allocator

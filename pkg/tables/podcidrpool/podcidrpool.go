@@ -19,7 +19,7 @@ const (
 	Exhausted State = "exhausted" // the pool has no subnet left
 	Conflict  State = "conflict"  // overlaps that of another node
 	Outside   State = "outside"   // not from the pool
-	Invalid   State = "invalid"   // cannot be read; the node is left alone
+	Invalid   State = "invalid"   // cannot be read, or the node lists too many former ones; it is left alone
 )
 
 // CIDR is the pod CIDR of one family of one node.
