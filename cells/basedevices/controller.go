@@ -126,7 +126,7 @@ func (c *controller) inputs(txn statedb.ReadTxn, changed *statedb.WatchSet) (in 
 }
 
 // contribute hands routes and settings to those who keep them. Until the node is ready and the endpoints are restored, the
-// routes of an earlier run stay.
+// routes of the previous run stay.
 func (c *controller) contribute(in inputs, pods outside) error {
 	err := c.Sysctls.Replace(owner, desiredSysctls(c.Agent))
 	if in.node != nil && in.node.Ready && in.restored {
