@@ -1,5 +1,5 @@
-// Package load writes the objects of a large cluster straight into an API server: nodes without a kubelet, and pods that
-// only their CiliumEndpoints tell of. The agent cannot see the difference.
+// Package load writes the objects of a large cluster straight into an API server: nodes without a kubelet, pods that have only a
+// CiliumEndpoint, policies, and Services with one endpoint each. An agent cannot tell the difference.
 package load
 
 import (
@@ -10,10 +10,13 @@ import (
 	"sync/atomic"
 
 	corev1 "k8s.io/api/core/v1"
+	discoveryv1 "k8s.io/api/discovery/v1"
+	networkingv1 "k8s.io/api/networking/v1"
 	apierrors "k8s.io/apimachinery/pkg/api/errors"
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 	"k8s.io/apimachinery/pkg/apis/meta/v1/unstructured"
 	"k8s.io/apimachinery/pkg/runtime/schema"
+	"k8s.io/apimachinery/pkg/util/intstr"
 	"k8s.io/client-go/dynamic"
 	"k8s.io/client-go/kubernetes"
 	"k8s.io/client-go/rest"
@@ -28,45 +31,79 @@ var (
 // Label marks all objects of this package.
 const Label = "waggle.test/load"
 
-// Cluster says how much to write.
+// Namespaces is the number of namespaces that the objects are spread over.
+const Namespaces = 100
+
+// Cluster is the number of objects of each kind.
 type Cluster struct {
-	Nodes, Pods, Identities int
-	Namespace               string // of the CiliumEndpoints; it must exist
-	Writers                 int    // requests in flight; 0 means 32
+	Nodes, Pods, Identities, Policies, Services int
+
+	// LocalNamespace is a namespace of pods that run. One policy in thirty stands there and selects one of them by its label "app",
+	// "bench-NNN"; the others are in namespaces of pods elsewhere.
+	LocalNamespace string
+	Writers        int // requests in flight; 0 means 32
+}
+
+// clients are without a limit of requests per second.
+type clients struct {
+	typed   kubernetes.Interface
+	dynamic dynamic.Interface
+}
+
+func newClients(config *rest.Config) (c clients, err error) {
+	config = rest.CopyConfig(config)
+	config.QPS, config.Burst = -1, -1
+	if c.typed, err = kubernetes.NewForConfig(config); err != nil {
+		return c, fmt.Errorf("make a client: %w", err)
+	}
+	if c.dynamic, err = dynamic.NewForConfig(config); err != nil {
+		return c, fmt.Errorf("make a client: %w", err)
+	}
+	return c, nil
 }
 
 // Write creates all objects. Objects that exist already are left alone. It stops at the first error.
 func (c Cluster) Write(ctx context.Context, config *rest.Config) error {
-	config = rest.CopyConfig(config)
-	config.QPS, config.Burst = -1, -1
-	typed, err := kubernetes.NewForConfig(config)
+	clients, err := newClients(config)
 	if err != nil {
-		return fmt.Errorf("make a client: %w", err)
+		return err
 	}
-	untyped, err := dynamic.NewForConfig(config)
-	if err != nil {
-		return fmt.Errorf("make a client: %w", err)
-	}
+	typed, options := clients.typed, metav1.CreateOptions{}
 	for _, step := range []struct {
 		what  string
 		count int
 		one   func(ctx context.Context, i int) error
 	}{
-		{"node", c.Nodes, func(ctx context.Context, i int) error {
-			_, err := typed.CoreV1().Nodes().Create(ctx, node(i), metav1.CreateOptions{})
+		{"Namespace", Namespaces, func(ctx context.Context, i int) error {
+			_, err := typed.CoreV1().Namespaces().Create(ctx, &corev1.Namespace{ObjectMeta: metav1.ObjectMeta{Name: namespace(i)}}, options)
+			return err
+		}},
+		{"Node", c.Nodes, func(ctx context.Context, i int) error {
+			_, err := typed.CoreV1().Nodes().Create(ctx, node(i), options)
 			return err
 		}},
 		{"CiliumNode", c.Nodes, func(ctx context.Context, i int) error {
-			_, err := untyped.Resource(ciliumNodes).Create(ctx, ciliumNode(i), metav1.CreateOptions{})
+			_, err := clients.dynamic.Resource(ciliumNodes).Create(ctx, ciliumNode(i), options)
 			return err
 		}},
 		{"CiliumIdentity", c.Identities, func(ctx context.Context, i int) error {
-			_, err := untyped.Resource(ciliumIdentities).Create(ctx, ciliumIdentity(i), metav1.CreateOptions{})
+			_, err := clients.dynamic.Resource(ciliumIdentities).Create(ctx, ciliumIdentity(i), options)
 			return err
 		}},
 		{"CiliumEndpoint", c.Pods, func(ctx context.Context, i int) error {
-			object := ciliumEndpoint(i, c)
-			_, err := untyped.Resource(ciliumEndpoints).Namespace(c.Namespace).Create(ctx, object, metav1.CreateOptions{})
+			return c.createEndpoint(ctx, clients, i, 0)
+		}},
+		{"NetworkPolicy", c.Policies, func(ctx context.Context, i int) error {
+			policy := c.networkPolicy(i)
+			_, err := typed.NetworkingV1().NetworkPolicies(policy.Namespace).Create(ctx, policy, options)
+			return err
+		}},
+		{"Service", c.Services, func(ctx context.Context, i int) error {
+			_, err := typed.CoreV1().Services(namespace(i)).Create(ctx, service(i), options)
+			return err
+		}},
+		{"EndpointSlice", c.Services, func(ctx context.Context, i int) error {
+			_, err := typed.DiscoveryV1().EndpointSlices(namespace(i)).Create(ctx, c.slice(i, 0), options)
 			return err
 		}},
 	} {
@@ -75,6 +112,12 @@ func (c Cluster) Write(ctx context.Context, config *rest.Config) error {
 		}
 	}
 	return nil
+}
+
+func (c Cluster) createEndpoint(ctx context.Context, clients clients, pod, life int) error {
+	object := c.ciliumEndpoint(pod, life)
+	_, err := clients.dynamic.Resource(ciliumEndpoints).Namespace(object.GetNamespace()).Create(ctx, object, metav1.CreateOptions{})
+	return err
 }
 
 // each calls one for 0 to count-1, several at once.
@@ -157,27 +200,80 @@ func ciliumIdentity(i int) *unstructured.Unstructured {
 // identityID keeps clear of the low numbers, which tests of other things may meet.
 func identityID(i int) int64 { return int64(20000 + i) }
 
+func namespace(i int) string { return fmt.Sprintf("load-%02d", i%Namespaces) }
+
+func app(identity int) string { return fmt.Sprintf("load-%d", identity) }
+
 func identityLabels(i int) map[string]any {
-	return map[string]any{"k8s:app": fmt.Sprintf("load-%d", i), "k8s:io.kubernetes.pod.namespace": "load",
+	return map[string]any{"k8s:app": app(i), "k8s:io.kubernetes.pod.namespace": namespace(i),
 		"k8s:io.cilium.k8s.policy.serviceaccount": "default", "k8s:io.cilium.k8s.policy.cluster": "default"}
 }
 
-func ciliumEndpoint(i int, c Cluster) *unstructured.Unstructured {
-	on := i % max(1, c.Nodes)
-	addr := podCIDR(on).Addr()
-	for range 2 + i/max(1, c.Nodes) {
-		addr = addr.Next()
-	}
+// place returns the node of a pod and the pod's address in one of its lives, of which two that follow each other differ.
+func (c Cluster) place(pod, life int) (node int, addr netip.Addr) {
+	nodes := max(1, c.Nodes)
+	node = pod % nodes
+	base := podCIDR(node).Addr().As4()
+	base[3] = byte(2 + pod/nodes + 100*(life%2))
+	return node, netip.AddrFrom4(base)
+}
+
+func (c Cluster) identityOf(pod int) int { return pod % max(1, c.Identities) }
+
+func (c Cluster) ciliumEndpoint(i, life int) *unstructured.Unstructured {
+	on, addr := c.place(i, life)
+	who := c.identityOf(i)
 	labels := []any{}
-	who := i % max(1, c.Identities)
 	for key, value := range identityLabels(who) {
 		labels = append(labels, fmt.Sprintf("%s=%s", key, value))
 	}
-	return untyped("CiliumEndpoint", name("pod", i), map[string]any{"status": map[string]any{
+	o := untyped("CiliumEndpoint", name("pod", i), map[string]any{"status": map[string]any{
 		"id": int64(i%4000 + 1), "state": "ready",
 		"identity":   map[string]any{"id": identityID(who), "labels": labels},
 		"networking": map[string]any{"node": nodeIP(on), "addressing": []any{map[string]any{"ipv4": addr.String()}}},
 		"encryption": map[string]any{},
-		"external-identifiers": map[string]any{"k8s-namespace": c.Namespace, "k8s-pod-name": name("pod", i),
-			"pod-name": c.Namespace + "/" + name("pod", i)}}})
+		"external-identifiers": map[string]any{"k8s-namespace": namespace(who), "k8s-pod-name": name("pod", i),
+			"pod-name": namespace(who) + "/" + name("pod", i)}}})
+	o.SetNamespace(namespace(who))
+	return o
+}
+
+// networkPolicy allows two applications of all namespaces, one of its own and a range outside.
+func (c Cluster) networkPolicy(i int) *networkingv1.NetworkPolicy {
+	p := &networkingv1.NetworkPolicy{ObjectMeta: meta("policy", i)}
+	p.Namespace = namespace(i)
+	p.Spec.PodSelector.MatchLabels = map[string]string{"app": app(i)}
+	if i%30 == 0 && c.LocalNamespace != "" {
+		p.Namespace = c.LocalNamespace
+		p.Spec.PodSelector.MatchLabels["app"] = fmt.Sprintf("bench-%03d", i/30)
+	}
+	port := intstr.FromInt32(int32(1024 + i))
+	pods := func(identity int, namespaces *metav1.LabelSelector) networkingv1.NetworkPolicyPeer {
+		return networkingv1.NetworkPolicyPeer{NamespaceSelector: namespaces,
+			PodSelector: &metav1.LabelSelector{MatchLabels: map[string]string{"app": app(identity % max(1, c.Identities))}}}
+	}
+	p.Spec.Ingress = []networkingv1.NetworkPolicyIngressRule{{
+		Ports: []networkingv1.NetworkPolicyPort{{Port: &port}},
+		From: []networkingv1.NetworkPolicyPeer{pods(i, &metav1.LabelSelector{}), pods(7*i+1, &metav1.LabelSelector{}), pods(i+Namespaces, nil),
+			{IPBlock: &networkingv1.IPBlock{CIDR: netip.PrefixFrom(netip.AddrFrom4([4]byte{203, byte(i >> 8), byte(i), 0}), 24).String()}}}}}
+	return p
+}
+
+// service has an address of its own choice, clear of those that the API server chose before.
+func service(i int) *corev1.Service {
+	s := &corev1.Service{ObjectMeta: meta("service", i)}
+	s.Spec.ClusterIP = netip.AddrFrom4([4]byte{10, 96, byte(16 + i>>8), byte(i)}).String()
+	s.Spec.Ports = []corev1.ServicePort{{Name: "http", Port: 80, TargetPort: intstr.FromInt32(8080)}}
+	return s
+}
+
+func (c Cluster) slice(i, life int) *discoveryv1.EndpointSlice {
+	on, addr := c.place(i%max(1, c.Pods), life)
+	named, port, nodeName, ready := "http", int32(8080), name("node", on), true
+	s := &discoveryv1.EndpointSlice{ObjectMeta: meta("service", i), AddressType: discoveryv1.AddressTypeIPv4}
+	s.Labels[discoveryv1.LabelServiceName] = s.Name
+	s.Ports = []discoveryv1.EndpointPort{{Name: &named, Port: &port}}
+	s.Endpoints = []discoveryv1.Endpoint{{Addresses: []string{addr.String()}, NodeName: &nodeName,
+		Conditions: discoveryv1.EndpointConditions{Ready: &ready}}}
+	return s
 }

@@ -1,0 +1,177 @@
+package main
+
+import (
+	"bytes"
+	"context"
+	"encoding/json"
+	"errors"
+	"fmt"
+	"net/netip"
+	"os"
+	"os/exec"
+	"path/filepath"
+	"slices"
+	"strings"
+	"time"
+
+	"golang.org/x/sys/unix"
+
+	"github.com/waggle-net/waggle/test/kube"
+)
+
+// times are those of calls that are alike.
+type times []time.Duration
+
+func (t times) String() string {
+	sorted := slices.Sorted(slices.Values(t))
+	return fmt.Sprintf("p50 %s, p99 %s, %d times", t.quantile(sorted, 50), t.quantile(sorted, 99), len(t))
+}
+
+func (times) quantile(sorted []time.Duration, percent int) time.Duration {
+	if len(sorted) == 0 {
+		return 0
+	}
+	return sorted[min(len(sorted)-1, len(sorted)*percent/100)].Round(10 * time.Microsecond)
+}
+
+func (t times) median() time.Duration { return t.quantile(slices.Sorted(slices.Values(t)), 50) }
+
+// attached attaches pods one after the other, as a container runtime does, detaches each again, and returns the times of ADD. Kubelet, which would
+// attach them too, is stopped meanwhile. The function with, unless it is nil, is called before kubelet begins again.
+func (m *measurement) attached(ctx context.Context, count int, with func() error) (took times, err error) {
+	if err := m.node.StopKubelet(); err != nil {
+		return nil, err
+	}
+	defer func() { err = errors.Join(err, m.node.StartKubelet()) }()
+	for i := range count {
+		pod, err := m.newPod(ctx, fmt.Sprintf("add-%03d", i), "add")
+		if err != nil {
+			return nil, err
+		}
+		took = append(took, pod.took)
+		if err := pod.remove(ctx); err != nil {
+			return nil, err
+		}
+	}
+	if with != nil {
+		return took, with()
+	}
+	return took, nil
+}
+
+// pod is one whose network namespace holds nothing else.
+type pod struct {
+	m    *measurement
+	name string
+	took time.Duration // by ADD
+	addr netip.Addr    // IPv4
+}
+
+// newPod creates the object of a pod, waits until it is bound to the node, and calls ADD. Its identity is that of all with the same app.
+func (m *measurement) newPod(ctx context.Context, name, app string) (*pod, error) {
+	p := &pod{m: m, name: name}
+	if err := m.cluster.CreatePod(ctx, kube.Pod{Name: name, Node: m.node.Name, Labels: map[string]string{"app": app}}); err != nil {
+		return nil, err
+	}
+	err := m.cluster.WaitFor(ctx, name+" to be known to the agent", func() error {
+		out, err := m.node.Waggle(ctx, "db", "get", "k8s-pods", "name", namespace+"/"+name)
+		if err == nil && !strings.Contains(out, name) {
+			err = errors.New("there is no such row")
+		}
+		return err
+	})
+	if err != nil {
+		return nil, err
+	}
+	if _, err := m.node.Run(ctx, "ip", "netns", "add", name); err != nil {
+		return nil, err
+	}
+	began := time.Now()
+	answer, err := p.call("ADD")
+	p.took = time.Since(began)
+	if err != nil {
+		return nil, err
+	}
+	var result struct {
+		IPs []struct{ Address netip.Prefix }
+	}
+	if err := json.Unmarshal(answer, &result); err != nil {
+		return nil, fmt.Errorf("the answer of ADD: %w\n%s", err, answer)
+	}
+	for _, ip := range result.IPs {
+		if ip.Address.Addr().Is4() {
+			p.addr = ip.Address.Addr()
+		}
+	}
+	if !p.addr.IsValid() {
+		return nil, fmt.Errorf("ADD gave no IPv4 address: %s", answer)
+	}
+	return p, nil
+}
+
+func (p *pod) remove(ctx context.Context) error {
+	_, err := p.call("DEL")
+	_, gone := p.m.node.Run(ctx, "ip", "netns", "del", p.name)
+	return errors.Join(err, gone, p.m.cluster.Delete(ctx, "/api/v1/namespaces/"+namespace+"/pods/"+p.name))
+}
+
+// call runs the plugin on the node, see the CNI specification, section 2.
+func (p *pod) call(command string) ([]byte, error) {
+	n := p.m.node
+	config, err := pluginConfig(n)
+	if err != nil {
+		return nil, err
+	}
+	var out, failed bytes.Buffer
+	cmd := exec.Command("/opt/cni/bin/waggle-cni")
+	cmd.Stdin, cmd.Stdout, cmd.Stderr = bytes.NewReader(config), &out, &failed
+	cmd.Env = []string{"PATH=/usr/sbin:/usr/bin:/sbin:/bin", "CNI_COMMAND=" + command, "CNI_CONTAINERID=bench-" + p.name, "CNI_NETNS=" + p.netns(),
+		"CNI_IFNAME=eth0", "CNI_PATH=/opt/cni/bin",
+		"CNI_ARGS=IgnoreUnknown=1;K8S_POD_NAMESPACE=" + namespace + ";K8S_POD_NAME=" + p.name + ";K8S_POD_INFRA_CONTAINER_ID=bench-" + p.name}
+	if err := n.Do(cmd.Run); err != nil {
+		return nil, fmt.Errorf("%s of %s: %w\n%s%s", command, p.name, err, out.String(), failed.String())
+	}
+	return out.Bytes(), nil
+}
+
+func (p *pod) netns() string { return "/var/run/netns/" + p.name }
+
+// do runs f on a thread in the pod's network namespace.
+func (p *pod) do(f func() error) error {
+	return p.m.node.Do(func() error {
+		file, err := os.Open(p.netns())
+		if err != nil {
+			return err
+		}
+		defer file.Close()
+		if err := unix.Setns(int(file.Fd()), unix.CLONE_NEWNET); err != nil {
+			return fmt.Errorf("enter %s: %w", p.netns(), err)
+		}
+		return f()
+	})
+}
+
+// pluginConfig is what a runtime passes to the one plugin of the agent's list, see the CNI specification, section 3.
+func pluginConfig(n *kube.Node) ([]byte, error) {
+	files, err := filepath.Glob(n.Path("/etc/cni/net.d/*waggle*.conflist"))
+	if err != nil || len(files) == 0 {
+		return nil, errors.Join(err, errors.New("the agent has written no list of plugins"))
+	}
+	text, err := os.ReadFile(files[0])
+	if err != nil {
+		return nil, err
+	}
+	var list struct {
+		Name, CNIVersion string
+		Plugins          []map[string]any
+	}
+	if err := json.Unmarshal(text, &list); err != nil {
+		return nil, err
+	}
+	if len(list.Plugins) == 0 || !strings.HasPrefix(fmt.Sprint(list.Plugins[0]["type"]), "waggle") {
+		return nil, fmt.Errorf("the first plugin of %s is not Waggle's", files[0])
+	}
+	config := list.Plugins[0]
+	config["name"], config["cniVersion"] = list.Name, list.CNIVersion
+	return json.Marshal(config)
+}

@@ -1,0 +1,42 @@
+package main
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"sync/atomic"
+	"time"
+)
+
+// churn measures the agent while pods come and go elsewhere: what it takes, how long ADD takes, and when packets obey a policy.
+func (s sizes) churn(ctx context.Context, m *measurement, empty times) (err error) {
+	ctx, stop := context.WithCancel(ctx)
+	defer stop()
+	var events atomic.Int64
+	ended := make(chan error, 1)
+	go func() { ended <- s.cluster.Churn(ctx, m.cluster.Config(), s.events, &events) }()
+	defer func() {
+		stop()
+		err = errors.Join(err, <-ended)
+	}()
+	began, before := time.Now(), events.Load()
+	used, err := m.watch()
+	if err != nil {
+		return err
+	}
+	rate := float64(events.Load()-before) / time.Since(began).Seconds()
+	fmt.Printf("%-48s %10s %10s %10s %s\n", fmt.Sprintf("and %.0f pods a second that come or go", rate), "", "", "", used)
+	var obeyed latencies
+	adds, err := m.attached(ctx, s.adds, func() (err error) {
+		obeyed, err = m.verdicts(ctx, s.writes)
+		return err
+	})
+	if err != nil {
+		return err
+	}
+	fmt.Println("ADD:", adds)
+	fmt.Printf("ADD, p50, against the empty cluster: %.2f\n", adds.median().Seconds()/empty.median().Seconds())
+	fmt.Println("a policy, from its write to the first packet that obeys:", obeyed.fromWrite)
+	fmt.Println("a policy, from the answer to its write to the first packet that obeys:", obeyed.fromAnswer)
+	return nil
+}

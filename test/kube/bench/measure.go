@@ -1,0 +1,144 @@
+package main
+
+import (
+	"context"
+	"fmt"
+	"os"
+	"strconv"
+	"strings"
+	"time"
+
+	"github.com/waggle-net/waggle/test/kube"
+)
+
+// settle is how long an agent has for what its start leaves to do, among that the copy of the objects on disk.
+const settle = 45 * time.Second
+
+// measurement restarts the agent and watches it.
+type measurement struct {
+	cluster *kube.Cluster
+	node    *kube.Node
+	agent   *kube.Process
+	rest    time.Duration
+}
+
+func (m *measurement) measure(ctx context.Context, situation string) (err error) {
+	if m.agent != nil {
+		if err := m.agent.Stop(); err != nil {
+			return err
+		}
+	}
+	began := time.Now()
+	if m.agent, err = m.node.StartAgent(kube.AdminToken, "--ipam=kubernetes"); err != nil {
+		return err
+	}
+	if err := m.node.WaitAgentReady(ctx); err != nil {
+		return err
+	}
+	ready := time.Since(began)
+	if err := m.cluster.WaitFor(ctx, "all tables to be synced", func() error { return m.synced(ctx) }); err != nil {
+		return err
+	}
+	synced := time.Since(began)
+	if err := m.node.WaitReady(ctx); err != nil {
+		return err
+	}
+	if err := m.cluster.WaitFor(ctx, "the CiliumEndpoints to be written", func() error { return m.published(ctx) }); err != nil {
+		return err
+	}
+	published := time.Since(began)
+	time.Sleep(settle)
+	used, err := m.watch()
+	if err != nil {
+		return err
+	}
+	fmt.Printf("%-48s %10s %10s %10s %s\n", situation, ready.Round(time.Millisecond), synced.Round(time.Millisecond), published.Round(time.Millisecond), used)
+	return nil
+}
+
+// usage is what the agent takes of the machine.
+type usage struct {
+	memory, peak float64 // resident, in MB; the peak is that since the agent's start
+	cpu          float64 // in percent of one
+}
+
+func (u usage) String() string {
+	return fmt.Sprintf("%7.1f MB %7.1f MB %8.2f %%", u.memory, u.peak, u.cpu)
+}
+
+// watch measures the agent for the time of rest.
+func (m *measurement) watch() (used usage, err error) {
+	before, err := cpu(m.agent.PID())
+	if err != nil {
+		return used, err
+	}
+	began := time.Now()
+	time.Sleep(m.rest)
+	after, err := cpu(m.agent.PID())
+	if err != nil {
+		return used, err
+	}
+	used.cpu = 100 * (after - before).Seconds() / time.Since(began).Seconds()
+	if used.memory, err = resident(m.agent.PID(), "VmRSS:"); err != nil {
+		return used, err
+	}
+	used.peak, err = resident(m.agent.PID(), "VmHWM:")
+	return used, err
+}
+
+func (m *measurement) synced(ctx context.Context) error {
+	out, err := m.node.Waggle(ctx, "db", "show", "sources")
+	if err != nil {
+		return err
+	}
+	for _, state := range []string{"waiting", "snapshot"} {
+		if strings.Contains(out, state) {
+			return fmt.Errorf("not all is synced:\n%s", out)
+		}
+	}
+	return nil
+}
+
+// published wants every CiliumEndpoint of this node to be what it should.
+func (m *measurement) published(ctx context.Context) error {
+	out, err := m.node.Waggle(ctx, "db", "show", "desired-ciliumendpoints")
+	if err != nil {
+		return err
+	}
+	rows := strings.Count(out, "\n") - 1
+	if done := strings.Count(out, "Done"); done < rows {
+		return fmt.Errorf("%d of %d are written", done, rows)
+	}
+	return nil
+}
+
+// cpu is the processor time that a process has used, in clock ticks of 10 ms: fields 14 and 15 of proc_pid_stat(5).
+func cpu(pid int) (time.Duration, error) {
+	text, err := os.ReadFile(fmt.Sprintf("/proc/%d/stat", pid))
+	if err != nil {
+		return 0, err
+	}
+	const tick = 10 * time.Millisecond
+	fields := strings.Fields(string(text[strings.LastIndexByte(string(text), ')')+1:]))
+	user, err := strconv.Atoi(fields[11])
+	if err != nil {
+		return 0, err
+	}
+	system, err := strconv.Atoi(fields[12])
+	return time.Duration(user+system) * tick, err
+}
+
+// resident is a size of a process's resident memory in MB: VmRSS now, VmHWM at its most, see proc_pid_status(5).
+func resident(pid int, line string) (float64, error) {
+	text, err := os.ReadFile(fmt.Sprintf("/proc/%d/status", pid))
+	if err != nil {
+		return 0, err
+	}
+	for l := range strings.Lines(string(text)) {
+		if rest, ok := strings.CutPrefix(l, line); ok {
+			kB, err := strconv.Atoi(strings.Fields(rest)[0])
+			return float64(kB) / 1000, err
+		}
+	}
+	return 0, fmt.Errorf("no line %s", line)
+}

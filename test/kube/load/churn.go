@@ -1,0 +1,68 @@
+package load
+
+import (
+	"context"
+	"fmt"
+	"math"
+	"sync/atomic"
+	"time"
+
+	apierrors "k8s.io/apimachinery/pkg/api/errors"
+	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
+	"k8s.io/client-go/rest"
+)
+
+// Churn removes pods of the cluster and creates them again with another address, until the context ends. Each of these events writes the
+// CiliumEndpoint of the pod and the EndpointSlice of the Service with the pod's number. It begins perSecond events a second, as long as the API
+// server answers fast enough, and counts in done those that have ended. The error is that of the first request that failed.
+func (c Cluster) Churn(ctx context.Context, config *rest.Config, perSecond int, done *atomic.Int64) error {
+	clients, err := newClients(config)
+	if err != nil {
+		return err
+	}
+	began := time.Now()
+	err = c.each(ctx, math.MaxInt, func(ctx context.Context, event int) error {
+		due := began.Add(time.Duration(event) * time.Second / time.Duration(perSecond))
+		select {
+		case <-ctx.Done():
+			return nil
+		case <-time.After(time.Until(due)):
+		}
+		err := c.event(ctx, clients, event)
+		if err == nil {
+			done.Add(1)
+		}
+		return err
+	})
+	if ctx.Err() != nil {
+		return nil // requests that the end of the context cut short are no failures
+	}
+	return err
+}
+
+// gap is the number of events between the removal of a pod and its return.
+const gap = 100
+
+// event number n removes a pod, or brings back the one that was removed gap events before.
+func (c Cluster) event(ctx context.Context, clients clients, n int) error {
+	block, within := n/(2*gap), n%(2*gap)
+	number := block*gap + within%gap
+	pod, life := number%c.Pods, number/c.Pods+1
+	object, slice := c.ciliumEndpoint(pod, life), c.slice(pod%max(1, c.Services), life)
+	if within < gap {
+		slice.Endpoints = nil
+		err := clients.dynamic.Resource(ciliumEndpoints).Namespace(object.GetNamespace()).Delete(ctx, object.GetName(), metav1.DeleteOptions{})
+		if err != nil && !apierrors.IsNotFound(err) {
+			return fmt.Errorf("delete a CiliumEndpoint: %w", err)
+		}
+	} else if err := c.createEndpoint(ctx, clients, pod, life); err != nil {
+		return fmt.Errorf("create a CiliumEndpoint: %w", err)
+	}
+	if c.Services == 0 {
+		return nil
+	}
+	if _, err := clients.typed.DiscoveryV1().EndpointSlices(slice.Namespace).Update(ctx, slice, metav1.UpdateOptions{}); err != nil {
+		return fmt.Errorf("update an EndpointSlice: %w", err)
+	}
+	return nil
+}
