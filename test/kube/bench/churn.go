@@ -14,7 +14,10 @@ func (s sizes) churn(ctx context.Context, m *measurement, empty times) (err erro
 	defer stop()
 	var events atomic.Int64
 	ended := make(chan error, 1)
-	go func() { ended <- s.cluster.Churn(ctx, m.cluster.Config(), s.events, &events) }()
+	go func() {
+		defer stop()
+		ended <- s.cluster.Churn(ctx, m.cluster.Config(), s.events, &events)
+	}()
 	defer func() {
 		stop()
 		err = errors.Join(err, <-ended)
@@ -23,6 +26,9 @@ func (s sizes) churn(ctx context.Context, m *measurement, empty times) (err erro
 	used, err := m.watch()
 	if err != nil {
 		return err
+	}
+	if ctx.Err() != nil { // the churn has failed, and says why
+		return nil
 	}
 	rate := float64(events.Load()-before) / time.Since(began).Seconds()
 	fmt.Printf("%-48s %10s %10s %10s %s\n", fmt.Sprintf("and %.0f pods a second that come or go", rate), "", "", "", used)

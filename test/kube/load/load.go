@@ -103,7 +103,8 @@ func (c Cluster) Write(ctx context.Context, config *rest.Config) error {
 			return err
 		}},
 		{"EndpointSlice", c.Services, func(ctx context.Context, i int) error {
-			_, err := typed.DiscoveryV1().EndpointSlices(namespace(i)).Create(ctx, c.slice(i, 0), options)
+			slice := c.slice(i, 0)
+			_, err := typed.DiscoveryV1().EndpointSlices(slice.Namespace).Create(ctx, slice, options)
 			return err
 		}},
 	} {
@@ -271,6 +272,7 @@ func (c Cluster) slice(i, life int) *discoveryv1.EndpointSlice {
 	on, addr := c.place(i%max(1, c.Pods), life)
 	named, port, nodeName, ready := "http", int32(8080), name("node", on), true
 	s := &discoveryv1.EndpointSlice{ObjectMeta: meta("service", i), AddressType: discoveryv1.AddressTypeIPv4}
+	s.Namespace = namespace(i)
 	s.Labels[discoveryv1.LabelServiceName] = s.Name
 	s.Ports = []discoveryv1.EndpointPort{{Name: &named, Port: &port}}
 	s.Endpoints = []discoveryv1.Endpoint{{Addresses: []string{addr.String()}, NodeName: &nodeName,
