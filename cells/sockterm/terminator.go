@@ -23,7 +23,7 @@ import (
 
 const (
 	// share is the least part of the time that passes leave to others: they rest so many times as long as they took.
-	share    = 20
+	share    = 50
 	minRetry = 100 * time.Millisecond
 	maxRetry = time.Minute
 
