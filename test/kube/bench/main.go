@@ -86,7 +86,7 @@ func (s sizes) run(ctx context.Context) (err error) {
 		return err
 	}
 	began := time.Now()
-	if err := s.cluster.Write(ctx, c.Config()); err != nil {
+	if err := s.cluster.Write(ctx, c); err != nil {
 		return err
 	}
 	fmt.Printf("(the objects were written in %s, with the agent running)\n", time.Since(began).Round(time.Second))
