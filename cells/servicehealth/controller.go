@@ -18,7 +18,7 @@ import (
 	"github.com/waggle-net/waggle/pkg/tables/services"
 )
 
-// settle is the least time between two computations. Services have thousands of rows that change often, their ports hardly.
+// settle is the least time between two computations.
 const settle = 100 * time.Millisecond
 
 type controller struct {
@@ -40,7 +40,7 @@ func (c *controller) run(ctx context.Context, health cell.Health) error {
 	limiter := rate.NewLimiter(rate.Every(settle), 1)
 	for limiter.Wait(ctx) == nil {
 		txn := heartbeat.Snapshot(ctx, c.DB, c.Services)
-		all, changed := c.Services.AllWatch(txn)
+		all, changed := c.Services.ListWatch(txn, services.WithHealthCheck)
 		want, problems := ports(statedb.Collect(all))
 		if err := c.commit(want); err != nil {
 			return err
@@ -60,14 +60,11 @@ func (c *controller) run(ctx context.Context, health cell.Health) error {
 	return nil
 }
 
-// ports are those that services ask for. They come sorted by name, and the first that asks for a port has it.
+// ports are those of services with a health check node port, sorted by name: the first that asks for a port has it.
 func ports(all []*services.Service) (want map[uint16]*port, problems []string) {
 	want = map[uint16]*port{}
 	for _, s := range all {
 		n := s.HealthCheckNodePort
-		if n == 0 {
-			continue
-		}
 		if has := want[n]; has != nil {
 			problems = append(problems, fmt.Sprintf("%d is answered for %s, not for %s", n, has.Service, s.Name))
 			continue

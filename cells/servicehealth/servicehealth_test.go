@@ -190,7 +190,7 @@ func TestPorts_OffByFlag(t *testing.T) {
 
 func TestPorts_FirstNameHasIt(t *testing.T) {
 	t.Parallel()
-	want, problems := ports([]*services.Service{{Name: "a/a"}, {Name: "a/b", HealthCheckNodePort: 30001}, {Name: "a/c", HealthCheckNodePort: 30001}})
+	want, problems := ports([]*services.Service{{Name: "a/b", HealthCheckNodePort: 30001}, {Name: "a/c", HealthCheckNodePort: 30001}})
 	if len(want) != 1 || want[30001].Service != "a/b" || len(problems) != 1 || problems[0] != "30001 is answered for a/b, not for a/c" {
 		t.Errorf("got %+v, %q", want, problems)
 	}

@@ -76,7 +76,22 @@ var nameIndex = statedb.Index[*Service, string]{
 // ByName finds a service.
 var ByName = nameIndex.Query
 
+var healthCheckIndex = statedb.Index[*Service, bool]{
+	Name: "health-check",
+	FromObject: func(s *Service) index.KeySet {
+		if s.HealthCheckNodePort == 0 {
+			return index.KeySet{}
+		}
+		return index.NewKeySet(index.Bool(true))
+	},
+	FromKey:    index.Bool,
+	FromString: index.BoolString,
+}
+
+// WithHealthCheck finds the services with a health check node port, sorted by name.
+var WithHealthCheck = healthCheckIndex.Query(true)
+
 // NewTable makes the table "services".
 func NewTable(db *statedb.DB) (statedb.RWTable[*Service], error) {
-	return statedb.NewTable(db, "services", nameIndex)
+	return statedb.NewTable(db, "services", nameIndex, healthCheckIndex)
 }
