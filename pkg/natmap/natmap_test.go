@@ -127,7 +127,7 @@ func TestPrivilegedReader(t *testing.T) {
 				t.Fatal(err)
 			}
 		}
-		r, seen := NewReader(of, m, 256), 0
+		r, seen := NewReader(of, m, 1024), 0
 		for last := false; !last; {
 			var flows []Flow
 			if flows, last, err = r.Next(); err != nil {

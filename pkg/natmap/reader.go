@@ -19,21 +19,34 @@ type Reader struct {
 	values4 []bpf.NatEntry4
 	values6 []bpf.NatEntry6
 	flows   []Flow
+	size    int
 }
 
-// NewReader reads at most size entries in each slice: more than fall into one bucket of the kernel's hash, so at least 256.
+// leastSlice is more entries than fall into one bucket of the kernel's hash.
+const leastSlice = 256
+
+// NewReader reads at most size entries in each slice, at least 256. The first slice is of the least size: most maps have no more entries, and what a reader
+// holds is garbage after it.
 func NewReader(of Map, from *ebpf.Map, size int) *Reader {
-	r := &Reader{of: of, from: from, flows: make([]Flow, 0, size)}
-	if of.IPv6 {
+	r := &Reader{of: of, from: from, size: size}
+	r.allocate(leastSlice)
+	return r
+}
+
+func (r *Reader) allocate(size int) {
+	r.flows = make([]Flow, 0, size)
+	if r.of.IPv6 {
 		r.keys6, r.values6 = make([]bpf.NatKey6, size), make([]bpf.NatEntry6, size)
 	} else {
 		r.keys4, r.values4 = make([]bpf.NatKey4, size), make([]bpf.NatEntry4, size)
 	}
-	return r
 }
 
 // Next reads the next slice, which is valid until the next call, and tells whether it was the last.
 func (r *Reader) Next() (flows []Flow, last bool, err error) {
+	if len(r.flows) > 0 && cap(r.flows) < r.size {
+		r.allocate(r.size)
+	}
 	var n int
 	if r.of.IPv6 {
 		n, err = r.from.BatchLookup(&r.cursor, r.keys6, r.values6, nil)
