@@ -171,6 +171,12 @@ type hostEgressFlow struct {
 	_ [4]byte
 }
 
+type hostEgressIdentityClasses struct {
+	_         structs.HostLayout
+	Cluster   uint32
+	Namespace uint32
+}
+
 type hostEgressIpcacheEntry struct {
 	_        structs.HostLayout
 	Identity uint32
@@ -289,8 +295,10 @@ const (
 	hostEgressMapEvents            = "events"
 	hostEgressMapEventsLost        = "events_lost"
 	hostEgressMapFlowWorks         = "flow_works"
+	hostEgressMapIdentityClasses   = "identity_classes"
 	hostEgressMapIpcache           = "ipcache"
 	hostEgressMapIpcachePrefixes   = "ipcache_prefixes"
+	hostEgressMapKnownIdentities   = "known_identities"
 	hostEgressMapMetrics           = "metrics"
 	hostEgressMapNodeAddrs         = "node_addrs"
 	hostEgressMapNodes             = "nodes"
@@ -383,8 +391,10 @@ type hostEgressMapSpecs struct {
 	Events          *ebpf.MapSpec `ebpf:"events"`
 	EventsLost      *ebpf.MapSpec `ebpf:"events_lost"`
 	FlowWorks       *ebpf.MapSpec `ebpf:"flow_works"`
+	IdentityClasses *ebpf.MapSpec `ebpf:"identity_classes"`
 	Ipcache         *ebpf.MapSpec `ebpf:"ipcache"`
 	IpcachePrefixes *ebpf.MapSpec `ebpf:"ipcache_prefixes"`
+	KnownIdentities *ebpf.MapSpec `ebpf:"known_identities"`
 	Metrics         *ebpf.MapSpec `ebpf:"metrics"`
 	NodeAddrs       *ebpf.MapSpec `ebpf:"node_addrs"`
 	Nodes           *ebpf.MapSpec `ebpf:"nodes"`
@@ -453,8 +463,10 @@ type hostEgressMaps struct {
 	Events          *ebpf.Map `ebpf:"events"`
 	EventsLost      *ebpf.Map `ebpf:"events_lost"`
 	FlowWorks       *ebpf.Map `ebpf:"flow_works"`
+	IdentityClasses *ebpf.Map `ebpf:"identity_classes"`
 	Ipcache         *ebpf.Map `ebpf:"ipcache"`
 	IpcachePrefixes *ebpf.Map `ebpf:"ipcache_prefixes"`
+	KnownIdentities *ebpf.Map `ebpf:"known_identities"`
 	Metrics         *ebpf.Map `ebpf:"metrics"`
 	NodeAddrs       *ebpf.Map `ebpf:"node_addrs"`
 	Nodes           *ebpf.Map `ebpf:"nodes"`
@@ -486,8 +498,10 @@ func (m *hostEgressMaps) Close() error {
 		m.Events,
 		m.EventsLost,
 		m.FlowWorks,
+		m.IdentityClasses,
 		m.Ipcache,
 		m.IpcachePrefixes,
+		m.KnownIdentities,
 		m.Metrics,
 		m.NodeAddrs,
 		m.Nodes,

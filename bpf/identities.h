@@ -17,6 +17,20 @@ struct {
 	__type(value, __u64);
 } known_identities SEC(".maps");
 
+/* The classes of an identity of the cluster, which entries of POLICY_CLASS are about; 0: none. The agent writes them before any peer may be known by the identity,
+ * and clears them when no peer is, so that no deny by a class is missing. */
+struct identity_classes {
+	__u32 cluster;	 /* all pods of its cluster */
+	__u32 namespace; /* the pods of its namespace */
+};
+
+struct {
+	__uint(type, BPF_MAP_TYPE_ARRAY);
+	__uint(max_entries, IDENTITY_CLUSTER_MAX + 1);
+	__type(key, __u32);
+	__type(value, struct identity_classes);
+} identity_classes SEC(".maps");
+
 /* identity_is_known reports whether a peer may be known by an identity that ipcache does not name: policies know it, and it stands for labels in the
  * whole cluster. */
 static __always_inline int identity_is_known(__u32 identity)

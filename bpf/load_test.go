@@ -76,6 +76,7 @@ func TestMapSpecs_AreTheContract(t *testing.T) {
 		MapNodeAddrs:       {ebpf.Hash, 20, 4},
 		MapEncap:           {ebpf.Array, 4, 12},
 		MapKnownIdentities: {ebpf.Array, 4, 8},
+		MapIdentityClasses: {ebpf.Array, 4, 8},
 	}
 	for name, w := range want {
 		m := specs[name]

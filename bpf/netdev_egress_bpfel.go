@@ -212,6 +212,12 @@ type netdevEgressFragKey struct {
 	Family   uint8
 }
 
+type netdevEgressIdentityClasses struct {
+	_         structs.HostLayout
+	Cluster   uint32
+	Namespace uint32
+}
+
 type netdevEgressIpcacheEntry struct {
 	_        structs.HostLayout
 	Identity uint32
@@ -476,8 +482,10 @@ const (
 	netdevEgressMapEventsLost        = "events_lost"
 	netdevEgressMapFlowWorks         = "flow_works"
 	netdevEgressMapFrags             = "frags"
+	netdevEgressMapIdentityClasses   = "identity_classes"
 	netdevEgressMapIpcache           = "ipcache"
 	netdevEgressMapIpcachePrefixes   = "ipcache_prefixes"
+	netdevEgressMapKnownIdentities   = "known_identities"
 	netdevEgressMapMaglev            = "maglev"
 	netdevEgressMapMetrics           = "metrics"
 	netdevEgressMapNat4              = "nat4"
@@ -590,8 +598,10 @@ type netdevEgressMapSpecs struct {
 	EventsLost      *ebpf.MapSpec `ebpf:"events_lost"`
 	FlowWorks       *ebpf.MapSpec `ebpf:"flow_works"`
 	Frags           *ebpf.MapSpec `ebpf:"frags"`
+	IdentityClasses *ebpf.MapSpec `ebpf:"identity_classes"`
 	Ipcache         *ebpf.MapSpec `ebpf:"ipcache"`
 	IpcachePrefixes *ebpf.MapSpec `ebpf:"ipcache_prefixes"`
+	KnownIdentities *ebpf.MapSpec `ebpf:"known_identities"`
 	Maglev          *ebpf.MapSpec `ebpf:"maglev"`
 	Metrics         *ebpf.MapSpec `ebpf:"metrics"`
 	Nat4            *ebpf.MapSpec `ebpf:"nat4"`
@@ -680,8 +690,10 @@ type netdevEgressMaps struct {
 	EventsLost      *ebpf.Map `ebpf:"events_lost"`
 	FlowWorks       *ebpf.Map `ebpf:"flow_works"`
 	Frags           *ebpf.Map `ebpf:"frags"`
+	IdentityClasses *ebpf.Map `ebpf:"identity_classes"`
 	Ipcache         *ebpf.Map `ebpf:"ipcache"`
 	IpcachePrefixes *ebpf.Map `ebpf:"ipcache_prefixes"`
+	KnownIdentities *ebpf.Map `ebpf:"known_identities"`
 	Maglev          *ebpf.Map `ebpf:"maglev"`
 	Metrics         *ebpf.Map `ebpf:"metrics"`
 	Nat4            *ebpf.Map `ebpf:"nat4"`
@@ -727,8 +739,10 @@ func (m *netdevEgressMaps) Close() error {
 		m.EventsLost,
 		m.FlowWorks,
 		m.Frags,
+		m.IdentityClasses,
 		m.Ipcache,
 		m.IpcachePrefixes,
+		m.KnownIdentities,
 		m.Maglev,
 		m.Metrics,
 		m.Nat4,

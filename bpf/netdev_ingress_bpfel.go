@@ -224,6 +224,12 @@ type netdevIngressFragKey struct {
 	Family   uint8
 }
 
+type netdevIngressIdentityClasses struct {
+	_         structs.HostLayout
+	Cluster   uint32
+	Namespace uint32
+}
+
 type netdevIngressIpcacheEntry struct {
 	_        structs.HostLayout
 	Identity uint32
@@ -495,6 +501,7 @@ const (
 	netdevIngressMapEventsLost         = "events_lost"
 	netdevIngressMapFlowWorks          = "flow_works"
 	netdevIngressMapFrags              = "frags"
+	netdevIngressMapIdentityClasses    = "identity_classes"
 	netdevIngressMapIpcache            = "ipcache"
 	netdevIngressMapIpcachePrefixes    = "ipcache_prefixes"
 	netdevIngressMapKnownIdentities    = "known_identities"
@@ -618,6 +625,7 @@ type netdevIngressMapSpecs struct {
 	EventsLost      *ebpf.MapSpec `ebpf:"events_lost"`
 	FlowWorks       *ebpf.MapSpec `ebpf:"flow_works"`
 	Frags           *ebpf.MapSpec `ebpf:"frags"`
+	IdentityClasses *ebpf.MapSpec `ebpf:"identity_classes"`
 	Ipcache         *ebpf.MapSpec `ebpf:"ipcache"`
 	IpcachePrefixes *ebpf.MapSpec `ebpf:"ipcache_prefixes"`
 	KnownIdentities *ebpf.MapSpec `ebpf:"known_identities"`
@@ -717,6 +725,7 @@ type netdevIngressMaps struct {
 	EventsLost      *ebpf.Map `ebpf:"events_lost"`
 	FlowWorks       *ebpf.Map `ebpf:"flow_works"`
 	Frags           *ebpf.Map `ebpf:"frags"`
+	IdentityClasses *ebpf.Map `ebpf:"identity_classes"`
 	Ipcache         *ebpf.Map `ebpf:"ipcache"`
 	IpcachePrefixes *ebpf.Map `ebpf:"ipcache_prefixes"`
 	KnownIdentities *ebpf.Map `ebpf:"known_identities"`
@@ -769,6 +778,7 @@ func (m *netdevIngressMaps) Close() error {
 		m.EventsLost,
 		m.FlowWorks,
 		m.Frags,
+		m.IdentityClasses,
 		m.Ipcache,
 		m.IpcachePrefixes,
 		m.KnownIdentities,

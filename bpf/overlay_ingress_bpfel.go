@@ -40,6 +40,7 @@ const (
 	overlayIngressMapEventsLost        = "events_lost"
 	overlayIngressMapFlowWorks         = "flow_works"
 	overlayIngressMapFrags             = "frags"
+	overlayIngressMapIdentityClasses   = "identity_classes"
 	overlayIngressMapIpcache           = "ipcache"
 	overlayIngressMapIpcachePrefixes   = "ipcache_prefixes"
 	overlayIngressMapKnownIdentities   = "known_identities"
@@ -154,6 +155,7 @@ type overlayIngressMapSpecs struct {
 	EventsLost      *ebpf.MapSpec `ebpf:"events_lost"`
 	FlowWorks       *ebpf.MapSpec `ebpf:"flow_works"`
 	Frags           *ebpf.MapSpec `ebpf:"frags"`
+	IdentityClasses *ebpf.MapSpec `ebpf:"identity_classes"`
 	Ipcache         *ebpf.MapSpec `ebpf:"ipcache"`
 	IpcachePrefixes *ebpf.MapSpec `ebpf:"ipcache_prefixes"`
 	KnownIdentities *ebpf.MapSpec `ebpf:"known_identities"`
@@ -244,6 +246,7 @@ type overlayIngressMaps struct {
 	EventsLost      *ebpf.Map `ebpf:"events_lost"`
 	FlowWorks       *ebpf.Map `ebpf:"flow_works"`
 	Frags           *ebpf.Map `ebpf:"frags"`
+	IdentityClasses *ebpf.Map `ebpf:"identity_classes"`
 	Ipcache         *ebpf.Map `ebpf:"ipcache"`
 	IpcachePrefixes *ebpf.Map `ebpf:"ipcache_prefixes"`
 	KnownIdentities *ebpf.Map `ebpf:"known_identities"`
@@ -294,6 +297,7 @@ func (m *overlayIngressMaps) Close() error {
 		m.EventsLost,
 		m.FlowWorks,
 		m.Frags,
+		m.IdentityClasses,
 		m.Ipcache,
 		m.IpcachePrefixes,
 		m.KnownIdentities,

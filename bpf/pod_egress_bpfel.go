@@ -259,6 +259,12 @@ type podEgressFragKey struct {
 	Family   uint8
 }
 
+type podEgressIdentityClasses struct {
+	_         structs.HostLayout
+	Cluster   uint32
+	Namespace uint32
+}
+
 type podEgressIpcacheEntry struct {
 	_        structs.HostLayout
 	Identity uint32
@@ -575,6 +581,7 @@ const (
 	podEgressMapEventsLost          = "events_lost"
 	podEgressMapFlowWorks           = "flow_works"
 	podEgressMapFrags               = "frags"
+	podEgressMapIdentityClasses     = "identity_classes"
 	podEgressMapIpcache             = "ipcache"
 	podEgressMapIpcachePrefixes     = "ipcache_prefixes"
 	podEgressMapKnownIdentities     = "known_identities"
@@ -711,6 +718,7 @@ type podEgressMapSpecs struct {
 	EventsLost      *ebpf.MapSpec `ebpf:"events_lost"`
 	FlowWorks       *ebpf.MapSpec `ebpf:"flow_works"`
 	Frags           *ebpf.MapSpec `ebpf:"frags"`
+	IdentityClasses *ebpf.MapSpec `ebpf:"identity_classes"`
 	Ipcache         *ebpf.MapSpec `ebpf:"ipcache"`
 	IpcachePrefixes *ebpf.MapSpec `ebpf:"ipcache_prefixes"`
 	KnownIdentities *ebpf.MapSpec `ebpf:"known_identities"`
@@ -813,6 +821,7 @@ type podEgressMaps struct {
 	EventsLost      *ebpf.Map `ebpf:"events_lost"`
 	FlowWorks       *ebpf.Map `ebpf:"flow_works"`
 	Frags           *ebpf.Map `ebpf:"frags"`
+	IdentityClasses *ebpf.Map `ebpf:"identity_classes"`
 	Ipcache         *ebpf.Map `ebpf:"ipcache"`
 	IpcachePrefixes *ebpf.Map `ebpf:"ipcache_prefixes"`
 	KnownIdentities *ebpf.Map `ebpf:"known_identities"`
@@ -866,6 +875,7 @@ func (m *podEgressMaps) Close() error {
 		m.EventsLost,
 		m.FlowWorks,
 		m.Frags,
+		m.IdentityClasses,
 		m.Ipcache,
 		m.IpcachePrefixes,
 		m.KnownIdentities,

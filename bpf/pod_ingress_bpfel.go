@@ -224,6 +224,12 @@ type podIngressFragKey struct {
 	Family   uint8
 }
 
+type podIngressIdentityClasses struct {
+	_         structs.HostLayout
+	Cluster   uint32
+	Namespace uint32
+}
+
 type podIngressIpcacheEntry struct {
 	_        structs.HostLayout
 	Identity uint32
@@ -454,6 +460,7 @@ const (
 	podIngressMapEventsLost          = "events_lost"
 	podIngressMapFlowWorks           = "flow_works"
 	podIngressMapFrags               = "frags"
+	podIngressMapIdentityClasses     = "identity_classes"
 	podIngressMapIpcache             = "ipcache"
 	podIngressMapIpcachePrefixes     = "ipcache_prefixes"
 	podIngressMapKnownIdentities     = "known_identities"
@@ -567,6 +574,7 @@ type podIngressMapSpecs struct {
 	EventsLost      *ebpf.MapSpec `ebpf:"events_lost"`
 	FlowWorks       *ebpf.MapSpec `ebpf:"flow_works"`
 	Frags           *ebpf.MapSpec `ebpf:"frags"`
+	IdentityClasses *ebpf.MapSpec `ebpf:"identity_classes"`
 	Ipcache         *ebpf.MapSpec `ebpf:"ipcache"`
 	IpcachePrefixes *ebpf.MapSpec `ebpf:"ipcache_prefixes"`
 	KnownIdentities *ebpf.MapSpec `ebpf:"known_identities"`
@@ -656,6 +664,7 @@ type podIngressMaps struct {
 	EventsLost      *ebpf.Map `ebpf:"events_lost"`
 	FlowWorks       *ebpf.Map `ebpf:"flow_works"`
 	Frags           *ebpf.Map `ebpf:"frags"`
+	IdentityClasses *ebpf.Map `ebpf:"identity_classes"`
 	Ipcache         *ebpf.Map `ebpf:"ipcache"`
 	IpcachePrefixes *ebpf.Map `ebpf:"ipcache_prefixes"`
 	KnownIdentities *ebpf.Map `ebpf:"known_identities"`
@@ -702,6 +711,7 @@ func (m *podIngressMaps) Close() error {
 		m.EventsLost,
 		m.FlowWorks,
 		m.Frags,
+		m.IdentityClasses,
 		m.Ipcache,
 		m.IpcachePrefixes,
 		m.KnownIdentities,

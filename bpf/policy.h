@@ -4,6 +4,7 @@
 #include <linux/bpf.h>
 #include <linux/types.h>
 #include <bpf/bpf_helpers.h>
+#include "identities.h"
 #include "ipcache.h"
 #include "reasons.h"
 
@@ -16,7 +17,8 @@ enum policy_kind {
 	POLICY_IDENTITY = 1,	 /* who has the identity */
 	POLICY_CIDR = 2,	 /* whose address lies in the named CIDR, whoever it is */
 	POLICY_CIDR_OUTSIDE = 3, /* the same, but only peers outside the cluster */
-	POLICY_KINDS = 4,
+	POLICY_CLASS = 4,	 /* who has an identity of the class: see identity_classes */
+	POLICY_KINDS = 5,
 };
 
 /* How much an entry says of the upper protocol. */
@@ -28,15 +30,15 @@ enum policy_level {
 };
 
 /* The shape of a policy id says which classes of keys it has. Bit kind * POLICY_LEVELS + level stands for the hash, bit
- * SHAPE_RANGES + kind for policy_ranges. SHAPE_LOCALHOST: the local host is allowed, whatever entries say. */
+ * SHAPE_RANGES + kind for policy_ranges; of POLICY_CLASS, bit SHAPE_CLASS + level and bit SHAPE_CLASS + POLICY_LEVELS.
+ * SHAPE_LOCALHOST: the local host is allowed, whatever entries say. */
 #define SHAPE_RANGES 12
+#define SHAPE_CLASS 19
 #define SHAPE_LOCALHOST (1U << 16)
 /* SHAPE_NESTED: entries about a CIDR count in all CIDRs inside it, up to one with an entry of POLICY_STOP. Without the bit they count in that CIDR alone, and
  * the policy has entries about each CIDR inside. SHAPE_STOPS: there are such entries. */
 #define SHAPE_NESTED (1U << 17)
 #define SHAPE_STOPS (1U << 18)
-#define SHAPE_ENTRY(kind, level) (1U << ((kind) * POLICY_LEVELS + (level)))
-#define SHAPE_RANGE(kind) (1U << (SHAPE_RANGES + (kind)))
 
 /* The protocol of an entry about a CIDR that says: the CIDRs around this one do not count in it. No packet that is evaluated has the protocol, which is
  * reserved, and the entry denies. */
@@ -44,7 +46,7 @@ enum policy_level {
 
 struct policy_key {
 	__u32 policy;
-	__u32 identity; /* of an endpoint or of a named CIDR, by kind */
+	__u32 identity; /* of an endpoint, of a named CIDR or of a class, by kind */
 	__u8 kind;
 	__u8 protocol;
 	__be16 port;
@@ -87,8 +89,20 @@ struct {
 	__type(value, struct policy_entry);
 } policy_ranges SEC(".maps");
 
-#define SHAPE_KIND(kind) (7U << ((kind) * POLICY_LEVELS) | SHAPE_RANGE(kind))
+#define SHAPE_KIND(kind) (7U << ((kind) * POLICY_LEVELS) | 1U << (SHAPE_RANGES + (kind))) /* not of POLICY_CLASS */
 #define SHAPE_CIDRS (SHAPE_KIND(POLICY_CIDR) | SHAPE_KIND(POLICY_CIDR_OUTSIDE))
+#define SHAPE_CLASSES (15U << SHAPE_CLASS)
+
+/* Bit level, or POLICY_LEVELS for policy_ranges, of what shape_of_kind returns. */
+#define KIND_HAS(level) (1U << (level))
+
+/* shape_of_kind returns the bits of a shape about one kind. */
+static __always_inline __u32 shape_of_kind(__u32 shape, enum policy_kind kind)
+{
+	if (kind == POLICY_CLASS)
+		return shape >> SHAPE_CLASS & 15;
+	return (shape >> (kind * POLICY_LEVELS) & 7) | (shape >> (SHAPE_RANGES + kind) & 1) << POLICY_LEVELS;
+}
 
 /* How much of a flow the entry names that decided; Cilium's numbers. L3 is a peer, L4 a port with its protocol. */
 enum policy_match {
@@ -132,30 +146,32 @@ __attribute__((noinline)) int policy_probe(struct policy_question *q, enum polic
 {
 	const int any = kind == POLICY_ANY;
 	struct policy_key key = { .identity = identity, .kind = kind };
+	__u32 has;
 	verdict v;
 
 	if (!q || kind >= POLICY_KINDS)
 		return DROP(FILE_POLICY, REASON_POLICY);
+	has = shape_of_kind(q->shape, kind);
 	key.policy = q->policy;
-	if (q->shape & SHAPE_ENTRY(kind, POLICY_ALL)) {
+	if (has & KIND_HAS(POLICY_ALL)) {
 		v = policy_weigh(bpf_map_lookup_elem(&policy, &key), q, any ? MATCH_ALL : MATCH_L3_ONLY);
 		if (v != CONTINUE)
 			return v;
 	}
 	key.protocol = q->protocol;
-	if (q->shape & SHAPE_ENTRY(kind, POLICY_PROTOCOL)) {
+	if (has & KIND_HAS(POLICY_PROTOCOL)) {
 		v = policy_weigh(bpf_map_lookup_elem(&policy, &key), q, any ? MATCH_PROTOCOL : MATCH_L3_PROTOCOL);
 		if (v != CONTINUE)
 			return v;
 	}
-	if (q->shape & SHAPE_ENTRY(kind, POLICY_PORT)) {
+	if (has & KIND_HAS(POLICY_PORT)) {
 		key.port = q->port;
 		key.port_bits = 16;
 		v = policy_weigh(bpf_map_lookup_elem(&policy, &key), q, any ? MATCH_L4_ONLY : MATCH_L3_L4);
 		if (v != CONTINUE)
 			return v;
 	}
-	if (q->shape & SHAPE_RANGE(kind)) {
+	if (has & KIND_HAS(POLICY_LEVELS)) {
 		struct policy_range_key range = { .prefixlen = POLICY_RANGE_FULL,
 						  .policy = q->policy,
 						  .identity = identity,
@@ -223,7 +239,25 @@ static __always_inline verdict policy_walk(struct policy_question *q)
 	return q->found;
 }
 
-/* policy_ask judges a peer by a policy: some entry must allow it, and none deny it. Only what the shape has is looked up. Who is
+/* policy_classes looks up the entries about the classes of the peer's identity. Its own function, because of its stack. */
+__attribute__((noinline)) int policy_classes(struct policy_question *q)
+{
+	struct identity_classes *classes;
+	__u32 identity, namespace;
+	verdict v;
+
+	if (!q)
+		return DROP(FILE_POLICY, REASON_POLICY);
+	identity = q->identity;
+	classes = bpf_map_lookup_elem(&identity_classes, &identity); /* none of an identity beyond IDENTITY_CLUSTER_MAX */
+	if (!classes || !classes->cluster)
+		return CONTINUE;
+	namespace = classes->namespace;
+	v = policy_probe(q, POLICY_CLASS, classes->cluster);
+	return v != CONTINUE ? v : policy_probe(q, POLICY_CLASS, namespace);
+}
+
+/* policy_ask evaluates a peer by a policy: some entry must allow it, and none deny it. Only what the shape has is looked up. Who is
  * not known yet may be anybody, so only a policy without rules allows it. Its own function, so that the verifier walks through
  * it once. */
 __attribute__((noinline)) int policy_ask(struct policy_question *q)
@@ -248,6 +282,8 @@ __attribute__((noinline)) int policy_ask(struct policy_question *q)
 	if ((q->shape & SHAPE_KIND(POLICY_ANY)) && (v = policy_probe(q, POLICY_ANY, 0)) != CONTINUE)
 		return v;
 	if ((q->shape & SHAPE_KIND(POLICY_IDENTITY)) && (v = policy_probe(q, POLICY_IDENTITY, q->identity)) != CONTINUE)
+		return v;
+	if ((q->shape & SHAPE_CLASSES) && (v = policy_classes(q)) != CONTINUE)
 		return v;
 	if ((q->shape & SHAPE_CIDRS) && (v = policy_walk(q)) != CONTINUE)
 		return v;

@@ -34,13 +34,18 @@ func (n *node) name(prefix netip.Prefix, identity uint32) {
 func classes() (out []rule) {
 	for _, who := range []rule{{kind: PolicyAny}, {kind: PolicyIdentity, identity: 2}, {kind: PolicyCIDR, identity: identityCIDR + 2},
 		{kind: PolicyCIDROutside, identity: identityCIDR + 2}} {
-		all, protocol, port, ports := who, who, who, who
-		protocol.level, protocol.protocol = PolicyProtocol, protoTCP
-		port.level, port.protocol, port.first = PolicyPort, protoTCP, 80
-		ports.protocol, ports.first, ports.last = protoTCP, 70, 90
-		out = append(out, all, protocol, port, ports)
+		out = append(out, levelsOf(who)...)
 	}
 	return out
+}
+
+// levelsOf are rules about everything, TCP, port 80 of TCP, and ports around it.
+func levelsOf(all rule) []rule {
+	protocol, port, ports := all, all, all
+	protocol.level, protocol.protocol = PolicyProtocol, protoTCP
+	port.level, port.protocol, port.first = PolicyPort, protoTCP, 80
+	ports.protocol, ports.first, ports.last = protoTCP, 70, 90
+	return []rule{all, protocol, port, ports}
 }
 
 func (r rule) String() string {
@@ -100,6 +105,50 @@ func TestPrivilegedPolicy_AnotherPeer(t *testing.T) {
 				}
 			}
 		})
+	}
+}
+
+// Entries about a class count for the identities that have it, and for no others. A deny of a class wins, and needs its bit in the shape.
+func TestPrivilegedPolicy_IdentityClasses(t *testing.T) {
+	t.Parallel()
+	const cluster, namespace, other = 5, 6, identityFar
+	n := newPolicyNode(t, identityFar)
+	for _, has := range []IdentityClasses{{Cluster: cluster, Namespace: namespace}, {}} {
+		n.update(MapIdentityClasses, uint32(identityFar), has)
+		for _, class := range []uint32{cluster, namespace, other} {
+			for _, r := range levelsOf(rule{kind: PolicyClass, identity: class}) {
+				member := has.Cluster != 0 && class != other
+				for _, family := range families {
+					packet := outsideTo(podA, outside[family], 5000, 80)
+					check := func(what string, in []byte, want bool) {
+						t.Helper()
+						if got := n.judged(podA, in); got != want {
+							t.Errorf("IPv%d, classes %+v, %s of class %d, %s: allowed is %v, want %v", family, has, r, class, what, got, want)
+						}
+					}
+					n.ingress(podA, r)
+					check("the port", packet.tcp(t, "S"), member)
+					check("another port", packet.ports(5001, 91).tcp(t, "S"), member && r.level < PolicyPort && r.last == 0)
+					check("another protocol", packet.ports(5002, 80).bytes(t), member && r.level == PolicyAll && r.last == 0)
+					n.ingress(podA, rule{}, r.denying())
+					check("denied", packet.ports(5003, 80).tcp(t, "S"), !member)
+					n.facts(podA, func(f *EndpointFacts) { f.ShapeIngress &^= ShapeClasses })
+					check("denied, not in the shape", packet.ports(5004, 80).tcp(t, "S"), true)
+				}
+			}
+		}
+	}
+}
+
+// Identities that are not of the cluster have no classes: the world, and numbers behind the end of the map.
+func TestPrivilegedPolicy_IdentitiesWithoutClasses(t *testing.T) {
+	t.Parallel()
+	for _, identity := range []uint32{2, 65536, 0x03000001} {
+		n := newPolicyNode(t, identity)
+		n.ingress(podA, rule{kind: PolicyClass}, rule{kind: PolicyClass, identity: identity})
+		for _, family := range families {
+			n.stopped(podA, ifUplink, outsideTo(podA, outside[family], 5000, 80).tcp(t, "S"), events.PolicyDenied)
+		}
 	}
 }
 

@@ -19,6 +19,7 @@ const (
 	PolicyIdentity    = PolicyKind(1) // who has the identity
 	PolicyCIDR        = PolicyKind(2) // whoever has an address in the named CIDR
 	PolicyCIDROutside = PolicyKind(3) // the same, outside the cluster only
+	PolicyClass       = PolicyKind(4) // who has an identity of the class: see [MapIdentityClasses]
 )
 
 // PolicyLevel says how much an entry says of the upper protocol.
@@ -32,6 +33,8 @@ const (
 	policyLevels = 3
 	// shapeRanges is the first bit of a shape that stands for policy_ranges.
 	shapeRanges = 12
+	// shapeClass is the first bit of a shape that stands for entries of [PolicyClass].
+	shapeClass = 19
 	// policyRangeStatic is what all before the port adds to the length of each prefix in a [PolicyRangeKey].
 	policyRangeStatic = 80
 )
@@ -46,16 +49,27 @@ const (
 	ShapeStops  uint32 = 1 << 18
 )
 
+// ShapeClasses are the bits of a shape that has entries of [PolicyClass].
+const ShapeClasses uint32 = (1<<(policyLevels+1) - 1) << shapeClass
+
 // PolicyStop is the protocol of an entry about a CIDR that says: the CIDRs around this one do not count in it.
 const PolicyStop uint8 = 255
 
 // ShapeEntry is the bit that the shape of a policy id has when the map policy holds entries of that kind and level.
 func ShapeEntry(kind PolicyKind, level PolicyLevel) uint32 {
+	if kind == PolicyClass {
+		return 1 << (shapeClass + uint32(level))
+	}
 	return 1 << (uint32(kind)*policyLevels + uint32(level))
 }
 
 // ShapeRange is the bit that it has when policy_ranges holds entries of that kind.
-func ShapeRange(kind PolicyKind) uint32 { return 1 << (shapeRanges + uint32(kind)) }
+func ShapeRange(kind PolicyKind) uint32 {
+	if kind == PolicyClass {
+		return 1 << (shapeClass + policyLevels)
+	}
+	return 1 << (shapeRanges + uint32(kind))
+}
 
 // NewPolicyKey makes the key of everything that an entry of that level says; what a wider level does not say is ignored.
 func NewPolicyKey(policy uint32, kind PolicyKind, identity uint32, level PolicyLevel, protocol uint8, port uint16) PolicyKey {

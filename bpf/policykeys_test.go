@@ -73,14 +73,15 @@ func TestPortPrefixes(t *testing.T) {
 func TestShape(t *testing.T) {
 	t.Parallel()
 	seen := map[uint32]bool{}
-	for kind := PolicyAny; kind <= PolicyCIDROutside; kind++ {
+	for kind := PolicyAny; kind <= PolicyClass; kind++ {
 		for level := PolicyAll; level <= PolicyPort; level++ {
 			seen[ShapeEntry(kind, level)] = true
 		}
 		seen[ShapeRange(kind)] = true
 	}
-	seen[ShapeLocalhost] = true
-	if len(seen) != 17 || seen[0] || ShapeEntry(PolicyCIDROutside, PolicyPort) != 1<<11 || ShapeRange(PolicyAny) != 1<<12 {
+	seen[ShapeLocalhost], seen[ShapeNested], seen[ShapeStops] = true, true, true
+	if len(seen) != 23 || seen[0] || ShapeEntry(PolicyCIDROutside, PolicyPort) != 1<<11 || ShapeRange(PolicyAny) != 1<<12 ||
+		ShapeEntry(PolicyClass, PolicyAll) != 1<<19 || ShapeRange(PolicyClass) != 1<<22 {
 		t.Errorf("bits %v", seen)
 	}
 }

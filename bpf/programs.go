@@ -117,6 +117,7 @@ const (
 	MapNodeAddrs       = "node_addrs"
 	MapEncap           = "encap"
 	MapKnownIdentities = "known_identities"
+	MapIdentityClasses = "identity_classes"
 )
 
 // Load-time constants, set through the Variables of each spec that has them: the identities of what no ipcache entry
