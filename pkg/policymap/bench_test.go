@@ -75,6 +75,8 @@ func large(rules, identities, subjects int, all bool) *cluster {
 
 func (c *cluster) resolver() *Resolver {
 	r := New(policy.Options{Mode: policy.Default, AllowLocalhost: true})
+	r.SetClasses(true)
+	r.StartClasses(nil, 0)
 	for _, p := range c.policies {
 		r.UpsertPolicy(p)
 	}
@@ -129,7 +131,7 @@ func BenchmarkOneIdentity(b *testing.B) {
 		b.ReportAllocs()
 		after := 0
 		for b.Loop() {
-			r.UpsertIdentity(extra, labelsOf(0))
+			r.UpsertIdentity(extra, labelsOf(1))
 			after = c.compile(r)
 			r.DeleteIdentity(extra)
 			c.compile(r)
@@ -139,6 +141,34 @@ func BenchmarkOneIdentity(b *testing.B) {
 		}
 		b.ReportMetric(float64(b.Elapsed().Microseconds())/float64(2*b.N), "us/identity")
 	})
+}
+
+// BenchmarkAllPods is one identity more, and then one less, for an endpoint whose 50 rules are each about all pods.
+func BenchmarkAllPods(b *testing.B) {
+	for _, n := range []int{1000, 65000} {
+		b.Run(fmt.Sprint(n, " identities"), func(b *testing.B) {
+			c := large(0, n, 1, true)
+			p := &policy.Policy{Ref: policy.Ref{Kind: policy.Kubernetes, Namespace: "ns-0", Name: "all-pods"}, Parts: []policy.Part{{IsolatesIngress: true}}}
+			for port := range uint16(50) {
+				p.Parts[0].Rules = append(p.Parts[0].Rules, policy.Rule{Path: fmt.Sprintf("spec.ingress[%d]", port), Direction: policy.Ingress,
+					Peers: choose(exists("io.kubernetes.pod.namespace")),
+					Ports: policy.Ports{List: []policy.Port{{Protocol: policy.ProtocolTCP, Low: 1000 + 2*port, High: 1000 + 2*port}}}})
+			}
+			c.policies = append(c.policies, p)
+			r := c.resolver()
+			entries := c.compile(r)
+			extra := identity.ClusterMin + uint32(n)
+			b.ReportAllocs()
+			for b.Loop() {
+				r.UpsertIdentity(extra, labelsOf(0))
+				c.compile(r)
+				r.DeleteIdentity(extra)
+				c.compile(r)
+			}
+			b.ReportMetric(float64(entries), "entries")
+			b.ReportMetric(float64(b.Elapsed().Nanoseconds())/1000/float64(2*b.N), "us/identity")
+		})
+	}
 }
 
 // BenchmarkOnePolicy is one rule of one policy that changes, for 100 endpoints.

@@ -92,9 +92,9 @@ func history(seed uint64) (options policy.Options, all []change) {
 }
 
 // replay tells a resolver all changes, and says what goes wrong; empty when nothing does.
-func replay(options policy.Options, nested bool, changes []change) string {
+func replay(options policy.Options, with features, changes []change) string {
 	s := newState(options)
-	s.nested = nested
+	s.nested, s.classes = with.nested, with.classes
 	r := s.resolver()
 	type past struct {
 		is       *Compiled
@@ -107,14 +107,15 @@ func replay(options policy.Options, nested bool, changes []change) string {
 			c.do(s, r)
 			continue
 		}
-		got, want := renderAll(r, s), renderAll(s.resolver(), s)
+		same := s.sameClasses(r)
+		got, want := renderAll(r, s), renderAll(same.resolver(), s)
 		if got != want {
 			return fmt.Sprintf("the resolver has\n%sand a new one\n%s", got, want)
 		}
-		if got, want := r.NamedCIDRs(), s.resolver().NamedCIDRs(); !slices.Equal(got, want) {
+		if got, want := r.NamedCIDRs(), same.resolver().NamedCIDRs(); !slices.Equal(got, want) {
 			return fmt.Sprintf("the resolver names %v, a new one %v", got, want)
 		}
-		if got, want := chosen(r), chosen(s.resolver()); !reflect.DeepEqual(got, want) {
+		if got, want := chosen(r), chosen(same.resolver()); !reflect.DeepEqual(got, want) {
 			return fmt.Sprintf("the resolver has selectors %v, a new one %v", got, want)
 		}
 		for id := range s.subjects {
@@ -140,7 +141,8 @@ func replay(options policy.Options, nested bool, changes []change) string {
 			return fmt.Sprintf("a compiled policy has changed from\n%sto\n%s", p.rendered, now)
 		}
 	}
-	left := len(r.rulesets) + len(r.cookies) + len(r.selectors.byKey) + len(r.prefixes.of) + len(r.unsettled) + len(r.namedRules) + len(r.podsOf)
+	left := len(r.rulesets) + len(r.cookies) + len(r.selectors.byKey) + len(r.prefixes.of) + len(r.unsettled) + len(r.namedRules) + len(r.podsOf) +
+		len(r.selectors.arrivals)
 	if len(s.policies)+len(s.subjects)+len(s.pods) == 0 && left != 0 {
 		return fmt.Sprintf("%d things are left of nothing", left)
 	}
@@ -201,14 +203,14 @@ func TestResolver_ChangesComeToTheSameAsAFreshStart(t *testing.T) {
 	t.Parallel()
 	for n := *seed; n < *seed+*worlds/20; n++ {
 		options, changes := history(n)
-		nested := n%2 == 0
-		wrong := replay(options, nested, changes)
+		with := features{nested: n%2 == 0, classes: n%4 < 2}
+		wrong := replay(options, with, changes)
 		if wrong == "" {
 			continue
 		}
 		t.Logf("seed %d: %s", n, wrong)
 		for i := len(changes) - 1; i >= 0; i-- { // what is not needed to fail is left out, from the end
-			if less := slices.Delete(slices.Clone(changes), i, i+1); replay(options, nested, less) != "" {
+			if less := slices.Delete(slices.Clone(changes), i, i+1); replay(options, with, less) != "" {
 				changes = less
 			}
 		}
@@ -216,7 +218,7 @@ func TestResolver_ChangesComeToTheSameAsAFreshStart(t *testing.T) {
 		for _, c := range changes {
 			fmt.Fprintln(&b, c.text)
 		}
-		t.Fatalf("seed %d, options %+v: %s\nchanges:\n%s", n, options, replay(options, nested, changes), &b)
+		t.Fatalf("seed %d, options %+v: %s\nchanges:\n%s", n, options, replay(options, with, changes), &b)
 	}
 }
 
@@ -228,7 +230,7 @@ func TestResolver_NothingOpensWhileCIDRsHaveNoIdentity(t *testing.T) {
 	for n := *seed; n < *seed+*worlds; n++ {
 		w := policytest.New(n, policytest.Small)
 		s := stateOf(w)
-		s.nested = n%2 == 0
+		s.nested, s.classes = n%2 == 0, n%4 < 2
 		r := s.resolver()
 		s.nameCIDRs(r, false)
 		random := rand.New(rand.NewPCG(n, 3))
@@ -271,7 +273,7 @@ func chosen(r *Resolver) map[string][]string {
 	for ref, p := range r.policies {
 		p.eachRule(func(rule *rule) {
 			for _, s := range rule.selectors {
-				all[s.key] = append(all[s.key], fmt.Sprint(ref, s.identities))
+				all[s.key] = append(all[s.key], fmt.Sprint(ref, s.identities, s.classes))
 			}
 		})
 	}

@@ -75,12 +75,15 @@ func (c *Compiled) AllowsAll() bool { return c.allowsAll }
 // the same: denies, and one that allows everything else.
 func (c *Compiled) Isolated() bool { return c.isolated }
 
+// ofRanges are the bits of the classes of keys that belong into policy_ranges.
+const ofRanges = 0xf<<firstRangeClass | 1<<(firstOfClasses+levels)
+
 // ofCIDRs are the bits of the classes of keys about named CIDRs.
 const ofCIDRs = (1<<levels-1)<<(int(CIDR)*levels) | (1<<levels-1)<<(int(CIDROutside)*levels) | 1<<(firstRangeClass+int(CIDR)) | 1<<(firstRangeClass+int(CIDROutside))
 
 // Shape is the set of classes of keys that there are, with [ShapeLocalhost], [ShapeNested] and [ShapeStops].
 func (c *Compiled) Shape() (shape uint32) {
-	for class, n := range c.classes[:stopClass] {
+	for class, n := range c.classes {
 		if n > 0 {
 			shape |= 1 << class
 		}
@@ -89,12 +92,9 @@ func (c *Compiled) Shape() (shape uint32) {
 		shape |= ShapeLocalhost
 	}
 	if c.nested && shape&ofCIDRs != 0 {
-		shape |= ShapeNested
-		if c.classes[stopClass] > 0 {
-			shape |= ShapeStops
-		}
+		return shape | ShapeNested
 	}
-	return shape
+	return shape &^ ShapeStops
 }
 
 // Nested reports whether entries about a named CIDR count in those inside it, so that a CIDR that is new to the policy means what those around it mean.
@@ -103,7 +103,7 @@ func (c *Compiled) Nested() bool { return c.nested }
 // Len is the number of entries that belong into the map policy, and into policy_ranges.
 func (c *Compiled) Len() (entries, ranges int) {
 	for class, n := range c.classes {
-		if class >= firstRangeClass && class < stopClass {
+		if ofRanges>>class&1 != 0 {
 			ranges += n
 		} else {
 			entries += n

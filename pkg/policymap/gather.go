@@ -62,6 +62,9 @@ func (set *ruleset) all(r *Resolver) *Compiled {
 			for _, number := range s.identities {
 				w.add(peer{Identity, number}, i)
 			}
+			for _, number := range s.classes {
+				w.add(peer{Class, number}, i)
+			}
 		}
 	}
 	if set.peersNamed {
@@ -204,10 +207,10 @@ func (set *ruleset) patch(r *Resolver) *Compiled {
 	}
 	w := &work{peers: map[peer]*saying{}, nested: r.nested}
 	for p := range set.touched {
-		if p.kind == Identity {
-			set.gatherIdentity(r, w, p)
-		} else {
+		if p.kind == CIDR {
 			set.gatherCIDR(r, w, p.identity)
+		} else {
+			set.gatherChosen(r, w, p)
 		}
 	}
 	out := *set.compiled
@@ -225,8 +228,9 @@ func (set *ruleset) patch(r *Resolver) *Compiled {
 	return &out
 }
 
-func (set *ruleset) gatherIdentity(r *Resolver, w *work, p peer) {
-	for _, s := range r.selectors.of(p.identity) {
+// gatherChosen adds what rules say of an identity or a class.
+func (set *ruleset) gatherChosen(r *Resolver, w *work, p peer) {
+	for _, s := range r.selectors.of(p) {
 		for _, i := range set.bySelector[s] {
 			w.add(p, i)
 		}

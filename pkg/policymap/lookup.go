@@ -9,6 +9,7 @@ import (
 // Peer is whom the datapath takes a packet's other end for.
 type Peer struct {
 	Identity uint32   `json:"identity"`          // of its endpoint, node or world; 0 when unknown, whom no rule allows
+	Classes  Classes  `json:"classes,omitzero"`  // of its identity
 	CIDRs    []uint32 `json:"cidrs,omitempty"`   // of the named CIDRs that hold its address, the longest first
 	Outside  bool     `json:"outside,omitempty"` // entries of the kind [CIDROutside] count for it
 }
@@ -58,6 +59,9 @@ func (c *Compiled) Lookup(p Peer, protocol uint8, port uint16) Answer {
 // peers are those whose entries count for a peer.
 func (c *Compiled) peers(p Peer) []peer {
 	list := []peer{{Any, 0}, {Identity, p.Identity}}
+	if p.Classes != (Classes{}) {
+		list = append(list, peer{Class, p.Classes.Cluster}, peer{Class, p.Classes.Namespace})
+	}
 	for _, number := range p.CIDRs {
 		list = append(list, peer{CIDR, number})
 		if p.Outside {
@@ -88,7 +92,7 @@ func (g *group) hits(protocol uint8, port uint16) (hits [4]*entry) {
 				hits[3] = e
 			}
 		default:
-			hits[key.class()%levels] = e
+			hits[key.level()] = e
 		}
 	}
 	return hits

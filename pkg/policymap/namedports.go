@@ -190,6 +190,14 @@ func (r *Resolver) servedTo(rule *rule, found func(servedPort)) {
 			for _, number := range s.identities {
 				ofIdentity(number)
 			}
+			if len(s.classes) == 0 {
+				continue
+			}
+			for number := range r.podsOf {
+				if s.choosesClassOf(r.selectors.identities[number]) {
+					ofIdentity(number)
+				}
+			}
 		}
 		for i := range rule.cidrs {
 			r.servedWithin(&rule.cidrs[i], named, rule.Deny, found)

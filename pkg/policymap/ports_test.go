@@ -16,7 +16,7 @@ import (
 func TestKey_NumbersAreThoseOfTheDatapath(t *testing.T) {
 	t.Parallel()
 	for kind, theirs := range map[Kind]bpf.PolicyKind{Any: bpf.PolicyAny, Identity: bpf.PolicyIdentity, CIDR: bpf.PolicyCIDR,
-		CIDROutside: bpf.PolicyCIDROutside} {
+		CIDROutside: bpf.PolicyCIDROutside, Class: bpf.PolicyClass} {
 		require.EqualValues(t, theirs, kind)
 		for _, c := range []struct {
 			key  Key
@@ -33,8 +33,8 @@ func TestKey_NumbersAreThoseOfTheDatapath(t *testing.T) {
 			require.Equal(t, c.want, of.Shape(), "%+v", c.key)
 		}
 	}
-	require.Equal(t, []uint32{bpf.ShapeLocalhost, bpf.ShapeNested, bpf.ShapeStops, uint32(bpf.PolicyStop)},
-		[]uint32{ShapeLocalhost, ShapeNested, ShapeStops, uint32(Stop)})
+	require.Equal(t, []uint32{bpf.ShapeLocalhost, bpf.ShapeNested, bpf.ShapeStops, bpf.ShapeClasses, uint32(bpf.PolicyStop)},
+		[]uint32{ShapeLocalhost, ShapeNested, ShapeStops, ShapeClasses, uint32(Stop)})
 	random := rand.New(rand.NewPCG(1, 1))
 	for range 2000 {
 		r := run{uint16(random.Uint32()), uint16(random.Uint32())}

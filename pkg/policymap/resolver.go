@@ -51,7 +51,7 @@ func (r *Resolver) UpsertIdentity(number uint32, labels map[string]string) {
 
 // DeleteIdentity forgets a number.
 func (r *Resolver) DeleteIdentity(number uint32) {
-	r.selectors.remove(number)
+	r.reclassed(number, r.selectors.remove(number))
 	r.podPrefixesStale = true
 }
 
@@ -151,5 +151,5 @@ func (r *Resolver) decide(c *choice) (d Decision) {
 
 // Peer says whom the datapath takes an address of somebody with an identity for.
 func (r *Resolver) Peer(number uint32, address netip.Addr) Peer {
-	return Peer{Identity: number, CIDRs: r.cidrs.around(address), Outside: policy.Outside.Includes(number, r.options)}
+	return Peer{Identity: number, Classes: r.ClassesOf(number), CIDRs: r.cidrs.around(address), Outside: policy.Outside.Includes(number, r.options)}
 }

@@ -111,12 +111,12 @@ func (set *ruleset) choose(s *selector, i int) {
 	}
 }
 
-// touch notes that rules speak of an identity, or do so no more.
-func (set *ruleset) touch(number uint32) {
+// touch notes that rules speak of an identity or a class, or do so no more.
+func (set *ruleset) touch(p peer) {
 	if set.peersNamed || len(set.missing) > 0 {
 		set.stale = true
 	} else if !set.stale {
-		set.touched[peer{Identity, number}] = struct{}{}
+		set.touched[p] = struct{}{}
 	}
 }
 

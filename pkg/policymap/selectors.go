@@ -1,6 +1,7 @@
 package policymap
 
 import (
+	"iter"
 	"maps"
 	"slices"
 
@@ -12,7 +13,9 @@ import (
 type selector struct {
 	key        string
 	choice     *policy.Selector // nil when the identities are fixed
-	identities []uint32         // sorted
+	extent     extent           // kind of classes for which the choice is evaluated
+	identities []uint32         // sorted, without those of classes
+	classes    []uint32         // sorted
 	anchors    []anchor         // under which it is filed
 	rules      int              // that make the choice
 	users      map[*ruleset]struct{}
@@ -20,11 +23,14 @@ type selector struct {
 	mark       bool // used while candidates are gathered
 }
 
-// known is an identity.
+// known is an identity, or a class of them.
 type known struct {
+	peer           // whom entries about it are about
+	extent  extent // kind of the class
 	labels  map[string]string
 	chosen  []*selector // those that choose it by labels, in no order
 	anchors []anchor
+	classes [2]*class // of an identity: its cluster and its namespace; nil when it has none
 }
 
 // selectors keeps, for every choice that rules make, the identities that it chooses. One identity more is compared with
@@ -35,11 +41,13 @@ type selectors struct {
 	pending    []*selector
 	identities map[uint32]*known
 	fixed      map[uint32][]*selector // selectors of fixed identities, by number
+	arrivals   map[uint32]struct{}    // identities that are new or have changed
+	identityClasses
 }
 
 func newSelectors() *selectors {
 	return &selectors{byKey: map[string]*selector{}, byAnchor: map[anchor][]*selector{}, identities: map[uint32]*known{},
-		fixed: map[uint32][]*selector{}}
+		fixed: map[uint32][]*selector{}, arrivals: map[uint32]struct{}{}, identityClasses: newIdentityClasses()}
 }
 
 // ofLabels returns the selector of a choice by labels, and counts one rule more that makes it.
@@ -47,7 +55,7 @@ func (c *selectors) ofLabels(choice *policy.Selector) *selector {
 	key, choice := keyOf(choice)
 	s := c.byKey[key]
 	if s == nil {
-		s = &selector{key: key, choice: choice, users: map[*ruleset]struct{}{}, pending: true}
+		s = &selector{key: key, choice: choice, extent: extentOf(choice), users: map[*ruleset]struct{}{}, pending: true}
 		s.anchors = c.anchorsFor(choice)
 		for _, a := range s.anchors {
 			c.byAnchor[a] = append(c.byAnchor[a], s)
@@ -87,29 +95,48 @@ func (c *selectors) release(s *selector) {
 			delete(c.byAnchor, a)
 		}
 	}
+	if s.choice != nil {
+		c.unchoose(s)
+		return
+	}
 	for _, number := range s.identities {
-		if s.choice == nil {
-			if c.fixed[number] = slices.DeleteFunc(c.fixed[number], s.is); len(c.fixed[number]) == 0 {
-				delete(c.fixed, number)
-			}
-		} else if k := c.identities[number]; k != nil {
-			k.chosen = slices.DeleteFunc(k.chosen, s.is)
+		if c.fixed[number] = slices.DeleteFunc(c.fixed[number], s.is); len(c.fixed[number]) == 0 {
+			delete(c.fixed, number)
 		}
 	}
 }
 
+// unchoose empties a choice by labels. The caller must recompile its users.
+func (c *selectors) unchoose(s *selector) {
+	for _, number := range s.identities {
+		k := c.identities[number]
+		k.chosen = slices.DeleteFunc(k.chosen, s.is)
+	}
+	for _, number := range s.classes {
+		k := c.byNumber[number]
+		k.chosen = slices.DeleteFunc(k.chosen, s.is)
+	}
+	s.identities, s.classes = nil, nil
+}
+
 func (s *selector) is(o *selector) bool { return s == o }
 
-// of lists the selectors that choose an identity, the fixed ones among them.
-func (c *selectors) of(number uint32) []*selector {
-	chosen := c.fixed[number]
-	if k := c.identities[number]; k != nil {
+// of lists the selectors that choose an identity, the fixed ones among them, or a class.
+func (c *selectors) of(p peer) []*selector {
+	if p.kind == Class {
+		if k := c.byNumber[p.identity]; k != nil {
+			return k.chosen
+		}
+		return nil
+	}
+	chosen := c.fixed[p.identity]
+	if k := c.identities[p.identity]; k != nil {
 		chosen = append(slices.Clip(chosen), k.chosen...)
 	}
 	return chosen
 }
 
-// upsert adds an identity, or changes its labels.
+// upsert adds an identity, or changes its labels. [selectors.resolve] finds the selectors that choose it.
 func (c *selectors) upsert(number uint32, labels map[string]string) {
 	if number == identity.Unknown {
 		return // nothing chooses it
@@ -117,33 +144,40 @@ func (c *selectors) upsert(number uint32, labels map[string]string) {
 	k := c.identities[number]
 	switch {
 	case k == nil:
-		k = &known{}
+		k = &known{peer: peer{Identity, number}}
 		c.identities[number] = k
 	case maps.Equal(k.labels, labels):
 		return
 	}
 	k.labels, k.anchors = labels, anchorsOf(labels)
-	c.choose(number, k, func(s *selector) bool { return !s.pending })
+	c.arrivals[number] = struct{}{}
 }
 
-// remove forgets an identity.
-func (c *selectors) remove(number uint32) {
+// remove deletes an identity. It reports whether the identity had classes.
+func (c *selectors) remove(number uint32) (classed bool) {
 	k := c.identities[number]
 	if k == nil {
-		return
+		return false
 	}
 	delete(c.identities, number)
+	delete(c.arrivals, number)
 	for _, s := range k.chosen {
-		s.lose(number)
+		s.lose(k.peer)
 	}
+	classed = k.classes[0] != nil
+	c.setClasses(k, [2]*class{})
+	return classed
 }
 
-// choose brings the selectors that are asked about up to date with one identity.
-func (c *selectors) choose(number uint32, k *known, asked func(*selector) bool) {
+// settled reports whether the identities and classes of a selector are known.
+func settled(s *selector) bool { return !s.pending }
+
+// choose brings the selectors that are asked about up to date with one identity or class.
+func (c *selectors) choose(k *known, asked func(*selector) bool) {
 	var now []*selector
 	for _, a := range k.anchors {
 		for _, s := range c.byAnchor[a] {
-			if asked(s) && !s.mark && s.choice.Matches(k.labels) {
+			if asked(s) && !s.mark && c.decides(s, k) && s.choice.Matches(k.labels) {
 				s.mark = true
 				now = append(now, s)
 			}
@@ -156,7 +190,7 @@ func (c *selectors) choose(number uint32, k *known, asked func(*selector) bool) 
 			kept = append(kept, s)
 			s.mark = false // what stays marked is new
 		default:
-			s.lose(number)
+			s.lose(k.peer)
 		}
 	}
 	clear(k.chosen[len(kept):])
@@ -165,56 +199,102 @@ func (c *selectors) choose(number uint32, k *known, asked func(*selector) bool) 
 		if s.mark {
 			s.mark = false
 			k.chosen = append(k.chosen, s)
-			s.gain(number)
+			s.gain(k.peer)
 		}
 	}
 }
 
-func (s *selector) gain(number uint32) {
-	i, _ := slices.BinarySearch(s.identities, number)
-	s.identities = slices.Insert(s.identities, i, number)
+// numbers are the identities or the classes that are chosen.
+func (s *selector) numbers(kind Kind) *[]uint32 {
+	if kind == Class {
+		return &s.classes
+	}
+	return &s.identities
+}
+
+func (s *selector) gain(p peer) {
+	list := s.numbers(p.kind)
+	i, _ := slices.BinarySearch(*list, p.identity)
+	*list = slices.Insert(*list, i, p.identity)
 	for user := range s.users {
-		user.touch(number)
+		user.touch(p)
 	}
 }
 
-func (s *selector) lose(number uint32) {
-	if i, found := slices.BinarySearch(s.identities, number); found {
-		s.identities = slices.Delete(s.identities, i, i+1)
+func (s *selector) lose(p peer) {
+	list := s.numbers(p.kind)
+	if i, found := slices.BinarySearch(*list, p.identity); found {
+		*list = slices.Delete(*list, i, i+1)
 	}
 	for user := range s.users {
-		user.touch(number)
+		user.touch(p)
 	}
 }
 
 // few is how many selectors are compared with every identity one after the other; for more, anchors save time.
 const few = 8
 
-// resolve finds the identities of selectors that are new.
-func (c *selectors) resolve() {
+// resolve finds the selectors of identities that are new, and the identities and classes of selectors that are new. It returns the identities whose classes
+// have changed.
+func (c *selectors) resolve() (reclassed []uint32) {
+	for _, number := range c.arrived() {
+		k := c.identities[number]
+		before := k.classes
+		c.classify(k)
+		if k.classes != before {
+			reclassed = append(reclassed, number)
+		}
+		c.choose(k, settled)
+	}
+	if len(c.arrivals) > 0 {
+		c.arrivals = map[uint32]struct{}{} // iterating over a map takes time by its largest size
+	}
+	c.resolvePending()
+	return reclassed
+}
+
+func (c *selectors) resolvePending() {
 	switch {
 	case len(c.pending) == 0:
 		return
 	case len(c.pending) <= few:
-		for number, k := range c.identities {
+		for k := range c.all() {
 			for _, s := range c.pending {
-				if s.choice.Matches(k.labels) {
-					s.identities = append(s.identities, number)
+				if c.decides(s, k) && s.choice.Matches(k.labels) {
+					list := s.numbers(k.kind)
+					*list = append(*list, k.identity)
 					k.chosen = append(k.chosen, s)
 				}
 			}
 		}
 		for _, s := range c.pending {
 			slices.Sort(s.identities)
+			slices.Sort(s.classes)
 		}
 	default:
 		asked := func(s *selector) bool { return s.pending }
-		for _, number := range slices.Sorted(maps.Keys(c.identities)) {
-			c.choose(number, c.identities[number], asked)
+		for _, k := range slices.SortedFunc(c.all(), func(a, b *known) int { return a.compare(b.peer) }) {
+			c.choose(k, asked)
 		}
 	}
 	for _, s := range c.pending {
 		s.pending = false
 	}
 	c.pending = nil
+}
+
+// all are the identities and the classes.
+func (c *selectors) all() iter.Seq[*known] {
+	return func(yield func(*known) bool) {
+		for _, k := range c.identities {
+			if !yield(k) {
+				return
+			}
+		}
+		for _, of := range c.byNumber {
+			if !yield(&of.known) {
+				return
+			}
+		}
+	}
 }

@@ -19,7 +19,9 @@ type state struct {
 	pods       map[string]Pod
 	subjects   map[uint16]Subject
 	cidrs      map[netip.Prefix]uint32
-	nested     bool // see [Resolver.SetNested]
+	nested     bool               // see [Resolver.SetNested]
+	classes    bool               // see [Resolver.SetClasses]
+	applied    map[uint32]Classes // see [Resolver.StartClasses]
 }
 
 func newState(options policy.Options) *state {
@@ -49,6 +51,7 @@ func subjectID(pod int) uint16 { return uint16(pod + 1) }
 func (s *state) resolver() *Resolver {
 	r := New(s.options)
 	r.SetNested(s.nested)
+	r.SetClasses(s.classes)
 	r.SetCIDRs(maps.Clone(s.cidrs))
 	for number, labels := range s.identities {
 		r.UpsertIdentity(number, labels)
@@ -62,7 +65,20 @@ func (s *state) resolver() *Resolver {
 	for _, p := range s.policies {
 		r.UpsertPolicy(p)
 	}
+	r.StartClasses(s.applied, 0)
 	return r
+}
+
+// sameClasses returns a state whose new resolver has the numbers of classes of this one, after the datapath has them.
+func (s *state) sameClasses(r *Resolver) *state {
+	for list := r.UnappliedClasses(); len(list) > 0; list = r.UnappliedClasses() {
+		for _, number := range list {
+			r.ClassesApplied(number)
+		}
+	}
+	same := *s
+	same.applied = maps.Clone(r.selectors.applied)
+	return &same
 }
 
 // nameCIDRs gives identities to the CIDRs that need one; those that do not stay, or go.

@@ -114,7 +114,9 @@ func (r *Resolver) settle() {
 		r.choose(s)
 	}
 	clear(r.unsettled)
-	r.selectors.resolve()
+	for _, number := range r.selectors.resolve() {
+		r.reclassed(number, true)
+	}
 }
 
 // choose finds the rule sets of a subject. It joins the new ones before it leaves the others, so that what both use stays in use.

@@ -22,18 +22,25 @@ type compiledWorld struct {
 	resolver *Resolver
 }
 
-func compile(w *policytest.World, nested bool) *compiledWorld {
+// features are what the datapath knows.
+type features struct{ nested, classes bool }
+
+func compile(w *policytest.World, with features) *compiledWorld {
 	s := stateOf(w)
-	s.nested = nested
+	s.nested, s.classes = with.nested, with.classes
 	r := s.resolver()
 	s.nameCIDRs(r, false)
 	return &compiledWorld{w, w.Policies(), r}
 }
 
+// subjectOf is the endpoint that a question is about.
+func (w *compiledWorld) subjectOf(q *policy.Question) uint16 {
+	return subjectID(slices.IndexFunc(w.Pods, func(p policytest.Pod) bool { return p.Addrs[0] == q.Subject.Addr }))
+}
+
 // decision is what was compiled for the subject of a question.
 func (w *compiledWorld) decision(q *policy.Question) Decision {
-	i := slices.IndexFunc(w.Pods, func(p policytest.Pod) bool { return p.Addrs[0] == q.Subject.Addr })
-	ingress, egress := w.resolver.Compile(subjectID(i))
+	ingress, egress := w.resolver.Compile(w.subjectOf(q))
 	if q.Direction == policy.Ingress {
 		return ingress
 	}
@@ -90,25 +97,25 @@ func disagree(is *Compiled, answer Answer, want policy.Judgement) string {
 // the policies mean.
 func TestCompiled_AnswersAsTheReference(t *testing.T) {
 	t.Parallel()
-	for _, nested := range []bool{false, true} {
-		t.Run(fmt.Sprint("nested ", nested), func(t *testing.T) {
+	for _, with := range []features{{}, {nested: true}, {classes: true}, {nested: true, classes: true}} {
+		t.Run(fmt.Sprintf("%+v", with), func(t *testing.T) {
 			t.Parallel()
-			answersAsTheReference(t, nested)
+			answersAsTheReference(t, with)
 		})
 	}
 }
 
-func answersAsTheReference(t *testing.T, nested bool) {
+func answersAsTheReference(t *testing.T, with features) {
 	const questions = 100
 	allowed, denied := 0, 0
 	for n := *seed; n < *seed+*worlds; n++ {
-		w := compile(policytest.New(n, policytest.Small), nested)
+		w := compile(policytest.New(n, policytest.Small), with)
 		for i := range uint64(questions) {
 			q := w.Question(i)
 			if wrong := w.disagrees(q); wrong != "" {
 				t.Logf("seed %d, question %d: %s", n, i, wrong)
-				fails := func(smaller *policytest.World) bool { return compile(smaller, nested).disagrees(q) != "" }
-				smallest := compile(policytest.Shrink(w.World, fails), nested)
+				fails := func(smaller *policytest.World) bool { return compile(smaller, with).disagrees(q) != "" }
+				smallest := compile(policytest.Shrink(w.World, fails), with)
 				t.Fatalf("seed %d, question %d: %s\n%s", n, i, smallest.disagrees(q), smallest)
 			}
 			if policy.Evaluate(w.policies, w.Options, q).Verdict == policy.Allow {

@@ -101,10 +101,12 @@ func (b *bench) verified(ctx context.Context) error {
 
 // compiler measures how policies become entries, of which the cell policy is the one user.
 func (b *bench) compiler(ctx context.Context) error {
-	if err := b.goBench(ctx, "./pkg/policymap", "Resolve|OneIdentity|OnePolicy|Memory", []figure{
+	if err := b.goBench(ctx, "./pkg/policymap", "Resolve|OneIdentity|AllPods|OnePolicy|Memory", []figure{
 		{"Resolve/", "ns/op", "3,000 rules, 1,000 identities", resolveBudget, durations},
 		{"Resolve/", "entries", "entries of that", unlimited, counts("entries")},
 		{"OneIdentity/", "us/identity", "one identity more or less", oneIdentityBudget, microseconds},
+		{"AllPods/", "entries", "entries of 50 rules about all pods", unlimited, counts("entries")},
+		{"AllPods/", "us/identity", "one identity more or less, 50 rules about all pods", oneIdentityBudget, microseconds},
 		{"OnePolicy/", "ns/op", "one rule changed", unlimited, durations},
 		{"Memory/", "KB", "heap of that, KB", unlimited, counts("KB")},
 	}); err != nil {

@@ -1,0 +1,318 @@
+package policymap
+
+import (
+	"iter"
+	"maps"
+	"slices"
+	"strconv"
+	"strings"
+
+	"github.com/waggle-net/waggle/pkg/endpoint"
+	"github.com/waggle-net/waggle/pkg/identity"
+	"github.com/waggle-net/waggle/pkg/labels"
+	"github.com/waggle-net/waggle/pkg/policy"
+)
+
+// Classes are the two classes of an identity, by number. Entries of the kind [Class] are about a class. The zero value means that the identity has no class.
+// Numbers start at 1 and are not reused.
+type Classes struct {
+	Cluster   uint32 `json:"cluster"`   // all pods of a cluster
+	Namespace uint32 `json:"namespace"` // the pods of a namespace; identities with other labels of the namespace have another class
+}
+
+// extent is the widest kind of class whose identities a choice by labels includes all or none.
+type extent uint8
+
+const (
+	ofIdentity extent = iota // none: the choice depends on labels of single pods
+	ofNamespace
+	ofCluster
+)
+
+// extentOf returns the extent of a choice. Without requirements a choice includes every class.
+func extentOf(choice *policy.Selector) extent {
+	widest := ofCluster
+	for _, r := range choice.Requirements {
+		switch {
+		case r.Source != endpoint.SourceK8s && r.Source != policy.AnySource, !sharedInNamespace(r.Key):
+			return ofIdentity
+		case r.Key != labels.KeyCluster && (r.Key != labels.KeyNamespace || r.Operator != policy.Exists):
+			widest = ofNamespace
+		}
+	}
+	return widest
+}
+
+// sharedInNamespace reports whether all pods of a namespace have the same value of a label. Pods cannot set such labels: see [endpoint.Surrounding].
+func sharedInNamespace(key string) bool {
+	return key == labels.KeyNamespace || key == labels.KeyCluster || strings.HasPrefix(key, labels.KeyNamespaceLabels+".")
+}
+
+// classLabels returns the labels by which the classes of an identity are distinguished. Those of the cluster class have no value for the namespace. An identity
+// without a namespace has no classes. Neither has an identity with a label of another source and a key that namespaces share: a choice of any source may mean it.
+func classLabels(number uint32, all map[string]string) (cluster, namespace map[string]string, ok bool) {
+	const inNamespace = endpoint.SourceK8s + ":" + labels.KeyNamespace
+	if number < identity.ClusterMin || number > identity.ClusterMax || all[inNamespace] == "" {
+		return nil, nil, false
+	}
+	cluster, namespace = map[string]string{inNamespace: ""}, map[string]string{}
+	for label, value := range all {
+		source, key, _ := strings.Cut(label, ":")
+		switch {
+		case source == endpoint.SourceReserved || !sharedInNamespace(key):
+			continue
+		case source != endpoint.SourceK8s:
+			return nil, nil, false
+		case key == labels.KeyCluster:
+			cluster[label] = value
+		}
+		namespace[label] = value
+	}
+	return cluster, namespace, true
+}
+
+// class is a set of identities that have the same labels of their cluster or namespace.
+type class struct {
+	known
+	key     string
+	members int // identities, at least 1
+}
+
+// identityClasses are the classes that have members.
+type identityClasses struct {
+	started  bool // identities have classes
+	classed  bool // choices are of classes where they can be: see [Resolver.SetClasses]
+	byLabels map[string]*class
+	byNumber map[uint32]*class
+	last     uint32 // highest number so far
+	version  uint64 // see [Resolver.ClassVersion]
+	// applied are the classes that the datapath may have, by identity. Identities that were deleted or have changed their labels are included.
+	applied map[uint32]Classes
+	// unapplied are the identities for which the datapath may have other classes than the current ones.
+	unapplied map[uint32]struct{}
+	// restored are the keys of classes by the numbers of the previous run. The key is empty if identities of several classes had the number.
+	restored map[uint32]string
+}
+
+func newIdentityClasses() identityClasses {
+	return identityClasses{byLabels: map[string]*class{}, byNumber: map[uint32]*class{}, applied: map[uint32]Classes{}, unapplied: map[uint32]struct{}{},
+		restored: map[uint32]string{}}
+}
+
+// decides reports whether a choice must be evaluated for k: an identity without classes, any identity if the extent is [ofIdentity], or a class of the extent.
+func (c *selectors) decides(s *selector, k *known) bool {
+	extent := s.extent
+	if !c.classed {
+		extent = ofIdentity
+	}
+	return k.extent == extent || k.kind == Identity && k.classes[0] == nil
+}
+
+// choosesClassOf reports whether a choice includes a class of an identity. k may be nil.
+func (s *selector) choosesClassOf(k *known) bool {
+	return k != nil && slices.ContainsFunc(k.classes[:], func(of *class) bool { return of != nil && slices.Contains(s.classes, of.identity) })
+}
+
+// arrived lists the identities to classify. Identities for which the datapath has classes come first, so that these classes keep their numbers.
+func (c *selectors) arrived() (list []uint32) {
+	for _, first := range []bool{true, false} {
+		from := len(list)
+		for number := range c.arrivals {
+			if _, applied := c.applied[number]; applied == first {
+				list = append(list, number)
+			}
+		}
+		slices.Sort(list[from:])
+	}
+	return list
+}
+
+// classify sets the classes of an identity. While the datapath has other classes for its number, the identity has none and choices include the identity itself.
+// So entries about its labels hold at any time.
+func (c *selectors) classify(k *known) {
+	have, applied := c.applied[k.identity]
+	cluster, namespace, ok := classLabels(k.identity, k.labels)
+	if !ok || !c.started {
+		c.setClasses(k, [2]*class{})
+		return
+	}
+	now := [2]*class{c.classOf(ofCluster, cluster, have.Cluster), c.classOf(ofNamespace, namespace, have.Namespace)}
+	numbers := Classes{now[0].identity, now[1].identity}
+	if !applied {
+		c.applied[k.identity], have = numbers, numbers
+		c.unapplied[k.identity] = struct{}{}
+	}
+	c.setClasses(k, now)
+	if have != numbers {
+		c.setClasses(k, [2]*class{})
+	}
+}
+
+// setClasses makes an identity a member of other classes, or of none. It deletes classes that have no member left.
+func (c *selectors) setClasses(k *known, now [2]*class) {
+	before := k.classes
+	k.classes = now
+	for _, of := range now {
+		if of != nil {
+			of.members++
+		}
+	}
+	for _, of := range before {
+		if of == nil {
+			continue
+		}
+		if of.members--; of.members > 0 {
+			continue
+		}
+		delete(c.byLabels, of.key)
+		delete(c.byNumber, of.identity)
+		c.version++
+		for _, s := range of.chosen {
+			s.lose(of.peer)
+		}
+	}
+	if _, applied := c.applied[k.identity]; applied && now[0] == nil {
+		c.unapplied[k.identity] = struct{}{}
+	}
+}
+
+// classOf returns the class with some labels. A new class takes number if it had that in the previous run, otherwise a new number.
+func (c *selectors) classOf(e extent, labels map[string]string, number uint32) *class {
+	key := classKey(e, labels)
+	if of := c.byLabels[key]; of != nil {
+		return of
+	}
+	if c.restored[number] != key {
+		c.last++
+		number = c.last
+	}
+	of := &class{key: key, known: known{peer: peer{Class, number}, extent: e, labels: labels, anchors: anchorsOf(labels)}}
+	c.byLabels[key], c.byNumber[number] = of, of
+	c.version++
+	c.choose(&of.known, settled)
+	return of
+}
+
+// classKey encodes an extent and labels. Different labels have different keys.
+func classKey(e extent, labels map[string]string) string {
+	key := []byte{byte(e)}
+	for _, label := range slices.Sorted(maps.Keys(labels)) {
+		key = strconv.AppendQuote(key, label)
+		key = strconv.AppendQuote(key, labels[label])
+	}
+	return string(key)
+}
+
+// SetClasses sets whether all programs of the datapath support entries of the kind [Class]. If they do, a rule whose peers are all pods, or all pods of some
+// namespaces, has an entry for each of these classes. Otherwise it has an entry for each identity. The default is false.
+func (r *Resolver) SetClasses(on bool) {
+	c := r.selectors
+	if c.classed == on {
+		return
+	}
+	c.classed = on
+	for _, s := range c.byKey {
+		if s.choice == nil || s.extent == ofIdentity {
+			continue
+		}
+		c.unchoose(s)
+		if !s.pending {
+			s.pending = true
+			c.pending = append(c.pending, s)
+		}
+		for user := range s.users {
+			user.stale = true
+		}
+	}
+	r.podsChanged()
+}
+
+// StartClasses makes identities have classes. have are the classes that the datapath has, by identity; last is the highest number of a class in its entries. Known
+// identities should have been upserted before: their classes keep their numbers.
+func (r *Resolver) StartClasses(have map[uint32]Classes, last uint32) {
+	c := r.selectors
+	c.started, c.last = true, last
+	for number, classes := range have {
+		c.applied[number], c.unapplied[number] = classes, struct{}{}
+		c.last = max(c.last, classes.Cluster, classes.Namespace)
+		if k := c.identities[number]; k != nil {
+			cluster, namespace, ok := classLabels(number, k.labels)
+			if ok {
+				c.restore(classes.Cluster, classKey(ofCluster, cluster))
+				c.restore(classes.Namespace, classKey(ofNamespace, namespace))
+			}
+		}
+	}
+	for number := range c.identities {
+		c.arrivals[number] = struct{}{}
+	}
+}
+
+// restore lets a class keep the number that it had in the previous run. If the number stands for two classes, because an identity was deleted and created again with
+// other labels, no class keeps it: its entries would count for the members of both.
+func (c *identityClasses) restore(number uint32, key string) {
+	if was, found := c.restored[number]; number == 0 || found && was != key {
+		key = ""
+	}
+	c.restored[number] = key
+}
+
+// ClassesOf returns the current classes of an identity, which the datapath must have. An unknown identity has none.
+func (r *Resolver) ClassesOf(number uint32) Classes {
+	r.settle()
+	k := r.selectors.identities[number]
+	if k == nil || k.classes[0] == nil {
+		return Classes{}
+	}
+	return Classes{k.classes[0].identity, k.classes[1].identity}
+}
+
+// ClassVersion increases when a class is created or deleted.
+func (r *Resolver) ClassVersion() uint64 {
+	r.settle()
+	return r.selectors.version
+}
+
+// Classes iterates over the classes that have identities: their numbers and the labels that the identities share, in no order.
+func (r *Resolver) Classes() iter.Seq2[uint32, map[string]string] {
+	return func(yield func(uint32, map[string]string) bool) {
+		for number, of := range r.selectors.byNumber {
+			if !yield(number, of.labels) {
+				return
+			}
+		}
+	}
+}
+
+// UnappliedClasses lists the identities for which the datapath may have other classes than [Resolver.ClassesOf], sorted.
+//
+// Classes must be written before any peer may be known by the identity, and before entries of [Resolver.Compile] are in use. The datapath's classes of an identity
+// that has none must be removed when no peer can be known by it, or when all policies in use are those of [Resolver.Compile], which have entries about the
+// identity itself.
+func (r *Resolver) UnappliedClasses() []uint32 {
+	r.settle()
+	return slices.Sorted(maps.Keys(r.selectors.unapplied))
+}
+
+// ClassesApplied tells the resolver that the datapath has the classes of [Resolver.ClassesOf] for an identity. If these are none, the identity can get classes again.
+func (r *Resolver) ClassesApplied(number uint32) {
+	c := r.selectors
+	if delete(c.unapplied, number); len(c.unapplied) == 0 {
+		c.unapplied = map[uint32]struct{}{} // iterating over a map takes time by its largest size
+	}
+	k := c.identities[number]
+	if _, applied := c.applied[number]; !applied || k != nil && k.classes[0] != nil {
+		return
+	}
+	delete(c.applied, number)
+	if k != nil {
+		c.arrivals[number] = struct{}{}
+	}
+}
+
+// reclassed handles a change of the classes of an identity: rules that name ports of its pods are compiled again.
+func (r *Resolver) reclassed(number uint32, classed bool) {
+	if classed && r.podsOf[number] != nil {
+		r.podsChanged()
+	}
+}
