@@ -4,6 +4,7 @@ import (
 	"errors"
 	"fmt"
 	"net/netip"
+	"strings"
 	"testing"
 
 	"github.com/cilium/statedb"
@@ -68,6 +69,18 @@ spec:
   egressDeny: [{toEntities: [kube-apiserver]}]
 `
 
+// spaces is a policy whose peers namespaces alone choose.
+const spaces = `
+apiVersion: networking.k8s.io/v1
+kind: NetworkPolicy
+metadata: {name: spaces, namespace: shop}
+spec:
+  podSelector: {matchLabels: {app: web}}
+  ingress:
+  - {from: [{namespaceSelector: {}}], ports: [{port: 80}]}
+  - {from: [{podSelector: {}}], ports: [{port: 81}]}
+`
+
 // Endpoints of the fixture: 1 is shop/web, 2 shop/cart, 3 shop/free. shop/far is elsewhere.
 const (
 	webID  = 1
@@ -92,14 +105,21 @@ func labelsOf(app string) map[string]string {
 
 func newFixture(t testing.TB) *fixture {
 	t.Helper()
+	return fixtureOf(t, shop)
+}
+
+// fixtureOf is a fixture with other policies.
+func fixtureOf(t testing.TB, objects string) *fixture {
+	t.Helper()
 	db := statedb.New()
 	f := &fixture{kernel: &fakeKernel{facts: map[uint16]bpf.EndpointFacts{}, entries: map[bpf.PolicyKey]bpf.PolicyEntry{},
-		ranges: map[bpf.PolicyRangeKey]bpf.PolicyEntry{}, identities: map[netip.Addr]uint32{}, cidrs: map[netip.Prefix]uint32{}}}
+		ranges: map[bpf.PolicyRangeKey]bpf.PolicyEntry{}, identities: map[netip.Addr]uint32{}, cidrs: map[netip.Prefix]uint32{},
+		classes: map[uint32]bpf.IdentityClasses{}}}
 	options := policy.Options{Mode: policy.Default, AllowLocalhost: true}
 	resolver := policymap.New(options)
 	environment := newEnvironment(t, db)
-	parsed, _, err := manifests.Policies([]byte(shop), environment.Read(db.ReadTxn(), statedb.NewWatchSet()))
-	if err != nil || len(parsed) != 4 {
+	parsed, _, err := manifests.Policies([]byte(objects), environment.Read(db.ReadTxn(), statedb.NewWatchSet()))
+	if err != nil || len(parsed) != strings.Count(objects, "\nkind: ") {
 		t.Fatalf("%d policies: %v", len(parsed), err)
 	}
 	f.flows = made(t, db, flows.NewTable)
@@ -140,6 +160,12 @@ func newFixture(t testing.TB) *fixture {
 		resolver.UpsertPod("shop/"+app, policymap.Pod{Identity: 300 + uint32(id), Addresses: []netip.Addr{addr}, Ports: ports})
 	}
 	resolver.SetNested(true)
+	resolver.SetClasses(true)
+	resolver.StartClasses(nil, 0)
+	for _, id := range resolver.UnappliedClasses() {
+		of := resolver.ClassesOf(id)
+		f.kernel.classes[id] = bpf.IdentityClasses{Cluster: of.Cluster, Namespace: of.Namespace}
+	}
 	named := made(t, db, namedcidrs.NewTable)
 	numbers := map[netip.Prefix]uint32{}
 	for i, prefix := range resolver.NamedCIDRs() {
@@ -273,6 +299,7 @@ type fakeKernel struct {
 	ranges     map[bpf.PolicyRangeKey]bpf.PolicyEntry
 	identities map[netip.Addr]uint32 // of the world when it is not there
 	cidrs      map[netip.Prefix]uint32
+	classes    map[uint32]bpf.IdentityClasses
 }
 
 // install writes entries as the policy cell does.
@@ -312,6 +339,10 @@ func (k *fakeKernel) CIDRs(addr netip.Addr) (ids []uint32, _ error) {
 		}
 	}
 	return ids, nil
+}
+
+func (k *fakeKernel) Classes(identity uint32) (bpf.IdentityClasses, error) {
+	return k.classes[identity], nil
 }
 
 func (k *fakeKernel) Entry(key bpf.PolicyKey) (bpf.PolicyEntry, bool, error) {

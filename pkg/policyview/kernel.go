@@ -19,6 +19,8 @@ type Kernel interface {
 	Identity(addr netip.Addr) (uint32, error)
 	// CIDRs are the numbers of the named CIDRs that hold an address, the longest first.
 	CIDRs(addr netip.Addr) ([]uint32, error)
+	// Classes are those of an identity; zero when it has none.
+	Classes(identity uint32) (bpf.IdentityClasses, error)
 	// Entry and Range find an entry of a policy.
 	Entry(key bpf.PolicyKey) (e bpf.PolicyEntry, found bool, err error)
 	Range(key bpf.PolicyRangeKey) (e bpf.PolicyEntry, found bool, err error)
@@ -113,7 +115,8 @@ func (v *View) taken(kernel Kernel, q *policy.Question) (id uint32, cidrs []uint
 type lookup struct {
 	id, shape uint32
 	identity  uint32
-	cidrs     []uint32 // the longest first
+	classes   bpf.IdentityClasses // of identity, once [lookup.asked] has read them
+	cidrs     []uint32            // the longest first
 	outside   bool
 	protocol  uint8
 	port      uint16
@@ -177,7 +180,17 @@ func (l *lookup) asked(kernel Kernel) (list []about, err error) {
 			break
 		}
 	}
-	return append(list, about{bpf.PolicyIdentity, l.identity}, about{bpf.PolicyAny, 0}), nil
+	list = append(list, about{bpf.PolicyIdentity, l.identity})
+	if l.shape&bpf.ShapeClasses != 0 {
+		of, err := kernel.Classes(l.identity)
+		if err != nil {
+			return nil, err
+		}
+		if l.classes = of; of.Cluster != 0 {
+			list = append(list, about{bpf.PolicyClass, of.Namespace}, about{bpf.PolicyClass, of.Cluster})
+		}
+	}
+	return append(list, about{bpf.PolicyAny, 0}), nil
 }
 
 // hit is an entry that a look-up found.
@@ -188,7 +201,8 @@ type hit struct {
 
 func (l *lookup) entries(kernel Kernel, kind bpf.PolicyKind, about uint32) (found []hit, err error) {
 	who := map[bpf.PolicyKind]string{bpf.PolicyAny: "everybody", bpf.PolicyIdentity: fmt.Sprintf("identity %d", about),
-		bpf.PolicyCIDR: fmt.Sprintf("CIDR %d", about), bpf.PolicyCIDROutside: fmt.Sprintf("CIDR %d outside the cluster", about)}[kind]
+		bpf.PolicyClass: map[bool]string{true: "all pods", false: "pods of the namespace"}[about == l.classes.Cluster],
+		bpf.PolicyCIDR:  fmt.Sprintf("CIDR %d", about), bpf.PolicyCIDROutside: fmt.Sprintf("CIDR %d outside the cluster", about)}[kind]
 	for _, level := range []bpf.PolicyLevel{bpf.PolicyPort, bpf.PolicyProtocol, bpf.PolicyAll} {
 		if l.shape&bpf.ShapeEntry(kind, level) == 0 {
 			continue

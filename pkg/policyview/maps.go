@@ -53,6 +53,12 @@ func (m Maps) CIDRs(addr netip.Addr) (ids []uint32, err error) {
 	}
 }
 
+// Classes implements [Kernel].
+func (m Maps) Classes(identity uint32) (of bpf.IdentityClasses, err error) {
+	_, err = m.get(bpf.MapIdentityClasses, identity, &of)
+	return of, err
+}
+
 // Entry implements [Kernel].
 func (m Maps) Entry(key bpf.PolicyKey) (e bpf.PolicyEntry, found bool, err error) {
 	found, err = m.get(bpf.MapPolicy, key, &e)

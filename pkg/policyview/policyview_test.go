@@ -120,6 +120,19 @@ func TestExplain_TellsRulesEntryAndConnections(t *testing.T) {
 	}
 }
 
+// TestExplain_Classes: the entry that decides names the class of the peer.
+func TestExplain_Classes(t *testing.T) {
+	t.Parallel()
+	f := fixtureOf(t, spaces)
+	for port, want := range map[string]string{"80": "all pods, TCP 80 (NetworkPolicy shop/spaces spec.ingress[0]), allows",
+		"81": "pods of the namespace, TCP 81 (NetworkPolicy shop/spaces spec.ingress[1]), allows", "82": ""} {
+		e, err := f.tables.View().Explain("shop/cart", "shop/web", port+"/TCP", f.kernel)
+		if err != nil || e.Ingress.Kernel.Entry != want || !e.Ingress.Kernel.Agrees {
+			t.Errorf("port %s: %v, %+v", port, err, e.Ingress.Kernel)
+		}
+	}
+}
+
 // A policy in audit mode denies nothing, and is told.
 func TestExplain_Audit(t *testing.T) {
 	t.Parallel()
