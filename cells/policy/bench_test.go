@@ -25,6 +25,7 @@ import (
 	"github.com/waggle-net/waggle/pkg/tables/nodeaddresses"
 	"github.com/waggle-net/waggle/pkg/tables/nodes"
 	"github.com/waggle-net/waggle/pkg/tables/policies"
+	"github.com/waggle-net/waggle/pkg/tables/policyclasses"
 	"github.com/waggle-net/waggle/pkg/tables/policyentries"
 	"github.com/waggle-net/waggle/pkg/tables/policyprogress"
 	"github.com/waggle-net/waggle/pkg/tables/sources"
@@ -75,7 +76,7 @@ func newBench(b testing.TB, n, m int) *bench {
 	published := must(b, endpointpolicies.NewTable, db)
 	w.controller = newController(params{DB: db, Config: DefaultConfig,
 		Inputs: policyenvironment.Inputs{Options: policy.Options{Mode: policy.Default, AllowLocalhost: true}, Agent: settings.Agent{EnableIPv4: true, EnableIPv6: true}, Filter: filter,
-			Slices: must(b, k8s.NewEndpointSliceTable, db), NodeAddresses: must(b, nodeaddresses.NewTable, db), CIDRGroups: must(b, cilium.NewCIDRGroupTable, db), Sources: tables}, Entries: fakeEntries{fake}, CIDRs: fakeCIDRs{fake}, Numbers: fakeIdentities{fake},
+			Slices: must(b, k8s.NewEndpointSliceTable, db), NodeAddresses: must(b, nodeaddresses.NewTable, db), CIDRGroups: must(b, cilium.NewCIDRGroupTable, db), Sources: tables}, Entries: fakeEntries{fake}, CIDRs: fakeCIDRs{fake}, Numbers: fakeIdentities{fake}, Classes: fakeClasses{fake},
 		KubernetesPolicies: kubernetes, CiliumPolicies: must(b, cilium.NewPolicyTable, db), Namespaces: must(b, k8s.NewNamespaceTable, db),
 		Pods: must(b, k8s.NewPodTable, db), Remote: must(b, cilium.NewEndpointTable, db),
 		IPCache: must(b, ipcache.NewTable, db), KubernetesNodes: must(b, k8s.NewNodeTable, db), CiliumNodes: must(b, cilium.NewNodeTable, db), Nodes: must(b, nodes.NewTable, db),
@@ -83,7 +84,7 @@ func newBench(b testing.TB, n, m int) *bench {
 		Identities: w.identities, Of: w.of, Endpoints: w.endpoints, Facts: w.facts,
 		Attachments: must(b, newAttachments, db), Policies: must(b, policies.NewTable, db),
 		Compiled: must(b, policyentries.NewTable, db), Named: must(b, namedcidrs.NewTable, db), Published: published,
-		Progress: must(b, policyprogress.NewTable, db), Initialize: newInitialize(db, published)})
+		ClassTable: must(b, policyclasses.NewTable, db), Progress: must(b, policyprogress.NewTable, db), Initialize: newInitialize(db, published)})
 	for _, name := range []string{"k8s-networkpolicies", "cilium-networkpolicies", "cilium-cidrgroups", "k8s-namespaces"} {
 		put(b, db, tables, sources.Source{Table: name, State: sources.Synced})
 	}

@@ -22,6 +22,7 @@ import (
 	"github.com/waggle-net/waggle/pkg/tables/namedcidrs"
 	"github.com/waggle-net/waggle/pkg/tables/nodes"
 	"github.com/waggle-net/waggle/pkg/tables/policies"
+	"github.com/waggle-net/waggle/pkg/tables/policyclasses"
 	"github.com/waggle-net/waggle/pkg/tables/policyentries"
 	"github.com/waggle-net/waggle/pkg/tables/policyprogress"
 	"github.com/waggle-net/waggle/pkg/tables/sources"
@@ -41,6 +42,7 @@ var implementation = cell.Group(
 		policyentries.NewTable,
 		namedcidrs.NewTable,
 		endpointpolicies.NewTable,
+		policyclasses.NewTable,
 		policyprogress.NewTable,
 		newInitialize,
 		newLoops,
@@ -50,6 +52,7 @@ var implementation = cell.Group(
 		statedb.RWTable[*policyentries.Policy].ToTable,
 		statedb.RWTable[*namedcidrs.CIDR].ToTable,
 		statedb.RWTable[*endpointpolicies.EndpointPolicy].ToTable,
+		statedb.RWTable[*policyclasses.Class].ToTable,
 		statedb.RWTable[policyprogress.Progress].ToTable,
 		newOptions, // what policies mean on this node
 		commands,
@@ -69,6 +72,7 @@ type params struct {
 	Entries entryMaps
 	CIDRs   cidrMap
 	Numbers identityMap
+	Classes classMap
 
 	policyenvironment.Inputs
 	KubernetesPolicies statedb.Table[*k8s.NetworkPolicy]
@@ -92,6 +96,7 @@ type params struct {
 	Compiled   statedb.RWTable[*policyentries.Policy]
 	Named      statedb.RWTable[*namedcidrs.CIDR]
 	Published  statedb.RWTable[*endpointpolicies.EndpointPolicy]
+	ClassTable statedb.RWTable[*policyclasses.Class]
 	Progress   statedb.RWTable[policyprogress.Progress]
 	Initialize initialize
 }

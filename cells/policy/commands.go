@@ -13,7 +13,7 @@ import (
 )
 
 // commands print what the maps hold.
-func commands(entries entryMaps, named cidrMap, known identityMap) hive.ScriptCmdsOut {
+func commands(entries entryMaps, named cidrMap, known identityMap, classes classMap) hive.ScriptCmdsOut {
 	show := func(summary string, print func() (string, error)) script.Cmd {
 		return script.Command(script.CmdUsage{Summary: summary}, func(_ *script.State, args ...string) (script.WaitFunc, error) {
 			if len(args) > 0 {
@@ -26,6 +26,7 @@ func commands(entries entryMaps, named cidrMap, known identityMap) hive.ScriptCm
 	return hive.NewScriptCmds(map[string]script.Cmd{
 		"policy/entries":    show("Show the entries of the maps policy and policy_ranges, sorted", func() (string, error) { return printEntries(entries) }),
 		"policy/identities": show("Show the identities of the map known_identities, sorted", func() (string, error) { return printIdentities(known) }),
+		"policy/classes":    show("Show the classes of identities in the map identity_classes, sorted", func() (string, error) { return printClasses(classes) }),
 		"policy/cidrs":      show("Show the entries of the map cidrs, sorted", func() (string, error) { return printCIDRs(named) }),
 	})
 }
@@ -65,7 +66,8 @@ func printEntries(maps entryMaps) (string, error) {
 // describe says in words whom and what a key speaks of.
 func describe(k policymap.Key) string {
 	who := map[policymap.Kind]string{policymap.Any: "everybody", policymap.Identity: fmt.Sprintf("identity %d", k.Identity),
-		policymap.CIDR: fmt.Sprintf("cidr %d", k.Identity), policymap.CIDROutside: fmt.Sprintf("cidr %d, outside", k.Identity)}[k.Kind]
+		policymap.Class: fmt.Sprintf("class %d", k.Identity),
+		policymap.CIDR:  fmt.Sprintf("cidr %d", k.Identity), policymap.CIDROutside: fmt.Sprintf("cidr %d, outside", k.Identity)}[k.Kind]
 	switch {
 	case k.Protocol == 0:
 		return who

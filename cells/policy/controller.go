@@ -27,6 +27,8 @@ type controller struct {
 	store *store
 	cidrs *cidrs
 	known *knownIdentities
+	// classes are those of identities in the kernel.
+	classes *identityClasses
 	// mu is held from the first write to the maps until the tables say so, and by the verify job while it compares the two.
 	mu      sync.Mutex
 	earlier earlier
@@ -54,10 +56,13 @@ type controller struct {
 	untaken []uint16
 	// factsChanged closes when the datapath may have taken over something.
 	factsChanged <-chan struct{}
+	// reevaluate: flows may have been evaluated with wrong classes of their peers. Guarded by mu.
+	reevaluate bool
 }
 
 func newController(p params) *controller {
-	return &controller{params: p, alive: func() {}, store: newStore(p.Entries), cidrs: newCIDRs(p.CIDRs), known: newKnownIdentities(p.Numbers), announced: map[uint32]bool{},
+	return &controller{params: p, alive: func() {}, store: newStore(p.Entries), cidrs: newCIDRs(p.CIDRs), known: newKnownIdentities(p.Numbers),
+		classes: newIdentityClasses(p.Classes), announced: map[uint32]bool{},
 		views: newViews(), revision: 1, first: true}
 }
 
@@ -93,7 +98,7 @@ func (c *controller) run(ctx context.Context, health cell.Health) error {
 
 // restore reads the maps and subscribes to all that policies are made from.
 func (c *controller) restore() (err error) {
-	if err := errors.Join(c.store.restore(), c.cidrs.restore(), c.known.restore()); err != nil {
+	if err := errors.Join(c.store.restore(), c.cidrs.restore(), c.known.restore(), c.classes.restore()); err != nil {
 		return err
 	}
 	if c.in, err = newInputs(c.params); err != nil {
@@ -123,13 +128,21 @@ func (c *controller) pass(txn statedb.ReadTxn, changed *statedb.WatchSet) time.D
 		c.cidrs.nested = true
 		c.in.resolver.SetNested(true)
 	}
-	want := c.compile(txn)
-	want.replaced = replaced
-
+	if replaced || c.earlier.classes {
+		c.in.resolver.SetClasses(true)
+	}
+	c.startClasses()
 	if c.announcedTo == 0 {
 		c.known.retain(c.in.known) // of those that the previous run has announced
 	}
-	if err := c.known.withdraw(); err != nil {
+	err := c.known.withdraw()
+	if err == nil {
+		err = c.writeClasses()
+	}
+	c.reevaluateFlows()
+	want := c.compile(txn)
+	want.replaced = replaced
+	if err != nil {
 		c.note(err) // entries about identities that are gone stay
 	} else {
 		c.enforce(txn, want)
@@ -279,6 +292,10 @@ func (c *controller) cleanUp(w *wanted, named bool) {
 	if retired := c.cidrs.retired(); len(retired) > 0 && !stuck {
 		c.note(c.cidrs.retire(retired))
 		w.again = true // without them, entries can go
+	}
+	if !stuck && len(c.problems) == 0 {
+		c.note(c.clearClasses())
+		w.again = w.again || c.reevaluate
 	}
 	if done, _ := c.Facts.Initialized(c.DB.ReadTxn()); done && len(c.store.stale) > 0 {
 		c.note(c.store.sweep(c.views.successors))

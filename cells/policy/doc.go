@@ -7,9 +7,9 @@
 //
 // Tables: reads k8s-networkpolicies, cilium-networkpolicies, cilium-cidrgroups, k8s-namespaces, k8s-pods, k8s-endpointslices, node-addresses,
 // cilium-endpoints, cilium-identities, ipcache, k8s-nodes, cilium-nodes, nodes, sources, identities, endpoint-identities, endpoints and endpoint-facts (what the datapath has taken over);
-// writes policies, policy-entries, named-cidrs, endpoint-policies and policy-progress.
+// writes policies, policy-entries, policy-classes, named-cidrs, endpoint-policies and policy-progress.
 //
-// Kernel state: every entry of the maps policy, policy_ranges, cidrs and known_identities, and the second slot of the map epochs; nobody else
+// Kernel state: every entry of the maps policy, policy_ranges, cidrs, known_identities and identity_classes, and the second slot of the map epochs; nobody else
 // writes them. Entries that somebody else changes are put right when the maps are read back, every --verify-interval.
 //
 // After a restart the maps go on enforcing what the earlier run wrote, under its policy ids, until everything is known and

@@ -12,20 +12,26 @@ import (
 type earlier struct {
 	slots   map[uint16]slot
 	entries map[uint32]map[policymap.Key]bool // whether they deny, by policy id
-	denies  bool                              // some of them deny identities
+	denies  bool                              // some of them deny identities or classes
 	settled bool                              // the sources' own lists are in
 	nested  bool                              // it gave endpoints policies with nested address ranges, so each program knows them
+	classes bool                              // the same for entries about classes
 }
 
 func newEarlier(s *store) earlier {
 	e := earlier{slots: s.slots, entries: map[uint32]map[policymap.Key]bool{}}
 	e.nested = len(s.nested) > 0
+	for _, slot := range s.slots {
+		for _, shape := range slot.shapes {
+			e.classes = e.classes || shape&policymap.ShapeClasses != 0
+		}
+	}
 	for k, entry := range s.stale {
 		if e.entries[k.ID] == nil {
 			e.entries[k.ID] = map[policymap.Key]bool{}
 		}
 		e.entries[k.ID][k.Key] = entry.Deny
-		e.denies = e.denies || entry.Deny && k.Kind == policymap.Identity
+		e.denies = e.denies || entry.Deny && ofIdentities(k.Kind)
 	}
 	return e
 }

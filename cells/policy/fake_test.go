@@ -24,6 +24,7 @@ type fakeMaps struct {
 	entries  map[entryKey]policymap.Entry
 	cidrs    map[netip.Prefix]uint32
 	known    []uint64
+	classes  map[uint32]policymap.Classes
 	slots    map[uint16]slot
 	room     room
 	cidrRoom int
@@ -35,8 +36,8 @@ type fakeMaps struct {
 
 func newFake() *fakeMaps {
 	return &fakeMaps{entries: map[entryKey]policymap.Entry{}, cidrs: map[netip.Prefix]uint32{}, slots: map[uint16]slot{},
-		known: make([]uint64, bpf.IdentityWords),
-		room:  room{1000, 100}, cidrRoom: 100}
+		known: make([]uint64, bpf.IdentityWords), classes: map[uint32]policymap.Classes{},
+		room: room{1000, 100}, cidrRoom: 100}
 }
 
 // write makes a change unless it shall fail.
@@ -132,6 +133,22 @@ func (f fakeIdentities) Dump() ([]uint64, error) {
 	return slices.Clone(f.known), nil
 }
 
+type fakeClasses struct{ *fakeMaps }
+
+func (f fakeClasses) Put(id uint32, c policymap.Classes) error {
+	return f.write(fmt.Sprintf("put classes of identity %d: %d %d", id, c.Cluster, c.Namespace), func() {
+		if f.classes[id] = c; c == (policymap.Classes{}) {
+			delete(f.classes, id)
+		}
+	})
+}
+
+func (f fakeClasses) Dump() (map[uint32]policymap.Classes, error) {
+	f.mu.Lock()
+	defer f.mu.Unlock()
+	return maps.Clone(f.classes), nil
+}
+
 func (f fakeCIDRs) Raise() error { return f.write("raise epoch", func() { f.epoch++ }) }
 
 // fakeCommands let scripts look at the fake, disturb it, and leave in it what an earlier run would.
@@ -153,10 +170,24 @@ func fakeCommands(f *fakeMaps, l loops) upstream.ScriptCmdsOut {
 		}
 	}
 	return upstream.NewScriptCmds(map[string]script.Cmd{
-		"kernel/log": command("Show the writes since the last time", "", 0, locked(func([]string) (string, error) {
+		"kernel/log": command("Show the writes since the last time, without those of classes", "", 0, locked(func([]string) (string, error) {
+			text := strings.Join(append(slices.DeleteFunc(f.log, func(line string) bool { return strings.HasPrefix(line, "put classes ") }), ""), "\n")
+			f.log = nil
+			return text, nil
+		})),
+		"kernel/whole-log": command("Show all writes since the last time", "", 0, locked(func([]string) (string, error) {
 			text := strings.Join(append(f.log, ""), "\n")
 			f.log = nil
 			return text, nil
+		})),
+		"kernel/classes": command("Put classes of an identity past the agent", "identity cluster namespace", 3, locked(func(args []string) (string, error) {
+			id, err1 := strconv.ParseUint(args[0], 10, 16)
+			cluster, err2 := strconv.ParseUint(args[1], 10, 32)
+			namespace, err3 := strconv.ParseUint(args[2], 10, 32)
+			if f.classes[uint32(id)] = (policymap.Classes{Cluster: uint32(cluster), Namespace: uint32(namespace)}); cluster == 0 {
+				delete(f.classes, uint32(id))
+			}
+			return "", errors.Join(err1, err2, err3)
 		})),
 		"kernel/fail": command("Let the next n writes fail whose description contains a text", "n text", 2, locked(func(args []string) (string, error) {
 			n, err := strconv.Atoi(args[0])
@@ -195,7 +226,7 @@ func fakeCommands(f *fakeMaps, l loops) upstream.ScriptCmdsOut {
 				f.slots[uint16(id)] = s
 				return "", errors.Join(err1, err2)
 			})),
-		"kernel/entry": command("Put an entry past the agent: policy allow|deny 301|cidr:16777217|any", "policy verdict peer", 3,
+		"kernel/entry": command("Put an entry past the agent: policy allow|deny 301|cidr:16777217|class:2|any", "policy verdict peer", 3,
 			locked(func(args []string) (string, error) {
 				id, err1 := strconv.ParseUint(args[0], 10, 32)
 				peer, isCIDR := strings.CutPrefix(args[2], "cidr:")
@@ -204,6 +235,8 @@ func fakeCommands(f *fakeMaps, l loops) upstream.ScriptCmdsOut {
 				var err2 error
 				if isCIDR {
 					k.Kind = policymap.CIDR
+				} else if number, isClass := strings.CutPrefix(peer, "class:"); isClass {
+					k.Kind, peer = policymap.Class, number
 				}
 				if peer == "any" {
 					k.Kind = policymap.Any

@@ -47,6 +47,14 @@ type identityMap interface {
 	Dump() ([]uint64, error)
 }
 
+// classMap is the map identity_classes.
+type classMap interface {
+	// Put writes the classes of an identity of the cluster (256 to 65535); the zero value removes them.
+	Put(identity uint32, classes policymap.Classes) error
+	// Dump reads the classes of all identities that have some.
+	Dump() (map[uint32]policymap.Classes, error)
+}
+
 // entryKey is an entry of a policy id.
 type entryKey struct {
 	ID uint32
@@ -101,8 +109,11 @@ type realCIDRs struct{ maps bpfmaps.Maps }
 // realIdentities is the pinned map.
 type realIdentities struct{ maps bpfmaps.Maps }
 
-func newKernel(m bpfmaps.Maps) (entryMaps, cidrMap, identityMap) {
-	return realEntries{m}, realCIDRs{m}, realIdentities{m}
+// realClasses is the pinned map.
+type realClasses struct{ maps bpfmaps.Maps }
+
+func newKernel(m bpfmaps.Maps) (entryMaps, cidrMap, identityMap, classMap) {
+	return realEntries{m}, realCIDRs{m}, realIdentities{m}, realClasses{m}
 }
 
 // place names the map of an entry and makes its key there.
@@ -305,4 +316,24 @@ func (r realIdentities) Dump() ([]uint64, error) {
 		}
 	}
 	return words, nil
+}
+
+func (r realClasses) Put(identity uint32, classes policymap.Classes) error {
+	return r.maps.Put(bpf.MapIdentityClasses, identity, bpf.IdentityClasses{Cluster: classes.Cluster, Namespace: classes.Namespace})
+}
+
+func (r realClasses) Dump() (map[uint32]policymap.Classes, error) {
+	all := map[uint32]policymap.Classes{}
+	var c ebpf.MapBatchCursor
+	for end := false; !end; {
+		err := some(r.maps, bpf.MapIdentityClasses, &c, &end, batch, func(identity uint32, v bpf.IdentityClasses) {
+			if v != (bpf.IdentityClasses{}) {
+				all[identity] = policymap.Classes{Cluster: v.Cluster, Namespace: v.Namespace}
+			}
+		})
+		if err != nil {
+			return nil, err
+		}
+	}
+	return all, nil
 }

@@ -34,7 +34,7 @@ func TestPrivilegedPrograms_JudgeAsTheReference(t *testing.T) {
 	test := newProgramTest(t)
 	var allowed, denied, local int
 	for n := *programSeed; n < *programSeed+*programWorlds; n++ {
-		w := test.enter(policytest.New(n, policytest.Small), n%2 == 0)
+		w := test.enter(policytest.New(n, policytest.Small), features{nested: n%2 == 0, classes: n%4 < 2})
 		for i := range uint64(questions) {
 			q := w.Question(i)
 			if !sendable(&q) || w.goesOn(&q) {
@@ -79,6 +79,7 @@ type programTest struct {
 	maps     mapsInMemory
 	entries  entryMaps
 	cidrs    cidrMap
+	classes  classMap
 	programs map[bool]map[string]*ebpf.Program // by whether CIDRs match nodes
 	nextID   uint32                            // of policies
 	revision uint32                            // of facts
@@ -115,7 +116,7 @@ func newProgramTest(t *testing.T) *programTest {
 		t.Cleanup(func() { _ = m.Close() })
 		test.maps[name] = m
 	}
-	test.entries, test.cidrs, _ = newKernel(test.maps)
+	test.entries, test.cidrs, _, test.classes = newKernel(test.maps)
 	for _, matchNodes := range []bool{false, true} {
 		test.programs[matchNodes] = map[string]*ebpf.Program{}
 		for _, name := range []string{bpf.PodEgress, bpf.PodIngress} {
@@ -180,8 +181,11 @@ type inPrograms struct {
 	written  map[*policymap.Compiled]uint32
 	cidrs    map[netip.Prefix]uint32
 	pairs    map[[2]netip.Addr]bool // that were asked about without ports
-	nested   bool
+	with     features
 }
+
+// features are what the programs are told to use.
+type features struct{ nested, classes bool }
 
 // goesOn tells whether a packet belongs to a connection that was asked about before. Where there are no ports, that is all
 // between two addresses.
@@ -202,13 +206,14 @@ func (w *inPrograms) goesOn(q *policy.Question) bool {
 	return asked
 }
 
-// enter compiles a world, with nested address ranges or without, and writes it.
-func (test *programTest) enter(world *policytest.World, nested bool) *inPrograms {
+// enter compiles a world and writes it.
+func (test *programTest) enter(world *policytest.World, with features) *inPrograms {
 	test.t.Helper()
 	w := &inPrograms{World: world, test: test, policies: world.Policies(), resolver: policymap.New(world.Options),
-		written: map[*policymap.Compiled]uint32{}, cidrs: map[netip.Prefix]uint32{}, pairs: map[[2]netip.Addr]bool{}, nested: nested}
+		written: map[*policymap.Compiled]uint32{}, cidrs: map[netip.Prefix]uint32{}, pairs: map[[2]netip.Addr]bool{}, with: with}
 	test.forget()
-	w.resolver.SetNested(nested)
+	w.resolver.SetNested(with.nested)
+	w.resolver.SetClasses(with.classes)
 	for number, labels := range w.Identities() {
 		w.resolver.UpsertIdentity(number, labels)
 	}
@@ -227,6 +232,10 @@ func (test *programTest) enter(world *policytest.World, nested bool) *inPrograms
 		}
 	}
 	w.resolver.SetCIDRs(maps.Clone(w.cidrs))
+	w.resolver.StartClasses(nil, 0)
+	for number := range w.Identities() {
+		test.putClasses(number, w.resolver.ClassesOf(number))
+	}
 	for addr, number := range w.addresses() {
 		test.put(bpf.MapIpcache, bpf.NewAddrKey(addr), bpf.IpcacheEntry{Identity: number})
 		if number == identity.Host {
@@ -237,6 +246,17 @@ func (test *programTest) enter(world *policytest.World, nested bool) *inPrograms
 		w.writePod(i)
 	}
 	return w
+}
+
+// putClasses writes the classes of an identity of the cluster.
+func (test *programTest) putClasses(number uint32, classes policymap.Classes) {
+	test.t.Helper()
+	if number > identity.ClusterMax {
+		return
+	}
+	if err := test.classes.Put(number, classes); err != nil {
+		test.t.Fatal(err)
+	}
 }
 
 func idOf(pod int) uint16 { return uint16(pod + 1) }
@@ -299,6 +319,9 @@ func (w *inPrograms) leave() {
 		if err := w.test.cidrs.Delete(prefix); err != nil {
 			w.test.t.Fatal(err)
 		}
+	}
+	for number := range w.Identities() {
+		w.test.putClasses(number, policymap.Classes{})
 	}
 	for addr, number := range w.addresses() {
 		w.test.remove(bpf.MapIpcache, bpf.NewAddrKey(addr))
@@ -414,7 +437,7 @@ func (test *programTest) shrunk(w *inPrograms, q *policy.Question) string {
 	test.t.Helper()
 	w.leave()
 	fails := func(smaller *policytest.World) bool {
-		s := test.enter(smaller, w.nested)
+		s := test.enter(smaller, w.with)
 		defer s.leave()
 		if s.pod(q.Subject.Addr) < 0 {
 			return false

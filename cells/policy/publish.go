@@ -52,7 +52,7 @@ func (c *controller) publish(txn statedb.ReadTxn, w *wanted) {
 			}
 		}
 	}
-	if known := c.in.knownTo; known != c.announcedTo && len(c.views.untaken) == 0 && !w.flips && !c.open(w) {
+	if known := c.in.knownTo; known != c.announcedTo && len(c.views.untaken) == 0 && !w.flips && !c.open(w) && !c.hasStaleClasses() {
 		clear(c.announced)
 		maps.Copy(c.announced, c.in.known)
 		c.announcedTo = known
@@ -96,11 +96,16 @@ func deniesIdentities(compiled *policymap.Compiled) bool {
 		return false
 	}
 	for e := range compiled.Entries() {
-		if e.Deny && e.Kind == policymap.Identity {
+		if e.Deny && ofIdentities(e.Kind) {
 			return true
 		}
 	}
 	return false
+}
+
+// ofIdentities reports whether a new identity may need entries of a kind: those about itself, or about a class that is new with it.
+func ofIdentities(kind policymap.Kind) bool {
+	return kind == policymap.Identity || kind == policymap.Class
 }
 
 // row is what an endpoint shall have, without its identity. It tells whether that is another policy than it has; when the

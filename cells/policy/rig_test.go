@@ -83,6 +83,17 @@ func (w watchedIdentities) Put(word uint32, bits uint64) error {
 	return w.fakeIdentities.Put(word, bits)
 }
 
+// watchedClasses is the map of the classes of identities.
+type watchedClasses struct {
+	fakeClasses
+	kernel *watchedKernel
+}
+
+func (w watchedClasses) Put(id uint32, c policymap.Classes) error {
+	defer w.kernel.written()
+	return w.fakeClasses.Put(id, c)
+}
+
 // store writes slots with one call of the kernel, as the cell endpoint-maps does.
 func (k *watchedKernel) store(slots map[uint16]slot) {
 	k.mu.Lock()
@@ -107,7 +118,9 @@ func (k *watchedKernel) verdict(policy, peer uint32) (allowed bool) {
 	if policy <= 1 {
 		return policy == 1
 	}
-	for _, who := range []policymap.Key{{}, {Kind: policymap.Identity, Identity: peer}} {
+	classes := k.classes[peer]
+	for _, who := range []policymap.Key{{}, {Kind: policymap.Identity, Identity: peer}, {Kind: policymap.Class, Identity: classes.Cluster},
+		{Kind: policymap.Class, Identity: classes.Namespace}} {
 		for _, what := range []policymap.Key{{}, {Protocol: tcp}, {Protocol: tcp, PortBits: 16, Port: port}} {
 			what.Kind, what.Identity = who.Kind, who.Identity
 			entry, found := k.entries[entryKey{policy, what}]
@@ -129,6 +142,7 @@ type agent struct {
 	Pods       statedb.RWTable[*k8s.Pod]
 	Namespaces statedb.RWTable[*k8s.Namespace]
 	Policies   statedb.RWTable[*k8s.NetworkPolicy]
+	Denies     statedb.RWTable[*cilium.Policy]
 	Sources    statedb.RWTable[sources.Source]
 	Servers    statedb.RWTable[apiservers.Server]
 	Of         statedb.Table[*identities.EndpointIdentity]
@@ -170,8 +184,9 @@ func startAgent(t *testing.T, k *watchedKernel, client *kubeapi.Client, dir stri
 			),
 		),
 		cell.Module("policy", "Under test",
-			cell.ProvidePrivate(func() (entryMaps, cidrMap, identityMap) {
-				return watchedEntries{fakeEntries{k.fakeMaps}, k}, fakeCIDRs{k.fakeMaps}, watchedIdentities{fakeIdentities{k.fakeMaps}, k}
+			cell.ProvidePrivate(func() (entryMaps, cidrMap, identityMap, classMap) {
+				return watchedEntries{fakeEntries{k.fakeMaps}, k}, fakeCIDRs{k.fakeMaps}, watchedIdentities{fakeIdentities{k.fakeMaps}, k},
+					watchedClasses{fakeClasses{k.fakeMaps}, k}
 			}),
 			implementation,
 		),

@@ -69,8 +69,8 @@ func TestScripts(t *testing.T) {
 				cell.Invoke(func(jobs job.Group, d *datapath) { jobs.Add(job.OneShot("follow", d.run)) }),
 			),
 			cell.Module("policy", "Under test",
-				cell.ProvidePrivate(newFake, func(f *fakeMaps) (entryMaps, cidrMap, identityMap) {
-					return fakeEntries{f}, fakeCIDRs{f}, fakeIdentities{f}
+				cell.ProvidePrivate(newFake, func(f *fakeMaps) (entryMaps, cidrMap, identityMap, classMap) {
+					return fakeEntries{f}, fakeCIDRs{f}, fakeIdentities{f}, fakeClasses{f}
 				}),
 				implementation,
 				cell.Provide(fakeCommands),

@@ -33,8 +33,9 @@ func (c *controller) takeMarks(txn statedb.ReadTxn) {
 
 // show writes what there is into the tables that people and other cells read.
 func (c *controller) show() {
-	txn := c.DB.WriteTxn(c.Compiled, c.Named, c.Policies)
+	txn := c.DB.WriteTxn(c.Compiled, c.Named, c.Policies, c.ClassTable)
 	defer txn.Commit()
+	c.showClasses(txn)
 	c.showCompiled(txn)
 	c.showNamed(txn)
 	if c.in.moved {

@@ -8,6 +8,7 @@ import (
 	"testing/synctest"
 	"time"
 
+	"github.com/waggle-net/waggle/pkg/tables/cilium"
 	"github.com/waggle-net/waggle/pkg/tables/endpoints"
 	"github.com/waggle-net/waggle/pkg/tables/k8s"
 	"github.com/waggle-net/waggle/pkg/tables/sources"
@@ -37,6 +38,7 @@ type cluster struct {
 	pods       []*k8s.Pod
 	namespaces []*k8s.Namespace
 	policies   []*k8s.NetworkPolicy
+	denies     []*cilium.Policy // allow all peers but those of namespaces with a label
 }
 
 const firstPod = 7
@@ -85,6 +87,22 @@ func randomCluster(r *rand.Rand) (c cluster) {
 		c.policies = append(c.policies, p)
 	}
 	return c
+}
+
+// randomDenies makes up to n policies that deny what namespaces with a label send, or what is sent to them.
+func randomDenies(r *rand.Rand, n int) (all []*cilium.Policy) {
+	choice := func() string { return string("abc"[r.IntN(3)]) }
+	for i := range r.IntN(n + 1) {
+		direction, side := "ingress", "from"
+		if r.IntN(2) == 0 {
+			direction, side = "egress", "to"
+		}
+		all = append(all, &cilium.Policy{Namespace: fmt.Sprint("n", r.IntN(3)), Name: fmt.Sprint("deny", i), Spec: fmt.Appendf(nil,
+			`{"endpointSelector": {"matchLabels": {"app": %q}}, "%[2]s": [{"%[3]sEntities": ["all"]}],
+			"%[2]sDeny": [{"%[3]sEndpoints": [{"matchLabels": {"k8s:io.cilium.k8s.namespace.labels.team": %[4]q}}]}]}`,
+			choice(), direction, side, choice())})
+	}
+	return all
 }
 
 // changed is the cluster with some other pods, namespaces and policies.
@@ -146,7 +164,7 @@ func (c cluster) arrives(a *agent, r *rand.Rand) {
 		read("k8s-pods", func() { insert(a.DB, a.Pods, c.pods...) }),
 		read("k8s-namespaces", func() { insert(a.DB, a.Namespaces, c.namespaces...) }),
 		read("k8s-networkpolicies", func() { insert(a.DB, a.Policies, c.policies...) }),
-		read("cilium-networkpolicies", func() {}),
+		read("cilium-networkpolicies", func() { insert(a.DB, a.Denies, c.denies...) }),
 	}
 	r.Shuffle(len(steps), func(i, j int) { steps[i], steps[j] = steps[j], steps[i] })
 	for _, step := range steps {
@@ -263,20 +281,54 @@ func TestTogether_PoliciesThatChange(t *testing.T) {
 	t.Parallel()
 	var s seen
 	rounds(t, func(t *testing.T, r *rand.Rand, state cluster, k *watchedKernel, start func(cluster) (*agent, func())) {
+		state.denies = randomDenies(r, 2)
 		a, _ := start(state)
 		for range 5 {
 			next := state.changed(r)
+			next.denies = randomDenies(r, 2)
 			state.between(t, k, &s, func() {
-				txn := a.DB.WriteTxn(a.Policies)
-				_ = a.Policies.DeleteAll(txn)
+				txn := a.DB.WriteTxn(a.Policies, a.Denies)
+				_, _ = a.Policies.DeleteAll(txn), a.Denies.DeleteAll(txn)
 				for _, p := range next.policies {
 					_, _, _ = a.Policies.Insert(txn, p)
+				}
+				for _, p := range next.denies {
+					_, _, _ = a.Denies.Insert(txn, p)
 				}
 				txn.Commit()
 				time.Sleep(30 * time.Second)
 				synctest.Wait()
 			}, egress, ingress)
-			state.policies = next.policies
+			state.policies, state.denies = next.policies, next.denies
+		}
+	})
+	s.enough(t)
+}
+
+// TestTogether_NamespacesThatChange: namespaces get other labels, by which policies allow and deny their pods, and then the pods get other identities, one by one.
+// No policy of an endpoint has a moment in between.
+func TestTogether_NamespacesThatChange(t *testing.T) {
+	t.Parallel()
+	var s seen
+	rounds(t, func(t *testing.T, r *rand.Rand, state cluster, k *watchedKernel, start func(cluster) (*agent, func())) {
+		state.denies = randomDenies(r, 12)
+		a, _ := start(state)
+		for range 5 {
+			next := state.changed(r)
+			state.between(t, k, &s, func() {
+				for i, namespace := range next.namespaces {
+					if namespace != state.namespaces[i] {
+						insert(a.DB, a.Namespaces, namespace)
+					}
+				}
+				for _, i := range r.Perm(len(state.pods)) {
+					a.relabel(uint16(firstPod + i))
+					synctest.Wait()
+				}
+				time.Sleep(30 * time.Second)
+				synctest.Wait()
+			}, egress, ingress)
+			state.namespaces = next.namespaces
 		}
 	})
 	s.enough(t)

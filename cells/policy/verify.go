@@ -79,7 +79,7 @@ func (v *verifier) look(ctx context.Context) (d differences, err error) {
 		return d, nil // the maps are those of the run before
 	}
 	d = differences{before: v.DB.ReadTxn(), policies: map[uint32]string{}, ranges: map[netip.Prefix]string{}}
-	if err := errors.Join(v.lookAtPolicies(&d), v.lookAtRanges(&d), v.repairIdentities()); err != nil {
+	if err := errors.Join(v.lookAtPolicies(&d), v.lookAtRanges(&d), v.repairIdentities(), v.repairClasses()); err != nil {
 		return d, err
 	}
 	v.keys = map[uint32]map[policymap.Key]bool{}

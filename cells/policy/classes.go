@@ -1,0 +1,192 @@
+package policy
+
+import (
+	"errors"
+	"fmt"
+	"maps"
+	"slices"
+	"strings"
+	"time"
+
+	"github.com/cilium/statedb"
+
+	"github.com/waggle-net/waggle/bpf"
+	"github.com/waggle-net/waggle/pkg/endpoint"
+	"github.com/waggle-net/waggle/pkg/labels"
+	"github.com/waggle-net/waggle/pkg/policymap"
+	"github.com/waggle-net/waggle/pkg/tables/driftrepairs"
+	"github.com/waggle-net/waggle/pkg/tables/policyclasses"
+)
+
+// identityClasses keeps the map identity_classes: the classes of the identities of the cluster. It is for one goroutine.
+//
+// Entries about a class hold for identities that no policy knows. So the classes of an identity are written before any peer may be known by it, and removed when
+// no peer can be.
+type identityClasses struct {
+	kernel  classMap
+	written map[uint32]policymap.Classes // contents of the map; identities without classes are left out
+	started bool                         // the resolver has the classes of the previous run
+	shown   uint64                       // version of the classes in the table policy-classes
+}
+
+func newIdentityClasses(kernel classMap) *identityClasses { return &identityClasses{kernel: kernel} }
+
+// restore reads the map as the previous run left it.
+func (k *identityClasses) restore() (err error) {
+	k.written, err = k.kernel.Dump()
+	return err
+}
+
+func (k *identityClasses) put(id uint32, classes policymap.Classes) error {
+	if k.written[id] == classes {
+		return nil
+	}
+	if err := k.kernel.Put(id, classes); err != nil {
+		return fmt.Errorf("write identity %d to the map identity_classes: %w", id, err)
+	}
+	if k.written[id] = classes; classes == (policymap.Classes{}) {
+		delete(k.written, id)
+	}
+	return nil
+}
+
+// startClasses makes identities have classes, in the first round that has read all identities: classes of the previous run keep their numbers, which its policies
+// name. Identities that were deleted meanwhile may still be in use, as identities that are deleted later.
+func (c *controller) startClasses() {
+	if c.classes.started {
+		return
+	}
+	c.classes.started = true
+	last := uint32(0)
+	for k := range c.store.stale {
+		if k.Kind == policymap.Class {
+			last = max(last, k.Identity)
+		}
+	}
+	for id := range c.classes.written {
+		if !c.in.known[id] {
+			c.in.leaving[id] = time.Now()
+		}
+	}
+	c.in.resolver.StartClasses(maps.Clone(c.classes.written), last)
+}
+
+// writeClasses writes the classes of new identities. It removes classes of identities by which no peer can be known: forgotten ones, and new ones whose numbers
+// had other labels before. The caller must have withdrawn these from the map known_identities.
+func (c *controller) writeClasses() error {
+	unused := func(id uint32, want policymap.Classes) bool {
+		_, leaving := c.in.leaving[id]
+		return want == policymap.Classes{} && c.announcedTo > 0 && !c.announced[id] && !leaving && c.store.former(c.views.successors) == 0
+	}
+	return errors.Join(c.applyClasses(unused), c.applyClasses(func(_ uint32, want policymap.Classes) bool { return want != policymap.Classes{} }))
+}
+
+// hasStaleClasses reports whether the datapath has classes of other labels for a new identity. No peer may be known by it until they are removed.
+func (c *controller) hasStaleClasses() bool {
+	return c.announcedTo > 0 && slices.ContainsFunc(c.in.resolver.UnappliedClasses(), func(id uint32) bool {
+		return c.in.known[id] && !c.announced[id] && c.in.resolver.ClassesOf(id) == policymap.Classes{}
+	})
+}
+
+// clearClasses removes the classes of identities whose labels have changed, while peers are known by them. All policies in use must have entries about the
+// identities themselves. Flows that the removed classes allowed are evaluated again.
+func (c *controller) clearClasses() error {
+	return c.applyClasses(func(id uint32, want policymap.Classes) bool {
+		due := want == policymap.Classes{} && c.announced[id]
+		c.reevaluate = c.reevaluate || due
+		return due
+	})
+}
+
+// applyClasses writes the classes of identities that the map does not have yet, if due reports true for them.
+func (c *controller) applyClasses(due func(uint32, policymap.Classes) bool) error {
+	for _, id := range c.in.resolver.UnappliedClasses() {
+		want := c.in.resolver.ClassesOf(id)
+		if !due(id, want) {
+			continue
+		}
+		if err := c.classes.put(id, want); err != nil {
+			return err
+		}
+		c.in.resolver.ClassesApplied(id)
+		c.alive()
+	}
+	return nil
+}
+
+// reevaluateFlows makes this round raise the revisions of all endpoints whose policies have entries about classes, if flows may have been evaluated with wrong
+// classes.
+func (c *controller) reevaluateFlows() {
+	if !c.reevaluate {
+		return
+	}
+	c.reevaluate = false
+	for _, h := range c.store.byID {
+		if h.is != nil && h.is.Shape()&policymap.ShapeClasses != 0 {
+			h.narrowed, c.in.all = true, true
+		}
+	}
+}
+
+// showClasses brings the table policy-classes up to date.
+func (c *controller) showClasses(txn statedb.WriteTxn) {
+	version := c.in.resolver.ClassVersion()
+	if version == c.classes.shown {
+		return
+	}
+	c.classes.shown = version
+	all := maps.Collect(c.in.resolver.Classes())
+	for row := range c.ClassTable.All(txn) {
+		if _, found := all[row.Number]; !found {
+			_, _, _ = c.ClassTable.Delete(txn, row)
+		}
+	}
+	for number, shared := range all {
+		if _, _, found := c.ClassTable.Get(txn, policyclasses.ByNumber(number)); !found {
+			_, _, _ = c.ClassTable.Insert(txn, &policyclasses.Class{Number: number, Labels: shared,
+				Namespace: shared[endpoint.SourceK8s+":"+labels.KeyNamespace]})
+		}
+	}
+}
+
+// printClasses lists the classes of identities, sorted.
+func printClasses(kernel classMap) (string, error) {
+	all, err := kernel.Dump()
+	if err != nil {
+		return "", err
+	}
+	var b strings.Builder
+	for _, id := range slices.Sorted(maps.Keys(all)) {
+		fmt.Fprintf(&b, "%d: %d %d\n", id, all[id].Cluster, all[id].Namespace)
+	}
+	return b.String(), nil
+}
+
+// repairClasses writes again what differs in the map identity_classes.
+func (v *verifier) repairClasses() error {
+	have, err := v.Classes.Dump()
+	if err != nil {
+		return err
+	}
+	want := v.classes.written
+	var differ []uint32
+	for id, classes := range want {
+		if have[id] != classes {
+			differ = append(differ, id)
+		}
+	}
+	for id := range have {
+		if _, wanted := want[id]; !wanted {
+			differ = append(differ, id)
+		}
+	}
+	slices.Sort(differ)
+	var errs []error
+	for _, id := range differ {
+		v.Drift.Repairs.Record(driftrepairs.Finding{Kind: driftrepairs.MapEntry, What: bpf.MapIdentityClasses,
+			Found: fmt.Sprintf("identity %d has the classes %d and %d, want %d and %d", id, have[id].Cluster, have[id].Namespace, want[id].Cluster, want[id].Namespace)})
+		errs = append(errs, v.Classes.Put(id, want[id]))
+		v.reevaluate = true
+	}
+	return errors.Join(errs...)
+}

@@ -1,0 +1,60 @@
+// Package policyclasses holds the classes of identities that entries of policies may be about.
+package policyclasses
+
+import (
+	"cmp"
+	"maps"
+	"strconv"
+	"strings"
+
+	"github.com/cilium/statedb"
+	"github.com/cilium/statedb/index"
+
+	"github.com/waggle-net/waggle/pkg/endpoint"
+	"github.com/waggle-net/waggle/pkg/printable"
+)
+
+// Class is all identities that share some labels: those of all pods of a cluster, or of the pods of a namespace.
+type Class struct {
+	Number    uint32            `json:"number"`              // from 1; of this node alone
+	Namespace string            `json:"namespace,omitempty"` // empty for all pods of a cluster
+	Labels    map[string]string `json:"labels,omitempty"`    // "source:key" -> value
+}
+
+// Equal compares everything.
+func (c *Class) Equal(o *Class) bool {
+	return c.Number == o.Number && c.Namespace == o.Namespace && maps.Equal(c.Labels, o.Labels)
+}
+
+// TableHeader implements statedb.TableWritable.
+func (*Class) TableHeader() []string { return []string{"Class", "Namespace", "Labels"} }
+
+// TableRow implements statedb.TableWritable.
+func (c *Class) TableRow() []string {
+	return []string{strconv.FormatUint(uint64(c.Number), 10), printable.Text(cmp.Or(c.Namespace, "-")),
+		printable.Text(strings.Join(endpoint.FormatLabels(c.Labels), " "))}
+}
+
+// String says whose pods the class is about.
+func (c *Class) String() string {
+	if c.Namespace == "" {
+		return "all pods"
+	}
+	return "namespace " + c.Namespace
+}
+
+var numberIndex = statedb.Index[*Class, uint32]{
+	Name:       "class",
+	FromObject: func(c *Class) index.KeySet { return index.NewKeySet(index.Uint32(c.Number)) },
+	FromKey:    index.Uint32,
+	FromString: index.Uint32String,
+	Unique:     true,
+}
+
+// ByNumber finds a class.
+var ByNumber = numberIndex.Query
+
+// NewTable makes the table "policy-classes".
+func NewTable(db *statedb.DB) (statedb.RWTable[*Class], error) {
+	return statedb.NewTable(db, "policy-classes", numberIndex)
+}
