@@ -15,6 +15,7 @@ import (
 	"github.com/waggle-net/waggle/pkg/policymap"
 	"github.com/waggle-net/waggle/pkg/tables/endpointpolicies"
 	"github.com/waggle-net/waggle/pkg/tables/namedcidrs"
+	"github.com/waggle-net/waggle/pkg/tables/policyclasses"
 	"github.com/waggle-net/waggle/pkg/tables/policyentries"
 )
 
@@ -89,13 +90,17 @@ func (a *app) policyEntries(ctx context.Context, c *client.Client, directions ma
 	if err != nil {
 		return err
 	}
+	classes, err := classNames(ctx, c)
+	if err != nil {
+		return err
+	}
 	for _, name := range []string{"policy", "policy_ranges"} {
 		m, err := c.Map(ctx, name)
 		if err != nil {
 			return err
 		}
 		for _, e := range m.Cache {
-			entry := readPolicyEntry(e.Key, e.Value, prefixes)
+			entry := readPolicyEntry(e.Key, e.Value, prefixes, classes)
 			if directions == nil || directions[entry.Policy] != nil {
 				entry.Direction = directions[entry.Policy]
 				entries = append(entries, entry)
@@ -144,8 +149,18 @@ func namedCIDRs(ctx context.Context, c *client.Client) (map[uint32]string, error
 	return prefixes, err
 }
 
+// classNames say whose pods the classes of identities are, by number.
+func classNames(ctx context.Context, c *client.Client) (map[uint32]string, error) {
+	rows, err := client.Rows[*policyclasses.Class](ctx, c, "policy-classes")
+	names := map[uint32]string{}
+	for _, row := range rows {
+		names[row.Number] = row.String()
+	}
+	return names, err
+}
+
 // readPolicyEntry reads what the agent prints of an entry: "policy=2 identity=300 kind=1 ...".
-func readPolicyEntry(key, value string, prefixes map[uint32]string) policyEntry {
+func readPolicyEntry(key, value string, prefixes, classes map[uint32]string) policyEntry {
 	fields := map[string]uint64{}
 	for _, field := range strings.Fields(key + " " + value) {
 		name, number, _ := strings.Cut(field, "=")
@@ -162,6 +177,8 @@ func readPolicyEntry(key, value string, prefixes map[uint32]string) policyEntry 
 	case policymap.Any:
 	case policymap.Identity:
 		peer += strconv.FormatUint(uint64(k.Identity), 10)
+	case policymap.Class:
+		peer = cmp.Or(classes[k.Identity], "class "+strconv.FormatUint(uint64(k.Identity), 10))
 	default:
 		peer += cmp.Or(prefixes[k.Identity], strconv.FormatUint(uint64(k.Identity), 10))
 	}

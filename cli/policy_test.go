@@ -46,7 +46,10 @@ func TestPolicyOutput(t *testing.T) {
 		"GET /statedb/dump/policy-entries": `{"policy-entries":[{"id":2,"shape":3,"entries":5,"ranges":1,"users":2,"policies":["NetworkPolicy shop/cart"],
 "status":{"kind":"Done","updated-at":"2026-01-02T03:04:05Z","id":1}}]}`,
 		"GET /v1/map/policy": `{"cache":[{"key":"policy=2 identity=300 kind=1 protocol=6 port=80 port_bits=16","value":"rule=1 deny=0"},
+{"key":"policy=2 identity=3 kind=4 protocol=0 port=0 port_bits=0","value":"rule=1 deny=0"},{"key":"policy=2 identity=4 kind=4 protocol=6 port=0 port_bits=0","value":"rule=1 deny=1"},
+{"key":"policy=2 identity=5 kind=4 protocol=0 port=0 port_bits=0","value":"rule=1 deny=0"},
 {"key":"policy=3 identity=0 kind=0 protocol=0 port=0 port_bits=0","value":"rule=2 deny=0"}]}`,
+		"GET /statedb/dump/policy-classes":    `{"policy-classes":[{"number":3,"labels":{"k8s:io.kubernetes.pod.namespace":""}},{"number":4,"namespace":"shop"}]}`,
 		"GET /v1/map/policy_ranges":           `{"cache":[{"key":"prefixlen=90 policy=2 identity=16777217 kind=3 protocol=17 port=1024","value":"rule=1 deny=1"}]}`,
 		"GET /statedb/dump/named-cidrs":       `{"named-cidrs":[{"prefix":"192.0.2.0/24","identity":16777217,"status":{"kind":"Done","updated-at":"2026-01-02T03:04:05Z","id":1}}]}`,
 		"GET /v1/endpoint/7":                  `{"id":7}`,
@@ -117,13 +120,19 @@ FROM      TO         FAMILY  PORT    DIRECTION  COUNT  LAST                  WHY
 10.0.1.8  shop/cart  IPv4    80/TCP  ingress    3      2026-01-02T03:04:06Z  isolated
 `},
 		{"bpf policy list", "ID  ENTRIES  RANGES  USERS  POLICIES                 STATUS\n2   5        1       2      NetworkPolicy shop/cart  Done\n"},
-		{"bpf policy get", "ID  POLICY  DIRECTION  PEER                       PORT/PROTO\n2   Allow   -          identity 300               80/TCP\n" +
+		{"bpf policy get", "ID  POLICY  DIRECTION  PEER                       PORT/PROTO\n2   Allow   -          all pods                   ANY\n" +
+			"2   Allow   -          class 5                    ANY\n2   Allow   -          identity 300               80/TCP\n" +
+			"2   Deny    -          namespace shop             ANY/TCP\n" +
 			"2   Deny    -          outside CIDR 192.0.2.0/24  1024-1087/UDP\n3   Allow   -          everybody                  ANY\n"},
 		{"bpf policy get 6", "ID  POLICY  DIRECTION  PEER       PORT/PROTO\n1   Allow   ingress    everybody  ANY\n4   Allow   egress     nobody     ANY\n"},
 		{"bpf policy get 7", "ID  POLICY  DIRECTION  PEER                       PORT/PROTO\n1   Allow   egress     everybody                  ANY\n" +
-			"2   Allow   ingress    identity 300               80/TCP\n2   Deny    ingress    outside CIDR 192.0.2.0/24  1024-1087/UDP\n"},
+			"2   Allow   ingress    all pods                   ANY\n2   Allow   ingress    class 5                    ANY\n" +
+			"2   Allow   ingress    identity 300               80/TCP\n2   Deny    ingress    namespace shop             ANY/TCP\n" +
+			"2   Deny    ingress    outside CIDR 192.0.2.0/24  1024-1087/UDP\n"},
 		{"bpf policy get shop/cart", "ID  POLICY  DIRECTION  PEER                       PORT/PROTO\n1   Allow   egress     everybody                  ANY\n" +
-			"2   Allow   ingress    identity 300               80/TCP\n2   Deny    ingress    outside CIDR 192.0.2.0/24  1024-1087/UDP\n"},
+			"2   Allow   ingress    all pods                   ANY\n2   Allow   ingress    class 5                    ANY\n" +
+			"2   Allow   ingress    identity 300               80/TCP\n2   Deny    ingress    namespace shop             ANY/TCP\n" +
+			"2   Deny    ingress    outside CIDR 192.0.2.0/24  1024-1087/UDP\n"},
 	} {
 		code, out, errs := run(t, socket, strings.Fields(tc.args)...)
 		if code != 0 || out != tc.want {
