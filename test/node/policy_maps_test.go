@@ -4,6 +4,7 @@ import (
 	"encoding/json"
 	"errors"
 	"fmt"
+	"maps"
 	"net/netip"
 	"regexp"
 	"strings"
@@ -13,6 +14,7 @@ import (
 	"github.com/cilium/ebpf"
 
 	"github.com/waggle-net/waggle/bpf"
+	"github.com/waggle-net/waggle/pkg/identity"
 	"github.com/waggle-net/waggle/pkg/testseed"
 	"github.com/waggle-net/waggle/test/nodekit"
 )
@@ -175,8 +177,8 @@ func TestPrivilegedRepair_OfPolicyMaps(t *testing.T) {
 	w := newWorld(t, "--verify-interval=1s")
 	w.apply(t, variedPolicies(7))
 	requireNothingHalf(t, w.Node)
-	before := policyMapsOf(t, w.Node)
 	n := &repairNode{Node: w.Node}
+	before, classes := policyMapsOf(t, w.Node), n.classes(t)
 	for _, s := range []struct {
 		name string
 		do   func() error
@@ -228,6 +230,21 @@ func TestPrivilegedRepair_OfPolicyMaps(t *testing.T) {
 				return m.Put(key, value)
 			})
 		}},
+		{"identities have no classes", func() error {
+			return n.onMap(bpf.MapIdentityClasses, func(m *ebpf.Map) error {
+				for id := range classes {
+					if err := m.Put(id, bpf.IdentityClasses{}); err != nil {
+						return err
+					}
+				}
+				return nil
+			})
+		}},
+		{"an identity has classes of others", func() error {
+			return n.onMap(bpf.MapIdentityClasses, func(m *ebpf.Map) error {
+				return m.Put(uint32(identity.ClusterMax), bpf.IdentityClasses{Cluster: 1, Namespace: 2})
+			})
+		}},
 		{"an address range of nobody is there", func() error {
 			return n.onMap(bpf.MapCIDRs, func(m *ebpf.Map) error {
 				prefix := netip.MustParsePrefix("203.0.113.0/24")
@@ -246,6 +263,9 @@ func TestPrivilegedRepair_OfPolicyMaps(t *testing.T) {
 			if now := policyMapsOf(t, w.Node); now != before {
 				return fmt.Errorf("%s: the maps have\n%s\nwant\n%s", s.name, now, before)
 			}
+			if now := n.classes(t); len(now) == 0 || !maps.Equal(now, classes) {
+				return fmt.Errorf("%s: the classes of identities are %v, want %v", s.name, now, classes)
+			}
 			return nil
 		})
 	}
@@ -255,6 +275,29 @@ func TestPrivilegedRepair_OfPolicyMaps(t *testing.T) {
 			t.Errorf("waggle db show drift-repairs says nothing of %s:\n%s", name, rows)
 		}
 	}
+}
+
+// classes are those that identities have in the kernel.
+func (n *repairNode) classes(t *testing.T) map[uint32]bpf.IdentityClasses {
+	t.Helper()
+	all := map[uint32]bpf.IdentityClasses{}
+	err := n.Do(func() error {
+		return n.onMap(bpf.MapIdentityClasses, func(m *ebpf.Map) error {
+			var id uint32
+			var of bpf.IdentityClasses
+			entries := m.Iterate()
+			for entries.Next(&id, &of) {
+				if of != (bpf.IdentityClasses{}) {
+					all[id] = of
+				}
+			}
+			return entries.Err()
+		})
+	})
+	if err != nil {
+		t.Fatal(err)
+	}
+	return all
 }
 
 // policyRepairs is the table of repairs, in which each that is counted changes something.
