@@ -90,13 +90,13 @@ type identityClasses struct {
 	applied map[uint32]Classes
 	// unapplied are the identities for which the datapath may have other classes than the current ones.
 	unapplied map[uint32]struct{}
-	// restored are the keys of classes by the numbers of the previous run. The key is empty if identities of several classes had the number.
-	restored map[uint32]string
+	// restored are the numbers of classes in the previous run, by key. See [votes].
+	restored map[string]uint32
 }
 
 func newIdentityClasses() identityClasses {
 	return identityClasses{byLabels: map[string]*class{}, byNumber: map[uint32]*class{}, applied: map[uint32]Classes{}, unapplied: map[uint32]struct{}{},
-		restored: map[uint32]string{}}
+		restored: map[string]uint32{}}
 }
 
 // decides reports whether a choice must be evaluated for k: an identity without classes, any identity if the extent is [ofIdentity], or a class of the extent.
@@ -113,20 +113,6 @@ func (s *selector) choosesClassOf(k *known) bool {
 	return k != nil && slices.ContainsFunc(k.classes[:], func(of *class) bool { return of != nil && slices.Contains(s.classes, of.identity) })
 }
 
-// arrived lists the identities to classify. Identities for which the datapath has classes come first, so that these classes keep their numbers.
-func (c *selectors) arrived() (list []uint32) {
-	for _, first := range []bool{true, false} {
-		from := len(list)
-		for number := range c.arrivals {
-			if _, applied := c.applied[number]; applied == first {
-				list = append(list, number)
-			}
-		}
-		slices.Sort(list[from:])
-	}
-	return list
-}
-
 // classify sets the classes of an identity. While the datapath has other classes for its number, the identity has none and choices include the identity itself.
 // So entries about its labels hold at any time.
 func (c *selectors) classify(k *known) {
@@ -136,7 +122,7 @@ func (c *selectors) classify(k *known) {
 		c.setClasses(k, [2]*class{})
 		return
 	}
-	now := [2]*class{c.classOf(ofCluster, cluster, have.Cluster), c.classOf(ofNamespace, namespace, have.Namespace)}
+	now := [2]*class{c.classOf(ofCluster, cluster), c.classOf(ofNamespace, namespace)}
 	numbers := Classes{now[0].identity, now[1].identity}
 	if !applied {
 		c.applied[k.identity], have = numbers, numbers
@@ -176,13 +162,14 @@ func (c *selectors) setClasses(k *known, now [2]*class) {
 	}
 }
 
-// classOf returns the class with some labels. A new class takes number if it had that in the previous run, otherwise a new number.
-func (c *selectors) classOf(e extent, labels map[string]string, number uint32) *class {
+// classOf returns the class with some labels. A class has the number that it had in the previous run, otherwise a new one.
+func (c *selectors) classOf(e extent, labels map[string]string) *class {
 	key := classKey(e, labels)
 	if of := c.byLabels[key]; of != nil {
 		return of
 	}
-	if c.restored[number] != key {
+	number, restored := c.restored[key]
+	if !restored {
 		c.last++
 		number = c.last
 	}
@@ -232,29 +219,64 @@ func (r *Resolver) SetClasses(on bool) {
 func (r *Resolver) StartClasses(have map[uint32]Classes, last uint32) {
 	c := r.selectors
 	c.started, c.last = true, last
+	votes := votes{}
 	for number, classes := range have {
 		c.applied[number], c.unapplied[number] = classes, struct{}{}
 		c.last = max(c.last, classes.Cluster, classes.Namespace)
 		if k := c.identities[number]; k != nil {
 			cluster, namespace, ok := classLabels(number, k.labels)
 			if ok {
-				c.restore(classes.Cluster, classKey(ofCluster, cluster))
-				c.restore(classes.Namespace, classKey(ofNamespace, namespace))
+				votes.add(classes.Cluster, classKey(ofCluster, cluster))
+				votes.add(classes.Namespace, classKey(ofNamespace, namespace))
 			}
 		}
 	}
+	c.restored = votes.count()
 	for number := range c.identities {
 		c.arrivals[number] = struct{}{}
 	}
 }
 
-// restore lets a class keep the number that it had in the previous run. If the number stands for two classes, because an identity was deleted and created again with
-// other labels, no class keeps it: its entries would count for the members of both.
-func (c *identityClasses) restore(number uint32, key string) {
-	if was, found := c.restored[number]; number == 0 || found && was != key {
-		key = ""
+// votes are the numbers of identities of the previous run, by the number and the key of their class. An identity that was deleted and created again with other labels
+// has a number with the key of another class. So a class keeps the number that most of its identities have, if most identities with the number are of the class.
+// The other identities with the number, and those of the class, have no classes until the datapath has forgotten the former ones. After a tie all have none.
+type votes map[vote]int
+
+type vote struct {
+	number uint32
+	key    string
+}
+
+func (v votes) add(number uint32, key string) {
+	if number != 0 {
+		v[vote{number, key}]++
 	}
-	c.restored[number] = key
+}
+
+// count returns the numbers by key.
+func (v votes) count() map[string]uint32 {
+	byNumber, byKey := winners(v, func(of vote) uint32 { return of.number }), winners(v, func(of vote) string { return of.key })
+	numbers := map[string]uint32{}
+	for key, of := range byKey {
+		if of.number != 0 && byNumber[of.number] == of {
+			numbers[key] = of.number
+		}
+	}
+	return numbers
+}
+
+// winners returns the vote of each group that most identities have, or the zero vote if several have as many.
+func winners[G comparable](v votes, group func(vote) G) map[G]vote {
+	best, most := map[G]vote{}, map[G]int{}
+	for of, count := range v {
+		switch g := group(of); {
+		case count > most[g]:
+			best[g], most[g] = of, count
+		case count == most[g]:
+			best[g] = vote{}
+		}
+	}
+	return best
 }
 
 // ClassesOf returns the current classes of an identity, which the datapath must have. An unknown identity has none.

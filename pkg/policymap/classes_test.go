@@ -106,7 +106,8 @@ func TestResolver_Classes_OfIdentities(t *testing.T) {
 	require.Equal(t, []uint32{400, 401, 402, 404}, r.UnappliedClasses())
 }
 
-// TestResolver_Classes_KeepTheirNumbers after a restart, unless one stood for two namespaces.
+// TestResolver_Classes_KeepTheirNumbers after a restart, for most of their identities. If as many identities of a number are of two namespaces, or as many of a
+// namespace have two numbers, none of these numbers is used.
 func TestResolver_Classes_KeepTheirNumbers(t *testing.T) {
 	t.Parallel()
 	start := func(have map[uint32]Classes, of map[uint32]map[string]string) *Resolver {
@@ -124,6 +125,47 @@ func TestResolver_Classes_KeepTheirNumbers(t *testing.T) {
 	require.Equal(t, first.Cluster, second.Cluster)
 	require.NotEqual(t, first.Namespace, second.Namespace)
 	require.NotContains(t, []uint32{first.Namespace, second.Namespace}, uint32(3))
+
+	for name, c := range map[string]struct {
+		namespaces           []int    // of the identities
+		former, while, after []uint32 // classes of the namespaces: those that the datapath has, the current ones as long as it has these, and later; 0 is none, or a new one
+	}{
+		"an identity came from another namespace":                 {[]int{1, 1, 1}, []uint32{9, 12, 12}, []uint32{0, 12, 12}, []uint32{12, 12, 12}},
+		"an identity went to another namespace":                   {[]int{2, 1, 1}, []uint32{9, 9, 9}, []uint32{0, 9, 9}, []uint32{0, 9, 9}},
+		"an identity went to another namespace, which has others": {[]int{2, 1, 1, 2, 2}, []uint32{9, 9, 9, 12, 12}, []uint32{0, 9, 9, 12, 12}, []uint32{12, 9, 9, 12, 12}},
+		"as many of a namespace have two numbers":                 {[]int{1, 1}, []uint32{9, 12}, []uint32{0, 0}, []uint32{0, 0}},
+		"as many of a number are of two namespaces":               {[]int{1, 2, 3}, []uint32{9, 9, 12}, []uint32{0, 0, 12}, []uint32{0, 0, 12}},
+		"two namespaces have exchanged an identity":               {[]int{1, 1, 2, 1, 2, 2}, []uint32{9, 9, 9, 12, 12, 12}, []uint32{9, 9, 0, 0, 12, 12}, []uint32{9, 9, 12, 9, 12, 12}},
+	} {
+		s := newState(policy.Options{Mode: policy.Default})
+		s.applied = map[uint32]Classes{}
+		for i, namespace := range c.namespaces {
+			s.identities[400+uint32(i)] = podLabels(namespace + i*classNamespaces)
+			s.applied[400+uint32(i)] = Classes{7, c.former[i]}
+		}
+		r := s.resolver()
+		now := func() (numbers []uint32) {
+			for i := range c.namespaces {
+				numbers = append(numbers, r.ClassesOf(400+uint32(i)).Namespace)
+			}
+			return numbers
+		}
+		require.Equal(t, c.while, now(), name)
+		s.sameClasses(r)
+		of := map[int]uint32{}
+		for i, number := range now() {
+			if c.after[i] != 0 {
+				require.Equal(t, c.after[i], number, name)
+			} else {
+				require.Greater(t, number, slices.Max(c.former), name)
+			}
+			of[c.namespaces[i]] = number
+		}
+		for i, number := range now() {
+			require.Equal(t, of[c.namespaces[i]], number, name)
+		}
+		require.Len(t, slices.Compact(slices.Sorted(maps.Values(of))), len(of), "%s: no two have the same", name)
+	}
 }
 
 // TestResolver_Classes_NoDenyIsMissingWhileLabelsChange: when identities get other labels, in random worlds, no rule that denies them is without effect at any

@@ -237,7 +237,7 @@ const few = 8
 // resolve finds the selectors of identities that are new, and the identities and classes of selectors that are new. It returns the identities whose classes
 // have changed.
 func (c *selectors) resolve() (reclassed []uint32) {
-	for _, number := range c.arrived() {
+	for _, number := range slices.Sorted(maps.Keys(c.arrivals)) {
 		k := c.identities[number]
 		before := k.classes
 		c.classify(k)
