@@ -74,44 +74,61 @@ func (c *controller) startClasses() {
 // writeClasses writes the classes of new identities. It removes classes of identities by which no peer can be known: forgotten ones, and new ones whose numbers
 // had other labels before. The caller must have withdrawn these from the map known_identities.
 func (c *controller) writeClasses() error {
+	former := c.first || c.store.former(c.views.successors) != 0 // the map ipcache may name identities of the previous run that its table does not
 	unused := func(id uint32, want policymap.Classes) bool {
-		_, leaving := c.in.leaving[id]
-		return want == policymap.Classes{} && c.announcedTo > 0 && !c.announced[id] && !leaving && c.store.former(c.views.successors) == 0
+		return want == policymap.Classes{} && !former && !c.inUse(id)
 	}
-	return errors.Join(c.applyClasses(unused), c.applyClasses(func(_ uint32, want policymap.Classes) bool { return want != policymap.Classes{} }))
+	_, err1 := c.applyClasses(unused)
+	_, err2 := c.applyClasses(func(_ uint32, want policymap.Classes) bool { return want != policymap.Classes{} })
+	return errors.Join(err1, err2)
 }
 
-// hasStaleClasses reports whether the datapath has classes of other labels for a new identity. No peer may be known by it until they are removed.
+// inUse reports whether a peer may be known by an identity, in this run or since the previous one.
+func (c *controller) inUse(id uint32) bool {
+	_, leaving := c.in.leaving[id]
+	if leaving || c.announced[id] || c.known.has(id) || c.views.identities[id] > 0 {
+		return true
+	}
+	for ep, slot := range c.store.slots {
+		if v, seen := c.views.by[ep]; slot.identity == id && (!seen || v.restored || v.untaken) {
+			return true
+		}
+	}
+	return false
+}
+
+// hasStaleClasses reports whether the datapath has classes of other labels for an identity. No identity is announced until these are removed.
 func (c *controller) hasStaleClasses() bool {
-	return c.announcedTo > 0 && slices.ContainsFunc(c.in.resolver.UnappliedClasses(), func(id uint32) bool {
-		return c.in.known[id] && !c.announced[id] && c.in.resolver.ClassesOf(id) == policymap.Classes{}
-	})
+	return slices.ContainsFunc(c.in.resolver.UnappliedClasses(), c.stale)
 }
 
-// clearClasses removes the classes of identities whose labels have changed, while peers are known by them. All policies in use must have entries about the
-// identities themselves. Flows that the removed classes allowed are evaluated again.
+func (c *controller) stale(id uint32) bool {
+	return c.in.known[id] && c.in.resolver.ClassesOf(id) == policymap.Classes{}
+}
+
+// clearClasses removes the classes of identities whose labels have changed, while peers may be known by them. The caller must be about to announce identities: no
+// policy in use lacks a deny about the identities themselves. Flows that the removed classes allowed are evaluated again.
 func (c *controller) clearClasses() error {
-	return c.applyClasses(func(id uint32, want policymap.Classes) bool {
-		due := want == policymap.Classes{} && c.announced[id]
-		c.reevaluate = c.reevaluate || due
-		return due
-	})
+	applied, err := c.applyClasses(func(id uint32, _ policymap.Classes) bool { return c.stale(id) })
+	c.reevaluate = c.reevaluate || applied
+	return err
 }
 
-// applyClasses writes the classes of identities that the map does not have yet, if due reports true for them.
-func (c *controller) applyClasses(due func(uint32, policymap.Classes) bool) error {
+// applyClasses writes the classes of identities that the map does not have yet, if due reports true for them. It reports whether it has written some.
+func (c *controller) applyClasses(due func(uint32, policymap.Classes) bool) (applied bool, err error) {
 	for _, id := range c.in.resolver.UnappliedClasses() {
 		want := c.in.resolver.ClassesOf(id)
 		if !due(id, want) {
 			continue
 		}
 		if err := c.classes.put(id, want); err != nil {
-			return err
+			return applied, err
 		}
 		c.in.resolver.ClassesApplied(id)
+		applied = true
 		c.alive()
 	}
-	return nil
+	return applied, nil
 }
 
 // reevaluateFlows makes this round raise the revisions of all endpoints whose policies have entries about classes, if flows may have been evaluated with wrong

@@ -293,10 +293,6 @@ func (c *controller) cleanUp(w *wanted, named bool) {
 		c.note(c.cidrs.retire(retired))
 		w.again = true // without them, entries can go
 	}
-	if !stuck && len(c.problems) == 0 {
-		c.note(c.clearClasses())
-		w.again = w.again || c.reevaluate
-	}
 	if done, _ := c.Facts.Initialized(c.DB.ReadTxn()); done && len(c.store.stale) > 0 {
 		c.note(c.store.sweep(c.views.successors))
 	}

@@ -47,6 +47,12 @@ func (k *knownIdentities) remove(id uint32) {
 	}
 }
 
+// has reports whether the map has an identity.
+func (k *knownIdentities) has(id uint32) bool {
+	word, bit, ok := place64(id)
+	return ok && k.written[word]&bit != 0
+}
+
 // retain removes the identities that are not among these.
 func (k *knownIdentities) retain(ids map[uint32]bool) {
 	for _, id := range identitiesIn(k.wanted) {

@@ -52,11 +52,17 @@ func (c *controller) publish(txn statedb.ReadTxn, w *wanted) {
 			}
 		}
 	}
-	if known := c.in.knownTo; known != c.announcedTo && len(c.views.untaken) == 0 && !w.flips && !c.open(w) && !c.hasStaleClasses() {
-		clear(c.announced)
-		maps.Copy(c.announced, c.in.known)
-		c.announcedTo = known
-		c.known.set(c.announced)
+	if known := c.in.knownTo; known != c.announcedTo && len(c.views.untaken) == 0 && !w.flips && !c.open(w) {
+		if c.hasStaleClasses() {
+			err := c.clearClasses()
+			c.note(err)
+			w.again = err == nil
+		} else {
+			clear(c.announced)
+			maps.Copy(c.announced, c.in.known)
+			c.announcedTo = known
+			c.known.set(c.announced)
+		}
 	}
 	if c.announcedTo > 0 {
 		c.note(c.known.announce())

@@ -309,8 +309,7 @@ func (r *Resolver) Classes() iter.Seq2[uint32, map[string]string] {
 // UnappliedClasses lists the identities for which the datapath may have other classes than [Resolver.ClassesOf], sorted.
 //
 // Classes must be written before any peer may be known by the identity, and before entries of [Resolver.Compile] are in use. The datapath's classes of an identity
-// that has none must be removed when no peer can be known by it, or when all policies in use are those of [Resolver.Compile], which have entries about the
-// identity itself.
+// that has none must be removed when no peer can be known by it, or when all policies in use have the denies of [Resolver.Compile] about the identity itself.
 func (r *Resolver) UnappliedClasses() []uint32 {
 	r.settle()
 	return slices.Sorted(maps.Keys(r.selectors.unapplied))
