@@ -50,8 +50,12 @@ func (k *identityClasses) put(id uint32, classes policymap.Classes) error {
 	return nil
 }
 
-// startClasses makes identities have classes, in the first round that has read all identities: classes of the previous run keep their numbers, which its policies
-// name. Identities that were deleted meanwhile may still be in use, as identities that are deleted later.
+// startClasses makes identities have classes, and policies entries about them: in the first round if the previous run did, otherwise when each hook has a program of
+// this run and all policies are known. Until then the map is empty. An agent that does not know the map unpins it before it replaces a program. So a map that is not
+// empty proves that all programs know classes; shapes of endpoints do not, because an older agent may have left them.
+//
+// Classes of the previous run keep their numbers, which its policies name. Identities that were deleted meanwhile may still be in use, as identities that are deleted
+// later.
 func (c *controller) startClasses() {
 	if c.classes.started {
 		return
@@ -68,6 +72,7 @@ func (c *controller) startClasses() {
 			c.in.leaving[id] = time.Now()
 		}
 	}
+	c.in.resolver.SetClasses(true)
 	c.in.resolver.StartClasses(maps.Clone(c.classes.written), last)
 }
 

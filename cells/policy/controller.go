@@ -104,7 +104,7 @@ func (c *controller) restore() (err error) {
 	if c.in, err = newInputs(c.params); err != nil {
 		return fmt.Errorf("follow the tables that policies are made from: %w", err)
 	}
-	c.earlier = newEarlier(c.store)
+	c.earlier = newEarlier(c.store, c.classes)
 	c.in.peers.slots = c.store.slots
 	c.in.alive, c.store.alive = c.alive, c.alive
 	c.store.announced, c.store.identities, c.store.ranges = c.announced, c.in.known, c.cidrs.known
@@ -128,10 +128,9 @@ func (c *controller) pass(txn statedb.ReadTxn, changed *statedb.WatchSet) time.D
 		c.cidrs.nested = true
 		c.in.resolver.SetNested(true)
 	}
-	if replaced || c.earlier.classes {
-		c.in.resolver.SetClasses(true)
+	if replaced && c.earlier.settled || c.earlier.classes {
+		c.startClasses()
 	}
-	c.startClasses()
 	if c.announcedTo == 0 {
 		c.known.retain(c.in.known) // of those that the previous run has announced
 	}

@@ -15,17 +15,12 @@ type earlier struct {
 	denies  bool                              // some of them deny identities or classes
 	settled bool                              // the sources' own lists are in
 	nested  bool                              // it gave endpoints policies with nested address ranges, so each program knows them
-	classes bool                              // the same for entries about classes
+	classes bool                              // it gave identities classes, so each program knows these: see [controller.startClasses]
 }
 
-func newEarlier(s *store) earlier {
-	e := earlier{slots: s.slots, entries: map[uint32]map[policymap.Key]bool{}}
+func newEarlier(s *store, k *identityClasses) earlier {
+	e := earlier{slots: s.slots, entries: map[uint32]map[policymap.Key]bool{}, classes: len(k.written) > 0}
 	e.nested = len(s.nested) > 0
-	for _, slot := range s.slots {
-		for _, shape := range slot.shapes {
-			e.classes = e.classes || shape&policymap.ShapeClasses != 0
-		}
-	}
 	for k, entry := range s.stale {
 		if e.entries[k.ID] == nil {
 			e.entries[k.ID] = map[policymap.Key]bool{}

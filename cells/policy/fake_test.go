@@ -237,6 +237,14 @@ func fakeCommands(f *fakeMaps, l loops) upstream.ScriptCmdsOut {
 					k.Kind = policymap.CIDR
 				} else if number, isClass := strings.CutPrefix(peer, "class:"); isClass {
 					k.Kind, peer = policymap.Class, number
+					for i, s := range f.slots {
+						for at := range s.ids {
+							if uint64(s.ids[at]) == id {
+								s.shapes[at] |= policymap.ShapeClasses
+							}
+						}
+						f.slots[i] = s
+					}
 				}
 				if peer == "any" {
 					k.Kind = policymap.Any
