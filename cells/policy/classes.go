@@ -25,8 +25,13 @@ import (
 type identityClasses struct {
 	kernel  classMap
 	written map[uint32]policymap.Classes // contents of the map; identities without classes are left out
+	used    map[uint32]bool              // see [identityClasses.inUse]; nil if it was not computed in this round
 	started bool                         // the resolver has the classes of the previous run
 	shown   uint64                       // version of the classes in the table policy-classes
+	// Identities by which a peer may be known: announced ones, deleted ones that may be in use, and those in the map known_identities.
+	announced map[uint32]bool
+	leaving   map[uint32]time.Time
+	known     *knownIdentities
 }
 
 func newIdentityClasses(kernel classMap) *identityClasses { return &identityClasses{kernel: kernel} }
@@ -48,6 +53,25 @@ func (k *identityClasses) put(id uint32, classes policymap.Classes) error {
 		delete(k.written, id)
 	}
 	return nil
+}
+
+// has reports whether a peer may be known by an identity.
+func (k *identityClasses) has(id uint32) bool {
+	_, leaving := k.leaving[id]
+	return leaving || k.announced[id] || k.known.has(id)
+}
+
+// inUse reports whether the datapath has a class for an identity by which a peer may be known. If not, entries about the class match nothing.
+func (k *identityClasses) inUse(number uint32) bool {
+	if k.used == nil {
+		k.used = map[uint32]bool{}
+		for id, classes := range k.written {
+			if k.has(id) {
+				k.used[classes.Cluster], k.used[classes.Namespace] = true, true
+			}
+		}
+	}
+	return k.used[number]
 }
 
 // startClasses makes identities have classes, and policies entries about them: in the first round if the previous run did, otherwise when each hook has a program of
@@ -90,8 +114,7 @@ func (c *controller) writeClasses() error {
 
 // inUse reports whether a peer may be known by an identity, in this run or since the previous one.
 func (c *controller) inUse(id uint32) bool {
-	_, leaving := c.in.leaving[id]
-	if leaving || c.announced[id] || c.known.has(id) || c.views.identities[id] > 0 {
+	if c.classes.has(id) || c.views.identities[id] > 0 {
 		return true
 	}
 	for ep, slot := range c.store.slots {

@@ -108,6 +108,8 @@ func (c *controller) restore() (err error) {
 	c.in.peers.slots = c.store.slots
 	c.in.alive, c.store.alive = c.alive, c.alive
 	c.store.announced, c.store.identities, c.store.ranges = c.announced, c.in.known, c.cidrs.known
+	c.store.classes = c.classes
+	c.classes.announced, c.classes.leaving, c.classes.known = c.announced, c.in.leaving, c.known
 	return nil
 }
 
@@ -156,6 +158,7 @@ func (c *controller) pass(txn statedb.ReadTxn, changed *statedb.WatchSet) time.D
 
 // enforce writes entries and publishes what stands in the maps.
 func (c *controller) enforce(txn statedb.ReadTxn, want *wanted) {
+	c.classes.used = nil
 	c.store.assign(maps.Keys(c.views.compiled), c.views.successors)
 	c.store.write()
 	for _, h := range c.store.byID {

@@ -30,6 +30,7 @@ type store struct {
 	// Who may be known to anybody: identities that every policy knows, identities that there are, and numbers of address
 	// ranges in the map.
 	announced, identities, ranges map[uint32]bool
+	classes                       *identityClasses
 }
 
 func newStore(maps entryMaps) *store {
@@ -231,6 +232,8 @@ func (s *store) fresh(kind policymap.Kind, identity uint32) bool {
 	switch kind {
 	case policymap.Identity:
 		return !s.announced[identity] || !s.identities[identity]
+	case policymap.Class:
+		return !s.classes.inUse(identity)
 	case policymap.CIDR, policymap.CIDROutside:
 		return !s.ranges[identity]
 	}
