@@ -231,7 +231,11 @@ func (v *verifier) repairClasses() error {
 		v.Drift.Repairs.Record(driftrepairs.Finding{Kind: driftrepairs.MapEntry, What: bpf.MapIdentityClasses,
 			Found: fmt.Sprintf("identity %d has the classes %d and %d, want %d and %d", id, have[id].Cluster, have[id].Namespace, want[id].Cluster, want[id].Namespace)})
 		errs = append(errs, v.Classes.Put(id, want[id]))
+	}
+	if len(differ) > 0 {
 		v.reevaluate = true
+		close(v.repaired)
+		v.repaired = make(chan struct{})
 	}
 	return errors.Join(errs...)
 }

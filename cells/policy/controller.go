@@ -58,11 +58,12 @@ type controller struct {
 	factsChanged <-chan struct{}
 	// reevaluate: flows may have been evaluated with wrong classes of their peers. Guarded by mu.
 	reevaluate bool
+	repaired   chan struct{} // closes when the verify job has repaired classes. Guarded by mu.
 }
 
 func newController(p params) *controller {
 	return &controller{params: p, alive: func() {}, store: newStore(p.Entries), cidrs: newCIDRs(p.CIDRs), known: newKnownIdentities(p.Numbers),
-		classes: newIdentityClasses(p.Classes), announced: map[uint32]bool{},
+		classes: newIdentityClasses(p.Classes), announced: map[uint32]bool{}, repaired: make(chan struct{}),
 		views: newViews(), revision: 1, first: true}
 }
 
@@ -152,7 +153,7 @@ func (c *controller) pass(txn statedb.ReadTxn, changed *statedb.WatchSet) time.D
 	c.show()
 	c.steady = c.complete && c.earlier.settled && len(c.problems) == 0
 
-	changed.Add(c.factsChanged, marked, markedCIDRs)
+	changed.Add(c.factsChanged, marked, markedCIDRs, c.repaired)
 	return c.again(want)
 }
 
