@@ -110,7 +110,13 @@ func (c *selectors) decides(s *selector, k *known) bool {
 
 // choosesClassOf reports whether a choice includes a class of an identity. k may be nil.
 func (s *selector) choosesClassOf(k *known) bool {
-	return k != nil && slices.ContainsFunc(k.classes[:], func(of *class) bool { return of != nil && slices.Contains(s.classes, of.identity) })
+	return k != nil && slices.ContainsFunc(k.classes[:], func(of *class) bool {
+		if of == nil {
+			return false
+		}
+		_, found := slices.BinarySearch(s.classes, of.identity)
+		return found
+	})
 }
 
 // classify sets the classes of an identity. While the datapath has other classes for its number, the identity has none and choices include the identity itself.
@@ -333,7 +339,7 @@ func (r *Resolver) ClassesApplied(number uint32) {
 
 // reclassed handles a change of the classes of an identity: rules that name ports of its pods are compiled again.
 func (r *Resolver) reclassed(number uint32, classed bool) {
-	if classed && r.podsOf[number] != nil {
+	if of := r.podsOf[number]; classed && of != nil && r.namesPortsOf(of) {
 		r.podsChanged()
 	}
 }

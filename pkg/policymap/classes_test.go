@@ -256,7 +256,11 @@ func TestCompile_Classes_NamedPorts(t *testing.T) {
 		require.True(t, out.Lookup(r.Peer(number, testAddr), policy.ProtocolTCP, 8080).Allowed)
 		require.False(t, out.Lookup(r.Peer(number, testAddr), policy.ProtocolTCP, 80).Allowed)
 	}
+	r.UpsertPod("other", Pod{Identity: 402, Ports: []policy.NamedPort{{Name: "dns", Protocol: policy.ProtocolTCP, Number: 53}}})
+	r.UpsertIdentity(402, podLabels(1+2*classNamespaces))
+	require.False(t, r.Touched(), "no rule names a port of its pod")
 	r.DeleteIdentity(400)
+	require.True(t, r.Touched())
 	_, out := enforced(r)
 	require.False(t, out.Lookup(r.Peer(400, testAddr), policy.ProtocolTCP, 8080).Allowed)
 	require.True(t, out.Lookup(r.Peer(401, testAddr), policy.ProtocolTCP, 8080).Allowed)

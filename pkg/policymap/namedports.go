@@ -120,11 +120,14 @@ func (r *Resolver) podsChanged() {
 
 // concerns tells whether a rule names a port that one of some pods serves, or another pod of its identity.
 func (r *Resolver) concerns(pods []*Pod) bool {
+	return slices.ContainsFunc(pods, func(pod *Pod) bool { return r.namesPortsOf(r.podsOf[pod.Identity]) })
+}
+
+// namesPortsOf reports whether a rule names a port that one of the pods of an identity serves.
+func (r *Resolver) namesPortsOf(of *podsOf) bool {
 	for rule := range r.namedRules {
-		for _, named := range rule.named {
-			if slices.ContainsFunc(pods, func(pod *Pod) bool { return r.podsOf[pod.Identity].names[named] > 0 }) {
-				return true
-			}
+		if slices.ContainsFunc(rule.named, func(named namedRef) bool { return of.names[named] > 0 }) {
+			return true
 		}
 	}
 	return false
