@@ -60,6 +60,7 @@ import (
 	"github.com/waggle-net/waggle/pkg/tables/nodeids"
 	"github.com/waggle-net/waggle/pkg/tables/nodes"
 	"github.com/waggle-net/waggle/pkg/tables/policies"
+	"github.com/waggle-net/waggle/pkg/tables/policyclasses"
 	"github.com/waggle-net/waggle/pkg/tables/policyentries"
 	"github.com/waggle-net/waggle/pkg/tables/services"
 	"github.com/waggle-net/waggle/pkg/tables/sources"
@@ -226,6 +227,7 @@ func policyTables(t *testing.T, db *statedb.DB, a *api) policyview.Tables {
 			Attachment: pod().AttachmentID(), Identity: identity.Init, Revision: 3,
 			Ingress: endpointpolicies.Decision{Enforced: endpointpolicies.Policy{ID: 2, Shape: compiled.Enforced.Shape()}, Isolated: true},
 			Egress:  endpointpolicies.Decision{Enforced: endpointpolicies.Policy{ID: 1}}}),
+		Classes: table(t, db, policyclasses.NewTable),
 		NamedCIDRs: filled(t, db, namedcidrs.NewTable,
 			&namedcidrs.CIDR{Prefix: netip.MustParsePrefix("203.0.113.0/24"), Identity: 0x01000001}),
 		IPCache: filled(t, db, ipcache.NewTable,

@@ -48,6 +48,7 @@ import (
 	"github.com/waggle-net/waggle/pkg/tables/nodeids"
 	"github.com/waggle-net/waggle/pkg/tables/nodes"
 	"github.com/waggle-net/waggle/pkg/tables/policies"
+	"github.com/waggle-net/waggle/pkg/tables/policyclasses"
 	"github.com/waggle-net/waggle/pkg/tables/policyentries"
 	"github.com/waggle-net/waggle/pkg/tables/services"
 	"github.com/waggle-net/waggle/pkg/tables/sources"
@@ -105,6 +106,7 @@ func inputs() cell.Cell {
 		policyentries.NewTable, statedb.RWTable[*policyentries.Policy].ToTable,
 		endpointpolicies.NewTable, statedb.RWTable[*endpointpolicies.EndpointPolicy].ToTable,
 		namedcidrs.NewTable, statedb.RWTable[*namedcidrs.CIDR].ToTable,
+		policyclasses.NewTable, statedb.RWTable[*policyclasses.Class].ToTable,
 		ipcache.NewTable, statedb.RWTable[*ipcache.Entry].ToTable,
 		flows.NewTable, statedb.RWTable[*flows.Flow].ToTable,
 		services.NewTable, statedb.RWTable[*services.Service].ToTable,

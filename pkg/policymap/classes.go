@@ -312,6 +312,12 @@ func (r *Resolver) Classes() iter.Seq2[uint32, map[string]string] {
 	}
 }
 
+// InClass reports whether an identity with some labels is in the class whose identities share others: see [Resolver.Classes].
+func InClass(number uint32, all, shared map[string]string) bool {
+	cluster, namespace, ok := classLabels(number, all)
+	return ok && (maps.Equal(shared, cluster) || maps.Equal(shared, namespace))
+}
+
 // UnappliedClasses lists the identities for which the datapath may have other classes than [Resolver.ClassesOf], sorted.
 //
 // Classes must be written before any peer may be known by the identity, and before entries of [Resolver.Compile] are in use. The datapath's classes of an identity

@@ -5,9 +5,13 @@ import (
 	"slices"
 
 	"github.com/waggle-net/waggle/api/v1/models"
+	"github.com/waggle-net/waggle/pkg/endpoint"
+	"github.com/waggle-net/waggle/pkg/labels"
 	"github.com/waggle-net/waggle/pkg/policymap"
 	"github.com/waggle-net/waggle/pkg/tables/endpointpolicies"
 	"github.com/waggle-net/waggle/pkg/tables/endpoints"
+	"github.com/waggle-net/waggle/pkg/tables/identities"
+	"github.com/waggle-net/waggle/pkg/tables/policyclasses"
 	"github.com/waggle-net/waggle/pkg/tables/policyentries"
 )
 
@@ -47,7 +51,7 @@ func enabled(row *endpointpolicies.EndpointPolicy) models.EndpointPolicyPolicyEn
 
 // summary is what entries say, in the words of the API.
 type summary struct {
-	allowed, denied []int64 // identities that entries name, whatever the port
+	allowed, denied []int64 // identities that entries are about, also by their classes, whatever the port
 	l4              []models.PolicyRule
 }
 
@@ -59,7 +63,7 @@ func (v *View) summary(id uint32) summary {
 	row, _, found := v.Entries.Get(v.txn, policyentries.ByID(id))
 	var s summary
 	if found && row.Compiled != nil {
-		s = summarize(row.Compiled)
+		s = v.summarize(row.Compiled)
 	}
 	if v.summaries == nil {
 		v.summaries = map[uint32]summary{}
@@ -68,13 +72,20 @@ func (v *View) summary(id uint32) summary {
 	return s
 }
 
-func summarize(c *policymap.Compiled) summary {
+func (v *View) summarize(c *policymap.Compiled) summary {
 	allowed, denied, rules := map[int64]bool{}, map[int64]bool{}, map[string]map[string]bool{}
 	for e := range c.Entries() {
-		if e.Kind == policymap.Identity && e.Deny {
-			denied[int64(e.Identity)] = true
-		} else if e.Kind == policymap.Identity {
-			allowed[int64(e.Identity)] = true
+		of := allowed
+		if e.Deny {
+			of = denied
+		}
+		switch e.Kind {
+		case policymap.Identity:
+			of[int64(e.Identity)] = true
+		case policymap.Class:
+			for _, id := range v.members(e.Identity) {
+				of[int64(id)] = true
+			}
 		}
 		if e.Protocol == 0 {
 			continue
@@ -96,4 +107,26 @@ func summarize(c *policymap.Compiled) summary {
 		s.l4 = append(s.l4, m)
 	}
 	return s
+}
+
+// members lists the identities of a class, in no order.
+func (v *View) members(number uint32) (list []uint32) {
+	class, _, found := v.Classes.Get(v.txn, policyclasses.ByNumber(number))
+	if !found {
+		return nil
+	}
+	if v.pods == nil {
+		v.pods = map[string][]*identities.Identity{}
+		for id := range v.Identities.All(v.txn) {
+			if namespace := id.Labels[endpoint.SourceK8s+":"+labels.KeyNamespace]; namespace != "" {
+				v.pods[namespace], v.pods[""] = append(v.pods[namespace], id), append(v.pods[""], id)
+			}
+		}
+	}
+	for _, id := range v.pods[class.Namespace] {
+		if policymap.InClass(id.ID, id.Labels, class.Labels) {
+			list = append(list, id.ID)
+		}
+	}
+	return list
 }

@@ -31,6 +31,7 @@ import (
 	"github.com/waggle-net/waggle/pkg/tables/namedcidrs"
 	"github.com/waggle-net/waggle/pkg/tables/nodeaddresses"
 	"github.com/waggle-net/waggle/pkg/tables/policies"
+	"github.com/waggle-net/waggle/pkg/tables/policyclasses"
 	"github.com/waggle-net/waggle/pkg/tables/policyentries"
 	"github.com/waggle-net/waggle/pkg/tables/sources"
 )
@@ -165,6 +166,11 @@ func fixtureOf(t testing.TB, objects string) *fixture {
 	for _, id := range resolver.UnappliedClasses() {
 		of := resolver.ClassesOf(id)
 		f.kernel.classes[id] = bpf.IdentityClasses{Cluster: of.Cluster, Namespace: of.Namespace}
+	}
+	classes := made(t, db, policyclasses.NewTable)
+	f.tables.Classes = classes
+	for number, shared := range resolver.Classes() {
+		insert(t, db, classes, &policyclasses.Class{Number: number, Labels: shared, Namespace: shared["k8s:"+labels.KeyNamespace]})
 	}
 	named := made(t, db, namedcidrs.NewTable)
 	numbers := map[netip.Prefix]uint32{}

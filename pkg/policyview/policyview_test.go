@@ -5,6 +5,7 @@ import (
 	"fmt"
 	"maps"
 	"net/netip"
+	"slices"
 	"strings"
 	"testing"
 	"time"
@@ -15,6 +16,7 @@ import (
 	"github.com/waggle-net/waggle/pkg/manifests"
 	"github.com/waggle-net/waggle/pkg/policy"
 	"github.com/waggle-net/waggle/pkg/tables/cilium"
+	"github.com/waggle-net/waggle/pkg/tables/endpoints"
 	"github.com/waggle-net/waggle/pkg/tables/flows"
 	"github.com/waggle-net/waggle/pkg/tables/policies"
 )
@@ -279,6 +281,18 @@ func TestEndpointPolicy(t *testing.T) {
 				}
 			}
 		}
+	}
+}
+
+// TestEndpointPolicy_NamesIdentitiesOfClasses: an entry about all pods or a namespace is about each of its identities, for users of the API.
+func TestEndpointPolicy_NamesIdentitiesOfClasses(t *testing.T) {
+	t.Parallel()
+	f := fixtureOf(t, spaces)
+	v := f.tables.View()
+	ep, _, _ := f.tables.Endpoints.Get(v.txn, endpoints.ByID(webID))
+	m := v.EndpointPolicy(ep)
+	if want := []int64{301, 302, 303, 304}; !slices.Equal(m.AllowedIngressIdentities, want) || len(m.DeniedIngressIdentities) > 0 {
+		t.Errorf("%v are allowed and %v denied, want %v", m.AllowedIngressIdentities, m.DeniedIngressIdentities, want)
 	}
 }
 

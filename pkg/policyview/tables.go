@@ -18,6 +18,7 @@ import (
 	"github.com/waggle-net/waggle/pkg/tables/k8s"
 	"github.com/waggle-net/waggle/pkg/tables/namedcidrs"
 	"github.com/waggle-net/waggle/pkg/tables/policies"
+	"github.com/waggle-net/waggle/pkg/tables/policyclasses"
 	"github.com/waggle-net/waggle/pkg/tables/policyentries"
 )
 
@@ -31,6 +32,7 @@ type Tables struct {
 	Entries          statedb.Table[*policyentries.Policy]
 	EndpointPolicies statedb.Table[*endpointpolicies.EndpointPolicy]
 	NamedCIDRs       statedb.Table[*namedcidrs.CIDR]
+	Classes          statedb.Table[*policyclasses.Class]
 	Endpoints        statedb.Table[*endpoints.Endpoint]
 	Identities       statedb.Table[*identities.Identity]
 	IPCache          statedb.Table[*ipcache.Entry]
@@ -47,9 +49,10 @@ type View struct {
 	*Tables
 	txn       statedb.ReadTxn
 	policies  []*policy.Policy
-	rules     map[ruleName]*policy.Rule       // nil until somebody asks
-	summaries map[uint32]summary              // by policy id, as they were asked for
-	remote    map[netip.Addr]*cilium.Endpoint // pods elsewhere by address; nil until somebody asks often
+	rules     map[ruleName]*policy.Rule         // nil until somebody asks
+	summaries map[uint32]summary                // by policy id, as they were asked for
+	pods      map[string][]*identities.Identity // of a namespace, by its name, and of all by the empty name; nil until a class is asked for
+	remote    map[netip.Addr]*cilium.Endpoint   // pods elsewhere by address; nil until somebody asks often
 }
 
 // View takes a snapshot.
