@@ -57,7 +57,7 @@ func TestCompile_Classes_EntriesDoNotGrowWithIdentities(t *testing.T) {
 	r, _ := one(policy.Options{Mode: policy.Default})
 	r.SetClasses(true)
 	const first, extra = 512, 65530
-	n := uint32(0)
+	n, seen := uint32(0), map[string][]bool{}
 	for _, identities := range []uint32{1000, 65000} {
 		for ; n < identities; n++ {
 			r.UpsertIdentity(first+n, podLabels(int(n)))
@@ -69,16 +69,24 @@ func TestCompile_Classes_EntriesDoNotGrowWithIdentities(t *testing.T) {
 				require.Len(t, entriesIn(before), c.entries, "%s, %d identities", name, identities)
 				require.Equal(t, c.entries > 0, before.Shape()&ShapeClasses != 0)
 
-				r.UpsertIdentity(extra, podLabels(8+classNamespaces*2000))
-				require.False(t, r.Touched(), name)
-				after, _ := enforced(r)
-				require.Same(t, before, after, name)
-				answer := after.Lookup(r.Peer(extra, testAddr), policy.ProtocolTCP, 80)
-				require.Equal(t, c.peers.List[0].Labels.Matches(podLabels(8)), answer.Entry != nil, name)
-				require.Equal(t, !deny && answer.Entry != nil, answer.Allowed, name)
-				r.DeleteIdentity(extra)
+				for i, namespace := range []int{7, 8, 13} {
+					extra := extra + uint32(i)
+					r.UpsertIdentity(extra, podLabels(namespace+classNamespaces*2000))
+					require.False(t, r.Touched(), name)
+					after, _ := enforced(r)
+					require.Same(t, before, after, name)
+					answer := after.Lookup(r.Peer(extra, testAddr), policy.ProtocolTCP, 80)
+					chosen := c.peers.List[0].Labels.Matches(podLabels(namespace))
+					require.Equal(t, chosen, answer.Entry != nil, name)
+					require.Equal(t, !deny && chosen, answer.Allowed, name)
+					seen[name] = append(seen[name], chosen)
+					r.DeleteIdentity(extra)
+				}
 			}
 		}
+	}
+	for _, name := range []string{"a namespace", "the namespaces of a team", "all but one namespace"} {
+		require.Subset(t, seen[name], []bool{false, true}, name)
 	}
 }
 
