@@ -17,8 +17,8 @@ struct {
 	__type(value, __u64);
 } known_identities SEC(".maps");
 
-/* The classes of an identity of the cluster, which entries of POLICY_CLASS are about; 0: none. The agent writes them before any peer may be known by the identity,
- * and clears them when no peer is, so that no deny by a class is missing. */
+/* The classes of an identity of the cluster, which entries of POLICY_CLASS are about; 0: none. The agent writes them before any peer may be known by the identity.
+ * It clears them when no peer is, or when policies have entries about the identity itself, so that no deny is missing. */
 struct identity_classes {
 	__u32 cluster;	 /* all pods of its cluster */
 	__u32 namespace; /* the pods of its namespace */
