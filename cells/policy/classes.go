@@ -159,17 +159,11 @@ func (c *controller) applyClasses(due func(uint32, policymap.Classes) bool) (app
 	return applied, nil
 }
 
-// reevaluateFlows makes this round raise the revisions of all endpoints whose policies have entries about classes, if flows may have been evaluated with wrong
-// classes.
+// reevaluateFlows makes this round raise the revisions of all endpoints whose policies have entries about classes, also those of the previous run, if flows may have
+// been evaluated with wrong classes.
 func (c *controller) reevaluateFlows() {
-	if !c.reevaluate {
-		return
-	}
-	c.reevaluate = false
-	for _, h := range c.store.byID {
-		if h.is != nil && h.is.Shape()&policymap.ShapeClasses != 0 {
-			h.narrowed, c.in.all = true, true
-		}
+	if c.reevaluate {
+		c.reevaluate, c.reevaluating, c.in.all = false, true, true
 	}
 }
 

@@ -57,8 +57,9 @@ type controller struct {
 	// factsChanged closes when the datapath may have taken over something.
 	factsChanged <-chan struct{}
 	// reevaluate: flows may have been evaluated with wrong classes of their peers. Guarded by mu.
-	reevaluate bool
-	repaired   chan struct{} // closes when the verify job has repaired classes. Guarded by mu.
+	reevaluate   bool
+	reevaluating bool          // the round raises revisions for that reason: see [controller.reevaluateFlows]
+	repaired     chan struct{} // closes when the verify job has repaired classes. Guarded by mu.
 }
 
 func newController(p params) *controller {

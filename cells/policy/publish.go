@@ -212,14 +212,16 @@ func (c *controller) commit(txn statedb.ReadTxn, w *wanted, rows map[uint16]*end
 		if former == nil {
 			continue
 		}
+		shapes := [4]uint32{0: rows[id].Ingress.Enforced.Shape, 2: rows[id].Egress.Enforced.Shape}
 		for i, now := range idsOf(rows[id]) {
-			if i%2 == 0 && (now != idsOf(former)[i] || narrowed[now]) {
+			wrong := c.reevaluating && shapes[i]&policymap.ShapeClasses != 0
+			if i%2 == 0 && (now != idsOf(former)[i] || narrowed[now] || wrong) {
 				raise = true
 				rows[id].Revision = c.revision + 1
 			}
 		}
 	}
-	if raise {
+	if c.reevaluating = false; raise {
 		c.revision++
 	}
 	write := c.DB.WriteTxn(c.Published, c.Progress)
