@@ -180,12 +180,10 @@ const lookAgain = time.Second
 
 // again says after which time another pass is due although nothing has changed; 0 for never.
 func (c *controller) again(w *wanted) time.Duration {
-	again := c.in.forget(func(id uint32) bool { return c.views.identities[id] > 0 }, time.Now())
-	for id := range c.announced {
-		if !c.in.known[id] {
-			delete(c.announced, id) // if it comes back it is new
-			c.known.remove(id)
-		}
+	forgotten, again := c.in.forget(func(id uint32) bool { return c.views.identities[id] > 0 }, time.Now())
+	for _, id := range forgotten {
+		delete(c.announced, id) // if it comes back it is new
+		c.known.remove(id)
 	}
 	earliest := func(d time.Duration) {
 		if again == 0 || d < again {

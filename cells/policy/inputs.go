@@ -261,8 +261,9 @@ func (in *inputs) identity(o *identities.Identity, gone bool, now time.Time) {
 }
 
 // forget lets go of identities that have been gone for long and that nobody has any more, neither here nor elsewhere: whoever is
-// still known by one in the maps must meet the denies that are about it. It says when to ask again.
-func (in *inputs) forget(used func(uint32) bool, now time.Time) (again time.Duration) {
+// still known by one in the maps must meet the denies that are about it. It returns those that it
+// let go of, and after which time to ask again.
+func (in *inputs) forget(used func(uint32) bool, now time.Time) (forgotten []uint32, again time.Duration) {
 	var elsewhere map[uint32]bool // read when somebody is due
 	for id, since := range in.leaving {
 		left := identityGrace - now.Sub(since)
@@ -279,8 +280,9 @@ func (in *inputs) forget(used func(uint32) bool, now time.Time) (again time.Dura
 		delete(in.leaving, id)
 		delete(in.known, id)
 		in.resolver.DeleteIdentity(id)
+		forgotten = append(forgotten, id)
 	}
-	return again
+	return forgotten, again
 }
 
 // elsewhere are the identities that ipcache names.

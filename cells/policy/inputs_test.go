@@ -2,6 +2,7 @@ package policy
 
 import (
 	"net/netip"
+	"slices"
 	"testing"
 	"time"
 
@@ -32,16 +33,16 @@ func TestInputs_IdentityThatIsGoneAndStillNamed(t *testing.T) {
 		known: map[uint32]bool{301: true, 302: true}, leaving: map[uint32]time.Time{301: gone, 302: gone}}
 	nobody := func(uint32) bool { return false }
 
-	if again := in.forget(nobody, gone.Add(identityGrace-time.Second)); len(in.known) != 2 || again != time.Second {
+	if forgotten, again := in.forget(nobody, gone.Add(identityGrace-time.Second)); len(in.known) != 2 || len(forgotten) != 0 || again != time.Second {
 		t.Errorf("before the grace is over: known %v, again in %s", in.known, again)
 	}
-	if again := in.forget(nobody, gone.Add(identityGrace)); len(in.known) != 1 || !in.known[301] || again <= 0 {
+	if forgotten, again := in.forget(nobody, gone.Add(identityGrace)); len(in.known) != 1 || !slices.Equal(forgotten, []uint32{302}) || !in.known[301] || again <= 0 {
 		t.Errorf("while ipcache names 301: known %v, again in %s", in.known, again)
 	}
 	txn = db.WriteTxn(table)
 	_, _, _ = table.Delete(txn, row)
 	txn.Commit()
-	if again := in.forget(nobody, gone.Add(2*identityGrace)); len(in.known) != 0 || again != 0 {
+	if forgotten, again := in.forget(nobody, gone.Add(2*identityGrace)); len(in.known) != 0 || !slices.Equal(forgotten, []uint32{301}) || again != 0 {
 		t.Errorf("when nobody names them: known %v, again in %s", in.known, again)
 	}
 }
