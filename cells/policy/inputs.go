@@ -55,6 +55,7 @@ type inputs struct {
 	lacking  wait                      // at the start, for groups that cannot be read
 	copied   wait                      // for groups of which only a copy is known
 	known    map[uint32]bool           // identities that there are
+	arrived  []uint32                  // those of known that have not been announced; they may be gone again
 	knownTo  statedb.Revision          // of the table identities: all up to here are known
 	leaving  map[uint32]time.Time      // identities that are gone, and since when
 	subjects map[uint16]*endpoints.Endpoint
@@ -256,7 +257,10 @@ func (in *inputs) identity(o *identities.Identity, gone bool, now time.Time) {
 		return
 	}
 	delete(in.leaving, o.ID)
-	in.known[o.ID] = true
+	if !in.known[o.ID] {
+		in.known[o.ID] = true
+		in.arrived = append(in.arrived, o.ID)
+	}
 	in.resolver.UpsertIdentity(o.ID, o.Labels)
 }
 

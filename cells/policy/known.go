@@ -31,13 +31,10 @@ func (k *knownIdentities) restore() (err error) {
 	return nil
 }
 
-// set makes these identities the wanted ones.
-func (k *knownIdentities) set(ids map[uint32]bool) {
-	clear(k.wanted)
-	for id := range ids {
-		if word, bit, ok := place64(id); ok {
-			k.wanted[word] |= bit
-		}
+// add makes an identity wanted, and remove takes that back.
+func (k *knownIdentities) add(id uint32) {
+	if word, bit, ok := place64(id); ok {
+		k.wanted[word] |= bit
 	}
 }
 

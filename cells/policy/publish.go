@@ -58,16 +58,25 @@ func (c *controller) publish(txn statedb.ReadTxn, w *wanted) {
 			c.note(err)
 			w.again = err == nil
 		} else {
-			clear(c.announced)
-			maps.Copy(c.announced, c.in.known)
+			c.announceArrived()
 			c.announcedTo = known
-			c.known.set(c.announced)
 		}
 	}
 	if c.announcedTo > 0 {
 		c.note(c.known.announce())
 	}
 	c.commit(txn, w, rows)
+}
+
+// announceArrived lets peers be known by the identities that have come since it was called last.
+func (c *controller) announceArrived() {
+	for _, id := range c.in.arrived {
+		if c.in.known[id] {
+			c.announced[id] = true
+			c.known.add(id)
+		}
+	}
+	c.in.arrived = nil
 }
 
 // open tells whether a policy in use may lack a deny that somebody new should meet: one that could not be written, or one of a
