@@ -4,7 +4,6 @@ import (
 	"context"
 	"fmt"
 
-	"github.com/cilium/ebpf"
 	"github.com/cilium/hive/cell"
 	"github.com/cilium/statedb"
 
@@ -91,27 +90,10 @@ func (s stateMap) SetProtocol(protocol uint32) error {
 		err = m.Put(uint32(0), protocol)
 	}
 	if err == nil {
-		err = awaitPackets()
+		err = bpfmaps.AwaitPackets()
 	}
 	if err != nil {
 		return fmt.Errorf("set the protocol of the datapath to %d: %w", protocol, err)
 	}
 	return nil
-}
-
-// awaitPackets returns when every packet that is in a program now has left it, and the rule behind it: all of that is one
-// section of RCU. The kernel waits so long whenever a map of maps is changed, so that who changed it can rely on it.
-func awaitPackets() error {
-	inner := &ebpf.MapSpec{Type: ebpf.Array, KeySize: 4, ValueSize: 4, MaxEntries: 1}
-	outer, err := ebpf.NewMap(&ebpf.MapSpec{Type: ebpf.ArrayOfMaps, KeySize: 4, ValueSize: 4, MaxEntries: 1, InnerMap: inner})
-	if err != nil {
-		return fmt.Errorf("wait for packets: %w", err)
-	}
-	defer outer.Close()
-	m, err := ebpf.NewMap(inner)
-	if err != nil {
-		return fmt.Errorf("wait for packets: %w", err)
-	}
-	defer m.Close()
-	return outer.Put(uint32(0), m)
 }

@@ -13,6 +13,7 @@ import (
 	"github.com/cilium/statedb"
 	"golang.org/x/sys/unix"
 
+	"github.com/waggle-net/waggle/pkg/bpfmaps"
 	"github.com/waggle-net/waggle/pkg/settings"
 	"github.com/waggle-net/waggle/pkg/tables/attachments"
 )
@@ -74,7 +75,7 @@ func (s steps) unpinOthers(p *program) error {
 	if len(others) == 0 {
 		return nil
 	}
-	if err := awaitPackets(); err != nil {
+	if err := bpfmaps.AwaitPackets(); err != nil {
 		return fmt.Errorf("remove the pins of steps of earlier programs: %w", err)
 	}
 	var errs []error
