@@ -10,6 +10,7 @@
 #include "endpoint.h"
 #include "l4.h"
 #include "reasons.h"
+#include "resize.h"
 
 /* Timeouts of flows in ticks: of TCP connections that stand, that do not stand yet, that were reset or closed by both sides,
  * and of everything else. */
@@ -165,6 +166,8 @@ static __always_inline __u32 ct_check(const void *key, const int words)
 }
 
 /* Keys and values for the functions below stand on the stack: the helpers of Linux 6.1 take none from memory that a function was handed. */
+
+/* ct_established finds the entry of an established flow for packets that may be fast. While the map gets another size it misses flows that ct_find finds. */
 static __always_inline struct ct_entry *ct_established(const union ct_key *key, __u8 family)
 {
 	if (family == 6)
@@ -186,7 +189,7 @@ static __always_inline struct ct_entry *ct_find(const union ct_key *key, __u8 fa
 	struct ct_entry *entry;
 
 	*table = CT_IN_ESTABLISHED;
-	if ((entry = ct_established(key, family)))
+	if ((entry = family == 6 ? resize_lookup(&ct_est6, &ct_est6_former, &key->v6) : resize_lookup(&ct_est4, &ct_est4_former, &key->v4)))
 		return entry;
 	*table = CT_IN_NEW;
 	if ((entry = family == 6 ? bpf_map_lookup_elem(&ct_new6, &key->v6) : bpf_map_lookup_elem(&ct_new4, &key->v4)))
@@ -246,7 +249,7 @@ static __always_inline void ct_forget(const union ct_key *key, __u8 family, enum
 
 	switch (table) {
 	case CT_IN_ESTABLISHED:
-		gone = family == 6 ? bpf_map_delete_elem(&ct_est6, &key->v6) : bpf_map_delete_elem(&ct_est4, &key->v4);
+		gone = family == 6 ? resize_delete(&ct_est6, &ct_est6_former, &key->v6) : resize_delete(&ct_est4, &ct_est4_former, &key->v4);
 		if (!gone)
 			ct_discharge(payer);
 		break;
@@ -286,8 +289,8 @@ static __always_inline verdict ct_keep_new(const union ct_key *key, __u8 family,
 static __always_inline long ct_store(const union ct_key *key, __u8 family, const struct ct_entry *entry, __u64 how)
 {
 	if (family == 6)
-		return bpf_map_update_elem(&ct_est6, &key->v6, entry, how);
-	return bpf_map_update_elem(&ct_est4, &key->v4, entry, how);
+		return resize_update(&ct_est6, &ct_est6_former, &key->v6, entry, how);
+	return resize_update(&ct_est4, &ct_est4_former, &key->v4, entry, how);
 }
 
 /* ct_refused says why an established flow cannot be stored. */

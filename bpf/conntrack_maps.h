@@ -103,6 +103,21 @@ struct {
 	__type(value, struct ct_entry);
 } ct_est6 SEC(".maps");
 
+/* What ct_est4 and ct_est6 were before they got another size, see resize.h. The agent puts those maps in their places. */
+struct {
+	__uint(type, BPF_MAP_TYPE_HASH);
+	__uint(max_entries, 1);
+	__type(key, struct ct_key4);
+	__type(value, struct ct_entry);
+} ct_est4_former SEC(".maps");
+
+struct {
+	__uint(type, BPF_MAP_TYPE_HASH);
+	__uint(max_entries, 1);
+	__type(key, struct ct_key6);
+	__type(value, struct ct_entry);
+} ct_est6_former SEC(".maps");
+
 struct {
 	__uint(type, BPF_MAP_TYPE_LRU_HASH);
 	__uint(max_entries, CT_NEW_FLOWS);

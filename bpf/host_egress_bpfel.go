@@ -281,7 +281,9 @@ const (
 	hostEgressMapCtBurst4          = "ct_burst4"
 	hostEgressMapCtBurst6          = "ct_burst6"
 	hostEgressMapCtEst4            = "ct_est4"
+	hostEgressMapCtEst4Former      = "ct_est4_former"
 	hostEgressMapCtEst6            = "ct_est6"
+	hostEgressMapCtEst6Former      = "ct_est6_former"
 	hostEgressMapCtFlows           = "ct_flows"
 	hostEgressMapCtNew4            = "ct_new4"
 	hostEgressMapCtNew6            = "ct_new6"
@@ -305,6 +307,7 @@ const (
 	hostEgressMapOverlay           = "overlay"
 	hostEgressMapPolicy            = "policy"
 	hostEgressMapPolicyRanges      = "policy_ranges"
+	hostEgressMapResizeState       = "resize_state"
 	hostEgressMapVerdictTokens     = "verdict_tokens"
 	hostEgressProgHostEgress       = "host_egress"
 	hostEgressVarCtAnyTimeout      = "ct_any_timeout"
@@ -316,6 +319,7 @@ const (
 	hostEgressVarCtTcpSynTimeout   = "ct_tcp_syn_timeout"
 	hostEgressVarCtTcpTimeout      = "ct_tcp_timeout"
 	hostEgressVarPolicyCidrNodes   = "policy_cidr_nodes"
+	hostEgressVarResizeNumber      = "resize_number"
 	hostEgressVarTunnelPort        = "tunnel_port"
 	hostEgressVarVerdictEvents     = "verdict_events"
 	hostEgressVarWorldIpv4         = "world_ipv4"
@@ -377,7 +381,9 @@ type hostEgressMapSpecs struct {
 	CtBurst4        *ebpf.MapSpec `ebpf:"ct_burst4"`
 	CtBurst6        *ebpf.MapSpec `ebpf:"ct_burst6"`
 	CtEst4          *ebpf.MapSpec `ebpf:"ct_est4"`
+	CtEst4Former    *ebpf.MapSpec `ebpf:"ct_est4_former"`
 	CtEst6          *ebpf.MapSpec `ebpf:"ct_est6"`
+	CtEst6Former    *ebpf.MapSpec `ebpf:"ct_est6_former"`
 	CtFlows         *ebpf.MapSpec `ebpf:"ct_flows"`
 	CtNew4          *ebpf.MapSpec `ebpf:"ct_new4"`
 	CtNew6          *ebpf.MapSpec `ebpf:"ct_new6"`
@@ -401,6 +407,7 @@ type hostEgressMapSpecs struct {
 	Overlay         *ebpf.MapSpec `ebpf:"overlay"`
 	Policy          *ebpf.MapSpec `ebpf:"policy"`
 	PolicyRanges    *ebpf.MapSpec `ebpf:"policy_ranges"`
+	ResizeState     *ebpf.MapSpec `ebpf:"resize_state"`
 	VerdictTokens   *ebpf.MapSpec `ebpf:"verdict_tokens"`
 }
 
@@ -417,6 +424,7 @@ type hostEgressVariableSpecs struct {
 	CtTcpSynTimeout   *ebpf.VariableSpec `ebpf:"ct_tcp_syn_timeout"`
 	CtTcpTimeout      *ebpf.VariableSpec `ebpf:"ct_tcp_timeout"`
 	PolicyCidrNodes   *ebpf.VariableSpec `ebpf:"policy_cidr_nodes"`
+	ResizeNumber      *ebpf.VariableSpec `ebpf:"resize_number"`
 	TunnelPort        *ebpf.VariableSpec `ebpf:"tunnel_port"`
 	VerdictEvents     *ebpf.VariableSpec `ebpf:"verdict_events"`
 	WorldIpv4         *ebpf.VariableSpec `ebpf:"world_ipv4"`
@@ -449,7 +457,9 @@ type hostEgressMaps struct {
 	CtBurst4        *ebpf.Map `ebpf:"ct_burst4"`
 	CtBurst6        *ebpf.Map `ebpf:"ct_burst6"`
 	CtEst4          *ebpf.Map `ebpf:"ct_est4"`
+	CtEst4Former    *ebpf.Map `ebpf:"ct_est4_former"`
 	CtEst6          *ebpf.Map `ebpf:"ct_est6"`
+	CtEst6Former    *ebpf.Map `ebpf:"ct_est6_former"`
 	CtFlows         *ebpf.Map `ebpf:"ct_flows"`
 	CtNew4          *ebpf.Map `ebpf:"ct_new4"`
 	CtNew6          *ebpf.Map `ebpf:"ct_new6"`
@@ -473,6 +483,7 @@ type hostEgressMaps struct {
 	Overlay         *ebpf.Map `ebpf:"overlay"`
 	Policy          *ebpf.Map `ebpf:"policy"`
 	PolicyRanges    *ebpf.Map `ebpf:"policy_ranges"`
+	ResizeState     *ebpf.Map `ebpf:"resize_state"`
 	VerdictTokens   *ebpf.Map `ebpf:"verdict_tokens"`
 }
 
@@ -484,7 +495,9 @@ func (m *hostEgressMaps) Close() error {
 		m.CtBurst4,
 		m.CtBurst6,
 		m.CtEst4,
+		m.CtEst4Former,
 		m.CtEst6,
+		m.CtEst6Former,
 		m.CtFlows,
 		m.CtNew4,
 		m.CtNew6,
@@ -508,6 +521,7 @@ func (m *hostEgressMaps) Close() error {
 		m.Overlay,
 		m.Policy,
 		m.PolicyRanges,
+		m.ResizeState,
 		m.VerdictTokens,
 	)
 }
@@ -525,6 +539,7 @@ type hostEgressVariables struct {
 	CtTcpSynTimeout   *ebpf.Variable `ebpf:"ct_tcp_syn_timeout"`
 	CtTcpTimeout      *ebpf.Variable `ebpf:"ct_tcp_timeout"`
 	PolicyCidrNodes   *ebpf.Variable `ebpf:"policy_cidr_nodes"`
+	ResizeNumber      *ebpf.Variable `ebpf:"resize_number"`
 	TunnelPort        *ebpf.Variable `ebpf:"tunnel_port"`
 	VerdictEvents     *ebpf.Variable `ebpf:"verdict_events"`
 	WorldIpv4         *ebpf.Variable `ebpf:"world_ipv4"`

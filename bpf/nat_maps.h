@@ -104,6 +104,23 @@ struct {
 	__type(value, struct nat_entry6);
 } nat6 SEC(".maps");
 
+/* What nat4 and nat6 were before they got another size, see resize.h. The agent puts those maps in their places. */
+struct {
+	__uint(type, BPF_MAP_TYPE_HASH);
+	__uint(max_entries, 1);
+	__uint(map_flags, BPF_F_NO_PREALLOC);
+	__type(key, struct nat_key4);
+	__type(value, struct nat_entry4);
+} nat4_former SEC(".maps");
+
+struct {
+	__uint(type, BPF_MAP_TYPE_HASH);
+	__uint(max_entries, 1);
+	__uint(map_flags, BPF_F_NO_PREALLOC);
+	__type(key, struct nat_key6);
+	__type(value, struct nat_entry6);
+} nat6_former SEC(".maps");
+
 struct nat_count {
 	__s32 ipv4;
 	__s32 ipv6;

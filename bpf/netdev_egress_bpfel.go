@@ -468,7 +468,9 @@ const (
 	netdevEgressMapCtBurst4          = "ct_burst4"
 	netdevEgressMapCtBurst6          = "ct_burst6"
 	netdevEgressMapCtEst4            = "ct_est4"
+	netdevEgressMapCtEst4Former      = "ct_est4_former"
 	netdevEgressMapCtEst6            = "ct_est6"
+	netdevEgressMapCtEst6Former      = "ct_est6_former"
 	netdevEgressMapCtFlows           = "ct_flows"
 	netdevEgressMapCtNew4            = "ct_new4"
 	netdevEgressMapCtNew6            = "ct_new6"
@@ -489,7 +491,9 @@ const (
 	netdevEgressMapMaglev            = "maglev"
 	netdevEgressMapMetrics           = "metrics"
 	netdevEgressMapNat4              = "nat4"
+	netdevEgressMapNat4Former        = "nat4_former"
 	netdevEgressMapNat6              = "nat6"
+	netdevEgressMapNat6Former        = "nat6_former"
 	netdevEgressMapNatFlows          = "nat_flows"
 	netdevEgressMapNatTotals         = "nat_totals"
 	netdevEgressMapNatWorks          = "nat_works"
@@ -499,6 +503,7 @@ const (
 	netdevEgressMapOverlay           = "overlay"
 	netdevEgressMapPolicy            = "policy"
 	netdevEgressMapPolicyRanges      = "policy_ranges"
+	netdevEgressMapResizeState       = "resize_state"
 	netdevEgressMapServiceSlots      = "service_slots"
 	netdevEgressMapServices          = "services"
 	netdevEgressMapSourceRanges      = "source_ranges"
@@ -520,6 +525,7 @@ const (
 	netdevEgressVarNatPortLast       = "nat_port_last"
 	netdevEgressVarNatShares         = "nat_shares"
 	netdevEgressVarPolicyCidrNodes   = "policy_cidr_nodes"
+	netdevEgressVarResizeNumber      = "resize_number"
 	netdevEgressVarTunnelPort        = "tunnel_port"
 	netdevEgressVarVerdictEvents     = "verdict_events"
 	netdevEgressVarWorldIpv4         = "world_ipv4"
@@ -584,7 +590,9 @@ type netdevEgressMapSpecs struct {
 	CtBurst4        *ebpf.MapSpec `ebpf:"ct_burst4"`
 	CtBurst6        *ebpf.MapSpec `ebpf:"ct_burst6"`
 	CtEst4          *ebpf.MapSpec `ebpf:"ct_est4"`
+	CtEst4Former    *ebpf.MapSpec `ebpf:"ct_est4_former"`
 	CtEst6          *ebpf.MapSpec `ebpf:"ct_est6"`
+	CtEst6Former    *ebpf.MapSpec `ebpf:"ct_est6_former"`
 	CtFlows         *ebpf.MapSpec `ebpf:"ct_flows"`
 	CtNew4          *ebpf.MapSpec `ebpf:"ct_new4"`
 	CtNew6          *ebpf.MapSpec `ebpf:"ct_new6"`
@@ -605,7 +613,9 @@ type netdevEgressMapSpecs struct {
 	Maglev          *ebpf.MapSpec `ebpf:"maglev"`
 	Metrics         *ebpf.MapSpec `ebpf:"metrics"`
 	Nat4            *ebpf.MapSpec `ebpf:"nat4"`
+	Nat4Former      *ebpf.MapSpec `ebpf:"nat4_former"`
 	Nat6            *ebpf.MapSpec `ebpf:"nat6"`
+	Nat6Former      *ebpf.MapSpec `ebpf:"nat6_former"`
 	NatFlows        *ebpf.MapSpec `ebpf:"nat_flows"`
 	NatTotals       *ebpf.MapSpec `ebpf:"nat_totals"`
 	NatWorks        *ebpf.MapSpec `ebpf:"nat_works"`
@@ -615,6 +625,7 @@ type netdevEgressMapSpecs struct {
 	Overlay         *ebpf.MapSpec `ebpf:"overlay"`
 	Policy          *ebpf.MapSpec `ebpf:"policy"`
 	PolicyRanges    *ebpf.MapSpec `ebpf:"policy_ranges"`
+	ResizeState     *ebpf.MapSpec `ebpf:"resize_state"`
 	ServiceSlots    *ebpf.MapSpec `ebpf:"service_slots"`
 	Services        *ebpf.MapSpec `ebpf:"services"`
 	SourceRanges    *ebpf.MapSpec `ebpf:"source_ranges"`
@@ -641,6 +652,7 @@ type netdevEgressVariableSpecs struct {
 	NatPortLast       *ebpf.VariableSpec `ebpf:"nat_port_last"`
 	NatShares         *ebpf.VariableSpec `ebpf:"nat_shares"`
 	PolicyCidrNodes   *ebpf.VariableSpec `ebpf:"policy_cidr_nodes"`
+	ResizeNumber      *ebpf.VariableSpec `ebpf:"resize_number"`
 	TunnelPort        *ebpf.VariableSpec `ebpf:"tunnel_port"`
 	VerdictEvents     *ebpf.VariableSpec `ebpf:"verdict_events"`
 	WorldIpv4         *ebpf.VariableSpec `ebpf:"world_ipv4"`
@@ -676,7 +688,9 @@ type netdevEgressMaps struct {
 	CtBurst4        *ebpf.Map `ebpf:"ct_burst4"`
 	CtBurst6        *ebpf.Map `ebpf:"ct_burst6"`
 	CtEst4          *ebpf.Map `ebpf:"ct_est4"`
+	CtEst4Former    *ebpf.Map `ebpf:"ct_est4_former"`
 	CtEst6          *ebpf.Map `ebpf:"ct_est6"`
+	CtEst6Former    *ebpf.Map `ebpf:"ct_est6_former"`
 	CtFlows         *ebpf.Map `ebpf:"ct_flows"`
 	CtNew4          *ebpf.Map `ebpf:"ct_new4"`
 	CtNew6          *ebpf.Map `ebpf:"ct_new6"`
@@ -697,7 +711,9 @@ type netdevEgressMaps struct {
 	Maglev          *ebpf.Map `ebpf:"maglev"`
 	Metrics         *ebpf.Map `ebpf:"metrics"`
 	Nat4            *ebpf.Map `ebpf:"nat4"`
+	Nat4Former      *ebpf.Map `ebpf:"nat4_former"`
 	Nat6            *ebpf.Map `ebpf:"nat6"`
+	Nat6Former      *ebpf.Map `ebpf:"nat6_former"`
 	NatFlows        *ebpf.Map `ebpf:"nat_flows"`
 	NatTotals       *ebpf.Map `ebpf:"nat_totals"`
 	NatWorks        *ebpf.Map `ebpf:"nat_works"`
@@ -707,6 +723,7 @@ type netdevEgressMaps struct {
 	Overlay         *ebpf.Map `ebpf:"overlay"`
 	Policy          *ebpf.Map `ebpf:"policy"`
 	PolicyRanges    *ebpf.Map `ebpf:"policy_ranges"`
+	ResizeState     *ebpf.Map `ebpf:"resize_state"`
 	ServiceSlots    *ebpf.Map `ebpf:"service_slots"`
 	Services        *ebpf.Map `ebpf:"services"`
 	SourceRanges    *ebpf.Map `ebpf:"source_ranges"`
@@ -725,7 +742,9 @@ func (m *netdevEgressMaps) Close() error {
 		m.CtBurst4,
 		m.CtBurst6,
 		m.CtEst4,
+		m.CtEst4Former,
 		m.CtEst6,
+		m.CtEst6Former,
 		m.CtFlows,
 		m.CtNew4,
 		m.CtNew6,
@@ -746,7 +765,9 @@ func (m *netdevEgressMaps) Close() error {
 		m.Maglev,
 		m.Metrics,
 		m.Nat4,
+		m.Nat4Former,
 		m.Nat6,
+		m.Nat6Former,
 		m.NatFlows,
 		m.NatTotals,
 		m.NatWorks,
@@ -756,6 +777,7 @@ func (m *netdevEgressMaps) Close() error {
 		m.Overlay,
 		m.Policy,
 		m.PolicyRanges,
+		m.ResizeState,
 		m.ServiceSlots,
 		m.Services,
 		m.SourceRanges,
@@ -783,6 +805,7 @@ type netdevEgressVariables struct {
 	NatPortLast       *ebpf.Variable `ebpf:"nat_port_last"`
 	NatShares         *ebpf.Variable `ebpf:"nat_shares"`
 	PolicyCidrNodes   *ebpf.Variable `ebpf:"policy_cidr_nodes"`
+	ResizeNumber      *ebpf.Variable `ebpf:"resize_number"`
 	TunnelPort        *ebpf.Variable `ebpf:"tunnel_port"`
 	VerdictEvents     *ebpf.Variable `ebpf:"verdict_events"`
 	WorldIpv4         *ebpf.Variable `ebpf:"world_ipv4"`

@@ -485,7 +485,9 @@ const (
 	netdevIngressMapCtBurst4           = "ct_burst4"
 	netdevIngressMapCtBurst6           = "ct_burst6"
 	netdevIngressMapCtEst4             = "ct_est4"
+	netdevIngressMapCtEst4Former       = "ct_est4_former"
 	netdevIngressMapCtEst6             = "ct_est6"
+	netdevIngressMapCtEst6Former       = "ct_est6_former"
 	netdevIngressMapCtFlows            = "ct_flows"
 	netdevIngressMapCtNew4             = "ct_new4"
 	netdevIngressMapCtNew6             = "ct_new6"
@@ -509,7 +511,9 @@ const (
 	netdevIngressMapMaglev             = "maglev"
 	netdevIngressMapMetrics            = "metrics"
 	netdevIngressMapNat4               = "nat4"
+	netdevIngressMapNat4Former         = "nat4_former"
 	netdevIngressMapNat6               = "nat6"
+	netdevIngressMapNat6Former         = "nat6_former"
 	netdevIngressMapNatFlows           = "nat_flows"
 	netdevIngressMapNatTotals          = "nat_totals"
 	netdevIngressMapNatWorks           = "nat_works"
@@ -520,6 +524,7 @@ const (
 	netdevIngressMapPolicy             = "policy"
 	netdevIngressMapPolicyRanges       = "policy_ranges"
 	netdevIngressMapRejectRates        = "reject_rates"
+	netdevIngressMapResizeState        = "resize_state"
 	netdevIngressMapServiceSlots       = "service_slots"
 	netdevIngressMapServices           = "services"
 	netdevIngressMapSourceRanges       = "source_ranges"
@@ -545,6 +550,7 @@ const (
 	netdevIngressVarNatShares          = "nat_shares"
 	netdevIngressVarPolicyCidrNodes    = "policy_cidr_nodes"
 	netdevIngressVarRejectRate         = "reject_rate"
+	netdevIngressVarResizeNumber       = "resize_number"
 	netdevIngressVarTunnelPort         = "tunnel_port"
 	netdevIngressVarVerdictEvents      = "verdict_events"
 	netdevIngressVarWorldIpv4          = "world_ipv4"
@@ -609,7 +615,9 @@ type netdevIngressMapSpecs struct {
 	CtBurst4        *ebpf.MapSpec `ebpf:"ct_burst4"`
 	CtBurst6        *ebpf.MapSpec `ebpf:"ct_burst6"`
 	CtEst4          *ebpf.MapSpec `ebpf:"ct_est4"`
+	CtEst4Former    *ebpf.MapSpec `ebpf:"ct_est4_former"`
 	CtEst6          *ebpf.MapSpec `ebpf:"ct_est6"`
+	CtEst6Former    *ebpf.MapSpec `ebpf:"ct_est6_former"`
 	CtFlows         *ebpf.MapSpec `ebpf:"ct_flows"`
 	CtNew4          *ebpf.MapSpec `ebpf:"ct_new4"`
 	CtNew6          *ebpf.MapSpec `ebpf:"ct_new6"`
@@ -633,7 +641,9 @@ type netdevIngressMapSpecs struct {
 	Maglev          *ebpf.MapSpec `ebpf:"maglev"`
 	Metrics         *ebpf.MapSpec `ebpf:"metrics"`
 	Nat4            *ebpf.MapSpec `ebpf:"nat4"`
+	Nat4Former      *ebpf.MapSpec `ebpf:"nat4_former"`
 	Nat6            *ebpf.MapSpec `ebpf:"nat6"`
+	Nat6Former      *ebpf.MapSpec `ebpf:"nat6_former"`
 	NatFlows        *ebpf.MapSpec `ebpf:"nat_flows"`
 	NatTotals       *ebpf.MapSpec `ebpf:"nat_totals"`
 	NatWorks        *ebpf.MapSpec `ebpf:"nat_works"`
@@ -644,6 +654,7 @@ type netdevIngressMapSpecs struct {
 	Policy          *ebpf.MapSpec `ebpf:"policy"`
 	PolicyRanges    *ebpf.MapSpec `ebpf:"policy_ranges"`
 	RejectRates     *ebpf.MapSpec `ebpf:"reject_rates"`
+	ResizeState     *ebpf.MapSpec `ebpf:"resize_state"`
 	ServiceSlots    *ebpf.MapSpec `ebpf:"service_slots"`
 	Services        *ebpf.MapSpec `ebpf:"services"`
 	SourceRanges    *ebpf.MapSpec `ebpf:"source_ranges"`
@@ -674,6 +685,7 @@ type netdevIngressVariableSpecs struct {
 	NatShares          *ebpf.VariableSpec `ebpf:"nat_shares"`
 	PolicyCidrNodes    *ebpf.VariableSpec `ebpf:"policy_cidr_nodes"`
 	RejectRate         *ebpf.VariableSpec `ebpf:"reject_rate"`
+	ResizeNumber       *ebpf.VariableSpec `ebpf:"resize_number"`
 	TunnelPort         *ebpf.VariableSpec `ebpf:"tunnel_port"`
 	VerdictEvents      *ebpf.VariableSpec `ebpf:"verdict_events"`
 	WorldIpv4          *ebpf.VariableSpec `ebpf:"world_ipv4"`
@@ -709,7 +721,9 @@ type netdevIngressMaps struct {
 	CtBurst4        *ebpf.Map `ebpf:"ct_burst4"`
 	CtBurst6        *ebpf.Map `ebpf:"ct_burst6"`
 	CtEst4          *ebpf.Map `ebpf:"ct_est4"`
+	CtEst4Former    *ebpf.Map `ebpf:"ct_est4_former"`
 	CtEst6          *ebpf.Map `ebpf:"ct_est6"`
+	CtEst6Former    *ebpf.Map `ebpf:"ct_est6_former"`
 	CtFlows         *ebpf.Map `ebpf:"ct_flows"`
 	CtNew4          *ebpf.Map `ebpf:"ct_new4"`
 	CtNew6          *ebpf.Map `ebpf:"ct_new6"`
@@ -733,7 +747,9 @@ type netdevIngressMaps struct {
 	Maglev          *ebpf.Map `ebpf:"maglev"`
 	Metrics         *ebpf.Map `ebpf:"metrics"`
 	Nat4            *ebpf.Map `ebpf:"nat4"`
+	Nat4Former      *ebpf.Map `ebpf:"nat4_former"`
 	Nat6            *ebpf.Map `ebpf:"nat6"`
+	Nat6Former      *ebpf.Map `ebpf:"nat6_former"`
 	NatFlows        *ebpf.Map `ebpf:"nat_flows"`
 	NatTotals       *ebpf.Map `ebpf:"nat_totals"`
 	NatWorks        *ebpf.Map `ebpf:"nat_works"`
@@ -744,6 +760,7 @@ type netdevIngressMaps struct {
 	Policy          *ebpf.Map `ebpf:"policy"`
 	PolicyRanges    *ebpf.Map `ebpf:"policy_ranges"`
 	RejectRates     *ebpf.Map `ebpf:"reject_rates"`
+	ResizeState     *ebpf.Map `ebpf:"resize_state"`
 	ServiceSlots    *ebpf.Map `ebpf:"service_slots"`
 	Services        *ebpf.Map `ebpf:"services"`
 	SourceRanges    *ebpf.Map `ebpf:"source_ranges"`
@@ -762,7 +779,9 @@ func (m *netdevIngressMaps) Close() error {
 		m.CtBurst4,
 		m.CtBurst6,
 		m.CtEst4,
+		m.CtEst4Former,
 		m.CtEst6,
+		m.CtEst6Former,
 		m.CtFlows,
 		m.CtNew4,
 		m.CtNew6,
@@ -786,7 +805,9 @@ func (m *netdevIngressMaps) Close() error {
 		m.Maglev,
 		m.Metrics,
 		m.Nat4,
+		m.Nat4Former,
 		m.Nat6,
+		m.Nat6Former,
 		m.NatFlows,
 		m.NatTotals,
 		m.NatWorks,
@@ -797,6 +818,7 @@ func (m *netdevIngressMaps) Close() error {
 		m.Policy,
 		m.PolicyRanges,
 		m.RejectRates,
+		m.ResizeState,
 		m.ServiceSlots,
 		m.Services,
 		m.SourceRanges,
@@ -828,6 +850,7 @@ type netdevIngressVariables struct {
 	NatShares          *ebpf.Variable `ebpf:"nat_shares"`
 	PolicyCidrNodes    *ebpf.Variable `ebpf:"policy_cidr_nodes"`
 	RejectRate         *ebpf.Variable `ebpf:"reject_rate"`
+	ResizeNumber       *ebpf.Variable `ebpf:"resize_number"`
 	TunnelPort         *ebpf.Variable `ebpf:"tunnel_port"`
 	VerdictEvents      *ebpf.Variable `ebpf:"verdict_events"`
 	WorldIpv4          *ebpf.Variable `ebpf:"world_ipv4"`

@@ -25,7 +25,9 @@ const (
 	overlayIngressMapCtBurst4          = "ct_burst4"
 	overlayIngressMapCtBurst6          = "ct_burst6"
 	overlayIngressMapCtEst4            = "ct_est4"
+	overlayIngressMapCtEst4Former      = "ct_est4_former"
 	overlayIngressMapCtEst6            = "ct_est6"
+	overlayIngressMapCtEst6Former      = "ct_est6_former"
 	overlayIngressMapCtFlows           = "ct_flows"
 	overlayIngressMapCtNew4            = "ct_new4"
 	overlayIngressMapCtNew6            = "ct_new6"
@@ -48,7 +50,9 @@ const (
 	overlayIngressMapMaglev            = "maglev"
 	overlayIngressMapMetrics           = "metrics"
 	overlayIngressMapNat4              = "nat4"
+	overlayIngressMapNat4Former        = "nat4_former"
 	overlayIngressMapNat6              = "nat6"
+	overlayIngressMapNat6Former        = "nat6_former"
 	overlayIngressMapNatFlows          = "nat_flows"
 	overlayIngressMapNatTotals         = "nat_totals"
 	overlayIngressMapNatWorks          = "nat_works"
@@ -58,6 +62,7 @@ const (
 	overlayIngressMapOverlay           = "overlay"
 	overlayIngressMapPolicy            = "policy"
 	overlayIngressMapPolicyRanges      = "policy_ranges"
+	overlayIngressMapResizeState       = "resize_state"
 	overlayIngressMapServiceSlots      = "service_slots"
 	overlayIngressMapServices          = "services"
 	overlayIngressMapSourceRanges      = "source_ranges"
@@ -76,6 +81,7 @@ const (
 	overlayIngressVarNatGuarantees     = "nat_guarantees"
 	overlayIngressVarNatShares         = "nat_shares"
 	overlayIngressVarPolicyCidrNodes   = "policy_cidr_nodes"
+	overlayIngressVarResizeNumber      = "resize_number"
 	overlayIngressVarTunnelPort        = "tunnel_port"
 	overlayIngressVarVerdictEvents     = "verdict_events"
 	overlayIngressVarWorldIpv4         = "world_ipv4"
@@ -140,7 +146,9 @@ type overlayIngressMapSpecs struct {
 	CtBurst4        *ebpf.MapSpec `ebpf:"ct_burst4"`
 	CtBurst6        *ebpf.MapSpec `ebpf:"ct_burst6"`
 	CtEst4          *ebpf.MapSpec `ebpf:"ct_est4"`
+	CtEst4Former    *ebpf.MapSpec `ebpf:"ct_est4_former"`
 	CtEst6          *ebpf.MapSpec `ebpf:"ct_est6"`
+	CtEst6Former    *ebpf.MapSpec `ebpf:"ct_est6_former"`
 	CtFlows         *ebpf.MapSpec `ebpf:"ct_flows"`
 	CtNew4          *ebpf.MapSpec `ebpf:"ct_new4"`
 	CtNew6          *ebpf.MapSpec `ebpf:"ct_new6"`
@@ -163,7 +171,9 @@ type overlayIngressMapSpecs struct {
 	Maglev          *ebpf.MapSpec `ebpf:"maglev"`
 	Metrics         *ebpf.MapSpec `ebpf:"metrics"`
 	Nat4            *ebpf.MapSpec `ebpf:"nat4"`
+	Nat4Former      *ebpf.MapSpec `ebpf:"nat4_former"`
 	Nat6            *ebpf.MapSpec `ebpf:"nat6"`
+	Nat6Former      *ebpf.MapSpec `ebpf:"nat6_former"`
 	NatFlows        *ebpf.MapSpec `ebpf:"nat_flows"`
 	NatTotals       *ebpf.MapSpec `ebpf:"nat_totals"`
 	NatWorks        *ebpf.MapSpec `ebpf:"nat_works"`
@@ -173,6 +183,7 @@ type overlayIngressMapSpecs struct {
 	Overlay         *ebpf.MapSpec `ebpf:"overlay"`
 	Policy          *ebpf.MapSpec `ebpf:"policy"`
 	PolicyRanges    *ebpf.MapSpec `ebpf:"policy_ranges"`
+	ResizeState     *ebpf.MapSpec `ebpf:"resize_state"`
 	ServiceSlots    *ebpf.MapSpec `ebpf:"service_slots"`
 	Services        *ebpf.MapSpec `ebpf:"services"`
 	SourceRanges    *ebpf.MapSpec `ebpf:"source_ranges"`
@@ -196,6 +207,7 @@ type overlayIngressVariableSpecs struct {
 	NatGuarantees     *ebpf.VariableSpec `ebpf:"nat_guarantees"`
 	NatShares         *ebpf.VariableSpec `ebpf:"nat_shares"`
 	PolicyCidrNodes   *ebpf.VariableSpec `ebpf:"policy_cidr_nodes"`
+	ResizeNumber      *ebpf.VariableSpec `ebpf:"resize_number"`
 	TunnelPort        *ebpf.VariableSpec `ebpf:"tunnel_port"`
 	VerdictEvents     *ebpf.VariableSpec `ebpf:"verdict_events"`
 	WorldIpv4         *ebpf.VariableSpec `ebpf:"world_ipv4"`
@@ -231,7 +243,9 @@ type overlayIngressMaps struct {
 	CtBurst4        *ebpf.Map `ebpf:"ct_burst4"`
 	CtBurst6        *ebpf.Map `ebpf:"ct_burst6"`
 	CtEst4          *ebpf.Map `ebpf:"ct_est4"`
+	CtEst4Former    *ebpf.Map `ebpf:"ct_est4_former"`
 	CtEst6          *ebpf.Map `ebpf:"ct_est6"`
+	CtEst6Former    *ebpf.Map `ebpf:"ct_est6_former"`
 	CtFlows         *ebpf.Map `ebpf:"ct_flows"`
 	CtNew4          *ebpf.Map `ebpf:"ct_new4"`
 	CtNew6          *ebpf.Map `ebpf:"ct_new6"`
@@ -254,7 +268,9 @@ type overlayIngressMaps struct {
 	Maglev          *ebpf.Map `ebpf:"maglev"`
 	Metrics         *ebpf.Map `ebpf:"metrics"`
 	Nat4            *ebpf.Map `ebpf:"nat4"`
+	Nat4Former      *ebpf.Map `ebpf:"nat4_former"`
 	Nat6            *ebpf.Map `ebpf:"nat6"`
+	Nat6Former      *ebpf.Map `ebpf:"nat6_former"`
 	NatFlows        *ebpf.Map `ebpf:"nat_flows"`
 	NatTotals       *ebpf.Map `ebpf:"nat_totals"`
 	NatWorks        *ebpf.Map `ebpf:"nat_works"`
@@ -264,6 +280,7 @@ type overlayIngressMaps struct {
 	Overlay         *ebpf.Map `ebpf:"overlay"`
 	Policy          *ebpf.Map `ebpf:"policy"`
 	PolicyRanges    *ebpf.Map `ebpf:"policy_ranges"`
+	ResizeState     *ebpf.Map `ebpf:"resize_state"`
 	ServiceSlots    *ebpf.Map `ebpf:"service_slots"`
 	Services        *ebpf.Map `ebpf:"services"`
 	SourceRanges    *ebpf.Map `ebpf:"source_ranges"`
@@ -282,7 +299,9 @@ func (m *overlayIngressMaps) Close() error {
 		m.CtBurst4,
 		m.CtBurst6,
 		m.CtEst4,
+		m.CtEst4Former,
 		m.CtEst6,
+		m.CtEst6Former,
 		m.CtFlows,
 		m.CtNew4,
 		m.CtNew6,
@@ -305,7 +324,9 @@ func (m *overlayIngressMaps) Close() error {
 		m.Maglev,
 		m.Metrics,
 		m.Nat4,
+		m.Nat4Former,
 		m.Nat6,
+		m.Nat6Former,
 		m.NatFlows,
 		m.NatTotals,
 		m.NatWorks,
@@ -315,6 +336,7 @@ func (m *overlayIngressMaps) Close() error {
 		m.Overlay,
 		m.Policy,
 		m.PolicyRanges,
+		m.ResizeState,
 		m.ServiceSlots,
 		m.Services,
 		m.SourceRanges,
@@ -339,6 +361,7 @@ type overlayIngressVariables struct {
 	NatGuarantees     *ebpf.Variable `ebpf:"nat_guarantees"`
 	NatShares         *ebpf.Variable `ebpf:"nat_shares"`
 	PolicyCidrNodes   *ebpf.Variable `ebpf:"policy_cidr_nodes"`
+	ResizeNumber      *ebpf.Variable `ebpf:"resize_number"`
 	TunnelPort        *ebpf.Variable `ebpf:"tunnel_port"`
 	VerdictEvents     *ebpf.Variable `ebpf:"verdict_events"`
 	WorldIpv4         *ebpf.Variable `ebpf:"world_ipv4"`

@@ -565,7 +565,9 @@ const (
 	podEgressMapCtBurst4            = "ct_burst4"
 	podEgressMapCtBurst6            = "ct_burst6"
 	podEgressMapCtEst4              = "ct_est4"
+	podEgressMapCtEst4Former        = "ct_est4_former"
 	podEgressMapCtEst6              = "ct_est6"
+	podEgressMapCtEst6Former        = "ct_est6_former"
 	podEgressMapCtFlows             = "ct_flows"
 	podEgressMapCtNew4              = "ct_new4"
 	podEgressMapCtNew6              = "ct_new6"
@@ -589,7 +591,9 @@ const (
 	podEgressMapMaglev              = "maglev"
 	podEgressMapMetrics             = "metrics"
 	podEgressMapNat4                = "nat4"
+	podEgressMapNat4Former          = "nat4_former"
 	podEgressMapNat6                = "nat6"
+	podEgressMapNat6Former          = "nat6_former"
 	podEgressMapNatFlows            = "nat_flows"
 	podEgressMapNatTotals           = "nat_totals"
 	podEgressMapNatWorks            = "nat_works"
@@ -601,6 +605,7 @@ const (
 	podEgressMapPolicy              = "policy"
 	podEgressMapPolicyRanges        = "policy_ranges"
 	podEgressMapRejectRates         = "reject_rates"
+	podEgressMapResizeState         = "resize_state"
 	podEgressMapServiceSlots        = "service_slots"
 	podEgressMapServices            = "services"
 	podEgressMapSourceRanges        = "source_ranges"
@@ -631,6 +636,7 @@ const (
 	podEgressVarNatShares           = "nat_shares"
 	podEgressVarPolicyCidrNodes     = "policy_cidr_nodes"
 	podEgressVarRejectRate          = "reject_rate"
+	podEgressVarResizeNumber        = "resize_number"
 	podEgressVarServiceLoopbackIpv4 = "service_loopback_ipv4"
 	podEgressVarServiceLoopbackIpv6 = "service_loopback_ipv6"
 	podEgressVarTunnelPort          = "tunnel_port"
@@ -702,7 +708,9 @@ type podEgressMapSpecs struct {
 	CtBurst4        *ebpf.MapSpec `ebpf:"ct_burst4"`
 	CtBurst6        *ebpf.MapSpec `ebpf:"ct_burst6"`
 	CtEst4          *ebpf.MapSpec `ebpf:"ct_est4"`
+	CtEst4Former    *ebpf.MapSpec `ebpf:"ct_est4_former"`
 	CtEst6          *ebpf.MapSpec `ebpf:"ct_est6"`
+	CtEst6Former    *ebpf.MapSpec `ebpf:"ct_est6_former"`
 	CtFlows         *ebpf.MapSpec `ebpf:"ct_flows"`
 	CtNew4          *ebpf.MapSpec `ebpf:"ct_new4"`
 	CtNew6          *ebpf.MapSpec `ebpf:"ct_new6"`
@@ -726,7 +734,9 @@ type podEgressMapSpecs struct {
 	Maglev          *ebpf.MapSpec `ebpf:"maglev"`
 	Metrics         *ebpf.MapSpec `ebpf:"metrics"`
 	Nat4            *ebpf.MapSpec `ebpf:"nat4"`
+	Nat4Former      *ebpf.MapSpec `ebpf:"nat4_former"`
 	Nat6            *ebpf.MapSpec `ebpf:"nat6"`
+	Nat6Former      *ebpf.MapSpec `ebpf:"nat6_former"`
 	NatFlows        *ebpf.MapSpec `ebpf:"nat_flows"`
 	NatTotals       *ebpf.MapSpec `ebpf:"nat_totals"`
 	NatWorks        *ebpf.MapSpec `ebpf:"nat_works"`
@@ -738,6 +748,7 @@ type podEgressMapSpecs struct {
 	Policy          *ebpf.MapSpec `ebpf:"policy"`
 	PolicyRanges    *ebpf.MapSpec `ebpf:"policy_ranges"`
 	RejectRates     *ebpf.MapSpec `ebpf:"reject_rates"`
+	ResizeState     *ebpf.MapSpec `ebpf:"resize_state"`
 	ServiceSlots    *ebpf.MapSpec `ebpf:"service_slots"`
 	Services        *ebpf.MapSpec `ebpf:"services"`
 	SourceRanges    *ebpf.MapSpec `ebpf:"source_ranges"`
@@ -768,6 +779,7 @@ type podEgressVariableSpecs struct {
 	NatShares           *ebpf.VariableSpec `ebpf:"nat_shares"`
 	PolicyCidrNodes     *ebpf.VariableSpec `ebpf:"policy_cidr_nodes"`
 	RejectRate          *ebpf.VariableSpec `ebpf:"reject_rate"`
+	ResizeNumber        *ebpf.VariableSpec `ebpf:"resize_number"`
 	ServiceLoopbackIpv4 *ebpf.VariableSpec `ebpf:"service_loopback_ipv4"`
 	ServiceLoopbackIpv6 *ebpf.VariableSpec `ebpf:"service_loopback_ipv6"`
 	TunnelPort          *ebpf.VariableSpec `ebpf:"tunnel_port"`
@@ -805,7 +817,9 @@ type podEgressMaps struct {
 	CtBurst4        *ebpf.Map `ebpf:"ct_burst4"`
 	CtBurst6        *ebpf.Map `ebpf:"ct_burst6"`
 	CtEst4          *ebpf.Map `ebpf:"ct_est4"`
+	CtEst4Former    *ebpf.Map `ebpf:"ct_est4_former"`
 	CtEst6          *ebpf.Map `ebpf:"ct_est6"`
+	CtEst6Former    *ebpf.Map `ebpf:"ct_est6_former"`
 	CtFlows         *ebpf.Map `ebpf:"ct_flows"`
 	CtNew4          *ebpf.Map `ebpf:"ct_new4"`
 	CtNew6          *ebpf.Map `ebpf:"ct_new6"`
@@ -829,7 +843,9 @@ type podEgressMaps struct {
 	Maglev          *ebpf.Map `ebpf:"maglev"`
 	Metrics         *ebpf.Map `ebpf:"metrics"`
 	Nat4            *ebpf.Map `ebpf:"nat4"`
+	Nat4Former      *ebpf.Map `ebpf:"nat4_former"`
 	Nat6            *ebpf.Map `ebpf:"nat6"`
+	Nat6Former      *ebpf.Map `ebpf:"nat6_former"`
 	NatFlows        *ebpf.Map `ebpf:"nat_flows"`
 	NatTotals       *ebpf.Map `ebpf:"nat_totals"`
 	NatWorks        *ebpf.Map `ebpf:"nat_works"`
@@ -841,6 +857,7 @@ type podEgressMaps struct {
 	Policy          *ebpf.Map `ebpf:"policy"`
 	PolicyRanges    *ebpf.Map `ebpf:"policy_ranges"`
 	RejectRates     *ebpf.Map `ebpf:"reject_rates"`
+	ResizeState     *ebpf.Map `ebpf:"resize_state"`
 	ServiceSlots    *ebpf.Map `ebpf:"service_slots"`
 	Services        *ebpf.Map `ebpf:"services"`
 	SourceRanges    *ebpf.Map `ebpf:"source_ranges"`
@@ -859,7 +876,9 @@ func (m *podEgressMaps) Close() error {
 		m.CtBurst4,
 		m.CtBurst6,
 		m.CtEst4,
+		m.CtEst4Former,
 		m.CtEst6,
+		m.CtEst6Former,
 		m.CtFlows,
 		m.CtNew4,
 		m.CtNew6,
@@ -883,7 +902,9 @@ func (m *podEgressMaps) Close() error {
 		m.Maglev,
 		m.Metrics,
 		m.Nat4,
+		m.Nat4Former,
 		m.Nat6,
+		m.Nat6Former,
 		m.NatFlows,
 		m.NatTotals,
 		m.NatWorks,
@@ -895,6 +916,7 @@ func (m *podEgressMaps) Close() error {
 		m.Policy,
 		m.PolicyRanges,
 		m.RejectRates,
+		m.ResizeState,
 		m.ServiceSlots,
 		m.Services,
 		m.SourceRanges,
@@ -926,6 +948,7 @@ type podEgressVariables struct {
 	NatShares           *ebpf.Variable `ebpf:"nat_shares"`
 	PolicyCidrNodes     *ebpf.Variable `ebpf:"policy_cidr_nodes"`
 	RejectRate          *ebpf.Variable `ebpf:"reject_rate"`
+	ResizeNumber        *ebpf.Variable `ebpf:"resize_number"`
 	ServiceLoopbackIpv4 *ebpf.Variable `ebpf:"service_loopback_ipv4"`
 	ServiceLoopbackIpv6 *ebpf.Variable `ebpf:"service_loopback_ipv6"`
 	TunnelPort          *ebpf.Variable `ebpf:"tunnel_port"`

@@ -444,7 +444,9 @@ const (
 	podIngressMapCtBurst4            = "ct_burst4"
 	podIngressMapCtBurst6            = "ct_burst6"
 	podIngressMapCtEst4              = "ct_est4"
+	podIngressMapCtEst4Former        = "ct_est4_former"
 	podIngressMapCtEst6              = "ct_est6"
+	podIngressMapCtEst6Former        = "ct_est6_former"
 	podIngressMapCtFlows             = "ct_flows"
 	podIngressMapCtNew4              = "ct_new4"
 	podIngressMapCtNew6              = "ct_new6"
@@ -467,13 +469,16 @@ const (
 	podIngressMapMaglev              = "maglev"
 	podIngressMapMetrics             = "metrics"
 	podIngressMapNat4                = "nat4"
+	podIngressMapNat4Former          = "nat4_former"
 	podIngressMapNat6                = "nat6"
+	podIngressMapNat6Former          = "nat6_former"
 	podIngressMapNatFlows            = "nat_flows"
 	podIngressMapNatTotals           = "nat_totals"
 	podIngressMapNatWorks            = "nat_works"
 	podIngressMapOverlay             = "overlay"
 	podIngressMapPolicy              = "policy"
 	podIngressMapPolicyRanges        = "policy_ranges"
+	podIngressMapResizeState         = "resize_state"
 	podIngressMapServiceSlots        = "service_slots"
 	podIngressMapServices            = "services"
 	podIngressMapSourceRanges        = "source_ranges"
@@ -492,6 +497,7 @@ const (
 	podIngressVarNatGuarantees       = "nat_guarantees"
 	podIngressVarNatShares           = "nat_shares"
 	podIngressVarPolicyCidrNodes     = "policy_cidr_nodes"
+	podIngressVarResizeNumber        = "resize_number"
 	podIngressVarServiceLoopbackIpv4 = "service_loopback_ipv4"
 	podIngressVarServiceLoopbackIpv6 = "service_loopback_ipv6"
 	podIngressVarTunnelPort          = "tunnel_port"
@@ -558,7 +564,9 @@ type podIngressMapSpecs struct {
 	CtBurst4        *ebpf.MapSpec `ebpf:"ct_burst4"`
 	CtBurst6        *ebpf.MapSpec `ebpf:"ct_burst6"`
 	CtEst4          *ebpf.MapSpec `ebpf:"ct_est4"`
+	CtEst4Former    *ebpf.MapSpec `ebpf:"ct_est4_former"`
 	CtEst6          *ebpf.MapSpec `ebpf:"ct_est6"`
+	CtEst6Former    *ebpf.MapSpec `ebpf:"ct_est6_former"`
 	CtFlows         *ebpf.MapSpec `ebpf:"ct_flows"`
 	CtNew4          *ebpf.MapSpec `ebpf:"ct_new4"`
 	CtNew6          *ebpf.MapSpec `ebpf:"ct_new6"`
@@ -581,13 +589,16 @@ type podIngressMapSpecs struct {
 	Maglev          *ebpf.MapSpec `ebpf:"maglev"`
 	Metrics         *ebpf.MapSpec `ebpf:"metrics"`
 	Nat4            *ebpf.MapSpec `ebpf:"nat4"`
+	Nat4Former      *ebpf.MapSpec `ebpf:"nat4_former"`
 	Nat6            *ebpf.MapSpec `ebpf:"nat6"`
+	Nat6Former      *ebpf.MapSpec `ebpf:"nat6_former"`
 	NatFlows        *ebpf.MapSpec `ebpf:"nat_flows"`
 	NatTotals       *ebpf.MapSpec `ebpf:"nat_totals"`
 	NatWorks        *ebpf.MapSpec `ebpf:"nat_works"`
 	Overlay         *ebpf.MapSpec `ebpf:"overlay"`
 	Policy          *ebpf.MapSpec `ebpf:"policy"`
 	PolicyRanges    *ebpf.MapSpec `ebpf:"policy_ranges"`
+	ResizeState     *ebpf.MapSpec `ebpf:"resize_state"`
 	ServiceSlots    *ebpf.MapSpec `ebpf:"service_slots"`
 	Services        *ebpf.MapSpec `ebpf:"services"`
 	SourceRanges    *ebpf.MapSpec `ebpf:"source_ranges"`
@@ -611,6 +622,7 @@ type podIngressVariableSpecs struct {
 	NatGuarantees       *ebpf.VariableSpec `ebpf:"nat_guarantees"`
 	NatShares           *ebpf.VariableSpec `ebpf:"nat_shares"`
 	PolicyCidrNodes     *ebpf.VariableSpec `ebpf:"policy_cidr_nodes"`
+	ResizeNumber        *ebpf.VariableSpec `ebpf:"resize_number"`
 	ServiceLoopbackIpv4 *ebpf.VariableSpec `ebpf:"service_loopback_ipv4"`
 	ServiceLoopbackIpv6 *ebpf.VariableSpec `ebpf:"service_loopback_ipv6"`
 	TunnelPort          *ebpf.VariableSpec `ebpf:"tunnel_port"`
@@ -648,7 +660,9 @@ type podIngressMaps struct {
 	CtBurst4        *ebpf.Map `ebpf:"ct_burst4"`
 	CtBurst6        *ebpf.Map `ebpf:"ct_burst6"`
 	CtEst4          *ebpf.Map `ebpf:"ct_est4"`
+	CtEst4Former    *ebpf.Map `ebpf:"ct_est4_former"`
 	CtEst6          *ebpf.Map `ebpf:"ct_est6"`
+	CtEst6Former    *ebpf.Map `ebpf:"ct_est6_former"`
 	CtFlows         *ebpf.Map `ebpf:"ct_flows"`
 	CtNew4          *ebpf.Map `ebpf:"ct_new4"`
 	CtNew6          *ebpf.Map `ebpf:"ct_new6"`
@@ -671,13 +685,16 @@ type podIngressMaps struct {
 	Maglev          *ebpf.Map `ebpf:"maglev"`
 	Metrics         *ebpf.Map `ebpf:"metrics"`
 	Nat4            *ebpf.Map `ebpf:"nat4"`
+	Nat4Former      *ebpf.Map `ebpf:"nat4_former"`
 	Nat6            *ebpf.Map `ebpf:"nat6"`
+	Nat6Former      *ebpf.Map `ebpf:"nat6_former"`
 	NatFlows        *ebpf.Map `ebpf:"nat_flows"`
 	NatTotals       *ebpf.Map `ebpf:"nat_totals"`
 	NatWorks        *ebpf.Map `ebpf:"nat_works"`
 	Overlay         *ebpf.Map `ebpf:"overlay"`
 	Policy          *ebpf.Map `ebpf:"policy"`
 	PolicyRanges    *ebpf.Map `ebpf:"policy_ranges"`
+	ResizeState     *ebpf.Map `ebpf:"resize_state"`
 	ServiceSlots    *ebpf.Map `ebpf:"service_slots"`
 	Services        *ebpf.Map `ebpf:"services"`
 	SourceRanges    *ebpf.Map `ebpf:"source_ranges"`
@@ -695,7 +712,9 @@ func (m *podIngressMaps) Close() error {
 		m.CtBurst4,
 		m.CtBurst6,
 		m.CtEst4,
+		m.CtEst4Former,
 		m.CtEst6,
+		m.CtEst6Former,
 		m.CtFlows,
 		m.CtNew4,
 		m.CtNew6,
@@ -718,13 +737,16 @@ func (m *podIngressMaps) Close() error {
 		m.Maglev,
 		m.Metrics,
 		m.Nat4,
+		m.Nat4Former,
 		m.Nat6,
+		m.Nat6Former,
 		m.NatFlows,
 		m.NatTotals,
 		m.NatWorks,
 		m.Overlay,
 		m.Policy,
 		m.PolicyRanges,
+		m.ResizeState,
 		m.ServiceSlots,
 		m.Services,
 		m.SourceRanges,
@@ -749,6 +771,7 @@ type podIngressVariables struct {
 	NatGuarantees       *ebpf.Variable `ebpf:"nat_guarantees"`
 	NatShares           *ebpf.Variable `ebpf:"nat_shares"`
 	PolicyCidrNodes     *ebpf.Variable `ebpf:"policy_cidr_nodes"`
+	ResizeNumber        *ebpf.Variable `ebpf:"resize_number"`
 	ServiceLoopbackIpv4 *ebpf.Variable `ebpf:"service_loopback_ipv4"`
 	ServiceLoopbackIpv6 *ebpf.Variable `ebpf:"service_loopback_ipv6"`
 	TunnelPort          *ebpf.Variable `ebpf:"tunnel_port"`

@@ -308,11 +308,13 @@ func MapSpecs() (map[string]*ebpf.MapSpec, error) {
 
 // ofGeneration tells whether a map must never be shared between generations: a tail call would enter a program of another
 // one, and scratch space may be laid out differently. Nobody pins such a map; each load makes its own. What is per CPU and
-// no counter is taken for scratch space.
+// no counter is taken for scratch space. The former maps of flows ([FormerName]) are given to a load by the agent.
 func ofGeneration(name string, m *ebpf.MapSpec) bool {
 	switch m.Type {
 	case ebpf.ProgramArray, ebpf.ArrayOfMaps, ebpf.HashOfMaps:
 		return true
+	case ebpf.Hash:
+		return strings.HasSuffix(name, formerSuffix)
 	case ebpf.PerCPUArray, ebpf.PerCPUHash, ebpf.LRUCPUHash:
 		return name != MapMetrics && name != MapEventsLost
 	}

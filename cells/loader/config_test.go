@@ -27,6 +27,8 @@ func TestPrivilegedConstants_AllAreSet(t *testing.T) {
 	o := &objects{agent: settings.Agent{EnableIPv4: true, EnableIPv6: true, EndpointShare: 50, TunnelPort: 8472, Hybrid: true, Procfs: procfs}, config: config, options: policy.Options{CIDRMatchesNodes: true}, sockets: socketlb.Options{HostOnly: true},
 		probe: func() bpf.EncapSupport { return bpf.EncapSupport{Modes: bpf.EncapSends} }}
 	maps := newMemoryMaps(t, map[string]uint32{bpf.MapCtEst4: 32768, bpf.MapCtNew4: 8192, bpf.MapNat4: 65536, bpf.MapNat6: 32768})
+	maps[bpf.FormerName(bpf.MapCtEst4)] = maps[bpf.MapCtNew4] // another map: a change of size
+	require.NoError(t, maps.Put(bpf.MapResizeState, uint32(0), bpf.ResizeState(3, bpf.ResizeBefore)))
 	got := o.constants(maps)
 	require.Equal(t, uint32(16384), got[bpf.VariableCtShare])
 	require.Equal(t, uint32(32), got[bpf.VariableCtGuarantee])
@@ -40,6 +42,7 @@ func TestPrivilegedConstants_AllAreSet(t *testing.T) {
 		after, err := bpf.Load(program)
 		require.NoError(t, err)
 		require.NoError(t, o.configure(after, maps))
+		require.NoError(t, configureResize(after, maps))
 		for name, variable := range before.Variables {
 			if !variable.Constant() {
 				continue // programs write it

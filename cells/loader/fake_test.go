@@ -144,6 +144,7 @@ type fakeKernel struct {
 	ahead    map[string][]string // by key of attached, ifindex, or "blocks"
 	protocol uint32
 	groups   map[string]int // numbers of control groups
+	loads    int            // that have succeeded
 }
 
 func newFake() *fakeKernel {
@@ -182,9 +183,16 @@ func (f *fakeKernel) Load() (map[string]program, error) {
 	}
 	out := make(map[string]program)
 	for i, name := range append(bpf.Programs(), bpf.SockPrograms()...) {
-		out[name] = program{Name: name, ID: uint32(101 + i)}
+		out[name] = program{Name: name, ID: uint32(101 + 100*f.loads + i)}
 	}
+	f.loads++
 	return out, nil
+}
+
+func (f *fakeKernel) Unload() {
+	f.mu.Lock()
+	defer f.mu.Unlock()
+	f.order = append(f.order, "unload")
 }
 
 func (f *fakeKernel) Open() error { return nil }

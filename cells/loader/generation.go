@@ -13,6 +13,8 @@ import (
 
 	"github.com/waggle-net/waggle/pkg/heartbeat"
 	"github.com/waggle-net/waggle/pkg/socketlb"
+	"github.com/waggle-net/waggle/pkg/tables/attachments"
+	"github.com/waggle-net/waggle/pkg/tables/bpfmaps"
 	"github.com/waggle-net/waggle/pkg/tables/bpfprograms"
 	"github.com/waggle-net/waggle/pkg/version"
 )
@@ -31,6 +33,8 @@ type generationParams struct {
 	Jobs      job.Group
 	DB        *statedb.DB
 	Table     statedb.RWTable[bpfprograms.Program]
+	Maps      statedb.Table[*bpfmaps.Map]
+	Hooks     statedb.Table[*attachments.Attachment]
 	Kernel    kernel
 	SocketLB  socketlb.Options
 }
@@ -42,7 +46,8 @@ type generation struct {
 	number uint64 // of this build
 
 	mu       sync.RWMutex       // guards what follows
-	programs map[string]program // empty until they are loaded, then never changed
+	programs map[string]program // empty until they are loaded; those for maps that get another size are replaced once
+	resizing bool               // the programs were loaded for maps that get another size
 }
 
 func newGeneration(p generationParams) (*generation, error) {
@@ -82,17 +87,18 @@ func (g *generation) retry(ctx context.Context, health cell.Health, err error) e
 		err = g.load(attempt)
 	}
 	health.OK(fmt.Sprintf("Datapath generation %d is loaded", g.number))
-	return nil
+	return g.reload(ctx, health)
 }
 
 // load makes one attempt. Hooks see either all programs or none, and none before the protocol is one that they know.
 func (g *generation) load(attempt int) error {
+	resizing := isResizing(g.params.DB.ReadTxn(), g.params.Maps)
 	loaded, err := g.loadAll()
 	if err != nil {
 		err = fmt.Errorf("load datapath generation %d: %w", g.number, explain(err))
 	}
 	g.mu.Lock()
-	g.programs = loaded
+	g.programs, g.resizing = loaded, resizing
 	g.mu.Unlock()
 	g.publish(attempt, err)
 	return err

@@ -29,8 +29,10 @@ type program struct {
 
 // programs loads the objects.
 type programs interface {
-	// Load loads all programs or none.
+	// Load loads all programs or none. Those of an earlier call stay loaded.
 	Load() (map[string]program, error)
+	// Unload gives up the programs of all calls but the last one that succeeded.
+	Unload()
 	Close()
 }
 

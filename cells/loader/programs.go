@@ -36,6 +36,7 @@ type objects struct {
 	sockets socketlb.Options
 	probe   bpf.EncapProbe
 	loaded  []io.Closer
+	former  []io.Closer // of earlier calls of Load
 }
 
 // Load implements programs.
@@ -45,16 +46,20 @@ func (o *objects) Load() (map[string]program, error) {
 		return nil, err
 	}
 	out := make(map[string]program)
+	before := o.loaded
+	o.loaded = nil
 	wanted := bpf.Programs()
 	if o.sockets.Enabled {
 		wanted = append(wanted, bpf.Sock)
 	}
 	for _, object := range wanted {
 		if err := o.load(object, maps, out); err != nil {
-			o.Close()
+			closeAll(o.loaded)
+			o.loaded = before
 			return nil, err
 		}
 	}
+	o.former = append(o.former, before...)
 	return out, nil
 }
 
@@ -105,7 +110,7 @@ func (o *objects) one(name string, maps map[string]*ebpf.Map) (object, error) {
 	if err != nil {
 		return object{}, err
 	}
-	if err := o.configure(spec, maps); err != nil {
+	if err := errors.Join(o.configure(spec, maps), configureResize(spec, maps)); err != nil {
 		return object{}, fmt.Errorf("configure program %s: %w", name, err)
 	}
 	options := ebpf.CollectionOptions{MapReplacements: make(map[string]*ebpf.Map)}
@@ -161,6 +166,20 @@ func (o *objects) configure(spec *ebpf.CollectionSpec, maps map[string]*ebpf.Map
 		}
 	}
 	return nil
+}
+
+// configureResize sets for which change of the size of maps of flows an object is loaded, if there is one.
+func configureResize(spec *ebpf.CollectionSpec, maps map[string]*ebpf.Map) error {
+	v, found := spec.Variables[bpf.VariableResizeNumber]
+	if !found || !bpfmaps.Resizing(maps) {
+		return nil
+	}
+	var state uint32
+	if err := maps[bpf.MapResizeState].Lookup(uint32(0), &state); err != nil {
+		return fmt.Errorf("read the number of the change of the size of maps: %w", err)
+	}
+	number, _ := bpf.ReadResizeState(state)
+	return v.Set(number)
 }
 
 // configureTunnel sets what programs may do of the tunnel without its device, and the source ports with which they do it: those of the kernel, which the
@@ -268,8 +287,19 @@ func one(yes bool) uint32 {
 
 // Close implements programs. What is attached stays loaded.
 func (o *objects) Close() {
-	for _, c := range o.loaded {
+	o.Unload()
+	closeAll(o.loaded)
+	o.loaded = nil
+}
+
+// Unload implements programs.
+func (o *objects) Unload() {
+	closeAll(o.former)
+	o.former = nil
+}
+
+func closeAll(all []io.Closer) {
+	for _, c := range all {
 		_ = c.Close()
 	}
-	o.loaded = nil
 }

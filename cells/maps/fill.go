@@ -88,6 +88,65 @@ func fillMissing(to, from *ebpf.Map, before seen) error {
 	return nil
 }
 
+// migrate copies the entries of a hash table to one to which programs write as well: they write an entry to both tables, and delete it in from first. So an entry
+// that to already has is newer, and one that from has no longer after it was copied is deleted again. It continues when to is full, and returns an error then.
+func migrate(to, from *ebpf.Map) error {
+	lost := 0
+	var why error
+	err := eachKey(from, func(key []byte) {
+		if err := migrateEntry(to, from, key); err != nil {
+			lost, why = lost+1, err
+		}
+	})
+	if err == nil && lost > 0 {
+		err = fmt.Errorf("%d entries do not fit into the map of %d entries: %w", lost, to.MaxEntries(), why)
+	}
+	return err
+}
+
+// migrateEntry reads the entry again, for a batch is read some milliseconds before its last entry is copied.
+func migrateEntry(to, from *ebpf.Map, key []byte) error {
+	value, err := from.LookupBytes(key)
+	if err != nil || value == nil {
+		return err
+	}
+	if err := to.Update(key, value, ebpf.UpdateNoExist); err != nil {
+		return unlessExists(err)
+	}
+	if value, err = from.LookupBytes(key); err != nil || value != nil {
+		return err
+	}
+	if err := to.Delete(key); err != nil && !errors.Is(err, ebpf.ErrKeyNotExist) {
+		return err
+	}
+	return nil
+}
+
+func unlessExists(err error) error {
+	if errors.Is(err, ebpf.ErrKeyExist) {
+		return nil
+	}
+	return err
+}
+
+// eachKey calls do for the key of every entry of a hash table, batch after batch as [fillMissing] reads them.
+func eachKey(m *ebpf.Map, do func(key []byte)) error {
+	keys, values := rawSlice(m.KeySize()), rawSlice(m.ValueSize())
+	var cursor ebpf.MapBatchCursor
+	for {
+		n, err := m.BatchLookup(&cursor, keys.Interface(), values.Interface(), nil)
+		if err != nil && !errors.Is(err, ebpf.ErrKeyNotExist) {
+			return fmt.Errorf("read the keys of a map: %w", err)
+		}
+		for i := range n {
+			do(keys.Index(i).Bytes())
+		}
+		if err != nil {
+			return nil
+		}
+	}
+}
+
 // rawSlice makes a slice of arrays of size bytes, as the library wants it for a batch.
 func rawSlice(size uint32) reflect.Value {
 	return reflect.MakeSlice(reflect.SliceOf(reflect.ArrayOf(int(size), reflect.TypeFor[byte]())), copyBatch, copyBatch)

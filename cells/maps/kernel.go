@@ -23,12 +23,21 @@ type kernel interface {
 	// else is pinned there, or a map of another layout. What lies at the agent or the machine, such as a lack of file
 	// descriptors, says nothing about the pin: then it must stay.
 	Open(spec *ebpf.MapSpec, path string) (*ebpf.Map, error)
+	// OpenAny is Open, but returns nil when nothing of that layout is pinned there.
+	OpenAny(spec *ebpf.MapSpec, path string) (*ebpf.Map, error)
 	// Create makes a map without a pin.
 	Create(spec *ebpf.MapSpec) (*ebpf.Map, error)
 	// Fill copies the entries of a map; see [fill].
 	Fill(to, from *ebpf.Map, convert convert) error
 	// Exchange copies the entries that only one of two maps has; see [exchange].
 	Exchange(a, b *ebpf.Map, before seen) error
+	// Migrate copies the entries of a table that programs use to another one; see [migrate].
+	Migrate(to, from *ebpf.Map) error
+	// Count counts the entries of a table.
+	Count(m *ebpf.Map) (uint32, error)
+	// ResizeState reads the value of the map of that name. SetResizeState changes it, and returns when no program runs that has read the one before.
+	ResizeState(m *ebpf.Map) (uint32, error)
+	SetResizeState(m *ebpf.Map, value uint32) error
 	// Pin, Move and Unpin change the directory; what is unpinned lives on in programs that use it. Unpin also removes a mark; what is not there is no error.
 	Pin(m *ebpf.Map, path string) error
 	Move(from, to string) error
@@ -114,6 +123,38 @@ func (realKernel) Create(spec *ebpf.MapSpec) (*ebpf.Map, error) {
 func (realKernel) Fill(to, from *ebpf.Map, convert convert) error { return fill(to, from, convert) }
 
 func (realKernel) Exchange(a, b *ebpf.Map, before seen) error { return exchange(a, b, before) }
+
+func (r realKernel) OpenAny(spec *ebpf.MapSpec, path string) (*ebpf.Map, error) {
+	m, err := r.Open(spec, path)
+	if errors.Is(err, os.ErrNotExist) || errors.Is(err, errUnfit) {
+		return nil, nil
+	}
+	return m, err
+}
+
+func (realKernel) Migrate(to, from *ebpf.Map) error { return migrate(to, from) }
+
+func (realKernel) Count(m *ebpf.Map) (entries uint32, err error) {
+	return entries, eachKey(m, func([]byte) { entries++ })
+}
+
+func (realKernel) ResizeState(m *ebpf.Map) (value uint32, err error) {
+	if err = m.Lookup(uint32(0), &value); err != nil {
+		return 0, fmt.Errorf("read how far a change of the size of maps is: %w", err)
+	}
+	return value, nil
+}
+
+func (realKernel) SetResizeState(m *ebpf.Map, value uint32) error {
+	err := m.Put(uint32(0), value)
+	if err == nil {
+		err = bpfmaps.AwaitPackets()
+	}
+	if err != nil {
+		return fmt.Errorf("tell programs how far a change of the size of maps is: %w", err)
+	}
+	return nil
+}
 
 // Pin pins a copy of the handle: the library remembers where it has pinned one, and does nothing there a second time.
 func (realKernel) Pin(m *ebpf.Map, path string) error {

@@ -17,6 +17,7 @@ import (
 	"github.com/cilium/hive/job"
 	"github.com/cilium/statedb"
 
+	"github.com/waggle-net/waggle/bpf"
 	"github.com/waggle-net/waggle/pkg/bpfmaps"
 	"github.com/waggle-net/waggle/pkg/drift"
 	"github.com/waggle-net/waggle/pkg/heartbeat"
@@ -57,6 +58,9 @@ type store struct {
 	open map[string]opened // nil before the start and after the stop
 
 	copying sync.Mutex // taken after mu: while entries of a map of another size are copied, or deleted in both
+
+	resize  *flowResize // nil until its map is open; written by the start hook, by the job open-maps, and by drop-resized-maps after that
+	retired []*ebpf.Map // maps of flows whose places others have taken
 }
 
 func newMaps(p params) (bpfmaps.Maps, bpfmaps.Batches, bpfmaps.Copies, bpfmaps.Formers) {
@@ -74,9 +78,10 @@ func (s *store) start(cell.HookContext) error {
 		return err
 	}
 	open := make(map[string]opened, len(s.Specs))
-	for _, name := range slices.Sorted(maps.Keys(s.Specs)) {
+	for _, name := range s.names() {
 		open[name] = s.openMap(s.Specs[name])
 	}
+	s.beginResize(open)
 	s.mu.Lock()
 	s.open = open
 	s.mu.Unlock()
@@ -84,7 +89,7 @@ func (s *store) start(cell.HookContext) error {
 	failed := s.failures()
 	heartbeat.Add(s.Jobs, "open-maps", func(ctx context.Context, _ cell.Health) error { return s.retry(ctx, failed) })
 	heartbeat.AddRetried(s.Jobs, "follow-filled-maps", s.followFilled, firstUnmark, lastUnmark)
-	heartbeat.Add(s.Jobs, "drop-resized-maps", s.dropResized)
+	heartbeat.AddRetried(s.Jobs, "drop-resized-maps", s.dropResized, firstUnmark, lastUnmark)
 	s.addRepin()
 	return nil
 }
@@ -109,13 +114,18 @@ func (s *store) retry(ctx context.Context, failed error) error {
 }
 
 func (s *store) reopen() {
+	var names []string
 	var again []opened
 	s.mu.Lock()
-	for name, o := range s.open {
-		if o.err != nil {
+	for _, name := range s.names() {
+		if s.open[name].err != nil {
 			s.open[name] = s.openMap(s.Specs[name])
-			again = append(again, s.open[name])
+			names = append(names, name)
 		}
+	}
+	s.beginResize(s.open)
+	for _, name := range names {
+		again = append(again, s.open[name])
 	}
 	s.mu.Unlock()
 	s.publish(again)
@@ -132,15 +142,18 @@ func (s *store) failures() error {
 	return errors.Join(errs...)
 }
 
-// dropResized gives up maps of another size once every hook runs this generation. Until then programs of both generations make entries, each in its own map, and
-// these are exchanged again and again: a flow that began at a hook of one generation may continue at a hook of the other a moment later.
+// dropResized moves flows to maps of another size once every hook runs this generation, and gives up other maps of another size. Until then programs of both
+// generations make entries of the latter, each in its own map, and these are exchanged again and again.
 func (s *store) dropResized(ctx context.Context, _ cell.Health) error {
 	began, next, replacing := time.Now(), time.Now(), false
 	for {
 		txn := heartbeat.Snapshot(ctx, s.DB, s.Attachments)
 		_, changed := s.Attachments.AllWatch(txn)
 		if attachments.Replaced(txn, s.Attachments) {
-			return s.dropTwins(ctx)
+			if err := errors.Join(s.dropTwins(ctx), s.endResize(ctx)); err != nil {
+				return err
+			}
+			return s.closeRetired(ctx)
 		}
 		if begun := attachments.Begun(txn, s.Attachments); begun != replacing {
 			replacing, next = begun, time.Now() // the first hook is being replaced
@@ -248,8 +261,14 @@ func (s *store) stop(cell.HookContext) error {
 		if o.twin != nil {
 			errs = append(errs, s.Kernel.Close(o.twin.m))
 		}
+		if o.next != nil {
+			errs = append(errs, s.Kernel.Close(o.next))
+		}
 	}
-	s.open = nil
+	for _, m := range s.retired {
+		errs = append(errs, s.Kernel.Close(m))
+	}
+	s.open, s.retired = nil, nil
 	return errors.Join(errs...)
 }
 
@@ -326,23 +345,34 @@ func (s *store) Each(name string, do func(m *ebpf.Map) error) error {
 	if err != nil {
 		return err
 	}
-	if o.twin == nil || !o.twin.resized {
+	if o.next == nil && (o.twin == nil || !o.twin.resized) {
 		return do(o.m)
 	}
 	s.copying.Lock()
 	defer s.copying.Unlock()
+	if o.twin == nil {
+		return do(o.m)
+	}
 	return errors.Join(do(o.m), do(o.twin.m))
 }
 
 // All implements [bpfmaps.Maps].
 func (s *store) All() (map[string]*ebpf.Map, error) {
+	s.mu.RLock()
+	defer s.mu.RUnlock()
 	all := make(map[string]*ebpf.Map, len(s.Specs))
 	for name := range s.Specs {
-		m, err := s.Get(name)
+		o, err := s.get(name)
 		if err != nil {
 			return nil, err
 		}
-		all[name] = m
+		all[name] = o.m
+		if s.isFlows(name) {
+			all[bpf.FormerName(name)] = o.m
+		}
+		if o.next != nil {
+			all[name] = o.next
+		}
 	}
 	return all, nil
 }

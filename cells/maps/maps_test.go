@@ -35,7 +35,17 @@ func TestMain(m *testing.M) { goleak.VerifyTestMain(m) }
 
 func TestScripts(t *testing.T) {
 	t.Parallel()
-	celltest.Run(t, "testdata/*.txtar", func(testing.TB) []cell.Cell {
+	celltest.Run(t, "testdata/*.txtar", cellsOf(testSpecs))
+}
+
+// With maps of flows.
+func TestScripts_Flows(t *testing.T) {
+	t.Parallel()
+	celltest.Run(t, "testdata/flows/*.txtar", cellsOf(flowSpecs))
+}
+
+func cellsOf(newSpecs func() specs) func(testing.TB) []cell.Cell {
+	return func(testing.TB) []cell.Cell {
 		fake := &fakeKernel{pins: map[string]*ebpf.MapSpec{}, open: map[*ebpf.Map]*ebpf.MapSpec{}, fail: map[string]int{}, removed: make(chan struct{})}
 		return []cell.Cell{
 			settings.Cell,
@@ -43,12 +53,23 @@ func TestScripts(t *testing.T) {
 			cell.Module("loader", "Who replaces the programs",
 				cell.Provide(attachments.NewTable, statedb.RWTable[*attachments.Attachment].ToTable)),
 			cell.Module("maps", "Under test",
-				cell.ProvidePrivate(func() kernel { return fake }, testSpecs),
+				cell.ProvidePrivate(func() kernel { return fake }, newSpecs),
 				implementation,
 				cell.Provide(fake.commands),
 			),
 		}
-	})
+	}
+}
+
+// flowSpecs are two maps of flows, and what says which of them programs use.
+func flowSpecs() specs {
+	hash := func(name string, key, value uint32) layout {
+		return layout{&ebpf.MapSpec{Name: name, Type: ebpf.Hash, KeySize: key, ValueSize: value, MaxEntries: 1000}, 1, nil}
+	}
+	return specs{
+		bpf.MapCtEst4: hash(bpf.MapCtEst4, 16, 56), bpf.MapNat4: hash(bpf.MapNat4, 16, 40),
+		bpf.MapResizeState: {&ebpf.MapSpec{Name: bpf.MapResizeState, Type: ebpf.Array, KeySize: 4, ValueSize: 4, MaxEntries: 1}, 1, nil},
+	}
 }
 
 // testSpecs are two maps, so that scripts are short. Facts had another layout in the release before.
@@ -70,6 +91,8 @@ type fakeKernel struct {
 	log     []string
 	noMount bool
 	removed chan struct{}
+	state   uint32 // of bpf.MapResizeState
+	entries uint32 // of each map
 }
 
 func (f *fakeKernel) Watch(string) func(context.Context) error {
@@ -127,6 +150,41 @@ func (f *fakeKernel) Create(spec *ebpf.MapSpec) (*ebpf.Map, error) {
 		return nil, err
 	}
 	return f.handle(spec), nil
+}
+
+func (f *fakeKernel) OpenAny(spec *ebpf.MapSpec, path string) (*ebpf.Map, error) {
+	m, err := f.Open(spec, path)
+	if errors.Is(err, os.ErrNotExist) || errors.Is(err, errUnfit) {
+		return nil, nil
+	}
+	return m, err
+}
+
+func (f *fakeKernel) Migrate(to, from *ebpf.Map) error {
+	f.mu.Lock()
+	defer f.mu.Unlock()
+	f.note("migrate %s to %d entries from %d", f.open[to].Name, f.open[to].MaxEntries, f.open[from].MaxEntries)
+	return f.refused("migrate")
+}
+
+func (f *fakeKernel) Count(*ebpf.Map) (uint32, error) { return f.entries, nil }
+
+func (f *fakeKernel) ResizeState(*ebpf.Map) (uint32, error) {
+	f.mu.Lock()
+	defer f.mu.Unlock()
+	return f.state, f.refused("state")
+}
+
+func (f *fakeKernel) SetResizeState(_ *ebpf.Map, value uint32) error {
+	f.mu.Lock()
+	defer f.mu.Unlock()
+	if err := f.refused("phase"); err != nil {
+		return err
+	}
+	f.state = value
+	number, phase := bpf.ReadResizeState(value)
+	f.note("change %d phase %d", number, phase)
+	return nil
 }
 
 func (f *fakeKernel) Exchange(_, _ *ebpf.Map, _ seen) error { return nil }
@@ -224,6 +282,17 @@ func (f *fakeKernel) commands(m bpfmaps.Maps, db *statedb.DB, table statedb.RWTa
 			f.fail[a[0]], err = strconv.Atoi(a[1])
 			return "", err
 		}),
+		"kernel/resize": simple("Set the number and the phase of a change of size", func(a ...string) (string, error) {
+			number, err1 := strconv.ParseUint(a[0], 10, 30)
+			phase, err2 := strconv.ParseUint(a[1], 10, 2)
+			f.state = bpf.ResizeState(uint32(number), bpf.ResizePhase(phase))
+			return "", errors.Join(err1, err2)
+		}),
+		"kernel/entries": simple("Set how many entries each map holds", func(a ...string) (string, error) {
+			n, err := strconv.ParseUint(a[0], 10, 32)
+			f.entries = uint32(n)
+			return "", err
+		}),
 		"kernel/no-mount": simple("Refuse to mount", func(...string) (string, error) { f.noMount = true; return "", nil }),
 		"kernel/log": simple("What was copied", func(...string) (string, error) {
 			return strings.Join(append(slices.Clone(f.log), ""), "\n"), nil
@@ -241,6 +310,15 @@ func (f *fakeKernel) commands(m bpfmaps.Maps, db *statedb.DB, table statedb.RWTa
 			}
 			return "", nil
 		}),
+		"maps/programs": script.Command(script.CmdUsage{Summary: "List the maps for programs and their sizes"},
+			func(*script.State, ...string) (script.WaitFunc, error) {
+				all, err := m.All()
+				var out strings.Builder
+				for _, name := range slices.Sorted(maps.Keys(all)) {
+					fmt.Fprintln(&out, name, f.Size(all[name]))
+				}
+				return func(*script.State) (string, string, error) { return out.String(), "", err }, nil
+			}),
 		"maps/get": script.Command(script.CmdUsage{Summary: "Ask for a map, as other cells do", Args: "name"},
 			func(_ *script.State, args ...string) (script.WaitFunc, error) {
 				_, err := m.Get(args[0])

@@ -24,7 +24,8 @@ const (
 // opened is one map, or why there is none.
 type opened struct {
 	m    *ebpf.Map
-	twin *twin // written as well; nil when no other programs can be attached
+	twin *twin     // written as well; nil when no other programs can be attached
+	next *ebpf.Map // of flows: the map of another size that takes the place of m when every hook runs programs for it; nil for none
 	err  error
 	row  *mapstable.Map
 }
@@ -36,6 +37,9 @@ func (s *store) openMap(l layout) (o opened) {
 	if o.err = s.openPresent(l, pin, &o); o.err == nil && o.twin == nil && l.Former != nil {
 		o.err = s.openFormer(l, &o)
 	}
+	if o.err == nil && l.Name == bpf.MapResizeState {
+		o.err = s.restoreResize(o.m)
+	}
 	if o.err != nil {
 		if o.m != nil {
 			_ = s.Kernel.Close(o.m)
@@ -45,6 +49,10 @@ func (s *store) openMap(l layout) (o opened) {
 		return o
 	}
 	o.row.Memory, o.row.Opened = s.Kernel.Memory(o.m), time.Now()
+	if o.next != nil {
+		o.row.Memory += s.Kernel.Memory(o.next)
+		o.row.Twin = s.nextPin(l)
+	}
 	if o.twin != nil {
 		o.row.Memory += s.Kernel.Memory(o.twin.m)
 		o.row.Twin = o.twin.pin
@@ -58,6 +66,9 @@ func (s *store) pin(name string, version uint32) string {
 
 // openPresent opens or makes the map of the present layout.
 func (s *store) openPresent(l layout, pin string, o *opened) error {
+	if s.isFlows(l.Name) && s.resize == nil {
+		return errNoResizeState
+	}
 	m, err := s.Kernel.Open(l.MapSpec, pin)
 	switch {
 	case errors.Is(err, errUnfit):
@@ -71,8 +82,12 @@ func (s *store) openPresent(l layout, pin string, o *opened) error {
 		return err
 	}
 	o.m, o.row.Reused, o.row.Filled = m, true, !s.marked(pin)
-	if have := s.Kernel.Size(m); have != l.MaxEntries {
-		s.resize(l, pin, have, o)
+	switch have := s.Kernel.Size(m); {
+	case have == l.MaxEntries:
+	case s.isFlows(l.Name):
+		s.planResize(l, have, o)
+	default:
+		s.replaceSize(l, pin, have, o)
 		return nil
 	}
 	if old, err := s.Kernel.Open(l.MapSpec, pin+resizedSuffix); err == nil { // the run before did not come to replace all hooks
@@ -168,19 +183,23 @@ func (s *store) makeFormer(l layout, pin string, o *opened) (*ebpf.Map, error) {
 	return m, nil
 }
 
-// resize puts a map of the wanted size into the place of one of another size. When that cannot be done, for want of memory
+// replaceSize puts a map of the wanted size into the place of one of another size. When that cannot be done, for want of memory
 // or because there are more entries than fit, the map that is there stays in use.
-func (s *store) resize(l layout, pin string, have uint32, o *opened) {
+func (s *store) replaceSize(l layout, pin string, have uint32, o *opened) {
 	m, err := s.makeResized(l, pin, o.m)
 	if err != nil {
-		o.row.MaxEntries = have
-		o.row.Note = fmt.Sprintf("it keeps its %d entries, %d are configured: %s", have, l.MaxEntries, err)
-		s.Log.Warn("A map keeps its size", "map", l.Name, "entries", have, "wanted", l.MaxEntries, "error", err)
+		s.keepSize(l, have, o, err)
 		return
 	}
 	o.twin = &twin{m: o.m, pin: pin + resizedSuffix, resized: true, seen: make(seen)}
 	o.m, o.row.Reused = m, false
 	o.row.Note = fmt.Sprintf("it had %d entries", have)
+}
+
+func (s *store) keepSize(l layout, have uint32, o *opened, why error) {
+	o.row.MaxEntries = have
+	o.row.Note = fmt.Sprintf("it keeps its %d entries, %d are configured: %s", have, l.MaxEntries, why)
+	s.Log.Warn("A map keeps its size", "map", l.Name, "entries", have, "wanted", l.MaxEntries, "error", why)
 }
 
 func (s *store) makeResized(l layout, pin string, old *ebpf.Map) (*ebpf.Map, error) {
@@ -222,7 +241,7 @@ func (s *store) unpinStrangers() error {
 	var known []string
 	for name, l := range s.Specs {
 		pin := bpf.PinName(name, l.Version)
-		known = append(known, pin, pin+resizedSuffix, markOf(pin))
+		known = append(known, pin, pin+resizedSuffix, markOf(pin), filepath.Base(s.nextPin(l)))
 		if l.Former != nil {
 			known = append(known, bpf.PinName(name, l.Former.Version))
 		}

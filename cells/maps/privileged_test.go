@@ -459,8 +459,8 @@ func TestPrivilegedOpen_AllMapsOfThePrograms(t *testing.T) {
 		for round := range 2 {
 			s := &store{params: params{Kernel: realKernel{}, Log: slog.New(slog.DiscardHandler), Specs: all}, dir: dir,
 				open: map[string]opened{}}
-			for name, l := range all {
-				o := s.openMap(l)
+			for _, name := range s.names() {
+				o := s.openMap(all[name])
 				s.open[name] = o
 				if o.err != nil || o.row.Reused != (round == 1) || o.row.Note != "" {
 					t.Errorf("round %d: open %s: %+v", round, name, o.row)

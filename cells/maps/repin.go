@@ -53,6 +53,9 @@ func (s *store) pinMissing(have []string) (again []string, err error) {
 				unfilled = append(unfilled, o.row)
 			}
 		}
+		if o.next != nil && !slices.Contains(have, filepath.Base(s.nextPin(s.Specs[o.row.Name]))) {
+			missing[s.nextPin(s.Specs[o.row.Name])] = o.next
+		}
 		if o.twin != nil && !o.twin.unpinned && !slices.Contains(have, filepath.Base(o.twin.pin)) {
 			missing[o.twin.pin] = o.twin.m
 		}

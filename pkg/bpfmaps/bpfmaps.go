@@ -5,6 +5,8 @@ import (
 	"errors"
 
 	"github.com/cilium/ebpf"
+
+	"github.com/waggle-net/waggle/bpf"
 )
 
 // Errors that callers tell apart.
@@ -25,7 +27,7 @@ type Maps interface {
 	// and value are of fixed size. Deleting what is not there gives [ebpf.ErrKeyNotExist].
 	Put(name string, key, value any) error
 	Delete(name string, key any) error
-	// All returns the open maps by name, to be handed to programs. It fails when one of them cannot be used.
+	// All returns the open maps by name, to be handed to programs. It fails when one of them cannot be used. Maps of flows are there twice, see [Resizing].
 	All() (map[string]*ebpf.Map, error)
 	// Entries prints the contents of a map, sorted by key. Errors: [ErrUnknown].
 	Entries(name string) ([]Entry, error)
@@ -33,3 +35,14 @@ type Maps interface {
 
 // Entry is one element of a map, printed.
 type Entry struct{ Key, Value string }
+
+// Resizing reports whether programs that get these maps are for a change of the size of maps of flows: then one of [bpf.FlowMaps] has the size that is configured, and
+// its former map is the one that programs on hooks may still use. Otherwise both are the same.
+func Resizing(all map[string]*ebpf.Map) bool {
+	for _, name := range bpf.FlowMaps() {
+		if former := all[bpf.FormerName(name)]; former != nil && former != all[name] {
+			return true
+		}
+	}
+	return false
+}

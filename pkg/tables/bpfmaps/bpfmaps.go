@@ -28,7 +28,7 @@ type Map struct {
 	// Opened is when this run opened or made the map; zero while it could not.
 	Opened time.Time `json:"opened"`
 	// Twin is the pin of the same map in another layout or size, which is written as well while programs of another
-	// generation may read it; empty when there is none.
+	// generation may read it. For a map of flows it is the pin of the one of the configured size that is to take its place. Empty when there is none.
 	Twin string `json:"twin,omitempty"`
 	// Note is what was unusual about opening the map; empty for nothing.
 	Note string `json:"note,omitempty"`

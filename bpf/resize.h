@@ -1,0 +1,78 @@
+/* Maps of flows that get another size. Programs of another generation have the former map and cannot be changed, so while hooks are replaced all programs use that
+ * one, and programs that are loaded for the change read it on a miss and write to it. When they run on every hook, they write to both maps while the agent copies
+ * the entries to the present one. No entry is ever in one map of which a program reads only the other. Programs that are loaded for no change have none of this. */
+#pragma once
+
+#include <linux/bpf.h>
+#include <linux/types.h>
+#include <bpf/bpf_helpers.h>
+
+/* The number of the change of size that the programs are loaded for, 0 for none: then each former map is the present one, and the verifier removes its code. */
+volatile const __u32 resize_number = 0;
+
+/* RESIZE_BEFORE: the present map is empty. RESIZE_DURING: the former map has every entry, and the present one what was copied or changed since. RESIZE_NONE:
+ * the present map has every entry. Between two of them the agent waits until all running programs have ended. */
+enum resize_phase {
+	RESIZE_NONE = 0,
+	RESIZE_BEFORE = 1,
+	RESIZE_DURING = 2,
+};
+
+#define RESIZE_PHASES 4 /* the value of resize_state: its change's number times this, plus the phase */
+
+struct {
+	__uint(type, BPF_MAP_TYPE_ARRAY);
+	__uint(max_entries, 1);
+	__type(key, __u32);
+	__type(value, __u32);
+} resize_state SEC(".maps");
+
+/* The key of resize_state does not stand on the stack, of which callers have little. */
+static const __u32 resize_key = 0;
+
+/* resize_phase returns the phase of the change that the programs are loaded for. For programs of a change that has ended it is RESIZE_NONE, also after another one
+ * has begun: their present map is the former one of that. */
+static __always_inline __u32 resize_phase(void)
+{
+	__u32 *state;
+
+	if (!resize_number)
+		return RESIZE_NONE;
+	state = bpf_map_lookup_elem(&resize_state, &resize_key);
+	return state && *state / RESIZE_PHASES == resize_number ? *state % RESIZE_PHASES : RESIZE_NONE;
+}
+
+/* The following do with a key of two maps what helpers do with one. The present map is read first: it has the newer entry when both have one. */
+static __always_inline void *resize_lookup(void *present, void *former, const void *key)
+{
+	void *entry = bpf_map_lookup_elem(present, key);
+
+	return !entry && resize_phase() ? bpf_map_lookup_elem(former, key) : entry;
+}
+
+/* The former map decides whether a key exists. The agent may not have copied the entry yet, so an entry that has to exist may be missing in the present map. */
+static __always_inline long resize_update(void *present, void *former, const void *key, const void *entry, __u64 how)
+{
+	__u32 phase = resize_phase();
+	long err;
+
+	if (phase) {
+		err = bpf_map_update_elem(former, key, entry, how);
+		if (err || phase == RESIZE_BEFORE)
+			return err;
+		if (how == BPF_EXIST)
+			how = BPF_ANY;
+	}
+	return bpf_map_update_elem(present, key, entry, how);
+}
+
+/* The former entry is deleted first: the agent looks for it after it has copied an entry, and deletes the copy of one that is gone. */
+static __always_inline long resize_delete(void *present, void *former, const void *key)
+{
+	long former_err = -1, err;
+
+	if (resize_phase())
+		former_err = bpf_map_delete_elem(former, key);
+	err = bpf_map_delete_elem(present, key);
+	return former_err ? err : 0;
+}

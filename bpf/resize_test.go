@@ -1,0 +1,276 @@
+package bpf
+
+import (
+	"errors"
+	"fmt"
+	"maps"
+	"math/rand/v2"
+	"testing"
+
+	"github.com/cilium/ebpf"
+
+	"github.com/waggle-net/waggle/pkg/events"
+	"github.com/waggle-net/waggle/pkg/testseed"
+)
+
+// resized is the same node with programs for a change of the size of its maps of flows: they have empty maps of another size, and those of n are the former ones.
+func (n *node) resized(number uint32) *node {
+	n.t.Helper()
+	specs, err := MapSpecs()
+	if err != nil {
+		n.t.Fatal(err)
+	}
+	r := *n
+	r.maps, r.constants = maps.Clone(n.maps), maps.Clone(n.constants)
+	r.constants[VariableResizeNumber] = number
+	for _, name := range FlowMaps() {
+		spec := specs[name]
+		spec.MaxEntries = n.maps[name].MaxEntries() + 1000
+		m, err := ebpf.NewMap(spec)
+		if err != nil {
+			n.t.Fatalf("create map %s: %v", name, err)
+		}
+		n.t.Cleanup(func() { _ = m.Close() })
+		r.maps[name], r.maps[FormerName(name)] = m, n.maps[name]
+	}
+	r.loadAll()
+	return &r
+}
+
+// reloaded is the same node with programs that know only its present maps.
+func (n *node) reloaded() *node {
+	n.t.Helper()
+	r := *n
+	r.maps, r.constants = maps.Clone(n.maps), maps.Clone(n.constants)
+	r.constants[VariableResizeNumber] = 0
+	for _, name := range FlowMaps() {
+		delete(r.maps, FormerName(name))
+	}
+	r.loadAll()
+	return &r
+}
+
+func (n *node) loadAll() {
+	n.t.Helper()
+	n.programs = map[string]*ebpf.Program{}
+	for _, name := range Programs() {
+		n.programs[name] = n.loadProgram(name)
+	}
+}
+
+func (n *node) setResize(number uint32, phase ResizePhase) {
+	n.t.Helper()
+	n.update(MapResizeState, uint32(0), ResizeState(number, phase))
+}
+
+// migrate copies those entries of the former maps for which chosen holds to the present ones, as the agent does.
+func (n *node) migrate(chosen func() bool) {
+	n.t.Helper()
+	for _, name := range FlowMaps() {
+		var key, value []byte
+		all := n.maps[FormerName(name)].Iterate()
+		for all.Next(&key, &value) {
+			if !chosen() {
+				continue
+			}
+			if err := n.maps[name].Update(key, value, ebpf.UpdateNoExist); err != nil && !errors.Is(err, ebpf.ErrKeyExist) {
+				n.t.Fatal(err)
+			}
+		}
+		if err := all.Err(); err != nil {
+			n.t.Fatal(err)
+		}
+	}
+}
+
+// wantEntries demands how many established and translated flows of a family the maps of the node have.
+func (n *node) wantEntries(when string, family, established, translated int) {
+	n.t.Helper()
+	if est, nat := len(n.ctEntries("est", family)), n.natFlows(family); est != established || nat != translated {
+		n.t.Errorf("%s: %d established flows and %d entries of translated ones, want %d and %d", when, est, nat, established, translated)
+	}
+}
+
+// Flows whose packets meet programs with a map of another size in turn with programs that know only the former one are begun once and continue, whichever program
+// meets their packets.
+func TestPrivilegedResize_FlowsMeetProgramsOfBoth(t *testing.T) {
+	t.Parallel()
+	eachFamily(t, func(t *testing.T, former *node, family int) {
+		former.service(family, protoTCP, at(podB.addr(family)))
+		former.closed(podA)
+		const number = 5
+		present := former.resized(number)
+		connect := func(sport uint16, begins, continues *node) {
+			t.Helper()
+			ask, reply := askService(family, sport), sent(podB, podB.addr(family), podA.addr(family)).ports(backendPort, sport)
+			begins.passes(podA, ask.tcp(t, "S"), actRedirect)
+			continues.passes(podB, reply.tcp(t, "SA"), actRedirect)
+			continues.passes(podA, ask.tcp(t, "A"), actRedirect)
+			begins.passes(podB, reply.tcp(t, "A"), actRedirect)
+			begins.passes(podA, ask.tcp(t, "A"), actRedirect)
+		}
+		former.setResize(number, ResizeBefore)
+		connect(5001, former, present)
+		connect(5002, present, former)
+		former.wantEntries("before, the former map", family, 2, 4)
+		present.wantEntries("before, the present map", family, 0, 0)
+
+		former.setResize(number, ResizeDuring)
+		connect(5003, present, present)
+		former.wantEntries("during, the former map", family, 3, 6)
+		present.wantEntries("during, the present map", family, 1, 2)
+		// A connection that ended in a reset begins again: its translation is deleted and made anew, in both maps.
+		present.passes(podA, askService(family, 5001).tcp(t, "R"), actRedirect)
+		connect(5001, present, present)
+		former.wantEntries("after a reset, the former map", family, 3, 6)
+		present.migrate(func() bool { return true })
+		present.wantEntries("copied", family, 3, 6)
+
+		former.setResize(number, ResizeNone)
+		connect(5004, present, present.reloaded())
+		former.wantEntries("at the end, the former map", family, 3, 6)
+		present.wantEntries("at the end, the present map", family, 4, 8)
+	})
+}
+
+// What is deleted while both maps have it is gone from both.
+func TestPrivilegedResize_DeletesInBoth(t *testing.T) {
+	t.Parallel()
+	eachFamily(t, func(t *testing.T, former *node, family int) {
+		former.service(family, protoTCP, at(podB.addr(family)))
+		const number = 1
+		present := former.resized(number)
+		former.setResize(number, ResizeDuring)
+		ask, reply := askService(family, 5001), sent(podB, podB.addr(family), podA.addr(family)).ports(backendPort, 5001)
+		present.passes(podA, ask.tcp(t, "S"), actRedirect)
+		present.passes(podB, reply.tcp(t, "SA"), actRedirect)
+		present.passes(podA, ask.tcp(t, "A"), actRedirect)
+		for _, n := range []*node{former, present} {
+			n.wantEntries("at first", family, 1, 2)
+			n.natExpire(family)
+		}
+		// The translation is over, so the segment belongs to no connection to the service, and the entries go.
+		present.run(PodEgress, ifPodA, ask.tcp(t, "A"))
+		if event := present.event(); event == nil || event.Reason != events.NoMapping {
+			t.Errorf("a segment of a connection that is over: %+v", event)
+		}
+		// What is left of the flow goes when the pod speaks with the backend past the service.
+		present.passes(podA, sent(podA, podA.addr(family), podB.addr(family)).ports(5001, backendPort).tcp(t, "S"), actRedirect)
+		for _, n := range []*node{former, present} {
+			n.wantEntries("at the end", family, 0, 0)
+		}
+	})
+}
+
+// resizeTraffic is fastTraffic and what pod a exchanges with pod b as a service.
+func resizeTraffic(t *testing.T, random *rand.Rand, family int) (program string, in skBuff, packet []byte) {
+	t.Helper()
+	if random.IntN(2) == 0 {
+		return fastTraffic(t, random, family)
+	}
+	sport := 5000 + uint16(random.IntN(3))
+	flags := []string{"S", "S", "SA", "A", "A", "A", "A", "FA", "R"}[random.IntN(9)]
+	if random.IntN(2) == 0 {
+		return PodEgress, skBuff{Ifindex: ifPodA}, askService(family, sport).tcp(t, flags)
+	}
+	return PodEgress, skBuff{Ifindex: ifPodB}, sent(podB, podB.addr(family), podA.addr(family)).ports(backendPort, sport).tcp(t, flags)
+}
+
+// change is a node whose maps of flows get another size, beside one whose maps never do.
+type change struct {
+	t       *testing.T
+	family  int
+	random  *rand.Rand
+	never   *node
+	hooks   []*node // whose programs a packet may meet
+	holders []*node // whose maps of flows have entries
+}
+
+func (c *change) all(do func(n *node)) {
+	do(c.never)
+	do(c.hooks[0])
+}
+
+// pass sends packets, each through one of the programs that it may meet, and wants the same of them as of programs whose maps never change.
+func (c *change) pass(packets int) (delivered int) {
+	c.t.Helper()
+	for range packets {
+		switch c.random.IntN(150) {
+		case 0:
+			c.all(func(n *node) { n.closed(podB) })
+		case 1:
+			c.all(func(n *node) {
+				n.facts(podB, func(f *EndpointFacts) { f.PolicyIngress, f.ShapeIngress = PolicyAllowAll, 0 })
+			})
+		case 2:
+			slot := uint32(c.random.IntN(2))
+			c.all(func(n *node) { n.raise(MapEpochs, slot); n.raise(MapEpochShards, EpochShard(outside[c.family])) })
+		case 3:
+			for _, n := range append(c.holders, c.never) {
+				n.natExpire(c.family)
+				for _, class := range []string{"est", "new"} {
+					n.changeFlows(class, c.family, func(e *CtEntry) {
+						if e.Flags&podEgressCtFlagCT_TRANSLATED == 0 { // a reply would restore it as a flow past the service, and the next connection changed to a random port
+							e.Expires = now(c.t) - 1
+						}
+					})
+				}
+			}
+		}
+		program, in, packet := resizeTraffic(c.t, c.random, c.family)
+		if (twins{c.hooks[c.random.IntN(len(c.hooks))], c.never}).send(c.t, program, in, packet).action != actShot {
+			delivered++
+		}
+	}
+	return delivered
+}
+
+// Whatever is sent, whatever changes meanwhile, and whichever programs packets meet: all is as if the maps of flows had never got another size, also when they get one
+// again while hooks still run programs for the change before.
+func TestPrivilegedResize_AsWithoutIt(t *testing.T) {
+	t.Parallel()
+	// No flow expires by itself on a slow machine.
+	constants := map[string]uint32{VariableVerdictEvents: 0, VariableCtTCPSynTimeout: 3000, VariableCtTCPCloseTimeout: 3000, VariableCtAnyTimeout: 3000}
+	for _, family := range families {
+		t.Run(fmt.Sprintf("IPv%d", family), func(t *testing.T) { asWithoutResize(t, family, constants) })
+	}
+}
+
+func asWithoutResize(t *testing.T, family int, constants map[string]uint32) {
+	t.Helper()
+	never, present := newNodeWith(t, constants, nil), newNodeWith(t, constants, nil)
+	c := &change{t: t, family: family, random: testseed.New(t), never: never, hooks: []*node{present}, holders: []*node{present}}
+	c.all(func(n *node) {
+		n.service(family, protoTCP, at(podB.addr(family)))
+		n.closed(podA) // a reply without its flow would begin one, for which connections to the service must change to a random port
+	})
+	delivered := c.pass(500)
+	for number := range uint32(2) {
+		number++
+		former := present
+		present = former.resized(number)
+		present.setResize(number, ResizeBefore)
+		c.hooks = append(c.hooks, present)
+		delivered += c.pass(1000)
+		present.wantEntries("before", family, 0, 0)
+
+		present.setResize(number, ResizeDuring)
+		c.hooks, c.holders = []*node{present}, []*node{former, present}
+		for range 10 {
+			present.migrate(func() bool { return c.random.IntN(10) == 0 })
+			delivered += c.pass(100)
+		}
+		present.migrate(func() bool { return true })
+
+		present.setResize(number, ResizeNone)
+		c.holders = []*node{present}
+		twins{present, never}.equal(t, family)
+		c.hooks = append(c.hooks, present.reloaded())
+		present = c.hooks[1]
+		delivered += c.pass(500)
+		twins{present, never}.equal(t, family)
+	}
+	if delivered < 1000 {
+		t.Errorf("only %d packets went on: the test sees too little", delivered)
+	}
+}

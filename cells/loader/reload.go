@@ -1,0 +1,93 @@
+package loader
+
+import (
+	"context"
+	"fmt"
+	"slices"
+
+	"github.com/cilium/hive/cell"
+	"github.com/cilium/statedb"
+
+	"github.com/waggle-net/waggle/bpf"
+	"github.com/waggle-net/waggle/pkg/heartbeat"
+	"github.com/waggle-net/waggle/pkg/tables/attachments"
+	"github.com/waggle-net/waggle/pkg/tables/bpfmaps"
+)
+
+// reload loads the programs again when maps of flows have got another size: those that were loaded for the change look into two maps, and keep the former ones in
+// memory. It returns at once when they were loaded for no change.
+func (g *generation) reload(ctx context.Context, health cell.Health) error {
+	g.mu.RLock()
+	resizing := g.resizing
+	g.mu.RUnlock()
+	if !resizing || !g.await(ctx, func(txn statedb.ReadTxn) bool { return !isResizing(txn, g.params.Maps) }) {
+		return nil
+	}
+	for attempt, pause := 1, firstReload; ; attempt, pause = attempt+1, min(2*pause, lastReload) {
+		err := g.replace(attempt)
+		if err == nil {
+			break
+		}
+		health.Degraded("Programs that look into maps of another size are kept", err)
+		if heartbeat.Sleep(ctx, pause) != nil {
+			return nil
+		}
+	}
+	health.OK(fmt.Sprintf("Datapath generation %d is loaded", g.number))
+	if g.await(ctx, g.runs) {
+		g.params.Kernel.Programs.Unload()
+	}
+	return nil
+}
+
+// isResizing reports whether a map of flows is about to get another size.
+func isResizing(txn statedb.ReadTxn, table statedb.Table[*bpfmaps.Map]) bool {
+	for m := range table.All(txn) {
+		if m.Twin != "" && slices.Contains(bpf.FlowMaps(), m.Name) {
+			return true
+		}
+	}
+	return false
+}
+
+// replace loads the programs again. When it fails, those of the load before are kept.
+func (g *generation) replace(attempt int) error {
+	loaded, err := g.params.Kernel.Programs.Load()
+	if err != nil {
+		return explain(err)
+	}
+	g.mu.Lock()
+	g.programs = loaded
+	g.mu.Unlock()
+	g.publish(attempt, nil)
+	return nil
+}
+
+// runs reports whether every hook runs the programs of the last load.
+func (g *generation) runs(txn statedb.ReadTxn) bool {
+	for a := range g.params.Hooks.All(txn) {
+		if p := g.program(a.Program); p != nil && a.ProgramID != p.ID {
+			return false
+		}
+	}
+	return attachments.Replaced(txn, g.params.Hooks)
+}
+
+// await waits until a condition on the tables of maps and hooks holds. It returns false when ctx ends first.
+func (g *generation) await(ctx context.Context, holds func(statedb.ReadTxn) bool) bool {
+	for {
+		txn := heartbeat.Snapshot(ctx, g.params.DB, g.params.Maps, g.params.Hooks)
+		_, maps := g.params.Maps.AllWatch(txn)
+		_, hooks := g.params.Hooks.AllWatch(txn)
+		if holds(txn) {
+			return true
+		}
+		heartbeat.Idle(ctx)
+		select {
+		case <-ctx.Done():
+			return false
+		case <-maps:
+		case <-hooks:
+		}
+	}
+}

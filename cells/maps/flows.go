@@ -1,0 +1,259 @@
+package maps
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"maps"
+	"slices"
+	"time"
+
+	"github.com/cilium/ebpf"
+
+	"github.com/waggle-net/waggle/bpf"
+	"github.com/waggle-net/waggle/pkg/heartbeat"
+)
+
+// nextName ends the name of a map of flows that is to take the place of one of another size. Releases that know no such maps take its pin for that of another version,
+// and remove it.
+const nextName = "_next"
+
+// retireAfter is how long a map of flows stays open after another one has taken its place: a cell may be reading it.
+const retireAfter = time.Minute
+
+var errNoResizeState = errors.New("the map " + bpf.MapResizeState + " is not open, which says which maps of flows programs use")
+
+// flowResize is how far a change of the size of maps of flows is. Programs read the same from the map state.
+//
+// The pinned map stays the one that cells use until the change ends, and has every entry until then; see bpf/resize.h. So an agent that starts in between finds it
+// at its pin. What happens to a change that a previous run did not end:
+//
+//   - [bpf.ResizeBefore]: programs on hooks use the pinned map, whatever map of another size they were loaded for. The change goes on under its number, with maps of
+//     the sizes that are configured now.
+//   - [bpf.ResizeDuring]: all programs on hooks write to both maps. The change is ended first, for a later one has another number.
+type flowResize struct {
+	state  *ebpf.Map
+	number uint32
+	phase  bpf.ResizePhase
+}
+
+// names lists all maps in the order in which they are opened: what a change of size has come to decides which map of flows is the present one.
+func (s *store) names() []string {
+	names := slices.Sorted(maps.Keys(s.Specs))
+	if at := slices.Index(names, bpf.MapResizeState); at >= 0 {
+		names = slices.Insert(slices.Delete(names, at, at+1), 0, bpf.MapResizeState)
+	}
+	return names
+}
+
+// isFlows reports whether programs take part in a change of the size of a map.
+func (s *store) isFlows(name string) bool {
+	_, found := s.Specs[bpf.MapResizeState]
+	return found && slices.Contains(bpf.FlowMaps(), name)
+}
+
+// nextPin is where a map is pinned that is to take the place of one of another size.
+func (s *store) nextPin(l layout) string { return s.pin(l.Name+nextName, l.Version) }
+
+// restoreResize reads from the map state what the previous run did not end.
+func (s *store) restoreResize(state *ebpf.Map) error {
+	value, err := s.Kernel.ResizeState(state)
+	if err != nil {
+		return err
+	}
+	r := &flowResize{state: state}
+	r.number, r.phase = bpf.ReadResizeState(value)
+	var errs []error
+	for _, name := range bpf.FlowMaps() {
+		l, found := s.Specs[name]
+		switch {
+		case !found:
+		case r.phase == bpf.ResizeDuring:
+			errs = append(errs, s.endInterrupted(l))
+		default:
+			errs = append(errs, s.Kernel.Unpin(s.nextPin(l)))
+		}
+	}
+	if err := errors.Join(errs...); err != nil {
+		return err
+	}
+	s.resize = r
+	if r.phase == bpf.ResizeDuring {
+		return s.setPhase(bpf.ResizeNone)
+	}
+	return nil
+}
+
+// endInterrupted moves the entries of one map to that of another size, unless the previous run did.
+func (s *store) endInterrupted(l layout) error {
+	next, err := s.Kernel.OpenAny(l.MapSpec, s.nextPin(l))
+	if err != nil || next == nil {
+		return err
+	}
+	defer s.Kernel.Close(next)
+	have, err := s.Kernel.OpenAny(l.MapSpec, s.pin(l.Name, l.Version))
+	if err != nil {
+		return err
+	}
+	if have != nil {
+		defer s.Kernel.Close(have)
+		s.migrate(l.Name, next, have)
+	}
+	return s.Kernel.Move(s.nextPin(l), s.pin(l.Name, l.Version))
+}
+
+// setPhase changes the phase for programs, and returns when those that read the one before have ended.
+func (s *store) setPhase(phase bpf.ResizePhase) error {
+	if err := s.Kernel.SetResizeState(s.resize.state, bpf.ResizeState(s.resize.number, phase)); err != nil {
+		return err
+	}
+	s.resize.phase = phase
+	return nil
+}
+
+// planResize makes the map of the configured size that takes the place of a map of flows once every hook runs programs for it.
+func (s *store) planResize(l layout, have uint32, o *opened) {
+	next, err := s.makeNext(l, o.m)
+	if err != nil {
+		s.keepSize(l, have, o, err)
+		return
+	}
+	o.next = next
+	o.row.MaxEntries = have
+	o.row.Note = fmt.Sprintf("%d entries are configured: it gets them when every hook runs this generation", l.MaxEntries)
+}
+
+func (s *store) makeNext(l layout, have *ebpf.Map) (*ebpf.Map, error) {
+	entries, err := s.Kernel.Count(have)
+	if err != nil {
+		return nil, err
+	}
+	if entries > l.MaxEntries {
+		return nil, fmt.Errorf("it holds %d entries", entries)
+	}
+	next, err := s.Kernel.Create(l.MapSpec)
+	if err != nil {
+		return nil, err
+	}
+	if err := s.Kernel.Pin(next, s.nextPin(l)); err != nil {
+		return nil, errors.Join(err, s.Kernel.Close(next))
+	}
+	return next, nil
+}
+
+// beginResize tells programs that are loaded from now on for maps of another size to use the former ones. When it cannot, all maps keep their size.
+func (s *store) beginResize(open map[string]opened) {
+	if s.resize == nil || s.resize.phase == bpf.ResizeBefore {
+		return
+	}
+	var err error
+	for name, o := range open {
+		if o.next == nil {
+			continue
+		}
+		if s.resize.phase == bpf.ResizeNone && err == nil {
+			s.resize.number++
+			err = s.setPhase(bpf.ResizeBefore)
+		}
+		if err != nil {
+			_ = errors.Join(s.Kernel.Unpin(s.nextPin(s.Specs[name])), s.Kernel.Close(o.next))
+			o.next, o.row.Twin = nil, ""
+			s.keepSize(s.Specs[name], o.row.MaxEntries, &o, err)
+			open[name] = o
+		}
+	}
+}
+
+// endResize moves the entries of maps of flows to those of the configured size. Every hook runs programs that look into both.
+func (s *store) endResize(ctx context.Context) error {
+	if s.resize == nil || s.resize.phase == bpf.ResizeNone {
+		return nil
+	}
+	if s.hasNext() {
+		if err := s.setPhase(bpf.ResizeDuring); err != nil {
+			return err
+		}
+		s.migrateAll(ctx)
+	}
+	resized, err := s.replaceFlows()
+	s.publish(resized)
+	return err
+}
+
+func (s *store) hasNext() bool {
+	s.mu.RLock()
+	defer s.mu.RUnlock()
+	for _, o := range s.open {
+		if o.next != nil {
+			return true
+		}
+	}
+	return false
+}
+
+func (s *store) migrateAll(ctx context.Context) {
+	s.mu.RLock()
+	defer s.mu.RUnlock()
+	s.copying.Lock()
+	defer s.copying.Unlock()
+	for name, o := range s.open {
+		if o.next != nil {
+			heartbeat.Busy(ctx)
+			s.migrate(name, o.next, o.m)
+		}
+	}
+}
+
+// migrate copies the entries of a map of flows. Those for which there is no room are lost, as they would be a moment later.
+func (s *store) migrate(name string, to, from *ebpf.Map) {
+	if err := s.Kernel.Migrate(to, from); err != nil {
+		s.Log.Warn("Entries of a map that gets another size cannot be copied", "map", name, "error", err)
+	}
+}
+
+// replaceFlows puts the maps of another size into the places of those that cells use, and ends the change for programs. The lock keeps those that are loaded
+// meanwhile from getting maps of which only some are replaced.
+func (s *store) replaceFlows() (resized []opened, err error) {
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	var errs []error
+	for name, o := range s.open {
+		if o.next == nil {
+			continue
+		}
+		l := s.Specs[name]
+		if err := s.Kernel.Move(s.nextPin(l), o.row.Pin); err != nil {
+			errs = append(errs, err)
+			continue
+		}
+		s.retired = append(s.retired, o.m)
+		row := *o.row
+		row.Note, row.Twin, row.MaxEntries = fmt.Sprintf("it had %d entries", row.MaxEntries), "", l.MaxEntries
+		row.Memory, row.Reused = s.Kernel.Memory(o.next), false
+		o.m, o.next, o.row = o.next, nil, &row
+		s.open[name] = o
+		resized = append(resized, o)
+	}
+	if err := errors.Join(errs...); err != nil {
+		return resized, fmt.Errorf("replace maps that get another size: %w", err)
+	}
+	return resized, s.setPhase(bpf.ResizeNone)
+}
+
+// closeRetired closes the maps whose places others have taken.
+func (s *store) closeRetired(ctx context.Context) error {
+	s.mu.RLock()
+	retired := len(s.retired)
+	s.mu.RUnlock()
+	if retired == 0 || heartbeat.Sleep(ctx, retireAfter) != nil {
+		return nil // the stop hook closes them
+	}
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	var errs []error
+	for _, m := range s.retired {
+		errs = append(errs, s.Kernel.Close(m))
+	}
+	s.retired = nil
+	return errors.Join(errs...)
+}

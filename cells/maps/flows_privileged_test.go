@@ -1,0 +1,200 @@
+package maps
+
+import (
+	"errors"
+	"log/slog"
+	"math/rand/v2"
+	"testing"
+
+	"github.com/cilium/ebpf"
+	"github.com/cilium/statedb"
+
+	"github.com/waggle-net/waggle/bpf"
+	mapstable "github.com/waggle-net/waggle/pkg/tables/bpfmaps"
+	"github.com/waggle-net/waggle/pkg/testnet"
+	"github.com/waggle-net/waggle/pkg/testseed"
+)
+
+// flowRun is one run of an agent with one map of flows. Its keys and values are numbers.
+type flowRun struct {
+	t   *testing.T
+	s   *store
+	all map[string]*ebpf.Map // for programs
+}
+
+func startFlowRun(t *testing.T, dir string, entries uint32) flowRun {
+	t.Helper()
+	db := statedb.New()
+	table, err := mapstable.NewTable(db)
+	if err != nil {
+		t.Error(err)
+	}
+	flows := &ebpf.MapSpec{Name: bpf.MapCtEst4, Type: ebpf.Hash, KeySize: 4, ValueSize: 4, MaxEntries: entries}
+	state := &ebpf.MapSpec{Name: bpf.MapResizeState, Type: ebpf.Array, KeySize: 4, ValueSize: 4, MaxEntries: 1}
+	s := &store{dir: dir, params: params{Kernel: realKernel{}, Log: slog.New(slog.DiscardHandler), DB: db, Table: table,
+		Specs: specs{bpf.MapCtEst4: {flows, 1, nil}, bpf.MapResizeState: {state, 1, nil}}}}
+	if err := s.unpinStrangers(); err != nil {
+		t.Error(err)
+	}
+	s.open = map[string]opened{}
+	for _, name := range s.names() {
+		s.open[name] = s.openMap(s.Specs[name])
+	}
+	s.beginResize(s.open)
+	all, err := s.All()
+	if err != nil {
+		t.Error(err)
+	}
+	return flowRun{t, s, all}
+}
+
+func (r flowRun) present() *ebpf.Map { return r.all[bpf.MapCtEst4] }
+func (r flowRun) former() *ebpf.Map  { return r.all[bpf.FormerName(bpf.MapCtEst4)] }
+
+// begin makes an entry as a program in a phase does.
+func (r flowRun) begin(number uint32, phase bpf.ResizePhase, key uint32) {
+	r.t.Helper()
+	r.wantState(number, phase)
+	var err error
+	if phase != bpf.ResizeNone {
+		err = r.former().Put(key, key)
+	}
+	if phase != bpf.ResizeBefore {
+		err = errors.Join(err, r.present().Put(key, key))
+	}
+	if err != nil {
+		r.t.Error(err)
+	}
+}
+
+func (r flowRun) wantState(number uint32, phase bpf.ResizePhase) {
+	r.t.Helper()
+	value, err := realKernel{}.ResizeState(r.all[bpf.MapResizeState])
+	if n, p := bpf.ReadResizeState(value); err != nil || n != number || p != phase {
+		r.t.Errorf("change %d is in phase %d, want change %d in phase %d: %v", n, p, number, phase, err)
+	}
+}
+
+func (r flowRun) end() {
+	r.t.Helper()
+	if err := r.s.stop(nil); err != nil {
+		r.t.Error(err)
+	}
+}
+
+// An agent may be killed at any moment of a change of size, and the next one may have another size again: no entry is lost.
+func TestPrivilegedFlows_RunsThatAreKilled(t *testing.T) {
+	t.Parallel()
+	inMapDir(t, func(dir string) {
+		r := startFlowRun(t, dir, 8)
+		r.begin(0, bpf.ResizeNone, 1)
+		r.end()
+
+		r = startFlowRun(t, dir, 16)
+		r.begin(1, bpf.ResizeBefore, 2)
+		r.end() // before hooks are replaced
+
+		r = startFlowRun(t, dir, 32)
+		wantPins(t, dir, "ct_est4_next_v1", "ct_est4_v1", "resize_state_v1")
+		r.begin(1, bpf.ResizeBefore, 3)
+		if entries, err := (realKernel{}).Count(r.present()); entries != 0 || err != nil {
+			t.Errorf("the present map has %d entries before any program may use it: %v", entries, err)
+		}
+		if err := r.s.setPhase(bpf.ResizeDuring); err != nil {
+			t.Error(err)
+		}
+		r.begin(1, bpf.ResizeDuring, 4)
+		r.end() // before entries are copied
+
+		r = startFlowRun(t, dir, 64)
+		wantPins(t, dir, "ct_est4_next_v1", "ct_est4_v1", "resize_state_v1")
+		want(t, dir, "ct_est4_v1", map[uint32]uint32{1: 1, 2: 2, 3: 3, 4: 4})
+		if size := r.former().MaxEntries(); size != 32 {
+			t.Errorf("the map has %d entries, want those of the change that was not ended", size)
+		}
+		r.begin(2, bpf.ResizeBefore, 5)
+		if err := r.s.endResize(t.Context()); err != nil {
+			t.Error(err)
+		}
+		r.wantState(2, bpf.ResizeNone)
+		wantPins(t, dir, "ct_est4_v1", "resize_state_v1")
+		want(t, dir, "ct_est4_v1", map[uint32]uint32{1: 1, 2: 2, 3: 3, 4: 4, 5: 5})
+		if m, err := r.s.Get(bpf.MapCtEst4); err != nil || m.MaxEntries() != 64 {
+			t.Errorf("cells get %s: %v", m, err)
+		}
+		r.end()
+
+		r = startFlowRun(t, dir, 64)
+		if row := r.s.open[bpf.MapCtEst4].row; row.Note != "" || row.Twin != "" || !row.Reused {
+			t.Errorf("a map of the size that is configured: %+v", row)
+		}
+		r.begin(2, bpf.ResizeNone, 6)
+		r.end()
+
+		r = startFlowRun(t, dir, 4) // more entries than fit
+		if row := r.s.open[bpf.MapCtEst4].row; row.Note == "" || row.MaxEntries != 64 || r.present() != r.former() {
+			t.Errorf("a map that holds more entries than are configured: %+v", row)
+		}
+		r.wantState(2, bpf.ResizeNone)
+		r.end()
+	})
+}
+
+// Programs begin and end flows in both maps while their entries are copied: afterwards both have the same ones, and none that has ended. With few keys and short rounds,
+// many rounds end while an entry is copied that was just deleted.
+func TestPrivilegedMigrate_WhileProgramsWriteToBoth(t *testing.T) {
+	t.Parallel()
+	testnet.RequirePrivileges(t)
+	const keys = 16
+	random := testseed.New(t)
+	from, to := numbersOf(t, ebpf.Hash, keys), numbersOf(t, ebpf.Hash, 2*keys)
+	for round := range 500 {
+		ended := make(chan error)
+		go func() { ended <- writeToBoth(random, from, to, keys) }()
+		var err error
+		for running := true; running; {
+			select {
+			case err = <-ended:
+				running = false
+			default:
+			}
+			err = errors.Join(err, migrate(to, from))
+		}
+		if err != nil {
+			t.Fatal(err)
+		}
+		for k := range uint32(keys) {
+			if a, b := from.Lookup(k, new(uint32)), to.Lookup(k, new(uint32)); (a == nil) != (b == nil) {
+				t.Fatalf("round %d: entry %d is in the former map: %v, in the present one: %v (errors)", round, k, a, b)
+			}
+		}
+		for k := range uint32(keys) { // the next round begins with entries of the former map alone
+			_ = to.Delete(k)
+		}
+	}
+}
+
+// writeToBoth does with entries what programs do during a change (resize_update and resize_delete in bpf/resize.h).
+func writeToBoth(random *rand.Rand, from, to *ebpf.Map, keys uint32) error {
+	var errs []error
+	for range 100 {
+		k := random.Uint32N(keys)
+		if random.IntN(2) == 0 {
+			errs = append(errs, unlessAbsent(from.Delete(k)), unlessAbsent(to.Delete(k)))
+			continue
+		}
+		err := from.Update(k, k, ebpf.UpdateNoExist)
+		if err == nil {
+			err = to.Update(k, k, ebpf.UpdateNoExist)
+		}
+		errs = append(errs, unlessExists(err))
+	}
+	return errors.Join(errs...)
+}
+
+func unlessAbsent(err error) error {
+	if errors.Is(err, ebpf.ErrKeyNotExist) {
+		return nil
+	}
+	return err
+}
