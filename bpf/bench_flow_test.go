@@ -172,8 +172,8 @@ func BenchmarkFlow_OneSided(b *testing.B) {
 // cpuRepeats is how many packets a CPU processes in a row: milliseconds, so that the two CPUs work at the same time.
 const cpuRepeats = 50_000
 
-// BenchmarkTwoCPUs measures packets of established flows on two CPUs at the same time: of one flow, whose counters the CPUs share, and of a flow for each. The
-// ratio is what counters for each CPU could gain at most.
+// BenchmarkTwoCPUs measures packets of established flows on two CPUs at the same time: of one flow, whose entry the CPUs share, and of a flow for each. The
+// ratio is what writing to that entry costs.
 func BenchmarkTwoCPUs(b *testing.B) {
 	var allowed unix.CPUSet
 	if err := unix.SchedGetaffinity(0, &allowed); err != nil {

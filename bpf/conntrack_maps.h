@@ -81,7 +81,7 @@ struct ct_entry {
 	__u16 opener; /* local endpoint id, 0 when it is none */
 	__u16 target;
 	enum ct_flag flags; /* any of them */
-	__u64 packets; /* of both directions; CPUs race on them. Bits 48 to 63 are reserved. */
+	__u64 packets; /* of both directions, see ct_account; CPUs race on them. Bits 48 to 63 are reserved. */
 	__u64 bytes;
 };
 _Static_assert(__builtin_offsetof(struct ct_entry, target_identity) == __builtin_offsetof(struct ct_entry, opener_identity) + 4 &&

@@ -177,9 +177,7 @@ static __always_inline void fast_count(struct __sk_buff *skb, struct ct_entry *e
 
 	if (entry->expires != expires)
 		entry->expires = expires;
-	entry->packets++;
-	entry->bytes += skb->len;
-	metrics_count(REASON_FORWARDED, DIRECTION_EGRESS, skb->len);
+	ct_account(entry, skb->len, metrics_count(REASON_FORWARDED, DIRECTION_EGRESS, skb->len));
 }
 
 /* fast_hop decrements the TTL or the hop limit; it returns 0 when that is 1 at most. */
@@ -218,6 +216,7 @@ static __always_inline int fast_send(struct __sk_buff *skb, const struct fast *p
 	struct ct_entry *entry = ct_established(key, family);
 	const struct endpoint_facts *self, *peer;
 	__u32 now = fast_now();
+	int action;
 
 	if (!entry && packet->l4.protocol == IPPROTO_UDP)
 		entry = fast_unanswered(packet, key, family);
@@ -226,17 +225,18 @@ static __always_inline int fast_send(struct __sk_buff *skb, const struct fast *p
 	if (!(self = fast_sender(skb, entry, packet->second)) || !fast_addressed(packet->frame, self))
 		return NOT_FAST;
 	if (ct_path(entry) == PATH_STACK) {
-		fast_count(skb, entry, packet->l4.protocol, now);
 		deliver_stack(skb, self);
-		return fast_stack(entry, packet->second);
+		action = fast_stack(entry, packet->second);
+	} else {
+		if (!(peer = fast_peer(entry, packet->second)) || *(volatile __u32 *)&entry->check != packet->check || !fast_hop(packet->ip, family))
+			return NOT_FAST; /* the check again: the entry may have become that of another flow meanwhile */
+		fast_address(packet->frame, peer);
+		skb->mark = 0;
+		metrics_count(REASON_FORWARDED, DIRECTION_INGRESS, skb->len);
+		action = bpf_redirect_peer(peer->ifindex, 0);
 	}
-	if (!(peer = fast_peer(entry, packet->second)) || *(volatile __u32 *)&entry->check != packet->check || !fast_hop(packet->ip, family))
-		return NOT_FAST; /* the check again: the entry may have become that of another flow meanwhile */
 	fast_count(skb, entry, packet->l4.protocol, now);
-	fast_address(packet->frame, peer);
-	skb->mark = 0;
-	metrics_count(REASON_FORWARDED, DIRECTION_INGRESS, skb->len);
-	return bpf_redirect_peer(peer->ifindex, 0);
+	return action;
 }
 
 /* Functions of their own, so that the verifier walks through them once, and so that a packet which is not fast does not pay for their stack. */

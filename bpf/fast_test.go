@@ -58,6 +58,9 @@ func (w twins) equal(t *testing.T, family int) {
 			of[i] = n.ctEntries(class, family)
 			for j := range of[i] { // the clock goes on between the two
 				of[i][j].Created, of[i][j].Expires = 0, 0
+				if CtPackets(&of[i][j]) >= ctExact { // the samples differ
+					of[i][j].Packets, of[i][j].Bytes = ctExact, 0
+				}
 				if class == "est" { // only flows that are not established are asked for it
 					of[i][j].Flags &^= podEgressCtFlagCT_REPLIED
 				}

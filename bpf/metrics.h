@@ -20,13 +20,14 @@ struct {
 	__type(value, struct metrics_value);
 } metrics SEC(".maps");
 
-static __always_inline void metrics_count(__u8 reason, enum direction direction, __u32 bytes)
+/* metrics_count returns how many packets this CPU has counted for the reason and direction. */
+static __always_inline __u64 metrics_count(__u8 reason, enum direction direction, __u32 bytes)
 {
 	__u32 slot = (__u32)reason * DIRECTIONS + direction;
 	struct metrics_value *value = bpf_map_lookup_elem(&metrics, &slot);
 
 	if (!value)
-		return;
-	value->packets++;
+		return 0;
 	value->bytes += bytes;
+	return ++value->packets;
 }
