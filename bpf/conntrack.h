@@ -189,7 +189,7 @@ static __always_inline struct ct_entry *ct_find(const union ct_key *key, __u8 fa
 	struct ct_entry *entry;
 
 	*table = CT_IN_ESTABLISHED;
-	if ((entry = family == 6 ? resize_lookup(&ct_est6, &ct_est6_former, &key->v6) : resize_lookup(&ct_est4, &ct_est4_former, &key->v4)))
+	if ((entry = family == 6 ? resize_lookup(RESIZE_CT_EST6, &ct_est6, &ct_est6_former, &key->v6) : resize_lookup(RESIZE_CT_EST4, &ct_est4, &ct_est4_former, &key->v4)))
 		return entry;
 	*table = CT_IN_NEW;
 	if ((entry = family == 6 ? bpf_map_lookup_elem(&ct_new6, &key->v6) : bpf_map_lookup_elem(&ct_new4, &key->v4)))
@@ -249,7 +249,7 @@ static __always_inline void ct_forget(const union ct_key *key, __u8 family, enum
 
 	switch (table) {
 	case CT_IN_ESTABLISHED:
-		gone = family == 6 ? resize_delete(&ct_est6, &ct_est6_former, &key->v6) : resize_delete(&ct_est4, &ct_est4_former, &key->v4);
+		gone = family == 6 ? resize_delete(RESIZE_CT_EST6, &ct_est6, &ct_est6_former, &key->v6) : resize_delete(RESIZE_CT_EST4, &ct_est4, &ct_est4_former, &key->v4);
 		if (!gone)
 			ct_discharge(payer);
 		break;
@@ -289,8 +289,8 @@ static __always_inline verdict ct_keep_new(const union ct_key *key, __u8 family,
 static __always_inline long ct_store(const union ct_key *key, __u8 family, const struct ct_entry *entry, __u64 how)
 {
 	if (family == 6)
-		return resize_update(&ct_est6, &ct_est6_former, &key->v6, entry, how);
-	return resize_update(&ct_est4, &ct_est4_former, &key->v4, entry, how);
+		return resize_update(RESIZE_CT_EST6, &ct_est6, &ct_est6_former, &key->v6, entry, how);
+	return resize_update(RESIZE_CT_EST4, &ct_est4, &ct_est4_former, &key->v4, entry, how);
 }
 
 /* ct_refused says why an established flow cannot be stored. */

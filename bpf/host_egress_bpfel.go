@@ -319,6 +319,7 @@ const (
 	hostEgressVarCtTcpSynTimeout   = "ct_tcp_syn_timeout"
 	hostEgressVarCtTcpTimeout      = "ct_tcp_timeout"
 	hostEgressVarPolicyCidrNodes   = "policy_cidr_nodes"
+	hostEgressVarResizeMaps        = "resize_maps"
 	hostEgressVarResizeNumber      = "resize_number"
 	hostEgressVarTunnelPort        = "tunnel_port"
 	hostEgressVarVerdictEvents     = "verdict_events"
@@ -424,6 +425,7 @@ type hostEgressVariableSpecs struct {
 	CtTcpSynTimeout   *ebpf.VariableSpec `ebpf:"ct_tcp_syn_timeout"`
 	CtTcpTimeout      *ebpf.VariableSpec `ebpf:"ct_tcp_timeout"`
 	PolicyCidrNodes   *ebpf.VariableSpec `ebpf:"policy_cidr_nodes"`
+	ResizeMaps        *ebpf.VariableSpec `ebpf:"resize_maps"`
 	ResizeNumber      *ebpf.VariableSpec `ebpf:"resize_number"`
 	TunnelPort        *ebpf.VariableSpec `ebpf:"tunnel_port"`
 	VerdictEvents     *ebpf.VariableSpec `ebpf:"verdict_events"`
@@ -539,6 +541,7 @@ type hostEgressVariables struct {
 	CtTcpSynTimeout   *ebpf.Variable `ebpf:"ct_tcp_syn_timeout"`
 	CtTcpTimeout      *ebpf.Variable `ebpf:"ct_tcp_timeout"`
 	PolicyCidrNodes   *ebpf.Variable `ebpf:"policy_cidr_nodes"`
+	ResizeMaps        *ebpf.Variable `ebpf:"resize_maps"`
 	ResizeNumber      *ebpf.Variable `ebpf:"resize_number"`
 	TunnelPort        *ebpf.Variable `ebpf:"tunnel_port"`
 	VerdictEvents     *ebpf.Variable `ebpf:"verdict_events"`

@@ -161,6 +161,9 @@ func onModes(t *testing.T, test func(t *testing.T, constants map[string]uint32))
 	tunnel := map[string]uint32{VariableTunnelPort: tunnelPort, VariableEncapModes: encapAll, VariableDirectAccepted: 1, VariableDirectBesideTunnel: 1}
 	resize := maps.Clone(tunnel)
 	resize[VariableResizeNumber] = 1
+	for _, name := range FlowMaps() {
+		resize[VariableResizeMaps] |= ResizeMap(name)
+	}
 	for mode, constants := range map[string]map[string]uint32{"native": nil, "tunnel": tunnel, "resize": resize} {
 		t.Run(mode, func(t *testing.T) { test(t, constants) })
 	}

@@ -151,13 +151,13 @@ __attribute__((noinline)) int nat_load(__u32 family, __u32 which)
 	if (!slot)
 		return 0;
 	if (family == 6) {
-		if (!(entry = resize_lookup(&nat6, &nat6_former, &slot->key)))
+		if (!(entry = resize_lookup(RESIZE_NAT6, &nat6, &nat6_former, &slot->key)))
 			return 0;
 		slot->entry = *entry;
 		return slot->entry.check == nat_check6(&slot->key);
 	}
 	check = nat_check4(&work->key4, &slot->key);
-	if (!(entry4 = resize_lookup(&nat4, &nat4_former, &work->key4)))
+	if (!(entry4 = resize_lookup(RESIZE_NAT4, &nat4, &nat4_former, &work->key4)))
 		return 0;
 	nat_read4(&slot->entry, entry4);
 	return slot->entry.check == check;
@@ -173,14 +173,14 @@ __attribute__((noinline)) int nat_store(__u32 family, __u32 which, __u64 how)
 		return -ERRNO_NO_MEMORY;
 	if (family == 6) {
 		slot->entry.check = nat_check6(&slot->key);
-		return resize_update(&nat6, &nat6_former, &slot->key, &slot->entry, how);
+		return resize_update(RESIZE_NAT6, &nat6, &nat6_former, &slot->key, &slot->entry, how);
 	}
 	work->entry4.check = nat_check4(&work->key4, &slot->key);
 	work->entry4.expires = slot->entry.expires;
 	work->entry4.saddr = *(half_word *)slot->entry.saddr;
 	work->entry4.daddr = *(half_word *)slot->entry.daddr;
 	*nat_rest(&work->entry4, 4) = *nat_rest(&slot->entry, 6);
-	return resize_update(&nat4, &nat4_former, &work->key4, &work->entry4, how);
+	return resize_update(RESIZE_NAT4, &nat4, &nat4_former, &work->key4, &work->entry4, how);
 }
 
 /* nat_delete deletes the entry of a key. The flow counts no more when that was the one of its first direction, as the slot has it. */
@@ -193,10 +193,10 @@ __attribute__((noinline)) int nat_delete(__u32 family, __u32 which)
 	if (!slot)
 		return 0;
 	if (family == 6) {
-		err = resize_delete(&nat6, &nat6_former, &slot->key);
+		err = resize_delete(RESIZE_NAT6, &nat6, &nat6_former, &slot->key);
 	} else {
 		nat_check4(&work->key4, &slot->key);
-		err = resize_delete(&nat4, &nat4_former, &work->key4);
+		err = resize_delete(RESIZE_NAT4, &nat4, &nat4_former, &work->key4);
 	}
 	if (!err && !(slot->entry.flags & NAT_REPLY))
 		nat_discharge(&slot->entry, family);

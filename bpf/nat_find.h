@@ -68,11 +68,11 @@ __attribute__((noinline)) int nat_renew(__u32 family, __u32 flags)
 	if (!work)
 		return 0;
 	if (family == 6) {
-		nat_renew_in(resize_lookup(&nat6, &nat6_former, &work->key), nat_check6(&work->key), &work->entry, 6, flags);
+		nat_renew_in(resize_lookup(RESIZE_NAT6, &nat6, &nat6_former, &work->key), nat_check6(&work->key), &work->entry, 6, flags);
 		return 1;
 	}
 	check = nat_check4(&work->key4, &work->key);
-	nat_renew_in(resize_lookup(&nat4, &nat4_former, &work->key4), check, &work->entry, 4, flags);
+	nat_renew_in(resize_lookup(RESIZE_NAT4, &nat4, &nat4_former, &work->key4), check, &work->entry, 4, flags);
 	return 1;
 }
 
@@ -159,7 +159,7 @@ __attribute__((noinline)) int nat_find4(__u32 tcp_flags)
 	if (!work)
 		return 0;
 	check = nat_check4(&work->key4, &work->key);
-	own = resize_lookup(&nat4, &nat4_former, &work->key4);
+	own = resize_lookup(RESIZE_NAT4, &nat4, &nat4_former, &work->key4);
 	if (!own || own->check != check)
 		return 0;
 	nat_read4(&work->entry, own);
@@ -173,7 +173,7 @@ __attribute__((noinline)) int nat_find6(__u32 tcp_flags)
 
 	if (!work)
 		return 0;
-	own = resize_lookup(&nat6, &nat6_former, &work->key);
+	own = resize_lookup(RESIZE_NAT6, &nat6, &nat6_former, &work->key);
 	if (!own || own->check != nat_check6(&work->key))
 		return 0;
 	work->entry = *own;

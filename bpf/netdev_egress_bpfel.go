@@ -525,6 +525,7 @@ const (
 	netdevEgressVarNatPortLast       = "nat_port_last"
 	netdevEgressVarNatShares         = "nat_shares"
 	netdevEgressVarPolicyCidrNodes   = "policy_cidr_nodes"
+	netdevEgressVarResizeMaps        = "resize_maps"
 	netdevEgressVarResizeNumber      = "resize_number"
 	netdevEgressVarTunnelPort        = "tunnel_port"
 	netdevEgressVarVerdictEvents     = "verdict_events"
@@ -652,6 +653,7 @@ type netdevEgressVariableSpecs struct {
 	NatPortLast       *ebpf.VariableSpec `ebpf:"nat_port_last"`
 	NatShares         *ebpf.VariableSpec `ebpf:"nat_shares"`
 	PolicyCidrNodes   *ebpf.VariableSpec `ebpf:"policy_cidr_nodes"`
+	ResizeMaps        *ebpf.VariableSpec `ebpf:"resize_maps"`
 	ResizeNumber      *ebpf.VariableSpec `ebpf:"resize_number"`
 	TunnelPort        *ebpf.VariableSpec `ebpf:"tunnel_port"`
 	VerdictEvents     *ebpf.VariableSpec `ebpf:"verdict_events"`
@@ -805,6 +807,7 @@ type netdevEgressVariables struct {
 	NatPortLast       *ebpf.Variable `ebpf:"nat_port_last"`
 	NatShares         *ebpf.Variable `ebpf:"nat_shares"`
 	PolicyCidrNodes   *ebpf.Variable `ebpf:"policy_cidr_nodes"`
+	ResizeMaps        *ebpf.Variable `ebpf:"resize_maps"`
 	ResizeNumber      *ebpf.Variable `ebpf:"resize_number"`
 	TunnelPort        *ebpf.Variable `ebpf:"tunnel_port"`
 	VerdictEvents     *ebpf.Variable `ebpf:"verdict_events"`

@@ -550,6 +550,7 @@ const (
 	netdevIngressVarNatShares          = "nat_shares"
 	netdevIngressVarPolicyCidrNodes    = "policy_cidr_nodes"
 	netdevIngressVarRejectRate         = "reject_rate"
+	netdevIngressVarResizeMaps         = "resize_maps"
 	netdevIngressVarResizeNumber       = "resize_number"
 	netdevIngressVarTunnelPort         = "tunnel_port"
 	netdevIngressVarVerdictEvents      = "verdict_events"
@@ -685,6 +686,7 @@ type netdevIngressVariableSpecs struct {
 	NatShares          *ebpf.VariableSpec `ebpf:"nat_shares"`
 	PolicyCidrNodes    *ebpf.VariableSpec `ebpf:"policy_cidr_nodes"`
 	RejectRate         *ebpf.VariableSpec `ebpf:"reject_rate"`
+	ResizeMaps         *ebpf.VariableSpec `ebpf:"resize_maps"`
 	ResizeNumber       *ebpf.VariableSpec `ebpf:"resize_number"`
 	TunnelPort         *ebpf.VariableSpec `ebpf:"tunnel_port"`
 	VerdictEvents      *ebpf.VariableSpec `ebpf:"verdict_events"`
@@ -850,6 +852,7 @@ type netdevIngressVariables struct {
 	NatShares          *ebpf.Variable `ebpf:"nat_shares"`
 	PolicyCidrNodes    *ebpf.Variable `ebpf:"policy_cidr_nodes"`
 	RejectRate         *ebpf.Variable `ebpf:"reject_rate"`
+	ResizeMaps         *ebpf.Variable `ebpf:"resize_maps"`
 	ResizeNumber       *ebpf.Variable `ebpf:"resize_number"`
 	TunnelPort         *ebpf.Variable `ebpf:"tunnel_port"`
 	VerdictEvents      *ebpf.Variable `ebpf:"verdict_events"`

@@ -81,6 +81,7 @@ const (
 	overlayIngressVarNatGuarantees     = "nat_guarantees"
 	overlayIngressVarNatShares         = "nat_shares"
 	overlayIngressVarPolicyCidrNodes   = "policy_cidr_nodes"
+	overlayIngressVarResizeMaps        = "resize_maps"
 	overlayIngressVarResizeNumber      = "resize_number"
 	overlayIngressVarTunnelPort        = "tunnel_port"
 	overlayIngressVarVerdictEvents     = "verdict_events"
@@ -207,6 +208,7 @@ type overlayIngressVariableSpecs struct {
 	NatGuarantees     *ebpf.VariableSpec `ebpf:"nat_guarantees"`
 	NatShares         *ebpf.VariableSpec `ebpf:"nat_shares"`
 	PolicyCidrNodes   *ebpf.VariableSpec `ebpf:"policy_cidr_nodes"`
+	ResizeMaps        *ebpf.VariableSpec `ebpf:"resize_maps"`
 	ResizeNumber      *ebpf.VariableSpec `ebpf:"resize_number"`
 	TunnelPort        *ebpf.VariableSpec `ebpf:"tunnel_port"`
 	VerdictEvents     *ebpf.VariableSpec `ebpf:"verdict_events"`
@@ -361,6 +363,7 @@ type overlayIngressVariables struct {
 	NatGuarantees     *ebpf.Variable `ebpf:"nat_guarantees"`
 	NatShares         *ebpf.Variable `ebpf:"nat_shares"`
 	PolicyCidrNodes   *ebpf.Variable `ebpf:"policy_cidr_nodes"`
+	ResizeMaps        *ebpf.Variable `ebpf:"resize_maps"`
 	ResizeNumber      *ebpf.Variable `ebpf:"resize_number"`
 	TunnelPort        *ebpf.Variable `ebpf:"tunnel_port"`
 	VerdictEvents     *ebpf.Variable `ebpf:"verdict_events"`

@@ -636,6 +636,7 @@ const (
 	podEgressVarNatShares           = "nat_shares"
 	podEgressVarPolicyCidrNodes     = "policy_cidr_nodes"
 	podEgressVarRejectRate          = "reject_rate"
+	podEgressVarResizeMaps          = "resize_maps"
 	podEgressVarResizeNumber        = "resize_number"
 	podEgressVarServiceLoopbackIpv4 = "service_loopback_ipv4"
 	podEgressVarServiceLoopbackIpv6 = "service_loopback_ipv6"
@@ -779,6 +780,7 @@ type podEgressVariableSpecs struct {
 	NatShares           *ebpf.VariableSpec `ebpf:"nat_shares"`
 	PolicyCidrNodes     *ebpf.VariableSpec `ebpf:"policy_cidr_nodes"`
 	RejectRate          *ebpf.VariableSpec `ebpf:"reject_rate"`
+	ResizeMaps          *ebpf.VariableSpec `ebpf:"resize_maps"`
 	ResizeNumber        *ebpf.VariableSpec `ebpf:"resize_number"`
 	ServiceLoopbackIpv4 *ebpf.VariableSpec `ebpf:"service_loopback_ipv4"`
 	ServiceLoopbackIpv6 *ebpf.VariableSpec `ebpf:"service_loopback_ipv6"`
@@ -948,6 +950,7 @@ type podEgressVariables struct {
 	NatShares           *ebpf.Variable `ebpf:"nat_shares"`
 	PolicyCidrNodes     *ebpf.Variable `ebpf:"policy_cidr_nodes"`
 	RejectRate          *ebpf.Variable `ebpf:"reject_rate"`
+	ResizeMaps          *ebpf.Variable `ebpf:"resize_maps"`
 	ResizeNumber        *ebpf.Variable `ebpf:"resize_number"`
 	ServiceLoopbackIpv4 *ebpf.Variable `ebpf:"service_loopback_ipv4"`
 	ServiceLoopbackIpv6 *ebpf.Variable `ebpf:"service_loopback_ipv6"`

@@ -497,6 +497,7 @@ const (
 	podIngressVarNatGuarantees       = "nat_guarantees"
 	podIngressVarNatShares           = "nat_shares"
 	podIngressVarPolicyCidrNodes     = "policy_cidr_nodes"
+	podIngressVarResizeMaps          = "resize_maps"
 	podIngressVarResizeNumber        = "resize_number"
 	podIngressVarServiceLoopbackIpv4 = "service_loopback_ipv4"
 	podIngressVarServiceLoopbackIpv6 = "service_loopback_ipv6"
@@ -622,6 +623,7 @@ type podIngressVariableSpecs struct {
 	NatGuarantees       *ebpf.VariableSpec `ebpf:"nat_guarantees"`
 	NatShares           *ebpf.VariableSpec `ebpf:"nat_shares"`
 	PolicyCidrNodes     *ebpf.VariableSpec `ebpf:"policy_cidr_nodes"`
+	ResizeMaps          *ebpf.VariableSpec `ebpf:"resize_maps"`
 	ResizeNumber        *ebpf.VariableSpec `ebpf:"resize_number"`
 	ServiceLoopbackIpv4 *ebpf.VariableSpec `ebpf:"service_loopback_ipv4"`
 	ServiceLoopbackIpv6 *ebpf.VariableSpec `ebpf:"service_loopback_ipv6"`
@@ -771,6 +773,7 @@ type podIngressVariables struct {
 	NatGuarantees       *ebpf.Variable `ebpf:"nat_guarantees"`
 	NatShares           *ebpf.Variable `ebpf:"nat_shares"`
 	PolicyCidrNodes     *ebpf.Variable `ebpf:"policy_cidr_nodes"`
+	ResizeMaps          *ebpf.Variable `ebpf:"resize_maps"`
 	ResizeNumber        *ebpf.Variable `ebpf:"resize_number"`
 	ServiceLoopbackIpv4 *ebpf.Variable `ebpf:"service_loopback_ipv4"`
 	ServiceLoopbackIpv6 *ebpf.Variable `ebpf:"service_loopback_ipv6"`

@@ -1,11 +1,24 @@
 package bpf
 
+import "slices"
+
 // MapResizeState has one value: which change of the size of [FlowMaps] is under way, and how far it is. Programs that [VariableResizeNumber] names for that change
 // read it.
 const MapResizeState = "resize_state"
 
 // VariableResizeNumber is the number of the change of size that the programs are loaded for. It begins as 0: for none.
 const VariableResizeNumber = "resize_number"
+
+// VariableResizeMaps says which maps of flows get another size in that change, as [ResizeMap] gives their bits. It begins as 0: none.
+const VariableResizeMaps = "resize_maps"
+
+// ResizeMap is the bit of one of [FlowMaps] in the variable [VariableResizeMaps], 0 for another map; see resize.h.
+func ResizeMap(name string) uint32 {
+	if at := slices.Index(FlowMaps(), name); at >= 0 {
+		return 1 << at
+	}
+	return 0
+}
 
 // ResizePhase says which of two maps of flows have the entries while programs on hooks are replaced by those for a map of another size; see resize.h.
 type ResizePhase uint32

@@ -7,8 +7,20 @@
 #include <linux/types.h>
 #include <bpf/bpf_helpers.h>
 
-/* The number of the change of size that the programs are loaded for, 0 for none: then each former map is the present one, and the verifier removes its code. */
+/* The number of the change of size that the programs are loaded for, 0 for none. */
 volatile const __u32 resize_number = 0;
+
+/* Maps of flows. The bits stand in resize.go. */
+enum resize_map {
+	RESIZE_CT_EST4 = 1,
+	RESIZE_CT_EST6 = 2,
+	RESIZE_NAT4 = 4,
+	RESIZE_NAT6 = 8,
+};
+
+/* The maps that get another size in that change. Of any other one the former map is the present one, a second write would fail on the first, and the verifier
+ * removes the code for a change. */
+volatile const __u32 resize_maps = 0;
 
 /* RESIZE_BEFORE: the present map is empty. RESIZE_DURING: the former map has every entry, and the present one what was copied or changed since. RESIZE_NONE:
  * the present map has every entry. Between two of them the agent waits until all running programs have ended. */
@@ -30,30 +42,30 @@ struct {
 /* The key of resize_state does not stand on the stack, of which callers have little. */
 static const __u32 resize_key = 0;
 
-/* resize_phase returns the phase of the change that the programs are loaded for. For programs of a change that has ended it is RESIZE_NONE, also after another one
+/* resize_phase returns the phase of the change that the programs are loaded for, as far as it is one of the map. For programs of a change that has ended it is RESIZE_NONE, also after another one
  * has begun: their present map is the former one of that. */
-static __always_inline __u32 resize_phase(void)
+static __always_inline __u32 resize_phase(enum resize_map map)
 {
 	__u32 *state;
 
-	if (!resize_number)
+	if (!(resize_maps & map))
 		return RESIZE_NONE;
 	state = bpf_map_lookup_elem(&resize_state, &resize_key);
 	return state && *state / RESIZE_PHASES == resize_number ? *state % RESIZE_PHASES : RESIZE_NONE;
 }
 
 /* The following do with a key of two maps what helpers do with one. The present map is read first: it has the newer entry when both have one. */
-static __always_inline void *resize_lookup(void *present, void *former, const void *key)
+static __always_inline void *resize_lookup(enum resize_map map, void *present, void *former, const void *key)
 {
 	void *entry = bpf_map_lookup_elem(present, key);
 
-	return !entry && resize_phase() ? bpf_map_lookup_elem(former, key) : entry;
+	return !entry && resize_phase(map) ? bpf_map_lookup_elem(former, key) : entry;
 }
 
 /* The former map decides whether a key exists. The agent may not have copied the entry yet, so an entry that has to exist may be missing in the present map. */
-static __always_inline long resize_update(void *present, void *former, const void *key, const void *entry, __u64 how)
+static __always_inline long resize_update(enum resize_map map, void *present, void *former, const void *key, const void *entry, __u64 how)
 {
-	__u32 phase = resize_phase();
+	__u32 phase = resize_phase(map);
 	long err;
 
 	if (phase) {
@@ -67,11 +79,11 @@ static __always_inline long resize_update(void *present, void *former, const voi
 }
 
 /* The former entry is deleted first: the agent looks for it after it has copied an entry, and deletes the copy of one that is gone. */
-static __always_inline long resize_delete(void *present, void *former, const void *key)
+static __always_inline long resize_delete(enum resize_map map, void *present, void *former, const void *key)
 {
 	long former_err = -1, err;
 
-	if (resize_phase())
+	if (resize_phase(map))
 		former_err = bpf_map_delete_elem(former, key);
 	err = bpf_map_delete_elem(present, key);
 	return former_err ? err : 0;

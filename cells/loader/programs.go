@@ -170,16 +170,17 @@ func (o *objects) configure(spec *ebpf.CollectionSpec, maps map[string]*ebpf.Map
 
 // configureResize sets for which change of the size of maps of flows an object is loaded, if there is one.
 func configureResize(spec *ebpf.CollectionSpec, maps map[string]*ebpf.Map) error {
-	v, found := spec.Variables[bpf.VariableResizeNumber]
-	if !found || !bpfmaps.Resizing(maps) {
+	number, resized := spec.Variables[bpf.VariableResizeNumber], spec.Variables[bpf.VariableResizeMaps]
+	bits := bpfmaps.Resizing(maps)
+	if number == nil || resized == nil || bits == 0 {
 		return nil
 	}
 	var state uint32
 	if err := maps[bpf.MapResizeState].Lookup(uint32(0), &state); err != nil {
 		return fmt.Errorf("read the number of the change of the size of maps: %w", err)
 	}
-	number, _ := bpf.ReadResizeState(state)
-	return v.Set(number)
+	n, _ := bpf.ReadResizeState(state)
+	return errors.Join(number.Set(n), resized.Set(bits))
 }
 
 // configureTunnel sets what programs may do of the tunnel without its device, and the source ports with which they do it: those of the kernel, which the

@@ -36,13 +36,13 @@ type Maps interface {
 // Entry is one element of a map, printed.
 type Entry struct{ Key, Value string }
 
-// Resizing reports whether programs that get these maps are for a change of the size of maps of flows: then one of [bpf.FlowMaps] has the size that is configured, and
-// its former map is the one that programs on hooks may still use. Otherwise both are the same.
-func Resizing(all map[string]*ebpf.Map) bool {
+// Resizing returns the bits ([bpf.ResizeMap]) of the maps of flows that get another size by a change for which programs are that get these maps: such a map has the
+// size that is configured, and its former map is the one that programs on hooks may still use. Of other maps of flows both are the same.
+func Resizing(all map[string]*ebpf.Map) (bits uint32) {
 	for _, name := range bpf.FlowMaps() {
 		if former := all[bpf.FormerName(name)]; former != nil && former != all[name] {
-			return true
+			bits |= bpf.ResizeMap(name)
 		}
 	}
-	return false
+	return bits
 }
