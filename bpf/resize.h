@@ -78,13 +78,15 @@ static __always_inline long resize_update(enum resize_map map, void *present, vo
 	return bpf_map_update_elem(present, key, entry, how);
 }
 
-/* The former entry is deleted first: the agent looks for it after it has copied an entry, and deletes the copy of one that is gone. */
+/* The former entry is deleted first: the agent looks for it after it has copied an entry, and deletes the copy of one that is gone. Of several that delete a key, one
+ * finds it in the former map, and that one is told so. */
 static __always_inline long resize_delete(enum resize_map map, void *present, void *former, const void *key)
 {
-	long former_err = -1, err;
+	long err;
 
-	if (resize_phase(map))
-		former_err = bpf_map_delete_elem(former, key);
-	err = bpf_map_delete_elem(present, key);
-	return former_err ? err : 0;
+	if (!resize_phase(map))
+		return bpf_map_delete_elem(present, key);
+	err = bpf_map_delete_elem(former, key);
+	bpf_map_delete_elem(present, key);
+	return err;
 }

@@ -166,6 +166,40 @@ func TestPrivilegedResize_DeletesInBoth(t *testing.T) {
 	})
 }
 
+// Of two CPUs that end a flow at the same time, only one discharges it: the other one comes when the former map has it no longer, while the present one still does.
+func TestPrivilegedResize_DischargesOnce(t *testing.T) {
+	t.Parallel()
+	eachFamily(t, func(t *testing.T, former *node, family int) {
+		former.service(family, protoTCP, at(podB.addr(family)))
+		const number = 1
+		present := former.resized(number, FlowMaps()...)
+		former.setResize(number, ResizeDuring)
+		ask, reply := askService(family, 5001), sent(podB, podB.addr(family), podA.addr(family)).ports(backendPort, 5001)
+		present.passes(podA, ask.tcp(t, "S"), actRedirect)
+		present.passes(podB, reply.tcp(t, "SA"), actRedirect)
+		present.passes(podA, ask.tcp(t, "A"), actRedirect)
+		charged := present.charged(podA)
+		present.wantTranslations(podA.id, family, 1)
+		present.natExpire(family)
+		for _, name := range []string{ctMap("est", family), natMap(family)} { // as the other CPU does first
+			var key []byte
+			for former.maps[name].NextKey(nil, &key) == nil {
+				if err := former.maps[name].Delete(key); err != nil {
+					t.Fatal(err)
+				}
+			}
+		}
+		present.run(PodEgress, ifPodA, ask.tcp(t, "A"))
+		present.event()
+		present.passes(podA, sent(podA, podA.addr(family), podB.addr(family)).ports(5001, backendPort).tcp(t, "S"), actRedirect)
+		present.wantEntries("at the end", family, 0, 0)
+		present.wantTranslations(podA.id, family, 1)
+		if got := present.charged(podA); got != charged {
+			t.Errorf("%d flows count, want %d: the other CPU discharges it", int32(got), int32(charged))
+		}
+	})
+}
+
 // resizeTraffic is fastTraffic and what pod a exchanges with pod b as a service.
 func resizeTraffic(t *testing.T, random *rand.Rand, family int) (program string, in skBuff, packet []byte) {
 	t.Helper()
