@@ -62,20 +62,23 @@ static __always_inline void *resize_lookup(enum resize_map map, void *present, v
 	return !entry && resize_phase(map) ? bpf_map_lookup_elem(former, key) : entry;
 }
 
-/* The former map decides whether a key exists. The agent may not have copied the entry yet, so an entry that has to exist may be missing in the present map. */
+/* The former map decides whether a key exists. The agent may not have copied the entry yet, so an entry that has to exist may be missing in the present map. An entry
+ * that must not exist may be there: what the agent copied and deletes right away, or one of a program that knows already that the change has ended. Then, and when
+ * there is no room, the key is given up in the former map as well. */
 static __always_inline long resize_update(enum resize_map map, void *present, void *former, const void *key, const void *entry, __u64 how)
 {
 	__u32 phase = resize_phase(map);
 	long err;
 
-	if (phase) {
-		err = bpf_map_update_elem(former, key, entry, how);
-		if (err || phase == RESIZE_BEFORE)
-			return err;
-		if (how == BPF_EXIST)
-			how = BPF_ANY;
-	}
-	return bpf_map_update_elem(present, key, entry, how);
+	if (!phase)
+		return bpf_map_update_elem(present, key, entry, how);
+	err = bpf_map_update_elem(former, key, entry, how);
+	if (err || phase == RESIZE_BEFORE)
+		return err;
+	err = bpf_map_update_elem(present, key, entry, how == BPF_EXIST ? BPF_ANY : how);
+	if (err && how == BPF_NOEXIST)
+		bpf_map_delete_elem(former, key);
+	return err;
 }
 
 /* The former entry is deleted first: the agent looks for it after it has copied an entry, and deletes the copy of one that is gone. Of several that delete a key, one

@@ -200,6 +200,48 @@ func TestPrivilegedResize_DischargesOnce(t *testing.T) {
 	})
 }
 
+// What is refused for want of room in one of two maps is in neither.
+func TestPrivilegedResize_RefusedInBoth(t *testing.T) {
+	t.Parallel()
+	eachFamily(t, func(t *testing.T, former *node, family int) {
+		former.service(family, protoTCP, at(podB.addr(family)))
+		specs, err := MapSpecs()
+		if err != nil {
+			t.Fatal(err)
+		}
+		const number = 1
+		former.setResize(number, ResizeDuring)
+		withFull := func(name string) *node {
+			t.Helper()
+			present, spec := former.resized(number, FlowMaps()...), specs[name]
+			spec.MaxEntries = 1
+			full, err := ebpf.NewMap(spec)
+			if err != nil {
+				t.Fatal(err)
+			}
+			t.Cleanup(func() { _ = full.Close() })
+			if err := full.Put(make([]byte, spec.KeySize), make([]byte, spec.ValueSize)); err != nil {
+				t.Fatal(err)
+			}
+			present.maps[name] = full
+			present.loadAll()
+			return present
+		}
+		ask, reply := askService(family, 5001), sent(podB, podB.addr(family), podA.addr(family)).ports(backendPort, 5001)
+		present := withFull(natMap(family))
+		present.wantDrop(PodEgress, ifPodA, ask.tcp(t, "S"), events.NATFull, DirectionEgress)
+		former.wantEntries("no room for the translation", family, 0, 0)
+		present = withFull(ctMap("est", family))
+		present.passes(podA, ask.tcp(t, "S"), actRedirect)
+		present.passes(podB, reply.tcp(t, "SA"), actRedirect)
+		present.run(PodEgress, ifPodA, ask.tcp(t, "A"))
+		if event := present.event(); event == nil || event.Reason != events.FlowsFull {
+			t.Errorf("a flow for which there is no room: %+v", event)
+		}
+		former.wantEntries("no room for the flow", family, 0, 2)
+	})
+}
+
 // resizeTraffic is fastTraffic and what pod a exchanges with pod b as a service.
 func resizeTraffic(t *testing.T, random *rand.Rand, family int) (program string, in skBuff, packet []byte) {
 	t.Helper()
