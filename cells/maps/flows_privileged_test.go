@@ -113,6 +113,13 @@ func TestPrivilegedFlows_RunsThatAreKilled(t *testing.T) {
 			t.Errorf("the map has %d entries, want those of the change that was not ended", size)
 		}
 		r.begin(2, bpf.ResizeBefore, 5)
+		if err := r.s.setPhase(bpf.ResizeDuring); err != nil {
+			t.Error(err)
+		}
+		r.begin(2, bpf.ResizeDuring, 7)
+		if err := r.s.Each(bpf.MapCtEst4, func(m *ebpf.Map) error { return m.Delete(uint32(7)) }); err != nil {
+			t.Error(err) // the collector deletes it in both maps
+		}
 		if err := r.s.endResize(t.Context()); err != nil {
 			t.Error(err)
 		}

@@ -350,10 +350,14 @@ func (s *store) Each(name string, do func(m *ebpf.Map) error) error {
 	}
 	s.copying.Lock()
 	defer s.copying.Unlock()
-	if o.twin == nil {
-		return do(o.m)
+	err = do(o.m)
+	if o.next != nil {
+		err = errors.Join(err, do(o.next))
 	}
-	return errors.Join(do(o.m), do(o.twin.m))
+	if o.twin != nil && o.twin.resized {
+		err = errors.Join(err, do(o.twin.m))
+	}
+	return err
 }
 
 // All implements [bpfmaps.Maps].
