@@ -7,6 +7,7 @@ import (
 	"reflect"
 
 	"github.com/cilium/ebpf"
+	"golang.org/x/sys/unix"
 
 	"github.com/waggle-net/waggle/bpf"
 )
@@ -89,17 +90,20 @@ func fillMissing(to, from *ebpf.Map, before seen) error {
 }
 
 // migrate copies the entries of a hash table to one to which programs write as well: they write an entry to both tables, and delete it in from first. So an entry
-// that to already has is newer, and one that from has no longer after it was copied is deleted again. It continues when to is full, and returns an error then.
+// that to already has is newer, and one that from has no longer after it was copied is deleted again. When to is full ([unix.E2BIG]) it goes on, and returns the
+// error at the end; after another one, the entries have to be copied again.
 func migrate(to, from *ebpf.Map) error {
 	lost := 0
-	var why error
+	var full, failed error
 	err := eachKey(from, func(key []byte) {
-		if err := migrateEntry(to, from, key); err != nil {
-			lost, why = lost+1, err
+		if err := migrateEntry(to, from, key); errors.Is(err, unix.E2BIG) {
+			lost, full = lost+1, err
+		} else if err != nil {
+			failed = err
 		}
 	})
-	if err == nil && lost > 0 {
-		err = fmt.Errorf("%d entries do not fit into the map of %d entries: %w", lost, to.MaxEntries(), why)
+	if err = errors.Join(err, failed); err == nil && lost > 0 {
+		err = fmt.Errorf("%d entries do not fit into the map of %d entries: %w", lost, to.MaxEntries(), full)
 	}
 	return err
 }

@@ -9,6 +9,7 @@ import (
 	"time"
 
 	"github.com/cilium/ebpf"
+	"golang.org/x/sys/unix"
 
 	"github.com/waggle-net/waggle/bpf"
 	"github.com/waggle-net/waggle/pkg/heartbeat"
@@ -97,7 +98,9 @@ func (s *store) endInterrupted(l layout) error {
 	}
 	if have != nil {
 		defer s.Kernel.Close(have)
-		s.migrate(l.Name, next, have)
+		if err := s.migrate(l.Name, next, have); err != nil {
+			return err
+		}
 	}
 	return s.Kernel.Move(s.nextPin(l), s.pin(l.Name, l.Version))
 }
@@ -173,7 +176,9 @@ func (s *store) endResize(ctx context.Context) error {
 		if err := s.setPhase(bpf.ResizeDuring); err != nil {
 			return err
 		}
-		s.migrateAll(ctx)
+		if err := s.migrateAll(ctx); err != nil {
+			return err
+		}
 	}
 	resized, err := s.replaceFlows()
 	s.publish(resized)
@@ -191,24 +196,33 @@ func (s *store) hasNext() bool {
 	return false
 }
 
-func (s *store) migrateAll(ctx context.Context) {
+func (s *store) migrateAll(ctx context.Context) error {
 	s.mu.RLock()
 	defer s.mu.RUnlock()
 	s.copying.Lock()
 	defer s.copying.Unlock()
+	var errs []error
 	for name, o := range s.open {
 		if o.next != nil {
 			heartbeat.Busy(ctx)
-			s.migrate(name, o.next, o.m)
+			errs = append(errs, s.migrate(name, o.next, o.m))
 		}
 	}
+	return errors.Join(errs...)
 }
 
-// migrate copies the entries of a map of flows. Those for which there is no room are lost, as they would be a moment later.
-func (s *store) migrate(name string, to, from *ebpf.Map) {
-	if err := s.Kernel.Migrate(to, from); err != nil {
+// migrate copies the entries of a map of flows. Those for which there is no room are lost, as they would be a moment later. After another error the former map has
+// to stay the one that has every entry.
+func (s *store) migrate(name string, to, from *ebpf.Map) error {
+	err := s.Kernel.Migrate(to, from)
+	if errors.Is(err, unix.E2BIG) {
 		s.Log.Warn("Entries of a map that gets another size cannot be copied", "map", name, "error", err)
+		return nil
 	}
+	if err != nil {
+		return fmt.Errorf("copy the entries of map %s, which gets another size: %w", name, err)
+	}
+	return nil
 }
 
 // replaceFlows puts the maps of another size into the places of those that cells use, and ends the change for programs. The lock keeps those that are loaded

@@ -8,6 +8,7 @@ import (
 
 	"github.com/cilium/ebpf"
 	"github.com/cilium/statedb"
+	"golang.org/x/sys/unix"
 
 	"github.com/waggle-net/waggle/bpf"
 	mapstable "github.com/waggle-net/waggle/pkg/tables/bpfmaps"
@@ -178,6 +179,24 @@ func TestPrivilegedMigrate_WhileProgramsWriteToBoth(t *testing.T) {
 		for k := range uint32(keys) { // the next round begins with entries of the former map alone
 			_ = to.Delete(k)
 		}
+	}
+}
+
+// Entries for which there is no room are told from those that cannot be copied for another reason, and the others are copied.
+func TestPrivilegedMigrate_NoRoom(t *testing.T) {
+	t.Parallel()
+	testnet.RequirePrivileges(t)
+	from, to := numbersOf(t, ebpf.Hash, 4), numbersOf(t, ebpf.Hash, 2)
+	for k := range uint32(4) {
+		if err := from.Put(k, k); err != nil {
+			t.Fatal(err)
+		}
+	}
+	if err := migrate(to, from); !errors.Is(err, unix.E2BIG) {
+		t.Errorf("a map that is too small: %v", err)
+	}
+	if n, err := (realKernel{}).Count(to); n != 2 || err != nil {
+		t.Errorf("%d entries are copied, want 2: %v", n, err)
 	}
 }
 
