@@ -78,10 +78,12 @@ func (s *store) restoreResize(state *ebpf.Map) error {
 	if err := errors.Join(errs...); err != nil {
 		return err
 	}
-	s.resize = r
 	if r.phase == bpf.ResizeDuring {
-		return s.setPhase(bpf.ResizeNone)
+		if err := s.setPhase(r, bpf.ResizeNone); err != nil {
+			return err
+		}
 	}
+	s.resize = r // only now may maps of flows be opened
 	return nil
 }
 
@@ -106,11 +108,11 @@ func (s *store) endInterrupted(l layout) error {
 }
 
 // setPhase changes the phase for programs, and returns when those that read the one before have ended.
-func (s *store) setPhase(phase bpf.ResizePhase) error {
-	if err := s.Kernel.SetResizeState(s.resize.state, bpf.ResizeState(s.resize.number, phase)); err != nil {
+func (s *store) setPhase(r *flowResize, phase bpf.ResizePhase) error {
+	if err := s.Kernel.SetResizeState(r.state, bpf.ResizeState(r.number, phase)); err != nil {
 		return err
 	}
-	s.resize.phase = phase
+	r.phase = phase
 	return nil
 }
 
@@ -156,7 +158,7 @@ func (s *store) beginResize(open map[string]opened) {
 		}
 		if s.resize.phase == bpf.ResizeNone && err == nil {
 			s.resize.number++
-			err = s.setPhase(bpf.ResizeBefore)
+			err = s.setPhase(s.resize, bpf.ResizeBefore)
 		}
 		if err != nil {
 			_ = errors.Join(s.Kernel.Unpin(s.nextPin(s.Specs[name])), s.Kernel.Close(o.next))
@@ -173,7 +175,7 @@ func (s *store) endResize(ctx context.Context) error {
 		return nil
 	}
 	if s.hasNext() {
-		if err := s.setPhase(bpf.ResizeDuring); err != nil {
+		if err := s.setPhase(s.resize, bpf.ResizeDuring); err != nil {
 			return err
 		}
 		if err := s.migrateAll(ctx); err != nil {
@@ -251,7 +253,7 @@ func (s *store) replaceFlows() (resized []opened, err error) {
 	if err := errors.Join(errs...); err != nil {
 		return resized, fmt.Errorf("replace maps that get another size: %w", err)
 	}
-	return resized, s.setPhase(bpf.ResizeNone)
+	return resized, s.setPhase(s.resize, bpf.ResizeNone)
 }
 
 // closeRetired closes the maps whose places others have taken.

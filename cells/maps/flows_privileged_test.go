@@ -101,7 +101,7 @@ func TestPrivilegedFlows_RunsThatAreKilled(t *testing.T) {
 		if entries, err := (realKernel{}).Count(r.present()); entries != 0 || err != nil {
 			t.Errorf("the present map has %d entries before any program may use it: %v", entries, err)
 		}
-		if err := r.s.setPhase(bpf.ResizeDuring); err != nil {
+		if err := r.s.setPhase(r.s.resize, bpf.ResizeDuring); err != nil {
 			t.Error(err)
 		}
 		r.begin(1, bpf.ResizeDuring, 4)
@@ -114,7 +114,7 @@ func TestPrivilegedFlows_RunsThatAreKilled(t *testing.T) {
 			t.Errorf("the map has %d entries, want those of the change that was not ended", size)
 		}
 		r.begin(2, bpf.ResizeBefore, 5)
-		if err := r.s.setPhase(bpf.ResizeDuring); err != nil {
+		if err := r.s.setPhase(r.s.resize, bpf.ResizeDuring); err != nil {
 			t.Error(err)
 		}
 		r.begin(2, bpf.ResizeDuring, 7)
