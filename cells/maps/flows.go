@@ -129,12 +129,8 @@ func (s *store) planResize(l layout, have uint32, o *opened) {
 }
 
 func (s *store) makeNext(l layout, have *ebpf.Map) (*ebpf.Map, error) {
-	entries, err := s.Kernel.Count(have)
-	if err != nil {
+	if err := s.hasRoom(have, l.MaxEntries); err != nil {
 		return nil, err
-	}
-	if entries > l.MaxEntries {
-		return nil, fmt.Errorf("it holds %d entries", entries)
 	}
 	next, err := s.Kernel.Create(l.MapSpec)
 	if err != nil {
@@ -175,6 +171,9 @@ func (s *store) endResize(ctx context.Context) error {
 		return nil
 	}
 	if s.hasNext() {
+		if err := s.checkRoom(); err != nil {
+			return err
+		}
 		if err := s.setPhase(s.resize, bpf.ResizeDuring); err != nil {
 			return err
 		}
@@ -184,6 +183,30 @@ func (s *store) endResize(ctx context.Context) error {
 	}
 	resized, err := s.replaceFlows()
 	s.publish(resized)
+	return err
+}
+
+// checkRoom returns an error when a map of flows holds by now more entries than are configured: they are not copied before some have ended.
+func (s *store) checkRoom() error {
+	s.mu.RLock()
+	defer s.mu.RUnlock()
+	var errs []error
+	for name, o := range s.open {
+		if o.next == nil || s.resize.phase != bpf.ResizeBefore {
+			continue
+		}
+		if err := s.hasRoom(o.m, s.Kernel.Size(o.next)); err != nil {
+			errs = append(errs, fmt.Errorf("map %s cannot get %d entries yet: %w", name, s.Kernel.Size(o.next), err))
+		}
+	}
+	return errors.Join(errs...)
+}
+
+func (s *store) hasRoom(have *ebpf.Map, wanted uint32) error {
+	entries, err := s.Kernel.Count(have)
+	if err == nil && entries > wanted {
+		err = fmt.Errorf("it holds %d entries", entries)
+	}
 	return err
 }
 

@@ -29,7 +29,11 @@ import (
 const (
 	firstRetry = 250 * time.Millisecond // memory that is short for a moment
 	lastRetry  = time.Minute
+
+	soonReplaced = time.Minute // hooks that are not replaced so long after the start have something that keeps them from it
 )
+
+var errHooks = errors.New("hooks run programs of another generation")
 
 // params is what the maps need.
 type params struct {
@@ -144,7 +148,7 @@ func (s *store) failures() error {
 
 // dropResized moves flows to maps of another size once every hook runs this generation, and gives up other maps of another size. Until then programs of both
 // generations make entries of the latter, each in its own map, and these are exchanged again and again.
-func (s *store) dropResized(ctx context.Context, _ cell.Health) error {
+func (s *store) dropResized(ctx context.Context, health cell.Health) error {
 	began, next, replacing := time.Now(), time.Now(), false
 	for {
 		txn := heartbeat.Snapshot(ctx, s.DB, s.Attachments)
@@ -158,7 +162,14 @@ func (s *store) dropResized(ctx context.Context, _ cell.Health) error {
 		if begun := attachments.Begun(txn, s.Attachments); begun != replacing {
 			replacing, next = begun, time.Now() // the first hook is being replaced
 		}
-		var again <-chan time.Time
+		var again, late <-chan time.Time
+		if s.hasNext() {
+			if left := soonReplaced - time.Since(began); left > 0 {
+				late = time.After(left)
+			} else {
+				health.Degraded("Maps of flows keep their size until every hook runs this generation; established flows take the slow path meanwhile", errHooks)
+			}
+		}
 		if s.hasResized() {
 			if before := time.Now(); !before.Before(next) {
 				s.exchangeAll(ctx)
@@ -172,16 +183,17 @@ func (s *store) dropResized(ctx context.Context, _ cell.Health) error {
 			return nil
 		case <-changed:
 		case <-again:
+		case <-late:
 		}
 	}
 }
 
 // exchangePause returns the pause after an exchange that took so long, so long after the start. A flow that begins at a hook of one generation and continues at
 // one of the other within the pause and the exchange after it is not found there, so while hooks are replaced the pause is what the exchange took, half of a
-// CPU, and before that 20 ms if that is longer. Hooks that are not replaced within a minute have something that keeps them from it.
+// CPU, and before that 20 ms if that is longer.
 func exchangePause(replacing bool, took, sinceStart time.Duration) time.Duration {
 	switch {
-	case sinceStart >= time.Minute:
+	case sinceStart >= soonReplaced:
 		return max(5*time.Second, 20*took)
 	case replacing:
 		return took

@@ -44,6 +44,12 @@ func TestScripts_Flows(t *testing.T) {
 	celltest.Run(t, "testdata/flows/*.txtar", cellsOf(flowSpecs))
 }
 
+// What takes minutes.
+func TestScripts_Waits(t *testing.T) {
+	t.Parallel()
+	celltest.RunVirtual(t, "testdata/waits/*.txtar", cellsOf(flowSpecs))
+}
+
 func cellsOf(newSpecs func() specs) func(testing.TB) []cell.Cell {
 	return func(testing.TB) []cell.Cell {
 		fake := &fakeKernel{pins: map[string]*ebpf.MapSpec{}, open: map[*ebpf.Map]*ebpf.MapSpec{}, fail: map[string]int{}, removed: make(chan struct{})}
