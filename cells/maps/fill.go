@@ -1,6 +1,7 @@
 package maps
 
 import (
+	"bytes"
 	"errors"
 	"fmt"
 	"hash/maphash"
@@ -108,8 +109,16 @@ func migrate(to, from *ebpf.Map) error {
 	return err
 }
 
-// migrateEntry reads the entry again, for a batch is read some milliseconds before its last entry is copied.
-func migrateEntry(to, from *ebpf.Map, key []byte) error {
+// table is what [migrateEntry] needs of an [ebpf.Map].
+type table interface {
+	LookupBytes(key any) ([]byte, error)
+	Update(key, value any, how ebpf.MapUpdateFlags) error
+	Delete(key any) error
+}
+
+// migrateEntry copies one entry, which it reads again: a batch is read some milliseconds before its last entry is copied. It returns when from has what was copied:
+// until then programs may have changed, deleted or replaced it, without finding the copy.
+func migrateEntry(to, from table, key []byte) error {
 	value, err := from.LookupBytes(key)
 	if err != nil || value == nil {
 		return err
@@ -117,13 +126,32 @@ func migrateEntry(to, from *ebpf.Map, key []byte) error {
 	if err := to.Update(key, value, ebpf.UpdateNoExist); err != nil {
 		return unlessExists(err)
 	}
-	if value, err = from.LookupBytes(key); err != nil || value != nil {
-		return err
+	for {
+		now, err := from.LookupBytes(key)
+		switch {
+		case err != nil || bytes.Equal(now, value):
+			return err
+		case now == nil: // this may delete what a program stores in both right now, so from is read once more
+			err = unlessAbsent(to.Delete(key))
+		case value == nil:
+			if err = to.Update(key, now, ebpf.UpdateNoExist); errors.Is(err, ebpf.ErrKeyExist) {
+				return nil
+			}
+		default:
+			err = to.Update(key, now, ebpf.UpdateAny)
+		}
+		if err != nil {
+			return err
+		}
+		value = now
 	}
-	if err := to.Delete(key); err != nil && !errors.Is(err, ebpf.ErrKeyNotExist) {
-		return err
+}
+
+func unlessAbsent(err error) error {
+	if errors.Is(err, ebpf.ErrKeyNotExist) {
+		return nil
 	}
-	return nil
+	return err
 }
 
 func unlessExists(err error) error {

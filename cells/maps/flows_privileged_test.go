@@ -3,7 +3,9 @@ package maps
 import (
 	"errors"
 	"log/slog"
+	"maps"
 	"math/rand/v2"
+	"slices"
 	"testing"
 
 	"github.com/cilium/ebpf"
@@ -148,37 +150,54 @@ func TestPrivilegedFlows_RunsThatAreKilled(t *testing.T) {
 	})
 }
 
-// Programs begin and end flows in both maps while their entries are copied: afterwards both have the same ones, and none that has ended. With few keys and short rounds,
-// many rounds end while an entry is copied that was just deleted.
+// Programs begin and end flows in both maps while their entries are copied: afterwards each map has what has not ended, as it was last stored. With few keys and short
+// rounds, many rounds end while an entry is copied that was just deleted or replaced, and no copy is made after that.
 func TestPrivilegedMigrate_WhileProgramsWriteToBoth(t *testing.T) {
 	t.Parallel()
 	testnet.RequirePrivileges(t)
-	const keys = 16
+	const keys, programs = 8, 2
 	random := testseed.New(t)
-	from, to := numbersOf(t, ebpf.Hash, keys), numbersOf(t, ebpf.Hash, 2*keys)
 	for round := range 500 {
+		from, to := numbersOf(t, ebpf.Hash, keys), numbersOf(t, ebpf.Hash, 2*keys)
 		ended := make(chan error)
-		go func() { ended <- writeToBoth(random, from, to, keys) }()
-		var err error
-		for running := true; running; {
-			select {
-			case err = <-ended:
-				running = false
-			default:
+		var all [programs]*program
+		for i := range all {
+			p := &program{random: rand.New(rand.NewPCG(random.Uint64(), 0)), from: from, to: to, stored: map[uint32]uint32{}}
+			for k := uint32(i); k < keys; k += programs {
+				p.stored[k] = 1000 + k
+				if err := from.Put(k, p.stored[k]); err != nil {
+					t.Fatal(err)
+				}
 			}
-			err = errors.Join(err, migrate(to, from))
+			all[i] = p
+		}
+		for _, p := range all {
+			go func() { ended <- p.run() }()
+		}
+		var err error
+		for running := programs; running > 0; {
+			select {
+			case e := <-ended:
+				running--
+				err = errors.Join(err, e)
+			default:
+				err = errors.Join(err, migrate(to, from))
+			}
 		}
 		if err != nil {
 			t.Fatal(err)
 		}
-		for k := range uint32(keys) {
-			if a, b := from.Lookup(k, new(uint32)), to.Lookup(k, new(uint32)); (a == nil) != (b == nil) {
-				t.Fatalf("round %d: entry %d is in the former map: %v, in the present one: %v (errors)", round, k, a, b)
+		for _, p := range all {
+			for k, want := range p.stored {
+				for name, m := range map[string]*ebpf.Map{"former": from, "present": to} {
+					var got uint32
+					if err := unlessAbsent(m.Lookup(k, &got)); err != nil || got != want {
+						t.Fatalf("round %d: entry %d of the %s map is %d, want %d (0: none): %v", round, k, name, got, want, err)
+					}
+				}
 			}
 		}
-		for k := range uint32(keys) { // the next round begins with entries of the former map alone
-			_ = to.Delete(k)
-		}
+		_, _ = from.Close(), to.Close()
 	}
 }
 
@@ -200,27 +219,34 @@ func TestPrivilegedMigrate_NoRoom(t *testing.T) {
 	}
 }
 
-// writeToBoth does with entries what programs do during a change (resize_update and resize_delete in bpf/resize.h).
-func writeToBoth(random *rand.Rand, from, to *ebpf.Map, keys uint32) error {
-	var errs []error
-	for range 100 {
-		k := random.Uint32N(keys)
-		if random.IntN(2) == 0 {
-			errs = append(errs, unlessAbsent(from.Delete(k)), unlessAbsent(to.Delete(k)))
-			continue
-		}
-		err := from.Update(k, k, ebpf.UpdateNoExist)
-		if err == nil {
-			err = to.Update(k, k, ebpf.UpdateNoExist)
-		}
-		errs = append(errs, unlessExists(err))
-	}
-	return errors.Join(errs...)
+// program does with some keys what programs do during a change (resize_update and resize_delete in bpf/resize.h).
+type program struct {
+	random   *rand.Rand
+	from, to *ebpf.Map
+	stored   map[uint32]uint32 // values of its keys, 0 for none; without those that were refused last, which the present map may have
 }
 
-func unlessAbsent(err error) error {
-	if errors.Is(err, ebpf.ErrKeyNotExist) {
-		return nil
+func (p *program) run() error {
+	keys := slices.Sorted(maps.Keys(p.stored))
+	var errs []error
+	for value := range uint32(50) {
+		value += 1
+		k := keys[p.random.IntN(len(keys))]
+		if p.random.IntN(2) == 0 {
+			errs = append(errs, unlessAbsent(p.from.Delete(k)), unlessAbsent(p.to.Delete(k)))
+			p.stored[k] = 0
+			continue
+		}
+		if err := p.from.Update(k, value, ebpf.UpdateNoExist); err != nil {
+			errs = append(errs, unlessExists(err))
+			continue
+		}
+		if err := p.to.Update(k, value, ebpf.UpdateNoExist); err != nil {
+			errs = append(errs, unlessExists(err), p.from.Delete(k))
+			delete(p.stored, k)
+			continue
+		}
+		p.stored[k] = value
 	}
-	return err
+	return errors.Join(errs...)
 }
