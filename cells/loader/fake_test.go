@@ -145,6 +145,8 @@ type fakeKernel struct {
 	protocol uint32
 	groups   map[string]int // numbers of control groups
 	loads    int            // that have succeeded
+	resizing bool           // maps of flows get another size
+	loadedSo bool           // they did when programs were loaded
 }
 
 func newFake() *fakeKernel {
@@ -186,7 +188,14 @@ func (f *fakeKernel) Load() (map[string]program, error) {
 		out[name] = program{Name: name, ID: uint32(101 + 100*f.loads + i)}
 	}
 	f.loads++
+	f.loadedSo = f.resizing
 	return out, nil
+}
+
+func (f *fakeKernel) Resizing() bool {
+	f.mu.Lock()
+	defer f.mu.Unlock()
+	return f.loadedSo
 }
 
 func (f *fakeKernel) Unload() {
@@ -346,10 +355,11 @@ func commands(f *fakeKernel, v *verifier) upstream.ScriptCmdsOut {
 			defer f.mu.Unlock()
 			return strings.Join(append(slices.Clone(f.order), ""), "\n"), nil
 		}),
-		"kernel/forget":  simple("Forget the order", locked(func(...string) { f.order = nil })),
-		"kernel/fail":    simple("Let a call fail; without a name none", locked(func(a ...string) { f.fail = strings.Join(a, "") })),
-		"kernel/no-load": simple("Programs do not load", locked(func(a ...string) { f.loadErr = loadErrors[strings.Join(a, "")] })),
-		"kernel/load":    simple("Programs load again", locked(func(...string) { f.loadErr = nil })),
+		"kernel/forget":   simple("Forget the order", locked(func(...string) { f.order = nil })),
+		"kernel/fail":     simple("Let a call fail; without a name none", locked(func(a ...string) { f.fail = strings.Join(a, "") })),
+		"kernel/no-load":  simple("Programs do not load", locked(func(a ...string) { f.loadErr = loadErrors[strings.Join(a, "")] })),
+		"kernel/resizing": simple("Give programs maps that get another size; without an argument no longer", locked(func(a ...string) { f.resizing = len(a) > 0 })),
+		"kernel/load":     simple("Programs load again", locked(func(...string) { f.loadErr = nil })),
 		"kernel/protocol": simple("Set the protocol as another generation would", locked(func(a ...string) {
 			n, _ := strconv.Atoi(a[0])
 			f.protocol = uint32(n)

@@ -47,7 +47,6 @@ type generation struct {
 
 	mu       sync.RWMutex       // guards what follows
 	programs map[string]program // empty until they are loaded; those for maps that get another size are replaced once
-	resizing bool               // the programs were loaded for maps that get another size
 }
 
 func newGeneration(p generationParams) (*generation, error) {
@@ -92,13 +91,12 @@ func (g *generation) retry(ctx context.Context, health cell.Health, err error) e
 
 // load makes one attempt. Hooks see either all programs or none, and none before the protocol is one that they know.
 func (g *generation) load(attempt int) error {
-	resizing := isResizing(g.params.DB.ReadTxn(), g.params.Maps)
 	loaded, err := g.loadAll()
 	if err != nil {
 		err = fmt.Errorf("load datapath generation %d: %w", g.number, explain(err))
 	}
 	g.mu.Lock()
-	g.programs, g.resizing = loaded, resizing
+	g.programs = loaded
 	g.mu.Unlock()
 	g.publish(attempt, err)
 	return err

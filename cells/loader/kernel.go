@@ -31,6 +31,8 @@ type program struct {
 type programs interface {
 	// Load loads all programs or none. Those of an earlier call stay loaded.
 	Load() (map[string]program, error)
+	// Resizing reports whether the programs of the last call that succeeded were given maps of flows that get another size.
+	Resizing() bool
 	// Unload gives up the programs of all calls but the last one that succeeded.
 	Unload()
 	Close()

@@ -37,6 +37,8 @@ type objects struct {
 	probe   bpf.EncapProbe
 	loaded  []io.Closer
 	former  []io.Closer // of earlier calls of Load
+
+	resizing bool // the programs in loaded were given maps of flows that get another size
 }
 
 // Load implements programs.
@@ -59,9 +61,12 @@ func (o *objects) Load() (map[string]program, error) {
 			return nil, err
 		}
 	}
-	o.former = append(o.former, before...)
+	o.former, o.resizing = append(o.former, before...), bpfmaps.Resizing(maps) != 0
 	return out, nil
 }
+
+// Resizing implements programs.
+func (o *objects) Resizing() bool { return o.resizing }
 
 // Copy loads a program of packets once more. It is the caller's.
 func (o *objects) Copy(name string) (*ebpf.Program, error) {

@@ -15,22 +15,23 @@ import (
 )
 
 // reload loads the programs again when maps of flows have got another size: those that were loaded for the change look into two maps, and keep the former ones in
-// memory. It returns at once when they were loaded for no change.
+// memory. It returns at once when they were loaded for no change. Maps change before the table says so, so the programs say what they were loaded for.
 func (g *generation) reload(ctx context.Context, health cell.Health) error {
-	g.mu.RLock()
-	resizing := g.resizing
-	g.mu.RUnlock()
-	if !resizing || !g.await(ctx, func(txn statedb.ReadTxn) bool { return !isResizing(txn, g.params.Maps) }) {
+	if !g.params.Kernel.Programs.Resizing() {
 		return nil
 	}
-	for attempt, pause := 1, firstReload; ; attempt, pause = attempt+1, min(2*pause, lastReload) {
-		err := g.replace(attempt)
-		if err == nil {
-			break
+	for attempt, pause := 1, firstReload; g.params.Kernel.Programs.Resizing(); attempt++ {
+		if attempt > 1 {
+			if heartbeat.Sleep(ctx, pause) != nil {
+				return nil
+			}
+			pause = min(2*pause, lastReload)
 		}
-		health.Degraded("Programs that look into maps of another size are kept", err)
-		if heartbeat.Sleep(ctx, pause) != nil {
+		if !g.await(ctx, func(txn statedb.ReadTxn) bool { return !isResizing(txn, g.params.Maps) }) {
 			return nil
+		}
+		if err := g.replace(attempt); err != nil {
+			health.Degraded("Programs that look into maps of another size are kept", err)
 		}
 	}
 	health.OK(fmt.Sprintf("Datapath generation %d is loaded", g.number))
