@@ -174,6 +174,9 @@ func (s *store) endResize(ctx context.Context) error {
 		if err := s.checkRoom(); err != nil {
 			return err
 		}
+		if err := s.Kernel.AwaitPackets(); err != nil { // those in programs that the last hook ran before: they write to the former map alone
+			return err
+		}
 		if err := s.setPhase(s.resize, bpf.ResizeDuring); err != nil {
 			return err
 		}

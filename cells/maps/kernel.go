@@ -38,6 +38,8 @@ type kernel interface {
 	// ResizeState reads the value of the map of that name. SetResizeState changes it, and returns when no program runs that has read the one before.
 	ResizeState(m *ebpf.Map) (uint32, error)
 	SetResizeState(m *ebpf.Map, value uint32) error
+	// AwaitPackets returns when no program runs that runs now.
+	AwaitPackets() error
 	// Pin, Move and Unpin change the directory; what is unpinned lives on in programs that use it. Unpin also removes a mark; what is not there is no error.
 	Pin(m *ebpf.Map, path string) error
 	Move(from, to string) error
@@ -155,6 +157,8 @@ func (realKernel) SetResizeState(m *ebpf.Map, value uint32) error {
 	}
 	return nil
 }
+
+func (realKernel) AwaitPackets() error { return bpfmaps.AwaitPackets() }
 
 // Pin pins a copy of the handle: the library remembers where it has pinned one, and does nothing there a second time.
 func (realKernel) Pin(m *ebpf.Map, path string) error {

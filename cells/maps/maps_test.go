@@ -193,6 +193,13 @@ func (f *fakeKernel) SetResizeState(_ *ebpf.Map, value uint32) error {
 	return nil
 }
 
+func (f *fakeKernel) AwaitPackets() error {
+	f.mu.Lock()
+	defer f.mu.Unlock()
+	f.note("await packets")
+	return f.refused("await")
+}
+
 func (f *fakeKernel) Exchange(_, _ *ebpf.Map, _ seen) error { return nil }
 
 func (f *fakeKernel) Fill(to, from *ebpf.Map, _ convert) error {
