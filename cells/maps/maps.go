@@ -214,6 +214,12 @@ func (s *store) hasResized() bool {
 
 func (s *store) dropTwins(ctx context.Context) error {
 	s.exchangeAll(ctx)
+	dropped, err := s.unpinTwins()
+	s.publish(dropped)
+	return err
+}
+
+func (s *store) unpinTwins() (dropped []opened, err error) {
 	s.mu.Lock()
 	defer s.mu.Unlock()
 	var errs []error
@@ -222,10 +228,15 @@ func (s *store) dropTwins(ctx context.Context) error {
 			continue
 		}
 		errs = append(errs, s.Kernel.Unpin(o.twin.pin), s.Kernel.Close(o.twin.m))
-		o.twin = nil
+		row := *o.row
+		o.twin, o.row, row.Twin = nil, &row, ""
+		if o.next != nil {
+			row.Twin = s.nextPin(s.Specs[name])
+		}
 		s.open[name] = o
+		dropped = append(dropped, o)
 	}
-	return errors.Join(errs...)
+	return dropped, errors.Join(errs...)
 }
 
 // exchangeAll exchanges the entries that programs made in maps of another size since the last time. What cells write is in both maps.
@@ -254,11 +265,17 @@ func (s *store) exchange(name string) {
 	}
 }
 
+// publish writes the rows of maps as they are now: another job may have changed one since the caller did. The caller does not hold s.mu.
 func (s *store) publish(all []opened) {
 	txn := s.DB.WriteTxn(s.Table)
 	defer txn.Commit()
+	s.mu.RLock()
+	defer s.mu.RUnlock()
 	for _, o := range all {
-		_, _, _ = s.Table.Insert(txn, o.row)
+		now, found := s.open[o.row.Name]
+		if have, _, _ := s.Table.Get(txn, mapstable.ByName(o.row.Name)); found && now.row != have {
+			_, _, _ = s.Table.Insert(txn, now.row)
+		}
 	}
 }
 

@@ -44,7 +44,7 @@ func TestScripts_Flows(t *testing.T) {
 	celltest.Run(t, "testdata/flows/*.txtar", cellsOf(flowSpecs))
 }
 
-// What takes minutes.
+// What has to wait.
 func TestScripts_Waits(t *testing.T) {
 	t.Parallel()
 	celltest.RunVirtual(t, "testdata/waits/*.txtar", cellsOf(flowSpecs))
