@@ -184,9 +184,11 @@ func (s *store) endResize(ctx context.Context) error {
 			return err
 		}
 	}
-	resized, err := s.replaceFlows()
-	s.publish(resized)
-	return err
+	if err := s.replaceFlows(); err != nil {
+		return err
+	}
+	s.publishAll() // only now may programs be loaded for no change
+	return nil
 }
 
 // checkRoom returns an error when a map of flows holds by now more entries than are configured: they are not copied before some have ended.
@@ -255,7 +257,7 @@ func (s *store) migrate(name string, to, from *ebpf.Map) error {
 
 // replaceFlows puts the maps of another size into the places of those that cells use, and ends the change for programs. The lock keeps those that are loaded
 // meanwhile from getting maps of which only some are replaced.
-func (s *store) replaceFlows() (resized []opened, err error) {
+func (s *store) replaceFlows() error {
 	s.mu.Lock()
 	defer s.mu.Unlock()
 	var errs []error
@@ -274,12 +276,11 @@ func (s *store) replaceFlows() (resized []opened, err error) {
 		row.Memory, row.Reused = s.Kernel.Memory(o.next), false
 		o.m, o.next, o.row = o.next, nil, &row
 		s.open[name] = o
-		resized = append(resized, o)
 	}
 	if err := errors.Join(errs...); err != nil {
-		return resized, fmt.Errorf("replace maps that get another size: %w", err)
+		return fmt.Errorf("replace maps that get another size: %w", err)
 	}
-	return resized, s.setPhase(s.resize, bpf.ResizeNone)
+	return s.setPhase(s.resize, bpf.ResizeNone)
 }
 
 // closeRetired closes the maps whose places others have taken.

@@ -89,7 +89,7 @@ func (s *store) start(cell.HookContext) error {
 	s.mu.Lock()
 	s.open = open
 	s.mu.Unlock()
-	s.publish(slices.Collect(maps.Values(open)))
+	s.publishAll()
 	failed := s.failures()
 	heartbeat.Add(s.Jobs, "open-maps", func(ctx context.Context, _ cell.Health) error { return s.retry(ctx, failed) })
 	heartbeat.AddRetried(s.Jobs, "follow-filled-maps", s.followFilled, firstUnmark, lastUnmark)
@@ -263,6 +263,13 @@ func (s *store) exchange(name string) {
 		o.twin.warned = true
 		s.Log.Warn("Entries of a map that had another size cannot be copied", "map", name, "error", err)
 	}
+}
+
+func (s *store) publishAll() {
+	s.mu.RLock()
+	all := slices.Collect(maps.Values(s.open))
+	s.mu.RUnlock()
+	s.publish(all)
 }
 
 // publish writes the rows of maps as they are now: another job may have changed one since the caller did. The caller does not hold s.mu.

@@ -184,11 +184,11 @@ func (f *fakeKernel) ResizeState(*ebpf.Map) (uint32, error) {
 func (f *fakeKernel) SetResizeState(_ *ebpf.Map, value uint32) error {
 	f.mu.Lock()
 	defer f.mu.Unlock()
-	if err := f.refused("phase"); err != nil {
+	number, phase := bpf.ReadResizeState(value)
+	if err := errors.Join(f.refused("phase"), f.refused(fmt.Sprint("phase-", phase))); err != nil {
 		return err
 	}
 	f.state = value
-	number, phase := bpf.ReadResizeState(value)
 	f.note("change %d phase %d", number, phase)
 	return nil
 }
