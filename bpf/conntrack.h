@@ -329,12 +329,9 @@ static __always_inline verdict ct_establish(const union ct_key *key, __u8 family
 	return CONTINUE;
 }
 
-/* The first CT_EXACT packets of a flow are counted one by one, and later ones by a sample: one in 2^CT_SAMPLE_BITS, which counts for as many. */
+/* The first CT_EXACT packets of a flow are counted one by one, and later ones on the fast path by a sample: one in 2^CT_SAMPLE_BITS, which counts for as many. */
 #define CT_EXACT 1024
 #define CT_SAMPLE_BITS 4
-
-/* ct_is_exact reports whether the packets of a flow are counted one by one. Reserved bits of the counter do not matter. */
-static __always_inline int ct_is_exact(const struct ct_entry *entry) { return entry->packets << 16 < (__u64)CT_EXACT << 16; }
 
 /* ct_account counts a packet of an established flow, by a number that a CPU counts upwards, and seldom writes to the entry of a long flow: then each of two CPUs with
  * its packets reads the entry from its own cache. Multiples of the golden ratio are spread evenly, and those of every second or third number as well (Knuth, 6.4), so

@@ -108,7 +108,7 @@ var faults = []fault{
 		changes:  one("bpf/flow.h", "if (flow->tunnelled && ct_end_identity(entry, !own) != flow->tunnelled_identity)", "if (0)"),
 		generate: "./bpf", packages: []string{"./bpf"}, tests: "TestPrivilegedVNI"},
 	{name: "identity-known-too-long", about: "a VNI counts although policies do not know the identity any more", tier: "hermetic",
-		changes:  one("cells/policy/controller.go", "\t\t\tc.known.remove(id)\n", ""),
+		changes:  one("cells/policy/controller.go", "\t\tc.known.remove(id)\n", ""),
 		packages: []string{"./cells/policy"}, tests: "TestScripts"},
 	{name: "open-for-50-ms", about: "each change of an endpoint lets everything pass for 50 ms", tier: "node",
 		changes: []change{
