@@ -8,7 +8,7 @@ import (
 	"k8s.io/apimachinery/pkg/runtime/schema"
 )
 
-// GroupVersion of all objects here.
+// GroupVersion of all objects here but slices.
 var GroupVersion = schema.GroupVersion{Group: "cilium.io", Version: "v2"}
 
 // AddToScheme registers all objects and the options that every group needs.
@@ -18,6 +18,8 @@ func AddToScheme(scheme *runtime.Scheme) error {
 		&CiliumNetworkPolicy{}, &CiliumNetworkPolicyList{}, &CiliumClusterwideNetworkPolicy{},
 		&CiliumClusterwideNetworkPolicyList{}, &CiliumCIDRGroup{}, &CiliumCIDRGroupList{})
 	metav1.AddToGroupVersion(scheme, GroupVersion)
+	scheme.AddKnownTypes(SliceGroupVersion, &CiliumEndpointSlice{}, &CiliumEndpointSliceList{})
+	metav1.AddToGroupVersion(scheme, SliceGroupVersion)
 	return nil
 }
 

@@ -16,12 +16,12 @@ import (
 // TestAll_AreTheResourcesOfTheClient: what the client calls cilium.io is defined, and nothing else.
 func TestAll_AreTheResourcesOfTheClient(t *testing.T) {
 	t.Parallel()
-	if group != ciliumv2.GroupVersion.Group || version != ciliumv2.GroupVersion.Version {
+	if group != ciliumv2.GroupVersion.Group || version != ciliumv2.GroupVersion.Version || sliceVersion != ciliumv2.SliceGroupVersion.Version {
 		t.Errorf("%s/%s is not %s", group, version, ciliumv2.GroupVersion)
 	}
 	var want, have []string
 	for _, r := range kubeapi.Resources() {
-		if r.GroupVersion == ciliumv2.GroupVersion {
+		if r.GroupVersion.Group == ciliumv2.GroupVersion.Group {
 			want = append(want, r.String())
 		}
 	}
@@ -53,7 +53,7 @@ func schemaOf(t *testing.T, kind string) Schema {
 func TestSchemas_HaveEveryFieldOfTheTypes(t *testing.T) {
 	t.Parallel()
 	for _, object := range []any{ciliumv2.CiliumNode{}, ciliumv2.CiliumEndpoint{}, ciliumv2.CiliumIdentity{},
-		ciliumv2.CiliumNetworkPolicy{}, ciliumv2.CiliumClusterwideNetworkPolicy{}, ciliumv2.CiliumCIDRGroup{}} {
+		ciliumv2.CiliumNetworkPolicy{}, ciliumv2.CiliumClusterwideNetworkPolicy{}, ciliumv2.CiliumCIDRGroup{}, ciliumv2.CiliumEndpointSlice{}} {
 		kind := reflect.TypeOf(object)
 		if fields := compare(t, kind.Name(), kind, schemaOf(t, kind.Name())); fields < 4 {
 			t.Errorf("%s: only %d fields were compared", kind.Name(), fields)

@@ -61,17 +61,17 @@ type Column struct {
 // NamesInCluster are the names of all definitions, sorted.
 func NamesInCluster() []string {
 	return []string{
-		ciliumCIDRGroups + "." + group, ciliumClusterwideNetworkPolicies + "." + group, ciliumEndpoints + "." + group, ciliumIdentities + "." + group,
-		ciliumNetworkPolicies + "." + group, ciliumNodes + "." + group,
+		ciliumCIDRGroups + "." + group, ciliumClusterwideNetworkPolicies + "." + group, ciliumEndpoints + "." + group,
+		ciliumEndpointSlices + "." + group, ciliumIdentities + "." + group, ciliumNetworkPolicies + "." + group, ciliumNodes + "." + group,
 	}
 }
 
 // All are the definitions, sorted by name.
 func All() []Definition {
-	return []Definition{cidrGroup(), clusterwidePolicy(), endpoint(), identity(), policy(), node()}
+	return []Definition{cidrGroup(), clusterwidePolicy(), endpoint(), endpointSlice(), identity(), policy(), node()}
 }
 
-// Group and version of all resources, as in package ciliumv2, which would bring all of apimachinery along.
+// Group of all resources and version of all but slices, as in package ciliumv2, which would bring all of apimachinery along.
 const (
 	group   = "cilium.io"
 	version = "v2"
@@ -81,6 +81,7 @@ const (
 const (
 	ciliumNodes                      = "ciliumnodes"
 	ciliumEndpoints                  = "ciliumendpoints"
+	ciliumEndpointSlices             = "ciliumendpointslices"
 	ciliumIdentities                 = "ciliumidentities"
 	ciliumNetworkPolicies            = "ciliumnetworkpolicies"
 	ciliumClusterwideNetworkPolicies = "ciliumclusterwidenetworkpolicies"

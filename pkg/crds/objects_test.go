@@ -49,7 +49,8 @@ func full(v reflect.Value, name string) {
 // TestSchemas_AcceptFullObjects: what the agent may write, with every field set, is accepted whole.
 func TestSchemas_AcceptFullObjects(t *testing.T) {
 	t.Parallel()
-	for _, object := range []any{&ciliumv2.CiliumNode{}, &ciliumv2.CiliumEndpoint{}, &ciliumv2.CiliumIdentity{}, &ciliumv2.CiliumCIDRGroup{}} {
+	for _, object := range []any{&ciliumv2.CiliumNode{}, &ciliumv2.CiliumEndpoint{}, &ciliumv2.CiliumIdentity{}, &ciliumv2.CiliumCIDRGroup{},
+		&ciliumv2.CiliumEndpointSlice{}} {
 		full(reflect.ValueOf(object).Elem(), "")
 		text, err := json.Marshal(object)
 		if err != nil {
@@ -121,8 +122,12 @@ status: {conditions: [{type: Valid, status: "True"}]}`, ""},
 		"a group of names":   {"CiliumCIDRGroup", "spec: {externalCIDRs: [example.org]}", "none of 3 alternatives"},
 		"a group and a CIDR": {"CiliumNetworkPolicy", "spec: {endpointSelector: {}, ingress: [{fromCIDRSet: [{cidr: 10.0.0.0/8, cidrGroupRef: a}]}]}",
 			"2 of 3 alternatives"},
-		"an endpoint's state":  {"CiliumEndpoint", "status: {state: happy}", "is not one of"},
-		"an endpoint's health": {"CiliumEndpoint", "status: {health: {bpf: OK}, log: [{code: OK}]}", ""},
+		"a slice":                {"CiliumEndpointSlice", "namespace: a\nendpoints: [{name: x, id: 7, networking: {addressing: [{ipv4: 10.0.0.1}], node: 192.0.2.1}, encryption: {key: 0}}]", ""},
+		"an empty slice":         {"CiliumEndpointSlice", "endpoints: []", ""},
+		"a slice without a list": {"CiliumEndpointSlice", "namespace: a", "endpoints is missing"},
+		"a slice of lost origin": {"CiliumEndpointSlice", "endpoints: [{name: x, waggle: {node: one}}]", "uid is missing"},
+		"an endpoint's state":    {"CiliumEndpoint", "status: {state: happy}", "is not one of"},
+		"an endpoint's health":   {"CiliumEndpoint", "status: {health: {bpf: OK}, log: [{code: OK}]}", ""},
 	} {
 		t.Run(name, func(t *testing.T) {
 			t.Parallel()

@@ -71,6 +71,8 @@ func fromCilium(object runtime.Object, written uint64) (Row, error) {
 		return checked(&o.ObjectMeta, false, validation.NameIsDNSSubdomain, func() (Row, error) {
 			return CiliumPolicy(&o.ObjectMeta, o.Spec, o.Specs)
 		})
+	case *ciliumv2.CiliumEndpointSlice:
+		return checkSlice(o)
 	case *ciliumv2.CiliumCIDRGroup:
 		return checked(&o.ObjectMeta, false, validation.NameIsDNSSubdomain, func() (Row, error) { return CIDRGroup(o) })
 	}

@@ -68,6 +68,7 @@ var (
 	CiliumIdentities          = resource[ciliumv2.CiliumIdentity, ciliumv2.CiliumIdentityList](ciliumv2.GroupVersion, "ciliumidentities", false)
 	CiliumNetworkPolicies     = resource[ciliumv2.CiliumNetworkPolicy, ciliumv2.CiliumNetworkPolicyList](ciliumv2.GroupVersion, "ciliumnetworkpolicies", false)
 	CiliumClusterwidePolicies = resource[ciliumv2.CiliumClusterwideNetworkPolicy, ciliumv2.CiliumClusterwideNetworkPolicyList](ciliumv2.GroupVersion, "ciliumclusterwidenetworkpolicies", false)
+	CiliumEndpointSlices      = resource[ciliumv2.CiliumEndpointSlice, ciliumv2.CiliumEndpointSliceList](ciliumv2.SliceGroupVersion, "ciliumendpointslices", false)
 	CiliumCIDRGroups          = resource[ciliumv2.CiliumCIDRGroup, ciliumv2.CiliumCIDRGroupList](ciliumv2.GroupVersion, "ciliumcidrgroups", false)
 )
 
@@ -78,6 +79,6 @@ var CustomResourceDefinitions = resource[metav1.PartialObjectMetadata, metav1.Pa
 // Resources lists all of the above.
 func Resources() []Resource {
 	return []Resource{Nodes, Pods, Namespaces, Services, EndpointSlices, NetworkPolicies, Ingresses, Leases, Events,
-		CiliumNodes, CiliumEndpoints, CiliumIdentities, CiliumNetworkPolicies, CiliumClusterwidePolicies, CiliumCIDRGroups,
+		CiliumNodes, CiliumEndpoints, CiliumEndpointSlices, CiliumIdentities, CiliumNetworkPolicies, CiliumClusterwidePolicies, CiliumCIDRGroups,
 		CustomResourceDefinitions}
 }

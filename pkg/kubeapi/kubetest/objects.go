@@ -59,7 +59,7 @@ func kindOf(r kubeapi.Resource) string {
 // clusterScoped says that objects of r have no namespace.
 func clusterScoped(r kubeapi.Resource) bool {
 	switch r.Plural {
-	case "nodes", "namespaces", "ciliumnodes", "ciliumidentities", "ciliumclusterwidenetworkpolicies", "ciliumcidrgroups", "customresourcedefinitions":
+	case "nodes", "namespaces", "ciliumnodes", "ciliumidentities", "ciliumclusterwidenetworkpolicies", "ciliumcidrgroups", "ciliumendpointslices", "customresourcedefinitions":
 		return true
 	}
 	return false

@@ -11,6 +11,7 @@ func TestEqual_SeesEveryField(t *testing.T) {
 	everyField(t, Node{}, func(a, b *Node) bool { return a.Equal(b) })
 	everyField(t, EndpointFields{}, func(a, b *EndpointFields) bool { return NewEndpoint(*a).Equal(NewEndpoint(*b)) })
 	everyField(t, Identity{}, func(a, b *Identity) bool { return a.Equal(b) })
+	everyField(t, EndpointSlice{}, func(a, b *EndpointSlice) bool { return a.Equal(b) })
 	everyField(t, CIDRGroup{}, func(a, b *CIDRGroup) bool { return a.Equal(b) })
 	everyField(t, Policy{}, func(a, b *Policy) bool { return a.Equal(b) })
 }

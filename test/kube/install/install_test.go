@@ -100,18 +100,22 @@ func clusterAccount(t *testing.T, c *kube.Cluster) {
 
 func established(t *testing.T, c *kube.Cluster) {
 	if out, err := c.Kubectl(t.Context(), "wait", "--for=condition=Established", "--timeout=30s", "crd", "-l", "app.kubernetes.io/managed-by=waggle"); err != nil ||
-		strings.Count(out, "condition met") != 6 {
+		strings.Count(out, "condition met") != 7 {
 		t.Fatalf("%v\n%s", err, out)
 	}
-	for name, want := range map[string]string{"cn": "ciliumnodes", "ciliumep": "ciliumendpoints", "ciliumid": "ciliumidentities", "cnp": "ciliumnetworkpolicies",
-		"ccnp": "ciliumclusterwidenetworkpolicies", "ccg": "ciliumcidrgroups"} {
+	for name, want := range map[string]string{"cn": "ciliumnodes", "ciliumep": "ciliumendpoints", "ces": "ciliumendpointslices", "ciliumid": "ciliumidentities",
+		"cnp": "ciliumnetworkpolicies", "ccnp": "ciliumclusterwidenetworkpolicies", "ccg": "ciliumcidrgroups"} {
+		version := "v2"
+		if name == "ces" {
+			version = "v2alpha1"
+		}
 		var list struct {
 			Resources []struct {
 				Name       string
 				ShortNames []string
 			}
 		}
-		if err := c.GetObject(t.Context(), "/apis/cilium.io/v2", &list); err != nil {
+		if err := c.GetObject(t.Context(), "/apis/cilium.io/"+version, &list); err != nil {
 			t.Fatal(err)
 		}
 		found := false
@@ -168,6 +172,11 @@ func checked(t *testing.T, c *kube.Cluster) {
 		"endpoint": {"namespaces/default/ciliumendpoints", `{"kind": "CiliumEndpoint", "metadata": {"name": "x"}, "status": {"id": 7, "encryption": {},
 			"identity": {"id": 257, "labels": ["k8s:a=b"]}, "networking": {"addressing": [{"ipv4": "10.0.0.7"}], "node": "192.0.2.1"}, "state": "ready",
 			"named-ports": [{"name": "http", "port": 80, "protocol": "TCP"}], "policy": {"ingress": {"state": "enforcing"}}}}`, ""},
+		"slice": {"ciliumendpointslices", `{"kind": "CiliumEndpointSlice", "metadata": {"name": "x"}, "namespace": "default", "endpoints": [{"name": "a", "id": 257, "pod-uid": "u",
+			"networking": {"addressing": [{"ipv4": "10.0.0.7"}], "node": "192.0.2.1"}, "encryption": {"key": 0}, "named-ports": [{"name": "http", "port": 80, "protocol": "TCP"}],
+			"service-account": "default", "waggle": {"uid": "u", "created": 1700000000, "node": "node-1"}}]}`, ""},
+		"slice of no list":        {"ciliumendpointslices", `{"kind": "CiliumEndpointSlice", "metadata": {"name": "x"}}`, "endpoints"},
+		"slice of nobody":         {"ciliumendpointslices", `{"kind": "CiliumEndpointSlice", "metadata": {"name": "x"}, "endpoints": [{"waggle": {}}]}`, "endpoints[0].waggle.uid"},
 		"endpoint in no state":    {"namespaces/default/ciliumendpoints", `{"kind": "CiliumEndpoint", "metadata": {"name": "x"}, "status": {"state": "happy"}}`, "status.state"},
 		"identity":                {"ciliumidentities", `{"kind": "CiliumIdentity", "metadata": {"name": "257"}, "security-labels": {"k8s:app": "cart"}}`, ""},
 		"identity without number": {"ciliumidentities", `{"kind": "CiliumIdentity", "metadata": {"name": "a"}, "security-labels": {}}`, "metadata.name"},
@@ -192,8 +201,12 @@ func checked(t *testing.T, c *kube.Cluster) {
 		if err := json.Unmarshal([]byte(o.object), &object); err != nil {
 			t.Fatalf("%s: %v", name, err)
 		}
-		object["apiVersion"] = "cilium.io/v2"
-		err := c.Create(t.Context(), "/apis/cilium.io/v2/"+o.path+"?dryRun=All&fieldValidation=Strict", object)
+		version := "cilium.io/v2"
+		if object["kind"] == "CiliumEndpointSlice" {
+			version = "cilium.io/v2alpha1"
+		}
+		object["apiVersion"] = version
+		err := c.Create(t.Context(), "/apis/"+version+"/"+o.path+"?dryRun=All&fieldValidation=Strict", object)
 		if o.want == "" && err != nil {
 			t.Errorf("%s: %v", name, err)
 		}
