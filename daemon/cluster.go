@@ -5,6 +5,7 @@ import (
 	"github.com/cilium/hive/job"
 	"github.com/cilium/statedb"
 
+	"github.com/waggle-net/waggle/cells/ciliumendpointslices"
 	"github.com/waggle-net/waggle/cells/clusterhealthz"
 	"github.com/waggle-net/waggle/cells/clusterpool"
 	"github.com/waggle-net/waggle/cells/configs"
@@ -32,6 +33,7 @@ var Cluster = cell.Group(
 	clusterpool.Cell,
 	endpointgc.Cell,
 	identitygc.Cell,
+	ciliumendpointslices.Cell,
 	policystatus.Cell,
 	servicestatus.Cell,
 	clusterhealthz.Cell,

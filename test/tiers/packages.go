@@ -17,7 +17,7 @@ var raced = strings.Fields(`
 	pkg/hive pkg/bootlog pkg/ipalloc pkg/deletequeue pkg/kubeapi pkg/writeback pkg/heartbeat pkg/inventory pkg/rtnl
 	cells/health cells/metrics cells/ipam cells/endpointmanager cells/unmanagedpods cells/endpointmaps cells/endpointstate
 	cells/k8sclient cells/k8stables cells/identity cells/ciliumendpoints cells/ciliumnode cells/k8snode cells/leaderelection
-	cells/clusterpool cells/endpointgc cells/policystatus cells/servicestatus cells/liveness cells/drift cells/linkreaper cells/loader cells/maps
+	cells/clusterpool cells/endpointgc cells/ciliumendpointslices cells/policystatus cells/servicestatus cells/liveness cells/drift cells/linkreaper cells/loader cells/maps
 	cells/services cells/servicemaps cells/sockterm cells/masquerade cells/servicehealth cells/nodeaddresses cells/ipmasqagent
 	cells/apiserver cells/monitor cells/devices cells/nodes cells/noderoutes cells/nodeids cells/nodemaps cells/nodehealth cells/pathtest cells/ipcache pkg/agentcall`)
 

@@ -7,6 +7,7 @@ import (
 
 	apierrors "k8s.io/apimachinery/pkg/api/errors"
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
+	"k8s.io/apimachinery/pkg/runtime"
 	"k8s.io/apimachinery/pkg/runtime/schema"
 
 	"github.com/waggle-net/waggle/pkg/kubeapi"
@@ -156,6 +157,9 @@ func answerFault(w http.ResponseWriter, c call, status int, body string) {
 	if body == "" {
 		respondError(w, apierrors.NewGenericServerResponse(status, c.Verb, groupResource(c.resource), c.Name, "fault of a test", 0, true))
 		return
+	}
+	if status < http.StatusMultipleChoices {
+		w.Header().Set("Content-Type", runtime.ContentTypeJSON) // an answer that the client has to read
 	}
 	w.WriteHeader(status)
 	_, _ = fmt.Fprint(w, body)

@@ -1,0 +1,46 @@
+package ciliumendpointslices
+
+import (
+	"log/slog"
+	"time"
+
+	"github.com/cilium/hive/cell"
+	"github.com/cilium/hive/job"
+	"github.com/cilium/statedb"
+
+	"github.com/waggle-net/waggle/pkg/heartbeat"
+	"github.com/waggle-net/waggle/pkg/kubeapi"
+	"github.com/waggle-net/waggle/pkg/tables/leadership"
+)
+
+// Cell writes slices, or removes existing slices when the option is off.
+var Cell = cell.Module("cilium-endpoint-slices", "Pods of the cluster as CiliumEndpointSlices",
+	cell.Config(DefaultConfig),
+	cell.ProvidePrivate(newSettings), // checked flags
+	cell.Invoke(register),
+)
+
+type params struct {
+	cell.In
+
+	Log        *slog.Logger
+	DB         *statedb.DB
+	Leadership statedb.Table[leadership.Leadership]
+	Settings   settings
+	Client     *kubeapi.Client
+}
+
+const (
+	retryMin = 500 * time.Millisecond
+	retryMax = 10 * time.Second
+)
+
+func register(group job.Group, p params) {
+	switch {
+	case p.Client == nil:
+	case p.Settings.enable:
+		heartbeat.AddRetried(group, "write-slices", (&controller{p}).run, retryMin, retryMax)
+	default:
+		heartbeat.AddRetried(group, "remove-slices", (&remover{p}).run, retryMin, retryMax)
+	}
+}

@@ -1,0 +1,269 @@
+package ciliumendpointslices
+
+import (
+	"context"
+	"encoding/json"
+	"errors"
+	"fmt"
+	"hash/fnv"
+	"maps"
+	"slices"
+	"strconv"
+	"sync"
+	"time"
+
+	"github.com/cilium/hive/cell"
+	"golang.org/x/sync/errgroup"
+	"golang.org/x/time/rate"
+	"k8s.io/apimachinery/pkg/runtime"
+	"k8s.io/apimachinery/pkg/watch"
+
+	"github.com/waggle-net/waggle/pkg/ciliumv2"
+	"github.com/waggle-net/waggle/pkg/heartbeat"
+	"github.com/waggle-net/waggle/pkg/k8sobjects"
+	"github.com/waggle-net/waggle/pkg/kubeapi"
+	"github.com/waggle-net/waggle/pkg/printable"
+	"github.com/waggle-net/waggle/pkg/tables/leadership"
+)
+
+// controller writes slices whenever this replica leads.
+type controller struct{ params }
+
+func (c *controller) run(ctx context.Context, health cell.Health) error {
+	err := leadership.Lead(ctx, c.DB, c.Leadership,
+		func(leading context.Context) error { return newTerm(c.params).run(leading, health) },
+		func() error {
+			health.OK("another replica leads")
+			return nil
+		})
+	if err != nil {
+		health.Degraded("write CiliumEndpointSlices", err)
+	}
+	return err
+}
+
+// term is the state of one period of leadership. It begins empty and is filled from the existing objects.
+type term struct {
+	params
+	limiter *rate.Limiter
+	wake    chan struct{} // holds a token when there may be something to write
+
+	mu       sync.Mutex // guards what follows
+	plan     *planner
+	leftOut  map[string]error // why CiliumEndpoints are in no slice, by "namespace/name"
+	haveCEPs bool             // the first lists were seen
+	haveCESs bool
+	complete bool // the slice that says so exists
+}
+
+func newTerm(p params) *term {
+	first := p.Settings.limit(0)
+	return &term{params: p, limiter: rate.NewLimiter(rate.Limit(first.Limit), first.Burst), wake: make(chan struct{}, 1), plan: newPlanner(p.Settings.most),
+		leftOut: map[string]error{}}
+}
+
+// run follows and writes until ctx ends or a request fails.
+func (t *term) run(ctx context.Context, health cell.Health) error {
+	group, ctx := errgroup.WithContext(ctx)
+	watched := func(name string, f func(context.Context) error) {
+		group.Go(func() error {
+			ctx, end := heartbeat.With(ctx, name)
+			defer end()
+			return f(ctx)
+		})
+	}
+	endpoints := &kubeapi.Follower[endpointEvent]{Client: t.Client, Resource: kubeapi.CiliumEndpoints, Read: t.readEndpoint, Replace: t.replaceEndpoints,
+		Apply: t.applyEndpoint}
+	existing := &kubeapi.Follower[sliceEvent]{Client: t.Client, Resource: kubeapi.CiliumEndpointSlices, Read: readSlice, Replace: t.replaceSlices, Apply: t.applySlice}
+	watched("follow-ciliumendpoints", endpoints.Run)
+	watched("follow-ciliumendpointslices", existing.Run)
+	watched("write", func(ctx context.Context) error { return t.write(ctx, health) })
+	heartbeat.Idle(ctx) // the goroutines have marks of their own
+	return group.Wait()
+}
+
+// endpointEvent is the part of a CiliumEndpoint that slices need.
+type endpointEvent struct {
+	key    string
+	sliced *k8sobjects.Sliced // nil when it has no addresses, or err is set
+	digest uint64
+	err    error // why it cannot be in a slice
+}
+
+// readEndpoint never fails: one object that is malformed must not stop all others.
+func (t *term) readEndpoint(object runtime.Object) (e endpointEvent, _ error) {
+	o, ok := object.(*ciliumv2.CiliumEndpoint)
+	if !ok {
+		return e, fmt.Errorf("an object of type %T came where CiliumEndpoints should be", object)
+	}
+	e.key = o.Namespace + "/" + o.Name
+	if e.sliced, e.err = k8sobjects.SlicedEndpoint(o); e.sliced == nil {
+		return e, nil
+	}
+	entry := e.sliced.Entry()
+	var size int
+	if e.digest, size = digest(&entry); size > sliceSize/t.Settings.most {
+		e.sliced, e.err = nil, fmt.Errorf("its entry has %d bytes, of %d", size, sliceSize/t.Settings.most)
+	}
+	return e, nil
+}
+
+// digest returns a hash of an entry, and the size of its JSON in bytes.
+func digest(e *ciliumv2.SlicedEndpoint) (sum uint64, size int) {
+	text, err := json.Marshal(e)
+	if err != nil {
+		panic(err) // no field can fail
+	}
+	h := fnv.New64a()
+	_, _ = h.Write(text) // never fails
+	return h.Sum64(), len(text)
+}
+
+func (t *term) applyEndpoint(kind watch.EventType, e endpointEvent) error {
+	t.mu.Lock()
+	defer t.mu.Unlock()
+	t.takeEndpoint(e, kind == watch.Deleted)
+	t.awake()
+	return nil
+}
+
+// takeEndpoint applies the state of one object. A malformed object keeps its last entry, as in agents that read CiliumEndpoints. The caller holds mu.
+func (t *term) takeEndpoint(e endpointEvent, deleted bool) {
+	delete(t.leftOut, e.key)
+	switch {
+	case deleted:
+		t.plan.remove(e.key)
+	case e.err != nil:
+		t.leftOut[e.key] = e.err
+	case e.sliced == nil:
+		t.plan.remove(e.key)
+	default:
+		t.plan.put(e.sliced, e.digest)
+	}
+}
+
+func (t *term) replaceEndpoints(all []endpointEvent) error {
+	t.mu.Lock()
+	defer t.mu.Unlock()
+	listed := make(map[string]bool, len(all))
+	clear(t.leftOut)
+	for _, e := range all {
+		listed[e.key] = true
+		t.takeEndpoint(e, false)
+	}
+	for _, key := range slices.Sorted(maps.Keys(t.plan.pods)) {
+		if !listed[key] {
+			t.plan.remove(key)
+		}
+	}
+	t.haveCEPs = true
+	t.begin()
+	return nil
+}
+
+// sliceEvent is a slice of the API server. One without the label of Waggle is of another program, and agents do not read it.
+type sliceEvent struct {
+	*seen
+	ours bool
+}
+
+func readSlice(object runtime.Object) (e sliceEvent, _ error) {
+	o, ok := object.(*ciliumv2.CiliumEndpointSlice)
+	if !ok {
+		return e, fmt.Errorf("an object of type %T came where CiliumEndpointSlices should be", object)
+	}
+	return sliceEvent{look(o), isOurs(o)}, nil
+}
+
+func isOurs(o *ciliumv2.CiliumEndpointSlice) bool {
+	return o.Labels[ciliumv2.ManagedByLabel] == ciliumv2.ManagedByUs
+}
+
+// look summarizes a slice of the API server.
+func look(o *ciliumv2.CiliumEndpointSlice) *seen {
+	s := &seen{name: o.Name, namespace: o.PodNamespace, uid: string(o.UID), version: o.ResourceVersion, digests: make(map[string]uint64, len(o.Endpoints))}
+	s.number, _ = strconv.ParseUint(o.ResourceVersion, 10, 64)
+	for i := range o.Endpoints {
+		_, found := s.digests[o.Endpoints[i].Name]
+		s.doubled = s.doubled || found
+		s.digests[o.Endpoints[i].Name], _ = digest(&o.Endpoints[i])
+	}
+	return s
+}
+
+func (t *term) applySlice(kind watch.EventType, e sliceEvent) error {
+	t.mu.Lock()
+	defer t.mu.Unlock()
+	switch exists := e.ours && kind != watch.Deleted; {
+	case e.name == ciliumv2.CompleteSlice:
+		t.complete = exists
+	case !exists:
+		t.plan.gone(e.name, e.uid)
+	default:
+		t.plan.see(e.seen)
+	}
+	t.awake()
+	return nil
+}
+
+func (t *term) replaceSlices(all []sliceEvent) error {
+	t.mu.Lock()
+	defer t.mu.Unlock()
+	var ours []*seen
+	t.complete = false
+	for _, e := range all {
+		switch {
+		case !e.ours:
+		case e.name == ciliumv2.CompleteSlice:
+			t.complete = true
+		default:
+			ours = append(ours, e.seen)
+		}
+	}
+	t.plan.list(ours)
+	t.haveCESs = true
+	t.begin()
+	return nil
+}
+
+// begin plans once both lists are there. The caller holds mu.
+func (t *term) begin() {
+	if !t.plan.begun && t.haveCEPs && t.haveCESs {
+		t.plan.begin()
+	}
+	t.awake()
+}
+
+func (t *term) awake() {
+	select {
+	case t.wake <- struct{}{}:
+	default:
+	}
+}
+
+const (
+	lagLimit = time.Minute // how long a slice may wait before that is reported
+	mostTold = 3           // CiliumEndpoints that a report names
+)
+
+// report says how far slices are behind.
+func (t *term) report(health cell.Health) {
+	t.mu.Lock()
+	defer t.mu.Unlock()
+	p := t.plan
+	text := fmt.Sprintf("%d pods in %d slices, %d slices to be written", len(p.pods), len(p.slices), len(p.queue))
+	switch {
+	case !p.begun:
+		health.OK("waiting for CiliumEndpoints and CiliumEndpointSlices")
+	case len(p.queue) > 0 && time.Since(p.queue[0].since) >= lagLimit && t.complete:
+		health.Degraded(text, errors.New("changes of pods reach other nodes late: raise --ces-rate-limits"))
+	case len(t.leftOut) > 0:
+		var some []error
+		for _, key := range slices.Sorted(maps.Keys(t.leftOut))[:min(len(t.leftOut), mostTold)] {
+			some = append(some, errors.New(printable.Text(key+": "+t.leftOut[key].Error())))
+		}
+		health.Degraded(fmt.Sprintf("%s; changes of %d CiliumEndpoints are left out", text, len(t.leftOut)), errors.Join(some...))
+	default:
+		health.OK(text)
+	}
+}

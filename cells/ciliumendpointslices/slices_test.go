@@ -1,0 +1,421 @@
+package ciliumendpointslices
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"log/slog"
+	"maps"
+	"net/http"
+	"slices"
+	"strings"
+	"sync"
+	"testing"
+	"testing/synctest"
+	"time"
+
+	"github.com/cilium/hive"
+	"github.com/cilium/hive/cell"
+	"github.com/cilium/statedb"
+	"go.uber.org/goleak"
+	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
+
+	"github.com/waggle-net/waggle/pkg/celltest"
+	"github.com/waggle-net/waggle/pkg/ciliumv2"
+	"github.com/waggle-net/waggle/pkg/kubeapi"
+	"github.com/waggle-net/waggle/pkg/kubeapi/kubetest"
+	"github.com/waggle-net/waggle/pkg/tables/leadership"
+)
+
+func TestMain(m *testing.M) { goleak.VerifyTestMain(m) }
+
+func TestScripts(t *testing.T) {
+	celltest.RunVirtual(t, "testdata/*.txtar", func(t testing.TB) []cell.Cell {
+		server := kubetest.New(t, kubetest.InMemory())
+		client := server.Client(t)
+		return []cell.Cell{Cell, cell.Provide(func() *kubeapi.Client { return client }, func() hive.ScriptCmdsOut { return server.Commands(t) },
+			leadership.NewTable, statedb.RWTable[leadership.Leadership].ToTable)}
+	})
+}
+
+// endpoint is the CiliumEndpoint of a pod, with an address of its own.
+func endpoint(namespace, name string, n int) *ciliumv2.CiliumEndpoint {
+	return &ciliumv2.CiliumEndpoint{
+		ObjectMeta: metav1.ObjectMeta{Namespace: namespace, Name: name, Labels: map[string]string{ciliumv2.NodeLabel: "two"}},
+		Status: ciliumv2.EndpointStatus{Identity: &ciliumv2.EndpointIdentity{ID: int64(n)}, Networking: &ciliumv2.EndpointNetworking{Node: "192.0.2.2",
+			Addressing: []ciliumv2.AddressPair{{IPv4: fmt.Sprintf("10.1.%d.%d", n/256, n%256)}}}}}
+}
+
+// replica is a cluster role against a server.
+type replica struct {
+	params
+	leaders statedb.RWTable[leadership.Leadership]
+	health  *cell.SimpleHealth
+	stop    func() // ends the job
+}
+
+// start runs the job of the cell as a job is run: it is tried again after an error.
+func start(t *testing.T, server *kubetest.Server, c Config) *replica {
+	t.Helper()
+	set, err := newSettings(c)
+	db := statedb.New()
+	leaders, errLeaders := leadership.NewTable(db)
+	if err := errors.Join(err, errLeaders); err != nil {
+		t.Fatal(err)
+	}
+	_, health := cell.NewSimpleHealth()
+	r := &replica{health: health, params: params{Log: slog.New(slog.DiscardHandler), DB: db, Leadership: leaders, Settings: set, Client: server.Client(t)}, leaders: leaders}
+	r.lead(t, true)
+	run := (&controller{r.params}).run
+	if !set.enable {
+		run = (&remover{r.params}).run
+	}
+	ctx, cancel := context.WithCancel(t.Context())
+	done := make(chan struct{})
+	go func() {
+		defer close(done)
+		for ctx.Err() == nil {
+			if run(ctx, health) != nil {
+				time.Sleep(retryMin)
+			}
+		}
+	}()
+	r.stop = func() { cancel(); <-done }
+	t.Cleanup(r.stop)
+	return r
+}
+
+func (r *replica) lead(t *testing.T, leads bool) {
+	t.Helper()
+	row := leadership.Leadership{Lease: "x"}
+	if leads {
+		row.Until = time.Now().Add(1000 * time.Hour)
+	}
+	txn := r.DB.WriteTxn(r.leaders)
+	defer txn.Abort()
+	if _, _, err := r.leaders.Insert(txn, row); err != nil {
+		t.Fatal(err)
+	}
+	txn.Commit()
+}
+
+func enabled(most int) Config {
+	c := DefaultConfig
+	c.Enable, c.Most = true, most
+	return c
+}
+
+// held lists the slices of a server: by name, the pods as "namespace/name=identity".
+func held(server *kubetest.Server) (pods map[string][]string, complete bool) {
+	pods = map[string][]string{}
+	for _, object := range server.List(kubeapi.CiliumEndpointSlices) {
+		o := object.(*ciliumv2.CiliumEndpointSlice)
+		if o.Name == ciliumv2.CompleteSlice {
+			complete = true
+			continue
+		}
+		pods[o.Name] = []string{}
+		for _, e := range o.Endpoints {
+			pods[o.Name] = append(pods[o.Name], fmt.Sprintf("%s/%s=%d", o.PodNamespace, e.Name, e.IdentityID))
+		}
+	}
+	return pods, complete
+}
+
+// shape describes slices without their names.
+func shape(server *kubetest.Server) string {
+	pods, complete := held(server)
+	var lines []string
+	for _, list := range pods {
+		lines = append(lines, strings.Join(list, " "))
+	}
+	slices.Sort(lines)
+	if complete {
+		lines = append(lines, "complete")
+	}
+	return strings.Join(lines, "; ")
+}
+
+func expect(t *testing.T, server *kubetest.Server, what, want string) {
+	t.Helper()
+	if got := shape(server); got != want {
+		t.Fatalf("%s: slices hold %q, want %q", what, got, want)
+	}
+}
+
+// writes counts requests that change slices.
+func writes(server *kubetest.Server) (n int) {
+	for _, q := range server.Requests() {
+		if q.Resource == kubeapi.CiliumEndpointSlices.String() && slices.Contains([]string{"create", "update", "patch", "delete"}, q.Verb) {
+			n++
+		}
+	}
+	return n
+}
+
+// settled waits until all pending writes are done.
+func settled() { time.Sleep(20 * time.Second) }
+
+func TestSlices_FollowCiliumEndpoints(t *testing.T) {
+	t.Parallel()
+	synctest.Test(t, func(t *testing.T) {
+		server := kubetest.New(t, kubetest.InMemory())
+		server.Put(endpoint("a", "w1", 1), endpoint("a", "w2", 2), endpoint("a", "w3", 3), endpoint("b", "w1", 4))
+		none := endpoint("a", "no-address-yet", 9)
+		none.Status.Networking = nil
+		server.Put(none)
+		start(t, server, enabled(2))
+		settled()
+		expect(t, server, "at first", "a/w1=1 a/w2=2; a/w3=3; b/w1=4; complete")
+		before, _ := held(server)
+
+		// Pods that change stay in their slice, and new ones fill it.
+		server.Put(endpoint("a", "w1", 7), endpoint("a", "w4", 5))
+		settled()
+		expect(t, server, "after changes", "a/w1=7 a/w2=2; a/w3=3 a/w4=5; b/w1=4; complete")
+		if after, _ := held(server); !maps.EqualFunc(before, after, func(a, b []string) bool { return a[0][:4] == b[0][:4] }) {
+			t.Errorf("slices were %v, are %v", before, after)
+		}
+
+		// Empty slices are removed.
+		server.Remove(kubeapi.CiliumEndpoints, "b", "w1")
+		server.Remove(kubeapi.CiliumEndpoints, "a", "w2")
+		settled()
+		expect(t, server, "after removals", "a/w1=7; a/w3=3 a/w4=5; complete")
+	})
+}
+
+// A new leader writes no slice that has its desired content. It deletes duplicates and orphans, and ignores slices of other programs.
+func TestSlices_AreTakenOverByANewLeader(t *testing.T) {
+	t.Parallel()
+	synctest.Test(t, func(t *testing.T) {
+		server := kubetest.New(t, kubetest.InMemory())
+		for n := range 7 {
+			server.Put(endpoint("a", fmt.Sprint("w", n), n+1))
+		}
+		first := start(t, server, enabled(3))
+		settled()
+		first.stop()
+		before, written := shape(server), writes(server)
+		if written != 4 { // three slices, and the one that calls them complete
+			t.Errorf("the first leader made %d writes", written)
+		}
+		second := start(t, server, enabled(3))
+		settled()
+		if got := writes(server); got != written {
+			t.Errorf("the second leader made %d writes", got-written)
+		}
+		expect(t, server, "with the second leader", before)
+
+		// Changes without a leader.
+		second.lead(t, false)
+		settled()
+		all, _ := held(server)
+		names := slices.Sorted(maps.Keys(all))
+		var doubled ciliumv2.CiliumEndpointSlice
+		server.Get(kubeapi.CiliumEndpointSlices, "", names[0], &doubled)
+		doubled.Name = "ces-left-by-another-leader"
+		foreign := &ciliumv2.CiliumEndpointSlice{ObjectMeta: metav1.ObjectMeta{Name: "ces-of-cilium"}, PodNamespace: "a", Endpoints: []ciliumv2.SlicedEndpoint{{Name: "w1", IdentityID: 99}}}
+		orphan := &ciliumv2.CiliumEndpointSlice{ObjectMeta: metav1.ObjectMeta{Name: "ces-orphan", Labels: doubled.Labels}, PodNamespace: "gone",
+			Endpoints: []ciliumv2.SlicedEndpoint{{Name: "w1", IdentityID: 5, Origin: &ciliumv2.SliceOrigin{UID: "u"}}}}
+		server.Put(&doubled, foreign, orphan)
+		server.Remove(kubeapi.CiliumEndpoints, "a", "w6")
+		second.lead(t, true)
+		settled()
+		pods, complete := held(server)
+		if !complete || len(pods["ces-of-cilium"]) != 1 {
+			t.Errorf("slices %v", pods)
+		}
+		delete(pods, "ces-of-cilium")
+		seen := map[string]bool{}
+		for _, list := range pods {
+			for _, p := range list {
+				if seen[p] {
+					t.Errorf("%s is in two slices", p)
+				}
+				seen[p] = true
+			}
+		}
+		if len(seen) != 6 {
+			t.Errorf("slices hold %v", pods)
+		}
+	})
+}
+
+// Slices that another program changes, deletes or unlabels are written again.
+func TestSlices_AreRepaired(t *testing.T) {
+	t.Parallel()
+	synctest.Test(t, func(t *testing.T) {
+		server := kubetest.New(t, kubetest.InMemory())
+		server.Put(endpoint("a", "w1", 1), endpoint("a", "w2", 2))
+		start(t, server, enabled(10))
+		settled()
+		const want = "a/w1=1 a/w2=2; complete"
+		expect(t, server, "at first", want)
+		only := func() string {
+			pods, _ := held(server)
+			return slices.Collect(maps.Keys(pods))[0]
+		}
+		var o ciliumv2.CiliumEndpointSlice
+		for what, change := range map[string]func(){
+			"an endpoint is removed": func() { o.Endpoints = o.Endpoints[:1] },
+			"an endpoint is changed": func() { o.Endpoints[0].IdentityID = 99 },
+			"an endpoint is doubled": func() { o.Endpoints = append(o.Endpoints, o.Endpoints[0]) },
+			"another namespace":      func() { o.PodNamespace = "b" },
+		} {
+			server.Get(kubeapi.CiliumEndpointSlices, "", only(), &o)
+			change()
+			server.Put(&o)
+			settled()
+			expect(t, server, what, want)
+		}
+		server.Remove(kubeapi.CiliumEndpointSlices, "", only())
+		server.Remove(kubeapi.CiliumEndpointSlices, "", ciliumv2.CompleteSlice)
+		settled()
+		expect(t, server, "all are deleted", want)
+
+		former := only()
+		server.Get(kubeapi.CiliumEndpointSlices, "", former, &o)
+		o.Labels = nil
+		server.Put(&o)
+		settled()
+		if pods, _ := held(server); len(pods) != 2 {
+			t.Errorf("with one that is not ours any more: %v", pods)
+		}
+	})
+}
+
+// noGap holds that no pod is ever in no slice, once slices are complete, while its CiliumEndpoint stays. It looks before each request of the cluster role.
+func noGap(t *testing.T, server *kubetest.Server) {
+	var mu sync.Mutex
+	known := map[string]bool{}
+	server.Fault(func(*http.Request) (int, string) {
+		mu.Lock()
+		defer mu.Unlock()
+		pods, complete := held(server)
+		now := map[string]bool{}
+		for _, list := range pods {
+			for _, p := range list {
+				pod, _, _ := strings.Cut(p, "=")
+				now[pod] = true
+			}
+		}
+		for pod := range known {
+			if namespace, name, _ := strings.Cut(pod, "/"); complete && !now[pod] && server.Get(kubeapi.CiliumEndpoints, namespace, name, nil) {
+				t.Errorf("%s is in no slice: %v", pod, pods)
+			}
+		}
+		known = now
+		return 0, ""
+	})
+}
+
+// Agents read slices as soon as they are called complete, so all pods must be in them by then.
+func TestSlices_AreCalledCompleteWhenTheyAre(t *testing.T) {
+	t.Parallel()
+	synctest.Test(t, func(t *testing.T) {
+		server := kubetest.New(t, kubetest.InMemory())
+		for n := range 10 {
+			server.Put(endpoint("a", fmt.Sprint("w", n), n+1))
+		}
+		config := enabled(2)
+		config.Limits = `[{"nodes":0,"limit":1,"burst":1}]`
+		start(t, server, config)
+		for waited := 0; ; waited++ {
+			pods, complete := held(server)
+			if complete {
+				if waited < 40 || len(pods) != 5 {
+					t.Errorf("after %d tenths of a second: %v", waited, pods)
+				}
+				return
+			}
+			time.Sleep(100 * time.Millisecond)
+		}
+	})
+}
+
+// A slice that has become nearly empty is emptied into another one, and no pod is without a slice meanwhile.
+func TestSlices_AreMerged(t *testing.T) {
+	t.Parallel()
+	synctest.Test(t, func(t *testing.T) {
+		server := kubetest.New(t, kubetest.InMemory())
+		for n := range 16 {
+			server.Put(endpoint("a", fmt.Sprintf("w%02d", n), n+1))
+		}
+		start(t, server, enabled(8))
+		settled()
+		noGap(t, server)
+		// Two pods of the second slice make room for the last two of the first one.
+		for _, n := range []int{14, 15, 0, 1, 2, 3, 4, 5} {
+			name := fmt.Sprintf("w%02d", n)
+			server.Remove(kubeapi.CiliumEndpoints, "a", name)
+			time.Sleep(400 * time.Millisecond)
+		}
+		settled()
+		if pods, _ := held(server); len(pods) != 1 {
+			t.Errorf("slices %v", pods)
+		}
+	})
+}
+
+// Writes come no faster than the rate for the size of the cluster, and changes that come meanwhile take no writes of their own.
+func TestSlices_AreWrittenWithinTheRate(t *testing.T) {
+	t.Parallel()
+	synctest.Test(t, func(t *testing.T) {
+		server := kubetest.New(t, kubetest.InMemory())
+		config := enabled(100)
+		config.Limits = `[{"nodes":2,"limit":1,"burst":1},{"nodes":0,"limit":10,"burst":20}]`
+		elsewhere := endpoint("a", "w0", 1)
+		elsewhere.Labels[ciliumv2.NodeLabel] = "three"
+		server.Put(elsewhere, endpoint("a", "w1", 2))
+		start(t, server, config)
+		settled()
+		before := writes(server)
+		for n := range 100 { // in ten seconds
+			server.Put(endpoint("a", fmt.Sprint("w", 2+n%50), 3+n))
+			time.Sleep(100 * time.Millisecond)
+		}
+		if n := writes(server) - before; n < 8 || n > 12 {
+			t.Errorf("%d writes in ten seconds", n)
+		}
+	})
+}
+
+// Agents that read slices list CiliumEndpoints before the slices are removed.
+func TestSlices_AreRemovedWhenTheOptionIsOff(t *testing.T) {
+	t.Parallel()
+	synctest.Test(t, func(t *testing.T) {
+		server := kubetest.New(t, kubetest.InMemory())
+		server.Put(endpoint("a", "w1", 1))
+		on := start(t, server, enabled(10))
+		settled()
+		on.stop()
+		foreign := &ciliumv2.CiliumEndpointSlice{ObjectMeta: metav1.ObjectMeta{Name: "ces-of-cilium"}, PodNamespace: "a", Endpoints: []ciliumv2.SlicedEndpoint{{Name: "x", IdentityID: 99}}}
+		server.Put(foreign)
+		start(t, server, DefaultConfig)
+		time.Sleep(graceTime - time.Minute)
+		expect(t, server, "in the grace time", "a/w1=1; a/x=99")
+		time.Sleep(2 * time.Minute)
+		expect(t, server, "afterwards", "a/x=99")
+	})
+}
+
+// Without the definition of Waggle slices lack what agents need to believe them: they are never called complete.
+func TestSlices_NeedTheFieldOfWaggle(t *testing.T) {
+	t.Parallel()
+	synctest.Test(t, func(t *testing.T) {
+		server := kubetest.New(t, kubetest.InMemory())
+		server.Put(endpoint("a", "w1", 1))
+		complete := &ciliumv2.CiliumEndpointSlice{ObjectMeta: metav1.ObjectMeta{Name: ciliumv2.CompleteSlice, Labels: map[string]string{ciliumv2.ManagedByLabel: ciliumv2.ManagedByUs}}}
+		server.Put(complete)
+		server.Fault(func(q *http.Request) (int, string) {
+			if q.Method != http.MethodPost {
+				return 0, ""
+			}
+			return http.StatusCreated, `{"apiVersion":"cilium.io/v2alpha1","kind":"CiliumEndpointSlice","metadata":{"name":"x","uid":"u","resourceVersion":"1"},"endpoints":[{"name":"w1"}]}`
+		})
+		start(t, server, enabled(10))
+		settled()
+		expect(t, server, "with a definition of another program", "")
+	})
+}

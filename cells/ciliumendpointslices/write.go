@@ -1,0 +1,188 @@
+package ciliumendpointslices
+
+import (
+	"context"
+	"errors"
+	"strconv"
+	"time"
+
+	"github.com/cilium/hive/cell"
+	"golang.org/x/time/rate"
+	apierrors "k8s.io/apimachinery/pkg/api/errors"
+	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
+	"k8s.io/apimachinery/pkg/types"
+
+	"github.com/waggle-net/waggle/pkg/ciliumv2"
+	"github.com/waggle-net/waggle/pkg/heartbeat"
+	"github.com/waggle-net/waggle/pkg/kubeapi"
+	"github.com/waggle-net/waggle/pkg/tables/leadership"
+)
+
+// errDropped is returned when the API server does not store entries completely.
+var errDropped = errors.New("the API server drops the field waggle of CiliumEndpointSlices: another program installed their definition; " +
+	"run: waggle install --only crds | kubectl apply -f -")
+
+// write makes one write after the other until ctx ends or a request fails. Conflicts are no failures.
+func (t *term) write(ctx context.Context, health cell.Health) error {
+	for {
+		heartbeat.Busy(ctx)
+		op, completes, wait := t.next()
+		t.report(health)
+		if op == nil && !completes {
+			if err := t.idle(ctx, wait); err != nil {
+				return err
+			}
+			continue
+		}
+		if err := leadership.Check(t.DB, t.Leadership); err != nil {
+			return err
+		}
+		var err error
+		if completes {
+			err = t.sayComplete(ctx)
+		} else {
+			err = t.do(ctx, op)
+		}
+		if err != nil {
+			return err
+		}
+	}
+}
+
+// next returns the next write: op, or, when all slices have their desired content, the slice that says so (completes). Without a write it returns the time until one may be
+// due; 0 means until the next change. Nothing is planned while the rate limit allows no write, so that the next write has all changes until then.
+func (t *term) next() (op *operation, completes bool, wait time.Duration) {
+	t.mu.Lock()
+	defer t.mu.Unlock()
+	if !t.plan.begun {
+		return nil, false, 0
+	}
+	if l := t.Settings.limit(len(t.plan.nodes)); rate.Limit(l.Limit) != t.limiter.Limit() || l.Burst != t.limiter.Burst() {
+		t.limiter.SetLimit(rate.Limit(l.Limit))
+		t.limiter.SetBurst(l.Burst)
+	}
+	if missing := 1 - t.limiter.Tokens(); missing > 0 && (len(t.plan.queue) > 0 || !t.complete) {
+		return nil, false, time.Duration(missing/float64(t.limiter.Limit())*float64(time.Second)) + time.Millisecond
+	}
+	op, wait = t.plan.next()
+	if completes = op == nil && wait == 0 && !t.complete; completes || op != nil {
+		t.limiter.Reserve() // there is a token
+	}
+	return op, completes, wait
+}
+
+// idle waits for a change, no longer than for a time unless that is 0.
+func (t *term) idle(ctx context.Context, limit time.Duration) error {
+	heartbeat.Idle(ctx) // the caller is busy again
+	var over <-chan time.Time
+	if limit > 0 {
+		timer := time.NewTimer(limit)
+		defer timer.Stop()
+		over = timer.C
+	}
+	wake := t.wake
+	if limit > 0 {
+		wake = nil // nothing may be written earlier
+	}
+	select {
+	case <-ctx.Done():
+		return ctx.Err()
+	case <-over:
+	case <-wake:
+	}
+	return nil
+}
+
+// do makes one write.
+func (t *term) do(ctx context.Context, op *operation) error {
+	var made ciliumv2.CiliumEndpointSlice
+	var err error
+	switch {
+	case op.object == nil:
+		uid := types.UID(op.have.uid)
+		err = t.Client.Delete(ctx, kubeapi.CiliumEndpointSlices, "", op.have.name, &metav1.Preconditions{UID: &uid})
+	case op.have == nil:
+		describe(op.object)
+		err = t.Client.Create(ctx, kubeapi.CiliumEndpointSlices, "", op.object, &made)
+	default:
+		describe(op.object)
+		op.object.UID, op.object.ResourceVersion = types.UID(op.have.uid), op.have.version
+		err = t.Client.Update(ctx, kubeapi.CiliumEndpointSlices, "", op.object, &made)
+	}
+	switch {
+	case op.object == nil && apierrors.IsNotFound(err):
+	case apierrors.IsConflict(err) || apierrors.IsNotFound(err) || apierrors.IsAlreadyExists(err):
+		return t.refresh(ctx, op)
+	case err != nil:
+		return err
+	case op.object != nil && (len(made.Endpoints) == 0 || made.Endpoints[0].Origin == nil):
+		return errors.Join(errDropped, t.sayIncomplete(ctx))
+	}
+	t.mu.Lock()
+	defer t.mu.Unlock()
+	if op.object != nil {
+		op.seen.uid, op.seen.version = string(made.UID), made.ResourceVersion
+		op.seen.number, _ = strconv.ParseUint(made.ResourceVersion, 10, 64)
+	}
+	t.plan.done(op)
+	return nil
+}
+
+// describe sets the type and the label of a slice.
+func describe(o *ciliumv2.CiliumEndpointSlice) {
+	o.TypeMeta = metav1.TypeMeta{APIVersion: ciliumv2.SliceGroupVersion.String(), Kind: "CiliumEndpointSlice"}
+	o.Labels = map[string]string{ciliumv2.ManagedByLabel: ciliumv2.ManagedByUs}
+}
+
+// refresh reads a slice whose known state is outdated, and queues it.
+func (t *term) refresh(ctx context.Context, op *operation) error {
+	var found ciliumv2.CiliumEndpointSlice
+	err := t.Client.Get(ctx, kubeapi.CiliumEndpointSlices, "", op.slice.name, &found)
+	if err != nil && !apierrors.IsNotFound(err) {
+		return err
+	}
+	t.mu.Lock()
+	defer t.mu.Unlock()
+	switch {
+	case err != nil:
+		t.plan.gone(op.slice.name, "")
+		t.plan.mark(op.slice)
+	case isOurs(&found):
+		t.plan.see(look(&found))
+	default:
+		op.slice.have = nil
+		t.plan.rename(op.slice)
+	}
+	return nil
+}
+
+// sayComplete creates the slice that makes agents read slices.
+func (t *term) sayComplete(ctx context.Context) error {
+	o := &ciliumv2.CiliumEndpointSlice{Endpoints: []ciliumv2.SlicedEndpoint{}}
+	o.Name = ciliumv2.CompleteSlice
+	describe(o)
+	err := t.Client.Create(ctx, kubeapi.CiliumEndpointSlices, "", o, nil)
+	if apierrors.IsAlreadyExists(err) {
+		err = t.Client.Get(ctx, kubeapi.CiliumEndpointSlices, "", o.Name, o)
+		if err == nil && !isOurs(o) { // agents do not see it; the next attempt creates another one
+			return t.sayIncomplete(ctx)
+		}
+	}
+	if err != nil {
+		return err
+	}
+	t.Log.Info("CiliumEndpointSlices are complete")
+	t.mu.Lock()
+	defer t.mu.Unlock()
+	t.complete = true
+	return nil
+}
+
+// sayIncomplete deletes that slice, so that agents read CiliumEndpoints.
+func (p params) sayIncomplete(ctx context.Context) error {
+	err := p.Client.Delete(ctx, kubeapi.CiliumEndpointSlices, "", ciliumv2.CompleteSlice, nil)
+	if apierrors.IsNotFound(err) {
+		return nil
+	}
+	return err
+}
