@@ -40,8 +40,9 @@ var Cell = cell.Module("k8s-tables", "Kubernetes objects as tables",
 		sources.NewTable,
 		newManifestTable,
 		tables.NewRejectTable,
-		tables.New,  // all of them, as one
-		newSettings, // checked flags
+		tables.NewStage, // those out of which cilium-endpoints is made when slices are read
+		tables.New,      // all of them, as one
+		newSettings,     // checked flags
 	),
 	cell.Provide( // anyone may read
 		statedb.RWTable[*k8s.Node].ToTable,

@@ -21,6 +21,7 @@ type Config struct {
 	LibDir       string        `mapstructure:"lib-dir"`
 	Snapshot     bool          `mapstructure:"k8s-snapshot"`
 	SnapshotWait time.Duration `mapstructure:"k8s-snapshot-interval"`
+	Slices       bool          `mapstructure:"enable-cilium-endpoint-slice"`
 }
 
 // DefaultConfig are the defaults. Every file is read again now and then because a watch sees only the directory: a
@@ -43,6 +44,8 @@ func (c Config) Flags(flags *pflag.FlagSet) {
 	flags.String("lib-dir", c.LibDir, "Directory for files that outlive a restart of the machine")
 	flags.Bool("k8s-snapshot", c.Snapshot, "Keep a copy of Kubernetes objects in <lib-dir>/k8s-snapshot, to start without the API server")
 	flags.Duration("k8s-snapshot-interval", c.SnapshotWait, "Least time between two writes of that copy")
+	flags.Bool("enable-cilium-endpoint-slice", c.Slices,
+		"Write CiliumEndpointSlices in the cluster role, and read them instead of the CiliumEndpoints of other nodes once they are complete")
 }
 
 // settings is the checked form of [Config].
@@ -78,7 +81,7 @@ func newSettings(c Config, a agent.Agent, client *kubeapi.Client) (settings, err
 			return settings{}, fmt.Errorf("--%s=%v: must be at least %v", d.flag, d.value, d.least)
 		}
 	}
-	r := reflectors.Settings{NodeName: a.NodeName, SyncTimeout: c.SyncTimeout, CopyEvery: c.SnapshotWait}
+	r := reflectors.Settings{NodeName: a.NodeName, SyncTimeout: c.SyncTimeout, CopyEvery: c.SnapshotWait, Slices: c.Slices}
 	if c.Snapshot {
 		r.Copy = filepath.Join(c.LibDir, "k8s-snapshot")
 	}

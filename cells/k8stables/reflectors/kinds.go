@@ -1,12 +1,16 @@
 package reflectors
 
 import (
+	"slices"
 	"strings"
 	"time"
 
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 	"k8s.io/apimachinery/pkg/fields"
+	"k8s.io/apimachinery/pkg/labels"
 
+	"github.com/waggle-net/waggle/cells/k8stables/tables"
+	"github.com/waggle-net/waggle/pkg/ciliumv2"
 	"github.com/waggle-net/waggle/pkg/k8sobjects"
 	"github.com/waggle-net/waggle/pkg/kubeapi"
 )
@@ -18,6 +22,20 @@ type kind struct {
 	mine     func(k8sobjects.Row) bool // which rows of the table are of this resource
 	narrow   func(*metav1.ListOptions) // what is asked for; nil means all
 	holds    bool                      // rows of objects that a list lacks stay for a while, see [store.hold]
+	staged   bool                      // the table is one of [tables.Stage]: it has no initializer, and [merger] reads it
+}
+
+// scope names the kind in health.
+func (k kind) scope() string {
+	if k.staged {
+		return k.table
+	}
+	return k.resource.Plural
+}
+
+// emptyWithoutDefinition reports whether there are no objects while the API server does not know the resource.
+func (k kind) emptyWithoutDefinition(set *tables.Set) bool {
+	return set.Optional(k.table) && k.resource.Plural != kubeapi.CiliumEndpoints.Plural
 }
 
 // remoteInterval is how long events of CiliumEndpoints gather. In a large cluster one of them changes every few milliseconds; woken for each, the agent
@@ -26,13 +44,33 @@ const remoteInterval = 100 * time.Millisecond
 
 // gather is how long events of the kind gather before they are read; 0 for those that never wait.
 func (k kind) gather() time.Duration {
-	if k.resource.Plural == kubeapi.CiliumEndpoints.Plural {
+	if k.resource.Plural == kubeapi.CiliumEndpoints.Plural && k.narrow == nil {
 		return remoteInterval
 	}
 	return 0
 }
 
-// kinds lists all that is followed.
+// kindsOf lists all that is followed with some settings.
+func kindsOf(s Settings) []kind {
+	all := kinds(s.NodeName)
+	if !s.Slices {
+		return all
+	}
+	all = slices.DeleteFunc(all, func(k kind) bool { return k.table == remoteTable })
+	every := func(k8sobjects.Row) bool { return true }
+	return append(all,
+		kind{kubeapi.CiliumEndpoints, "cilium-endpoints-own", every, labelled(ciliumv2.NodeLabel, s.NodeName), false, true},
+		kind{kubeapi.CiliumEndpoints, "cilium-endpoints-listed", every, nil, false, true},
+		kind{kubeapi.CiliumEndpointSlices, "cilium-endpointslices", every, labelled(ciliumv2.ManagedByLabel, ciliumv2.ManagedByUs), false, true})
+}
+
+// labelled asks for objects with a label.
+func labelled(name, value string) func(*metav1.ListOptions) {
+	selector := labels.Set{name: value}.String()
+	return func(o *metav1.ListOptions) { o.LabelSelector = selector }
+}
+
+// kinds lists all that is followed without slices.
 func kinds(nodeName string) []kind {
 	all := func(k8sobjects.Row) bool { return true }
 	thisNode := func(o *metav1.ListOptions) {
@@ -40,18 +78,18 @@ func kinds(nodeName string) []kind {
 	}
 	namespaced := func(r k8sobjects.Row) bool { return strings.Contains(r.Key(), "/") }
 	return []kind{
-		{kubeapi.Nodes, "k8s-nodes", all, nil, true},
-		{kubeapi.Pods, "k8s-pods", all, thisNode, false},
-		{kubeapi.Namespaces, "k8s-namespaces", all, nil, false},
-		{kubeapi.Services, "k8s-services", all, nil, false},
-		{kubeapi.EndpointSlices, "k8s-endpointslices", all, nil, false},
-		{kubeapi.NetworkPolicies, "k8s-networkpolicies", all, nil, false},
-		{kubeapi.Ingresses, "k8s-ingresses", all, nil, false},
-		{kubeapi.CiliumNodes, "cilium-nodes", all, nil, true},
-		{kubeapi.CiliumEndpoints, "cilium-endpoints", all, nil, false},
-		{kubeapi.CiliumIdentities, "cilium-identities", all, nil, false},
-		{kubeapi.CiliumNetworkPolicies, "cilium-networkpolicies", namespaced, nil, false},
-		{kubeapi.CiliumClusterwidePolicies, "cilium-networkpolicies", func(r k8sobjects.Row) bool { return !namespaced(r) }, nil, false},
-		{kubeapi.CiliumCIDRGroups, "cilium-cidrgroups", all, nil, false},
+		{kubeapi.Nodes, "k8s-nodes", all, nil, true, false},
+		{kubeapi.Pods, "k8s-pods", all, thisNode, false, false},
+		{kubeapi.Namespaces, "k8s-namespaces", all, nil, false, false},
+		{kubeapi.Services, "k8s-services", all, nil, false, false},
+		{kubeapi.EndpointSlices, "k8s-endpointslices", all, nil, false, false},
+		{kubeapi.NetworkPolicies, "k8s-networkpolicies", all, nil, false, false},
+		{kubeapi.Ingresses, "k8s-ingresses", all, nil, false, false},
+		{kubeapi.CiliumNodes, "cilium-nodes", all, nil, true, false},
+		{kubeapi.CiliumEndpoints, "cilium-endpoints", all, nil, false, false},
+		{kubeapi.CiliumIdentities, "cilium-identities", all, nil, false, false},
+		{kubeapi.CiliumNetworkPolicies, "cilium-networkpolicies", namespaced, nil, false, false},
+		{kubeapi.CiliumClusterwidePolicies, "cilium-networkpolicies", func(r k8sobjects.Row) bool { return !namespaced(r) }, nil, false, false},
+		{kubeapi.CiliumCIDRGroups, "cilium-cidrgroups", all, nil, false, false},
 	}
 }

@@ -67,6 +67,7 @@ func newSet(t testing.TB) *tables.Set {
 		Identities:      must[statedb.RWTable[*cilium.Identity]](t)(cilium.NewIdentityTable(db)),
 		CiliumPolicies:  must[statedb.RWTable[*cilium.Policy]](t)(cilium.NewPolicyTable(db)),
 		CIDRGroups:      must[statedb.RWTable[*cilium.CIDRGroup]](t)(cilium.NewCIDRGroupTable(db)),
+		Stage:           must[*tables.Stage](t)(tables.NewStage(db)),
 		Sources:         must[statedb.RWTable[sources.Source]](t)(sources.NewTable(db)),
 		Rejects:         must[statedb.RWTable[tables.Reject]](t)(tables.NewRejectTable(db)),
 	})

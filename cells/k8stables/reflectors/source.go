@@ -29,6 +29,7 @@ type Settings struct {
 	SyncTimeout time.Duration // after which tables that nothing is known of end the agent; 0 means never
 	Copy        string        // path of the copy on disk; empty keeps none
 	CopyEvery   time.Duration // least time between two copies
+	Slices      bool          // pods of other nodes are read from CiliumEndpointSlices, while those are complete
 }
 
 // Source fills the tables from the API server.
@@ -37,6 +38,7 @@ type Source struct {
 	cluster  string // which cluster the client reaches
 	set      *tables.Set
 	stores   []*store
+	merger   *merger // nil without slices
 	log      *slog.Logger
 	shutdown hive.Shutdowner
 	// carryOn tells whether pods of an earlier run depend on us, so that waiting is better than ending.
@@ -50,7 +52,13 @@ func New(settings Settings, set *tables.Set, client *kubeapi.Client, carryOn fun
 	s := &Source{settings: settings, cluster: client.ClusterID(), set: set, log: log, shutdown: shutdown, carryOn: carryOn}
 	txn := set.Write(set.All()...)
 	defer txn.Abort()
-	for _, k := range kinds(settings.NodeName) {
+	if settings.Slices {
+		var err error
+		if s.merger, err = newMerger(set, settings.NodeName, txn); err != nil {
+			return nil, err
+		}
+	}
+	for _, k := range kindsOf(settings) {
 		table, ok := set.ByName(k.table)
 		if !ok {
 			return nil, fmt.Errorf("reflect %s: there is no table %s", k.resource, k.table)
@@ -58,9 +66,13 @@ func New(settings Settings, set *tables.Set, client *kubeapi.Client, carryOn fun
 		r := &report{set: set, table: k.table}
 		asks := &listWatch{ListWatch: client.ListWatch(k.resource, "", k.narrow), nodeName: settings.NodeName,
 			servers: client.Servers, report: r, client: client, resource: k.resource, gather: k.gather(),
-			optional: set.Optional(k.table)}
-		s.stores = append(s.stores, &store{kind: k, set: set, table: table, asks: asks, report: r, wake: make(chan struct{}, 1),
-			initialized: table.Initializer(txn, Producer+"-"+k.resource.Plural), rejected: map[string]tables.Reject{}})
+			optional: k.emptyWithoutDefinition(set)}
+		one := &store{kind: k, set: set, table: table, asks: asks, report: r, wake: make(chan struct{}, 1), initialized: func(statedb.WriteTxn) {},
+			rejected: map[string]tables.Reject{}}
+		if !k.staged {
+			one.initialized = table.Initializer(txn, Producer+"-"+k.resource.Plural)
+		}
+		s.stores = append(s.stores, one)
 	}
 	s.initialize(txn)
 	txn.Commit()
@@ -69,9 +81,13 @@ func New(settings Settings, set *tables.Set, client *kubeapi.Client, carryOn fun
 
 // initialize says from the beginning which tables there will be. The tables sources and k8s-rejects are never pruned by.
 func (s *Source) initialize(txn statedb.WriteTxn) {
-	for _, t := range s.set.All() {
+	names := []string{remoteTable}
+	for _, one := range s.stores {
+		names = append(names, one.table.Name())
+	}
+	for _, name := range names {
 		// Only a closed database refuses rows, and then nothing matters any more.
-		_ = s.set.SetSource(txn, sources.Source{Table: t.Name(), Producer: Producer, State: sources.Waiting, WaitingFor: firstList})
+		_ = s.set.SetSource(txn, sources.Source{Table: name, Producer: Producer, State: sources.Waiting, WaitingFor: firstList})
 	}
 }
 
@@ -81,12 +97,16 @@ func (s *Source) Run(ctx context.Context, health cell.Health) error {
 	ctx = klog.NewContext(ctx, logr.Discard()) // reports say what is worth saying
 	var all, commits sync.WaitGroup
 	for _, one := range s.stores {
-		one.report.health = health.NewScope(one.resource.Plural)
-		reflector := cache.NewReflectorWithOptions(one.asks.wrap(), nil, one, cache.ReflectorOptions{
-			Name: one.resource.String(), TypeDescription: one.resource.String(), Backoff: backoff(), Clock: untilDone{ctx: ctx},
-		})
+		one.report.health = health.NewScope(one.scope())
 		commits.Go(func() { one.commits(ctx) })
-		all.Go(func() { reflector.RunWithContext(ctx) })
+		if one.table.Name() == s.set.Stage.Listed.Name() {
+			s.merger.everything = demand{store: one, run: one.reflect}
+			continue
+		}
+		all.Go(func() { one.reflect(ctx) })
+	}
+	if s.merger != nil {
+		all.Go(func() { s.merger.run(ctx, health.NewScope("slices")) })
 	}
 	all.Go(func() { s.awaitSync(ctx, health.NewScope("sync")) })
 	copying, committed := context.WithCancel(context.WithoutCancel(ctx)) // the last copy is made of the last commits
@@ -97,4 +117,11 @@ func (s *Source) Run(ctx context.Context, health cell.Health) error {
 	committed()
 	all.Wait()
 	return nil
+}
+
+// reflect follows the objects of a store until ctx ends.
+func (s *store) reflect(ctx context.Context) {
+	cache.NewReflectorWithOptions(s.asks.wrap(), nil, s, cache.ReflectorOptions{
+		Name: s.resource.String(), TypeDescription: s.resource.String(), Backoff: backoff(), Clock: untilDone{ctx: ctx},
+	}).RunWithContext(ctx)
 }

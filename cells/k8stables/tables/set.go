@@ -31,6 +31,7 @@ type Params struct {
 	Identities      statedb.RWTable[*cilium.Identity]
 	CiliumPolicies  statedb.RWTable[*cilium.Policy]
 	CIDRGroups      statedb.RWTable[*cilium.CIDRGroup]
+	Stage           *Stage
 	Sources         statedb.RWTable[sources.Source]
 	Rejects         statedb.RWTable[Reject]
 }
@@ -40,6 +41,7 @@ type Set struct {
 	DB      *statedb.DB
 	Sources statedb.RWTable[sources.Source]
 	Rejects statedb.RWTable[Reject]
+	Stage   *Stage
 	tables  []Table
 	// optional are the tables whose resource may be unknown to the API server, or forbidden: an agent is often newer than the definitions and
 	// permissions that it finds.
@@ -48,7 +50,7 @@ type Set struct {
 
 // New collects the tables.
 func New(p Params) *Set {
-	return &Set{p.DB, p.Sources, p.Rejects, []Table{
+	return &Set{p.DB, p.Sources, p.Rejects, p.Stage, []Table{
 		newTable(p.Nodes, k8s.NodeByName, func(r *k8s.Node) string { return r.UID }),
 		newTable(p.Pods, k8s.PodByName, func(r *k8s.Pod) string { return r.UID }),
 		newTable(p.Namespaces, k8s.NamespaceByName, func(r *k8s.Namespace) string { return r.UID }),
@@ -61,15 +63,15 @@ func New(p Params) *Set {
 		newTable(p.Identities, cilium.IdentityByName, func(r *cilium.Identity) string { return r.UID }),
 		newTable(p.CiliumPolicies, cilium.PolicyByName, func(r *cilium.Policy) string { return r.UID }),
 		newTable(p.CIDRGroups, cilium.CIDRGroupByName, func(r *cilium.CIDRGroup) string { return r.UID }),
-	}, []string{p.CIDRGroups.Name()}}
+	}, append(p.Stage.names(), p.CIDRGroups.Name())}
 }
 
-// All lists the tables of objects.
+// All lists the tables of objects, without those of the stage.
 func (s *Set) All() []Table { return s.tables }
 
-// ByName finds a table of objects.
+// ByName finds a table of objects, also one of the stage.
 func (s *Set) ByName(name string) (Table, bool) {
-	for _, t := range s.tables {
+	for _, t := range slices.Concat(s.tables, s.Stage.tables()) {
 		if t.Name() == name {
 			return t, true
 		}

@@ -77,17 +77,19 @@ func used(t *testing.T, c *kube.Cluster, first int) (allowed map[use]bool, refus
 
 // rare are verbs that only accidents need, each with the test that has the accident.
 var rare = map[use]string{
-	{"waggle-cluster", "ciliumnodes.cilium.io", "get"}: "a CiliumNode that changed since the list: cells/clusterpool",
-	{"waggle", "pods", "get"}:                          "an ADD that comes before the watch of pods: cells/endpointmanager",
-	{"waggle", "ciliumidentities.cilium.io", "get"}:    "a number that somebody else took: cells/identity",
-	{"waggle", "ciliumendpoints.cilium.io", "get"}:     "an object of that name that is there already: cells/ciliumendpoints",
+	{"waggle-cluster", "ciliumnodes.cilium.io", "get"}:             "a CiliumNode that changed since the list: cells/clusterpool",
+	{"waggle-cluster", "ciliumendpointslices.cilium.io", "get"}:    "a slice that changed since it was read: cells/ciliumendpointslices",
+	{"waggle-cluster", "ciliumendpointslices.cilium.io", "delete"}: "a slice that has lost its last pod: cells/ciliumendpointslices",
+	{"waggle", "pods", "get"}:                                      "an ADD that comes before the watch of pods: cells/endpointmanager",
+	{"waggle", "ciliumidentities.cilium.io", "get"}:                "a number that somebody else took: cells/identity",
+	{"waggle", "ciliumendpoints.cilium.io", "get"}:                 "an object of that name that is there already: cells/ciliumendpoints",
 }
 
 // verbsAreExact lets a cluster live for a while with the accounts that are printed.
 func verbsAreExact(t *testing.T, c *kube.Cluster) {
 	first := len(requests(t, c))
 	if err := c.InstallWaggle(t.Context(), "--set", "ipam=cluster-pool", "--set", "annotate-k8s-node=true", "--set", "cluster-pool-ipv4-cidr=10.244.0.0/16",
-		"--set", "cilium-endpoint-gc-interval=1s", "--set", "identity-gc-interval=1s", "--set", "identity-heartbeat-timeout=2s"); err != nil {
+		"--set", "cilium-endpoint-gc-interval=1s", "--set", "identity-gc-interval=1s", "--set", "identity-heartbeat-timeout=2s", "--set", "enable-cilium-endpoint-slice=true"); err != nil {
 		t.Fatal(err)
 	}
 	live(t, c)

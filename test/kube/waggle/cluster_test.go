@@ -23,7 +23,7 @@ func TestPrivilegedClusterRole_GivesCIDRsAndCleansUp(t *testing.T) {
 	t.Parallel()
 	c := kube.Start(t, kube.Options{Nodes: 2, NodeOptions: kube.NodeOptions{Taints: []string{notReadyTaint + "=true:NoSchedule"}}})
 	if err := c.InstallWaggle(t.Context(), "--set", "ipam=cluster-pool", "--set", "cluster-pool-ipv4-cidr="+clusterPool,
-		"--set", "cilium-endpoint-gc-interval=1s"); err != nil {
+		"--set", "cilium-endpoint-gc-interval=1s", "--set", "enable-cilium-endpoint-slice=true"); err != nil {
 		t.Fatal(err)
 	}
 	replicas := replicasOnBothNodes(t, c)
@@ -37,9 +37,45 @@ func TestPrivilegedClusterRole_GivesCIDRsAndCleansUp(t *testing.T) {
 			t.Errorf("the pod of %s has the addresses %v, %v; want one of %s", n.Name, ips, err, cidrs[n.Name])
 		}
 	}
+	slicesAreRead(t, c, "on-0", "on-1")
 	takeover(t, c, replicas)
+	if err := c.RunPod(t.Context(), kube.Pod{Name: "later", Node: c.Nodes[0].Name}); err != nil {
+		t.Fatal(err)
+	}
+	slicesAreRead(t, c, "on-0", "on-1", "later")
+	if err := c.Delete(t.Context(), "/api/v1/namespaces/default/pods/later?gracePeriodSeconds=0"); err != nil {
+		t.Fatal(err)
+	}
 	staleEndpointGoes(t, c)
 	freedCIDRIsGivenAgain(t, c, cidrs)
+}
+
+// slicesAreRead waits until each node knows some pods, those of the other node out of slices and no longer out of CiliumEndpoints.
+func slicesAreRead(t *testing.T, c *kube.Cluster, pods ...string) {
+	t.Helper()
+	for _, n := range c.Nodes {
+		if err := c.WaitFor(t.Context(), n.Name+" to read slices", func() error {
+			tables := map[string]string{}
+			for _, name := range []string{"cilium-endpoints", "cilium-endpoints-listed", "cilium-endpointslices"} {
+				out, err := n.Waggle(t.Context(), "db", "show", name)
+				if err != nil {
+					return err
+				}
+				tables[name] = out
+			}
+			for _, pod := range pods {
+				if !strings.Contains(tables["cilium-endpoints"], "default/"+pod+" ") {
+					return fmt.Errorf("%s is not known: %v", pod, tables)
+				}
+			}
+			if strings.Contains(tables["cilium-endpoints-listed"], "default/") || !strings.Contains(tables["cilium-endpointslices"], "ces-") {
+				return fmt.Errorf("CiliumEndpoints are read: %v", tables)
+			}
+			return nil
+		}); err != nil {
+			t.Fatal(err)
+		}
+	}
 }
 
 // replicasOnBothNodes waits for two ready replicas of the cluster role on different nodes, and returns node by pod.

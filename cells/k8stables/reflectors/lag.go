@@ -1,0 +1,68 @@
+package reflectors
+
+import (
+	"errors"
+	"fmt"
+	"time"
+
+	"github.com/cilium/hive/cell"
+	"github.com/cilium/statedb"
+
+	"github.com/waggle-net/waggle/pkg/tables/cilium"
+)
+
+// report reports the origin of the rows, and whether slices lag behind.
+func (m *merger) report(txn statedb.ReadTxn, health cell.Health) {
+	switch m.from {
+	case unknown:
+		health.OK("waiting for lists; the pods of other nodes are those of before")
+	case fromEndpoints:
+		if time.Since(m.began) < slicesTimeout {
+			health.OK("slices are not complete yet; all CiliumEndpoints are read")
+			return
+		}
+		health.Degraded("slices are not complete; all CiliumEndpoints are read",
+			errors.New("look at the health of the cluster role, which must run with --enable-cilium-endpoint-slice"))
+	case fromSlices:
+		if time.Since(m.compared) >= tick {
+			m.compared = time.Now()
+			m.seekOwn(txn)
+		}
+		late := 0
+		for _, since := range m.lacking {
+			if time.Since(since) >= lagLimit {
+				late++
+			}
+		}
+		if late > 0 {
+			health.Degraded(fmt.Sprintf("slices lag behind: they lack %d pods of this node", late),
+				errors.New("other nodes do not know these pods yet: look at the health of the cluster role"))
+			return
+		}
+		health.OK(fmt.Sprintf("pods of other nodes are read from %d slices", len(m.slices)-1))
+	}
+}
+
+// seekOwn compares the pods of this node with the slices. A node knows the current state of its own pods alone, so they show the delay of slices.
+func (m *merger) seekOwn(txn statedb.ReadTxn) {
+	in := map[string]*cilium.Endpoint{}
+	for _, slice := range m.slices {
+		for _, ep := range slice.Endpoints {
+			if ep.Host() == m.node {
+				in[ep.Key()] = ep
+			}
+		}
+	}
+	lacking := map[string]time.Time{}
+	for own := range m.set.Stage.Own.All(txn) {
+		key := own.Key()
+		ep := in[key]
+		if own.NumAddrs() == 0 || ep != nil && ep.SameObject(own) && ep.Identity() == own.Identity() {
+			continue
+		}
+		if lacking[key] = m.lacking[key]; lacking[key].IsZero() {
+			lacking[key] = m.compared
+		}
+	}
+	m.lacking = lacking
+}

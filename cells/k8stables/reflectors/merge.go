@@ -1,0 +1,469 @@
+package reflectors
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"slices"
+	"strings"
+	"time"
+
+	"github.com/cilium/hive/cell"
+	"github.com/cilium/statedb"
+
+	"github.com/waggle-net/waggle/cells/k8stables/tables"
+	"github.com/waggle-net/waggle/pkg/changes"
+	"github.com/waggle-net/waggle/pkg/ciliumv2"
+	"github.com/waggle-net/waggle/pkg/heartbeat"
+	"github.com/waggle-net/waggle/pkg/k8sobjects"
+	"github.com/waggle-net/waggle/pkg/printable"
+	"github.com/waggle-net/waggle/pkg/tables/cilium"
+	"github.com/waggle-net/waggle/pkg/tables/sources"
+)
+
+// remoteTable is the table of all pods of the cluster.
+const remoteTable = "cilium-endpoints"
+
+// origin is the source of the rows of pods of other nodes.
+type origin int
+
+const (
+	unknown       origin = iota // a list is missing: the table stays as it is
+	fromEndpoints               // all CiliumEndpoints
+	fromSlices                  // CiliumEndpointSlices
+)
+
+const (
+	// slicesTimeout is how long the first list of slices may take before all CiliumEndpoints are listed as well.
+	slicesTimeout = 15 * time.Second
+	// tick is the time between two comparisons of the pods of this node with the slices, and lagLimit how long slices may lack one of them.
+	tick, lagLimit = 30 * time.Second, time.Minute
+	mergeSettle    = commitInterval
+)
+
+// merger fills cilium-endpoints from the tables of the stage. Pods of this node are always those of its own CiliumEndpoints. Those of other nodes are read from slices
+// while the slice [ciliumv2.CompleteSlice] exists, and from all CiliumEndpoints, which are followed on demand, while it does not.
+//
+//   - a list is not complete, also after a change from one origin to the other: the rows stay as they are, which may be those of the copy on disk
+//   - a pod is in several slices, as while the cluster role moves it: the slice that was written last counts
+//   - slices lag behind, or name a pod of this node: its own CiliumEndpoint counts
+type merger struct {
+	set         *tables.Set
+	node        string // name of this node
+	table       tables.Table
+	initialized func(statedb.WriteTxn)
+	everything  demand // all CiliumEndpoints
+
+	ownFeed, listedFeed *changes.Feed[*cilium.Endpoint]
+	sliceFeed           *changes.Feed[*cilium.EndpointSlice]
+
+	slices map[string]*cilium.EndpointSlice            // by name, as far as they are followed
+	spaces map[string]map[string]*cilium.EndpointSlice // the same by namespace of their pods
+	shared map[string][]string                         // slices that have one pod of another node, by its key; only where they are several
+	from   origin                                      // of the rows in the table
+	began  time.Time                                   // when the agent began to follow, or from changed last
+	late   bool                                        // slicesTimeout is over without a list of slices
+	wrote  bool                                        // the open transaction has changed the table
+
+	compared time.Time            // when the pods of this node were looked for in slices last
+	lacking  map[string]time.Time // pods of this node that slices lack, and since when
+}
+
+func newMerger(set *tables.Set, node string, txn statedb.WriteTxn) (*merger, error) {
+	table, found := set.ByName(remoteTable)
+	if !found {
+		return nil, fmt.Errorf("merge slices: there is no table %s", remoteTable)
+	}
+	return &merger{set: set, node: node, table: table, initialized: table.Initializer(txn, Producer+"-slices")}, nil
+}
+
+// run merges until ctx ends.
+func (m *merger) run(ctx context.Context, health cell.Health) {
+	ctx, end := heartbeat.With(ctx, "merge-endpoints")
+	defer end()
+	defer m.everything.halt()
+	if err := m.subscribe(); err != nil {
+		health.Degraded("follow slices", err)
+		return
+	}
+	defer m.close()
+	m.began = time.Now()
+	for ctx.Err() == nil {
+		stage := m.set.Stage
+		txn := heartbeat.Snapshot(ctx, m.set.DB, stage.Own, stage.Listed, stage.Slices, m.set.Sources)
+		changed := statedb.NewWatchSet()
+		err := m.round(txn, changed)
+		if err == nil {
+			err = m.follow(ctx, txn)
+		}
+		if err != nil {
+			m.from = unknown // the next round writes everything
+			health.Degraded("write "+remoteTable, err)
+		} else {
+			m.report(txn, health)
+		}
+		heartbeat.IdleFor(ctx, tick)
+		limited, cancel := context.WithTimeout(ctx, m.pause())
+		_, _ = changed.Wait(limited, mergeSettle) // an error is the end of the time or of ctx
+		cancel()
+	}
+}
+
+// pause is the time until something has to be looked at although nothing has changed.
+func (m *merger) pause() time.Duration {
+	if rest := slicesTimeout - time.Since(m.began); !m.late && rest > 0 {
+		return rest
+	}
+	return tick
+}
+
+// subscribe begins with everything that exists.
+func (m *merger) subscribe() error {
+	m.slices, m.spaces, m.shared = map[string]*cilium.EndpointSlice{}, map[string]map[string]*cilium.EndpointSlice{}, map[string][]string{}
+	m.from, m.lacking = unknown, map[string]time.Time{}
+	stage := m.set.Stage
+	txn := m.set.DB.WriteTxn(stage.Own, stage.Listed, stage.Slices)
+	defer txn.Commit()
+	var errs [3]error
+	m.ownFeed, errs[0] = changes.Follow(txn, stage.Own)
+	m.listedFeed, errs[1] = changes.Follow(txn, stage.Listed)
+	m.sliceFeed, errs[2] = changes.Follow(txn, stage.Slices)
+	return errors.Join(errs[:]...)
+}
+
+func (m *merger) close() {
+	m.ownFeed.Close()
+	m.listedFeed.Close()
+	m.sliceFeed.Close()
+}
+
+// round brings the table up to a snapshot, and adds to changed what closes when there is more.
+func (m *merger) round(txn statedb.ReadTxn, changed *statedb.WatchSet) error {
+	_, more := m.set.Sources.AllWatch(txn)
+	changed.Add(more)
+	own, listed, inSlices := m.ownFeed.UpTo(txn, changed), m.listedFeed.UpTo(txn, changed), m.sliceFeed.UpTo(txn, changed)
+	switch from := m.choose(txn); {
+	case from == unknown:
+		m.from = unknown
+		m.remember(inSlices)
+		return m.await(txn)
+	case from != m.from:
+		m.remember(inSlices)
+		return m.replace(txn, from)
+	}
+	w := m.set.Write(m.table)
+	defer w.Abort()
+	m.wrote = false
+	if err := m.update(txn, w, own, listed, inSlices); err != nil {
+		return err
+	}
+	if m.wrote { // a commit without a change would wake all that follow the table
+		w.Commit()
+	}
+	return nil
+}
+
+// choose returns the origin whose lists are complete.
+func (m *merger) choose(txn statedb.ReadTxn) origin {
+	switch {
+	case !m.listed(txn, m.set.Stage.Own):
+		return unknown
+	case m.complete(txn):
+		return fromSlices
+	case m.listed(txn, m.set.Stage.Listed):
+		return fromEndpoints
+	}
+	return unknown
+}
+
+// complete reports whether slices have all pods that have a CiliumEndpoint.
+func (m *merger) complete(txn statedb.ReadTxn) bool {
+	_, _, said := m.set.Stage.Slices.Get(txn, cilium.EndpointSliceByName(ciliumv2.CompleteSlice))
+	return said && m.listed(txn, m.set.Stage.Slices)
+}
+
+func (m *merger) listed(txn statedb.ReadTxn, table statedb.TableMeta) bool {
+	return sources.Listed(txn, m.set.Sources, table.Name())
+}
+
+// follow has all CiliumEndpoints followed while slices are not complete. They are followed on until the rows are those of slices.
+func (m *merger) follow(ctx context.Context, txn statedb.ReadTxn) error {
+	haveSlices := m.listed(txn, m.set.Stage.Slices)
+	m.late = m.late || time.Since(m.began) >= slicesTimeout
+	switch {
+	case !m.complete(txn) && (haveSlices || m.late):
+		m.everything.start(ctx)
+	case m.from == fromSlices:
+		return m.everything.stop()
+	}
+	return nil
+}
+
+// remember applies changes of slices without changing rows.
+func (m *merger) remember(list []statedb.Change[*cilium.EndpointSlice]) {
+	for _, change := range list {
+		m.keep(change)
+	}
+}
+
+// keep applies a change of one slice, and returns its previous and its new state; nil for a slice that does not exist.
+func (m *merger) keep(change statedb.Change[*cilium.EndpointSlice]) (before, after *cilium.EndpointSlice) {
+	name := change.Object.Name
+	before = m.slices[name]
+	if before != nil {
+		delete(m.slices, name)
+		if delete(m.spaces[before.Namespace], name); len(m.spaces[before.Namespace]) == 0 {
+			delete(m.spaces, before.Namespace)
+		}
+	}
+	if change.Deleted {
+		return before, nil
+	}
+	after = change.Object
+	m.slices[name] = after
+	if m.spaces[after.Namespace] == nil {
+		m.spaces[after.Namespace] = map[string]*cilium.EndpointSlice{}
+	}
+	m.spaces[after.Namespace][name] = after
+	return before, after
+}
+
+// await writes into sources what the table waits for, unless the table is synced.
+func (m *merger) await(txn statedb.ReadTxn) error {
+	row, _, _ := m.set.Sources.Get(txn, sources.ByTable(remoteTable))
+	if row.State == sources.Synced {
+		return nil
+	}
+	why := firstList
+	for _, name := range []string{m.set.Stage.Own.Name(), m.set.Stage.Slices.Name(), m.set.Stage.Listed.Name()} {
+		part, _, _ := m.set.Sources.Get(txn, sources.ByTable(name))
+		if part.State != sources.Synced && part.WaitingFor != firstList {
+			why = printable.Short(name+": "+part.WaitingFor, maxText)
+			break
+		}
+	}
+	if row.WaitingFor == why {
+		return nil
+	}
+	w := m.set.Write()
+	defer w.Abort()
+	row.WaitingFor = why
+	if err := m.set.SetSource(w, row); err != nil {
+		return err
+	}
+	w.Commit()
+	return nil
+}
+
+// replace replaces all rows by those of one origin.
+func (m *merger) replace(txn statedb.ReadTxn, from origin) error {
+	want := map[string]k8sobjects.Row{}
+	if from == fromSlices {
+		m.collect(want)
+	} else {
+		for row := range m.set.Stage.Listed.All(txn) {
+			if row.Host() != m.node {
+				want[row.Key()] = row
+			}
+		}
+	}
+	for row := range m.set.Stage.Own.All(txn) {
+		want[row.Key()] = row
+	}
+	w := m.set.Write(m.table)
+	defer w.Abort()
+	if err := tables.Replace(w, m.table, want, func(k8sobjects.Row) bool { return true }); err != nil {
+		return err
+	}
+	m.initialized(w)
+	if err := m.set.SetSource(w, sources.Source{Table: remoteTable, Producer: Producer, State: sources.Synced}); err != nil {
+		return err
+	}
+	w.Commit()
+	m.from, m.began = from, time.Now()
+	return nil
+}
+
+// collect adds the pods of other nodes in all slices.
+func (m *merger) collect(want map[string]k8sobjects.Row) {
+	clear(m.shared)
+	in := map[string]*cilium.EndpointSlice{}
+	for _, slice := range m.slices {
+		for _, ep := range slice.Endpoints {
+			key := ep.Key()
+			if ep.Host() == m.node {
+				continue
+			}
+			other := in[key]
+			if other != nil {
+				if m.shared[key] == nil {
+					m.shared[key] = []string{other.Name}
+				}
+				m.shared[key] = append(m.shared[key], slice.Name)
+			}
+			if other == nil || slice.Newer(other) {
+				in[key], want[key] = slice, ep
+			}
+		}
+	}
+}
+
+// update applies changes while the origin stays.
+func (m *merger) update(txn statedb.ReadTxn, w statedb.WriteTxn, own, listed []statedb.Change[*cilium.Endpoint], inSlices []statedb.Change[*cilium.EndpointSlice]) error {
+	for _, change := range inSlices {
+		before, after := m.keep(change)
+		if m.from != fromSlices {
+			continue
+		}
+		if err := m.compare(before, after, func(key string, a, b *cilium.Endpoint) error {
+			return m.settle(txn, w, key, m.move(w, change.Object.Name, key, a, b))
+		}); err != nil {
+			return err
+		}
+	}
+	for _, change := range listed {
+		row := change.Object
+		if m.from != fromEndpoints {
+			break
+		}
+		if change.Deleted || row.Host() == m.node {
+			row = nil
+		}
+		if err := m.settle(txn, w, change.Object.Key(), row); err != nil {
+			return err
+		}
+	}
+	for _, change := range own {
+		var other *cilium.Endpoint
+		if change.Deleted {
+			other = m.other(txn, change.Object.Key())
+		}
+		if err := m.settle(txn, w, change.Object.Key(), other); err != nil {
+			return err
+		}
+	}
+	return nil
+}
+
+// compare calls changed for each pod of another node whose entries differ between two states of a slice. A state without the pod has a nil entry.
+func (m *merger) compare(before, after *cilium.EndpointSlice, changed func(key string, a, b *cilium.Endpoint) error) error {
+	var a, b []*cilium.Endpoint
+	if before != nil {
+		a = before.Endpoints
+	}
+	if after != nil {
+		b = after.Endpoints
+	}
+	for len(a)+len(b) > 0 {
+		var old, now *cilium.Endpoint
+		if len(a) > 0 && (len(b) == 0 || a[0].Key() <= b[0].Key()) {
+			old = a[0]
+		}
+		if len(b) > 0 && (len(a) == 0 || b[0].Key() <= a[0].Key()) {
+			now, b = b[0], b[1:]
+		}
+		key := ""
+		if old != nil {
+			key, a = old.Key(), a[1:]
+		} else {
+			key = now.Key()
+		}
+		old, now = m.elsewhere(old), m.elsewhere(now)
+		if old == now || old != nil && now != nil && old.Equal(now) && m.shared[key] == nil {
+			continue
+		}
+		if err := changed(key, old, now); err != nil {
+			return err
+		}
+	}
+	return nil
+}
+
+// elsewhere returns nil for pods of this node.
+func (m *merger) elsewhere(ep *cilium.Endpoint) *cilium.Endpoint {
+	if ep != nil && ep.Host() == m.node {
+		return nil
+	}
+	return ep
+}
+
+// move updates the slices that share a pod after the entry in one slice changed from a to b, and returns the preferred row. If the table has no row of a pod that a slice
+// gains, no other slice has the pod; otherwise move searches the slices of the namespace, which is rare.
+func (m *merger) move(w statedb.WriteTxn, name, key string, a, b *cilium.Endpoint) *cilium.Endpoint {
+	names, several := m.shared[key]
+	switch {
+	case a == nil && several:
+		names = append(names, name)
+	case a == nil:
+		if _, found := m.table.Get(w, key); found {
+			names = m.holders(key)
+		}
+	case b == nil:
+		names = slices.DeleteFunc(names, func(other string) bool { return other == name })
+	}
+	if len(names) < 2 {
+		delete(m.shared, key)
+		if several && len(names) == 1 {
+			return m.elsewhere(m.slices[names[0]].Find(key))
+		}
+		return b
+	}
+	m.shared[key] = names
+	return m.newest(key, names)
+}
+
+// holders names the slices that have a pod of another node.
+func (m *merger) holders(key string) (names []string) {
+	namespace, _, _ := strings.Cut(key, "/")
+	for name, slice := range m.spaces[namespace] {
+		if m.elsewhere(slice.Find(key)) != nil {
+			names = append(names, name)
+		}
+	}
+	return names
+}
+
+// newest returns the row of a pod in the slice that was written last.
+func (m *merger) newest(key string, names []string) (row *cilium.Endpoint) {
+	var last *cilium.EndpointSlice
+	for _, name := range names {
+		if slice := m.slices[name]; last == nil || slice.Newer(last) {
+			last, row = slice, slice.Find(key)
+		}
+	}
+	return row
+}
+
+// other returns the row of a pod of another node; nil when there is none. Its name is that of a removed pod of this node.
+func (m *merger) other(txn statedb.ReadTxn, key string) *cilium.Endpoint {
+	if m.from == fromEndpoints {
+		row, _, found := m.set.Stage.Listed.Get(txn, cilium.EndpointByName(key))
+		if !found {
+			return nil
+		}
+		return m.elsewhere(row)
+	}
+	names := m.holders(key)
+	if len(names) > 1 {
+		m.shared[key] = names
+	}
+	return m.newest(key, names)
+}
+
+// settle writes the row of a pod: that of the CiliumEndpoint of this node if there is one, otherwise row. Without either it deletes the row.
+func (m *merger) settle(txn statedb.ReadTxn, w statedb.WriteTxn, key string, row *cilium.Endpoint) error {
+	if own, _, found := m.set.Stage.Own.Get(txn, cilium.EndpointByName(key)); found {
+		row = own
+	}
+	old, found := m.table.Get(w, key)
+	have, _ := old.(*cilium.Endpoint)
+	switch {
+	case row == nil && !found, row != nil && found && row.Equal(have):
+		return nil
+	case row == nil:
+		m.wrote = true
+		return m.table.Delete(w, key)
+	}
+	m.wrote = true
+	return m.table.Put(w, row)
+}

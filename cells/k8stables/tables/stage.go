@@ -1,0 +1,35 @@
+package tables
+
+import (
+	"errors"
+
+	"github.com/cilium/statedb"
+
+	"github.com/waggle-net/waggle/pkg/tables/cilium"
+)
+
+// Stage holds the tables out of which cilium-endpoints is made when CiliumEndpointSlices are read; otherwise they are empty. They are no inputs of other cells, and are
+// not in the copy on disk. Each is complete when the table sources says so.
+type Stage struct {
+	Own    statedb.RWTable[*cilium.Endpoint]      // CiliumEndpoints that this node wrote
+	Listed statedb.RWTable[*cilium.Endpoint]      // all CiliumEndpoints, while slices are not complete
+	Slices statedb.RWTable[*cilium.EndpointSlice] // those of the cluster role
+}
+
+// NewStage makes the tables.
+func NewStage(db *statedb.DB) (*Stage, error) {
+	own, errOwn := cilium.NewOwnEndpointTable(db)
+	listed, errListed := cilium.NewListedEndpointTable(db)
+	slices, errSlices := cilium.NewEndpointSliceTable(db)
+	return &Stage{own, listed, slices}, errors.Join(errOwn, errListed, errSlices)
+}
+
+func (s *Stage) tables() []Table {
+	uid := func(r *cilium.Endpoint) string { return r.UID() }
+	return []Table{
+		newTable(s.Own, cilium.EndpointByName, uid), newTable(s.Listed, cilium.EndpointByName, uid),
+		newTable(s.Slices, cilium.EndpointSliceByName, func(r *cilium.EndpointSlice) string { return r.UID }),
+	}
+}
+
+func (s *Stage) names() []string { return []string{s.Own.Name(), s.Listed.Name(), s.Slices.Name()} }
