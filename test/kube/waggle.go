@@ -138,6 +138,9 @@ func (c *Cluster) Token(ctx context.Context, account, node string) (string, erro
 	return answer.Status.Token, nil
 }
 
+// AgentKubeconfig is the file on a node with the token of [Node.StartAgent].
+const AgentKubeconfig = "/etc/kubernetes/waggle.kubeconfig"
+
 // StartAgent runs the agent as a process of the node, without an image and a pod, with the token of [Cluster.Token] or
 // with AdminToken. The plugin is put where the runtime looks for it. Further flags come last, so they win.
 func (n *Node) StartAgent(token string, flags ...string) (*Process, error) {
@@ -148,12 +151,11 @@ func (n *Node) StartAgent(token string, flags ...string) (*Process, error) {
 	if err := n.WriteFile("/opt/cni/bin/waggle-cni", string(plugin), 0o755); err != nil {
 		return nil, err
 	}
-	const kubeconfig = "/etc/kubernetes/waggle.kubeconfig"
-	if err := n.cluster.WriteKubeconfig(n.Path(kubeconfig), token); err != nil {
+	if err := n.cluster.WriteKubeconfig(n.Path(AgentKubeconfig), token); err != nil {
 		return nil, err
 	}
 	return n.cluster.component(n.StartProcess("agent", append([]string{n.Tool("waggle-agent"), "--node-name=" + n.Name,
-		"--k8s-kubeconfig-path=" + kubeconfig, "--write-cni-conf-when-ready=" + cniConf,
+		"--k8s-kubeconfig-path=" + AgentKubeconfig, "--write-cni-conf-when-ready=" + cniConf,
 		"--cgroup-root=/sys/fs/cgroup"}, flags...)...))
 }
 

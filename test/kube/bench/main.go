@@ -1,5 +1,5 @@
 // Command bench measures the agent on a node of a real Kubernetes: at rest, with 200 pods, and with the objects of 5,000 nodes elsewhere written
-// straight into the API server, at rest and while pods come and go there.
+// straight into the API server, at rest and while pods come and go there; and the API server while 50 nodes follow those pods.
 package main
 
 import (
@@ -28,6 +28,7 @@ func main() {
 	flag.IntVar(&s.adds, "adds", 50, "pods attached one after the other, for the time of ADD")
 	flag.IntVar(&s.writes, "writes", 100, "changes of a policy, for the time until the packets obey")
 	flag.DurationVar(&s.rest, "rest", 60*time.Second, "how long the agent is watched in each situation")
+	flag.DurationVar(&s.changes, "changes", 30*time.Second, "how long pods change while nodes follow them")
 	flag.Parse()
 	os.Exit(kube.Contain(func() int {
 		if err := s.run(context.Background()); err != nil {
@@ -44,7 +45,7 @@ const namespace = "default"
 type sizes struct {
 	pods, events, adds, writes int
 	cluster                    load.Cluster
-	rest                       time.Duration
+	rest, changes              time.Duration
 }
 
 func (s sizes) run(ctx context.Context) (err error) {
@@ -60,7 +61,7 @@ func (s sizes) run(ctx context.Context) (err error) {
 	}
 	// The API server serves a new definition after a second or two, which are no time of the agent.
 	if err := c.WaitFor(ctx, "the custom resources to be served", func() error {
-		_, err := c.Kubectl(ctx, "get", "ciliumnodes,ciliumendpoints,ciliumidentities,ciliumnetworkpolicies,ciliumclusterwidenetworkpolicies,ciliumcidrgroups", "-A")
+		_, err := c.Kubectl(ctx, "get", "ciliumnodes,ciliumendpoints,ciliumendpointslices,ciliumidentities,ciliumnetworkpolicies,ciliumclusterwidenetworkpolicies,ciliumcidrgroups", "-A")
 		return err
 	}); err != nil {
 		return err
@@ -93,7 +94,13 @@ func (s sizes) run(ctx context.Context) (err error) {
 	if err := m.measure(ctx, fmt.Sprintf("and %d nodes, %d pods, %d services elsewhere", s.cluster.Nodes, s.cluster.Pods, s.cluster.Services)); err != nil {
 		return err
 	}
-	return s.churn(ctx, m, empty)
+	if err := s.churn(ctx, m, empty); err != nil {
+		return err
+	}
+	if err := m.agent.Stop(); err != nil {
+		return err
+	}
+	return (&fanout{cluster: c, node: c.Nodes[0], load: s.cluster, time: s.changes}).run(ctx)
 }
 
 // startPods starts pods and waits until all are Ready.

@@ -51,7 +51,7 @@ func (c Cluster) event(ctx context.Context, clients clients, n int) error {
 	object, slice := c.ciliumEndpoint(pod, life), c.slice(pod%max(1, c.Services), life)
 	if within < gap {
 		slice.Endpoints = nil
-		err := clients.dynamic.Resource(ciliumEndpoints).Namespace(object.GetNamespace()).Delete(ctx, object.GetName(), metav1.DeleteOptions{})
+		err := clients.dynamic.Resource(CiliumEndpoints).Namespace(object.GetNamespace()).Delete(ctx, object.GetName(), metav1.DeleteOptions{})
 		if err != nil && !apierrors.IsNotFound(err) {
 			return fmt.Errorf("delete a CiliumEndpoint: %w", err)
 		}

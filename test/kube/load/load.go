@@ -27,8 +27,9 @@ import (
 )
 
 var (
-	ciliumNodes      = schema.GroupVersionResource{Group: "cilium.io", Version: "v2", Resource: "ciliumnodes"}
-	ciliumEndpoints  = schema.GroupVersionResource{Group: "cilium.io", Version: "v2", Resource: "ciliumendpoints"}
+	ciliumNodes = schema.GroupVersionResource{Group: "cilium.io", Version: "v2", Resource: "ciliumnodes"}
+	// CiliumEndpoints is the resource of the pods elsewhere.
+	CiliumEndpoints  = schema.GroupVersionResource{Group: "cilium.io", Version: "v2", Resource: "ciliumendpoints"}
 	ciliumIdentities = schema.GroupVersionResource{Group: "cilium.io", Version: "v2", Resource: "ciliumidentities"}
 )
 
@@ -120,7 +121,7 @@ func (c Cluster) Write(ctx context.Context, k *kube.Cluster) error {
 
 func (c Cluster) createEndpoint(ctx context.Context, clients clients, pod, life int) error {
 	object := c.ciliumEndpoint(pod, life)
-	_, err := clients.dynamic.Resource(ciliumEndpoints).Namespace(object.GetNamespace()).Create(ctx, object, metav1.CreateOptions{})
+	_, err := clients.dynamic.Resource(CiliumEndpoints).Namespace(object.GetNamespace()).Create(ctx, object, metav1.CreateOptions{})
 	return err
 }
 
@@ -220,6 +221,11 @@ func (c Cluster) place(pod, life int) (node int, addr netip.Addr) {
 	base := podCIDR(node).Addr().As4()
 	base[3] = byte(2 + pod/nodes + 100*(life%2))
 	return node, netip.AddrFrom4(base)
+}
+
+// CiliumEndpointOf returns namespace and name of the CiliumEndpoint of a pod, by the pod's number.
+func (c Cluster) CiliumEndpointOf(pod int) (in, named string) {
+	return namespace(c.identityOf(pod)), name("pod", pod)
 }
 
 func (c Cluster) identityOf(pod int) int { return pod % max(1, c.Identities) }
