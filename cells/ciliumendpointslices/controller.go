@@ -255,8 +255,12 @@ func (t *term) report(health cell.Health) {
 	switch {
 	case !p.begun:
 		health.OK("waiting for CiliumEndpoints and CiliumEndpointSlices")
-	case len(p.queue) > 0 && time.Since(p.queue[0].since) >= lagLimit && t.complete:
-		health.Degraded(text, errors.New("changes of pods reach other nodes late: raise --ces-rate-limits"))
+	case len(p.queue) > 0 && time.Since(p.queue[0].since) >= lagLimit:
+		why := "changes of pods reach other nodes late: raise --ces-rate-limits"
+		if !t.complete {
+			why = fmt.Sprintf("agents read CiliumEndpoints until %d slices have been written once; --ces-rate-limits bounds how fast", len(p.unwritten))
+		}
+		health.Degraded(text, errors.New(why))
 	case len(t.leftOut) > 0:
 		var some []error
 		for _, key := range slices.Sorted(maps.Keys(t.leftOut))[:min(len(t.leftOut), mostTold)] {

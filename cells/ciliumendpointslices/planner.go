@@ -29,6 +29,9 @@ type planner struct {
 	nodes  map[string]int             // number of pods, by node
 	queue  []*slice                   // slices that may have to be written, oldest first
 	begun  bool                       // both lists were seen
+
+	// unwritten are the slices of pods that were there in the beginning, until each has once had its desired content. Changes that come later are late, not missing.
+	unwritten map[*slice]bool
 }
 
 // pod is one CiliumEndpoint.
@@ -58,7 +61,7 @@ type seen struct {
 
 func newPlanner(most int) *planner {
 	return &planner{most: most, pods: map[string]*pod{}, slices: map[string]*slice{}, spaces: map[string]map[*slice]bool{}, open: map[string]map[*slice]bool{},
-		nodes: map[string]int{}}
+		nodes: map[string]int{}, unwritten: map[*slice]bool{}}
 }
 
 // put adds or updates a pod.
@@ -122,6 +125,9 @@ func (p *planner) empty(s *slice) {
 		p.place(o, into)
 	}
 	clear(s.pods)
+	if p.unwritten[s] {
+		p.unwritten[into] = true
+	}
 	p.mark(s)
 }
 
@@ -202,6 +208,9 @@ func (p *planner) begin() {
 			p.place(o, p.room(o.Namespace(), nil, 1))
 		}
 	}
+	for _, s := range p.queue {
+		p.unwritten[s] = true
+	}
 }
 
 // see applies the state of an object, unless a newer state is known.
@@ -273,6 +282,7 @@ func (p *planner) next() (op *operation, wait time.Duration) {
 		if op := p.plan(s); op != nil {
 			return op, 0
 		}
+		delete(p.unwritten, s)
 	}
 	p.queue = nil
 	return nil, 0
@@ -340,6 +350,7 @@ func (p *planner) done(op *operation) {
 	} else {
 		p.see(op.seen)
 	}
+	delete(p.unwritten, op.slice)
 	for keeper := range op.slice.wait {
 		p.mark(keeper)
 	}

@@ -7,6 +7,7 @@ import (
 	"log/slog"
 	"maps"
 	"net/http"
+	"regexp"
 	"slices"
 	"strings"
 	"sync"
@@ -310,28 +311,101 @@ func noGap(t *testing.T, server *kubetest.Server) {
 	})
 }
 
-// Agents read slices as soon as they are called complete, so all pods must be in them by then.
+// Agents read slices as soon as they are called complete, so all pods must be in them by then, and changes that go on must not put that off.
 func TestSlices_AreCalledCompleteWhenTheyAre(t *testing.T) {
+	t.Parallel()
+	for name, changes := range map[string]bool{"nothing changes": false, "pods change all the time": true} {
+		t.Run(name, func(t *testing.T) {
+			t.Parallel()
+			synctest.Test(t, func(t *testing.T) {
+				server := kubetest.New(t, kubetest.InMemory())
+				for n := range 10 {
+					server.Put(endpoint("a", fmt.Sprint("w", n), n+1))
+				}
+				config := enabled(2)
+				config.Limits = `[{"nodes":0,"limit":1,"burst":1}]`
+				start(t, server, config)
+				for waited := range 300 {
+					pods, complete := held(server)
+					if all := slices.Concat(slices.Collect(maps.Values(pods))...); complete {
+						if waited < 40 || len(all) != 10 {
+							t.Errorf("after %d tenths of a second: %v", waited, pods)
+						}
+						return
+					}
+					if changes {
+						server.Put(endpoint("a", fmt.Sprint("w", waited%10), 100+waited))
+					}
+					time.Sleep(100 * time.Millisecond)
+				}
+				t.Error("slices are not called complete")
+			})
+		})
+	}
+}
+
+// Pods of a slice that is emptied before it was ever written are not forgotten.
+func TestSlices_AreNotCompleteWhilePodsMove(t *testing.T) {
 	t.Parallel()
 	synctest.Test(t, func(t *testing.T) {
 		server := kubetest.New(t, kubetest.InMemory())
-		for n := range 10 {
-			server.Put(endpoint("a", fmt.Sprint("w", n), n+1))
+		server.Put(endpoint("a", "w0", 99))
+		for n := range 8 {
+			server.Put(endpoint("b", fmt.Sprint("w", n), n+1))
 		}
-		config := enabled(2)
-		config.Limits = `[{"nodes":0,"limit":1,"burst":1}]`
+		config := enabled(4)
+		config.Limits = `[{"nodes":0,"limit":0.1,"burst":1}]`
 		start(t, server, config)
-		for waited := 0; ; waited++ {
-			pods, complete := held(server)
-			if complete {
-				if waited < 40 || len(pods) != 5 {
-					t.Errorf("after %d tenths of a second: %v", waited, pods)
+		time.Sleep(15 * time.Second)
+		expect(t, server, "at first", "a/w0=99; b/w0=1 b/w1=2 b/w2=3 b/w3=4")
+		server.Put(endpoint("a", "w0", 100)) // is written before the slice that the last pod of the third one moves to
+		for _, n := range []int{0, 1, 4, 5, 6} {
+			server.Remove(kubeapi.CiliumEndpoints, "b", fmt.Sprint("w", n))
+		}
+		for range 600 {
+			if pods, complete := held(server); complete {
+				if all := slices.Concat(slices.Collect(maps.Values(pods))...); !slices.Contains(all, "b/w7=8") {
+					t.Errorf("slices are called complete with %v", pods)
 				}
 				return
 			}
 			time.Sleep(100 * time.Millisecond)
 		}
+		t.Error("slices are not called complete")
 	})
+}
+
+// The cluster role says what is late, also before slices are complete.
+func TestSlices_ThatWaitLongAreReported(t *testing.T) {
+	t.Parallel()
+	synctest.Test(t, func(t *testing.T) {
+		server := kubetest.New(t, kubetest.InMemory())
+		for n := range 100 {
+			server.Put(endpoint("a", fmt.Sprint("w", n), n+1))
+		}
+		config := enabled(1)
+		config.Limits = `[{"nodes":0,"limit":1,"burst":1}]`
+		r := start(t, server, config)
+		time.Sleep(50 * time.Second)
+		reports(t, r, cell.StatusOK, "slices to be written")
+		time.Sleep(20 * time.Second)
+		reports(t, r, cell.StatusDegraded, "agents read CiliumEndpoints until 3[0-9] slices have been written once")
+		time.Sleep(time.Minute)
+		reports(t, r, cell.StatusOK, "100 pods in 100 slices, 0 slices to be written")
+		for n := range 100 {
+			server.Put(endpoint("a", fmt.Sprint("w", n), n+101))
+		}
+		time.Sleep(70 * time.Second)
+		reports(t, r, cell.StatusDegraded, "changes of pods reach other nodes late")
+	})
+}
+
+// reports holds that the health is at a level, and says what a pattern matches.
+func reports(t *testing.T, r *replica, level cell.Level, pattern string) {
+	t.Helper()
+	if text := fmt.Sprint(r.health.Status, r.health.Error); r.health.Level != level || !regexp.MustCompile(pattern).MatchString(text) {
+		t.Errorf("health is %s, %q, want %s, %q", r.health.Level, text, level, pattern)
+	}
 }
 
 // A slice that has become nearly empty is emptied into another one, and no pod is without a slice meanwhile.

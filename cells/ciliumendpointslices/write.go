@@ -49,7 +49,7 @@ func (t *term) write(ctx context.Context, health cell.Health) error {
 	}
 }
 
-// next returns the next write: op, or, when all slices have their desired content, the slice that says so (completes). Without a write it returns the time until one may be
+// next returns the next write: op, or, once all pods of the beginning are in slices, the slice that says so (completes). Without a write it returns the time until one may be
 // due; 0 means until the next change. Nothing is planned while the rate limit allows no write, so that the next write has all changes until then.
 func (t *term) next() (op *operation, completes bool, wait time.Duration) {
 	t.mu.Lock()
@@ -61,11 +61,15 @@ func (t *term) next() (op *operation, completes bool, wait time.Duration) {
 		t.limiter.SetLimit(rate.Limit(l.Limit))
 		t.limiter.SetBurst(l.Burst)
 	}
-	if missing := 1 - t.limiter.Tokens(); missing > 0 && (len(t.plan.queue) > 0 || !t.complete) {
+	completes = !t.complete && len(t.plan.unwritten) == 0
+	if missing := 1 - t.limiter.Tokens(); missing > 0 && (len(t.plan.queue) > 0 || completes) {
 		return nil, false, time.Duration(missing/float64(t.limiter.Limit())*float64(time.Second)) + time.Millisecond
 	}
-	op, wait = t.plan.next()
-	if completes = op == nil && wait == 0 && !t.complete; completes || op != nil {
+	if !completes {
+		op, wait = t.plan.next()
+		completes = op == nil && !t.complete && len(t.plan.unwritten) == 0
+	}
+	if completes || op != nil {
 		t.limiter.Reserve() // there is a token
 	}
 	return op, completes, wait
