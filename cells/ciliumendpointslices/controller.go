@@ -9,6 +9,7 @@ import (
 	"maps"
 	"slices"
 	"strconv"
+	"strings"
 	"sync"
 	"time"
 
@@ -53,7 +54,8 @@ type term struct {
 	leftOut  map[string]error // why CiliumEndpoints are in no slice, by "namespace/name"
 	haveCEPs bool             // the first lists were seen
 	haveCESs bool
-	complete bool // the slice that says so exists
+	complete bool    // the slice that says so exists
+	says     failure // of writing it
 }
 
 func newTerm(p params) *term {
@@ -62,7 +64,7 @@ func newTerm(p params) *term {
 		leftOut: map[string]error{}}
 }
 
-// run follows and writes until ctx ends or a request fails.
+// run follows and writes until ctx ends or a follower fails.
 func (t *term) run(ctx context.Context, health cell.Health) error {
 	group, ctx := errgroup.WithContext(ctx)
 	watched := func(name string, f func(context.Context) error) {
@@ -243,7 +245,7 @@ func (t *term) awake() {
 
 const (
 	lagLimit = time.Minute // how long a slice may wait before that is reported
-	mostTold = 3           // CiliumEndpoints that a report names
+	mostTold = 3           // CiliumEndpoints, and slices, that a report names
 )
 
 // report says how far slices are behind.
@@ -251,10 +253,25 @@ func (t *term) report(health cell.Health) {
 	t.mu.Lock()
 	defer t.mu.Unlock()
 	p := t.plan
-	text := fmt.Sprintf("%d pods in %d slices, %d slices to be written", len(p.pods), len(p.slices), len(p.queue))
+	waiting := 0
+	for _, f := range p.failures {
+		if f.waits {
+			waiting++
+		}
+	}
+	text := fmt.Sprintf("%d pods in %d slices, %d slices to be written", len(p.pods), len(p.slices), len(p.queue)+waiting)
 	switch {
 	case !p.begun:
 		health.OK("waiting for CiliumEndpoints and CiliumEndpointSlices")
+	case len(p.failures) > 0:
+		var errs []error
+		for s, f := range p.failures {
+			errs = append(errs, errors.New(printable.Text(s.name+": "+f.err.Error())))
+		}
+		slices.SortFunc(errs, func(a, b error) int { return strings.Compare(a.Error(), b.Error()) })
+		health.Degraded(fmt.Sprintf("%s, %d of them after a failure", text, len(errs)), errors.Join(errs[:min(len(errs), mostTold)]...))
+	case !t.complete && t.says.err != nil:
+		health.Degraded(text, fmt.Errorf("%s: %w", ciliumv2.CompleteSlice, t.says.err))
 	case len(p.queue) > 0 && time.Since(p.queue[0].since) >= lagLimit:
 		why := "changes of pods reach other nodes late: raise --ces-rate-limits"
 		if !t.complete {

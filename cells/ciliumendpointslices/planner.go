@@ -32,6 +32,14 @@ type planner struct {
 
 	// unwritten are the slices of pods that were there in the beginning, until each has once had its desired content. Changes that come later are late, not missing.
 	unwritten map[*slice]bool
+	failures  map[*slice]*failure // last writes that failed
+}
+
+// failure is a failed write, and when it is tried again.
+type failure struct {
+	err   error
+	delay time.Duration // between the last two attempts
+	waits bool          // for the next one
 }
 
 // pod is one CiliumEndpoint.
@@ -61,7 +69,7 @@ type seen struct {
 
 func newPlanner(most int) *planner {
 	return &planner{most: most, pods: map[string]*pod{}, slices: map[string]*slice{}, spaces: map[string]map[*slice]bool{}, open: map[string]map[*slice]bool{},
-		nodes: map[string]int{}, unwritten: map[*slice]bool{}}
+		nodes: map[string]int{}, unwritten: map[*slice]bool{}, failures: map[*slice]*failure{}}
 }
 
 // put adds or updates a pod.
@@ -255,9 +263,9 @@ func (p *planner) list(all []*seen) {
 	}
 }
 
-// mark queues a slice.
+// mark queues a slice, unless a failed write of it waits for its next attempt.
 func (p *planner) mark(s *slice) {
-	if s.since.IsZero() {
+	if f := p.failures[s]; s.since.IsZero() && (f == nil || !f.waits) {
 		s.since = time.Now()
 		p.queue = append(p.queue, s)
 	}
@@ -282,7 +290,7 @@ func (p *planner) next() (op *operation, wait time.Duration) {
 		if op := p.plan(s); op != nil {
 			return op, 0
 		}
-		delete(p.unwritten, s)
+		p.written(s)
 	}
 	p.queue = nil
 	return nil, 0
@@ -350,11 +358,26 @@ func (p *planner) done(op *operation) {
 	} else {
 		p.see(op.seen)
 	}
-	delete(p.unwritten, op.slice)
+	p.written(op.slice)
 	for keeper := range op.slice.wait {
 		p.mark(keeper)
 	}
 	clear(op.slice.wait)
+}
+
+// written notes that a slice has its desired content.
+func (p *planner) written(s *slice) {
+	delete(p.unwritten, s)
+	delete(p.failures, s)
+}
+
+// failed returns the failure of a slice, and takes the slice from the queue.
+func (p *planner) failed(s *slice) *failure {
+	if s.since = (time.Time{}); p.failures[s] == nil {
+		p.failures[s] = &failure{}
+	}
+	p.queue = slices.DeleteFunc(p.queue, func(other *slice) bool { return other == s })
+	return p.failures[s]
 }
 
 // rename gives a slice another name, because another program has an object of its name.

@@ -400,6 +400,61 @@ func TestSlices_ThatWaitLongAreReported(t *testing.T) {
 	})
 }
 
+// One slice that the API server refuses does not hold up the others, has nothing listed again, and is tried again.
+func TestSlices_ThatAreRefused(t *testing.T) {
+	t.Parallel()
+	synctest.Test(t, func(t *testing.T) {
+		server := kubetest.New(t, kubetest.InMemory())
+		server.Put(endpoint("a", "w1", 1), endpoint("b", "w1", 2))
+		r := start(t, server, enabled(10))
+		settled()
+		expect(t, server, "at first", "a/w1=1; b/w1=2; complete")
+		lists := func() (n int) {
+			for _, q := range server.Requests() {
+				if q.Verb == "list" {
+					n++
+				}
+			}
+			return n
+		}
+		var refused string
+		pods, _ := held(server)
+		for name := range pods {
+			if pods[name][0] == "a/w1=1" {
+				refused = name
+			}
+		}
+		var tries []time.Time
+		before, code := lists(), http.StatusUnprocessableEntity
+		server.Fault(func(q *http.Request) (int, string) {
+			if q.Method != http.MethodPut || !strings.HasSuffix(q.URL.Path, refused) {
+				return 0, ""
+			}
+			tries = append(tries, time.Now())
+			return code, ""
+		})
+		server.Put(endpoint("a", "w1", 11))
+		for n := range 100 {
+			server.Put(endpoint("b", "w1", 100+n))
+			time.Sleep(time.Second)
+		}
+		reports(t, r, cell.StatusDegraded, "1 slices to be written, 1 of them after a failure.*"+refused)
+		code = http.StatusInternalServerError
+		time.Sleep(20 * time.Minute)
+		expect(t, server, "while one slice is refused", "a/w1=1; b/w1=199; complete")
+		if n := len(tries); n < 20 || n > 30 || tries[1].Sub(tries[0]) > 2*time.Second {
+			t.Errorf("%d attempts, %v", n, tries[:2])
+		}
+		if n := lists() - before; n > 0 {
+			t.Errorf("%d lists", n)
+		}
+		server.Fault(nil)
+		time.Sleep(2 * time.Minute)
+		expect(t, server, "when it is not refused any more", "a/w1=11; b/w1=199; complete")
+		reports(t, r, cell.StatusOK, "0 slices to be written")
+	})
+}
+
 // reports holds that the health is at a level, and says what a pattern matches.
 func reports(t *testing.T, r *replica, level cell.Level, pattern string) {
 	t.Helper()

@@ -22,7 +22,12 @@ import (
 var errDropped = errors.New("the API server drops the field waggle of CiliumEndpointSlices: another program installed their definition; " +
 	"run: waggle install --only crds | kubectl apply -f -")
 
-// write makes one write after the other until ctx ends or a request fails. Conflicts are no failures.
+const (
+	writeRetryMin = time.Second
+	writeRetryMax = time.Minute
+)
+
+// write makes one write after the other until ctx ends. A slice whose write fails waits for its next attempt, and does not hold up others. Conflicts are no failures.
 func (t *term) write(ctx context.Context, health cell.Health) error {
 	for {
 		heartbeat.Busy(ctx)
@@ -43,10 +48,34 @@ func (t *term) write(ctx context.Context, health cell.Health) error {
 		} else {
 			err = t.do(ctx, op)
 		}
-		if err != nil {
-			return err
+		switch {
+		case ctx.Err() != nil:
+			return ctx.Err()
+		case err != nil:
+			t.failed(op, err)
 		}
 	}
+}
+
+// failed has a write tried again later; without op that of the slice that says that the others are complete.
+func (t *term) failed(op *operation, err error) {
+	t.mu.Lock()
+	defer t.mu.Unlock()
+	f, again := &t.says, func() {}
+	if op != nil {
+		f, again = t.plan.failed(op.slice), func() { t.plan.mark(op.slice) }
+		if errors.Is(err, errDropped) {
+			t.plan.unwritten[op.slice] = true
+		}
+	}
+	f.err, f.delay, f.waits = err, min(max(2*f.delay, writeRetryMin), writeRetryMax), true
+	time.AfterFunc(f.delay, func() {
+		t.mu.Lock()
+		defer t.mu.Unlock()
+		f.waits = false
+		again()
+		t.awake()
+	})
 }
 
 // next returns the next write: op, or, once all pods of the beginning are in slices, the slice that says so (completes). Without a write it returns the time until one may be
@@ -61,13 +90,14 @@ func (t *term) next() (op *operation, completes bool, wait time.Duration) {
 		t.limiter.SetLimit(rate.Limit(l.Limit))
 		t.limiter.SetBurst(l.Burst)
 	}
-	completes = !t.complete && len(t.plan.unwritten) == 0
+	mayComplete := !t.complete && !t.says.waits
+	completes = mayComplete && len(t.plan.unwritten) == 0
 	if missing := 1 - t.limiter.Tokens(); missing > 0 && (len(t.plan.queue) > 0 || completes) {
 		return nil, false, time.Duration(missing/float64(t.limiter.Limit())*float64(time.Second)) + time.Millisecond
 	}
 	if !completes {
 		op, wait = t.plan.next()
-		completes = op == nil && !t.complete && len(t.plan.unwritten) == 0
+		completes = op == nil && mayComplete && len(t.plan.unwritten) == 0
 	}
 	if completes || op != nil {
 		t.limiter.Reserve() // there is a token
@@ -178,7 +208,7 @@ func (t *term) sayComplete(ctx context.Context) error {
 	t.Log.Info("CiliumEndpointSlices are complete")
 	t.mu.Lock()
 	defer t.mu.Unlock()
-	t.complete = true
+	t.complete, t.says = true, failure{}
 	return nil
 }
 

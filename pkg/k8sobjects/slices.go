@@ -30,6 +30,9 @@ const maxSlicedAddrs = 8
 // errManyAddrs keeps a CiliumEndpoint out of slices.
 var errManyAddrs = errors.New("status.networking.addressing: more than " + strconv.Itoa(maxSlicedAddrs) + " addresses")
 
+// errKey keeps a CiliumEndpoint out of slices: the API server would refuse the whole slice.
+var errKey = errors.New("status.encryption.key: must be from 0 to " + strconv.Itoa(math.MaxUint8))
+
 // SlicedEndpoint reads a CiliumEndpoint for a slice. It is nil for an endpoint that has no addresses yet. The object is trimmed and must not be used afterwards.
 func SlicedEndpoint(o *ciliumv2.CiliumEndpoint) (*Sliced, error) {
 	s := &Sliced{ServiceAccount: Intern(o.Status.ServiceAccount), EncryptionKey: o.Status.Encryption.Key}
@@ -48,6 +51,8 @@ func SlicedEndpoint(o *ciliumv2.CiliumEndpoint) (*Sliced, error) {
 		return nil, nil
 	case s.NumAddrs() > maxSlicedAddrs:
 		return nil, errManyAddrs
+	case s.EncryptionKey < 0 || s.EncryptionKey > math.MaxUint8:
+		return nil, errKey
 	}
 	return s, nil
 }

@@ -83,6 +83,12 @@ func TestSlicedEndpoint_LeavesOut(t *testing.T) {
 	require.ErrorContains(t, err, "addresses")
 	_, err = k8sobjects.SlicedEndpoint(remotePod("a", ciliumv2.AddressPair{IPv4: "10.0.0.256"}))
 	require.ErrorContains(t, err, "10.0.0.256")
+	for key, fits := range map[int]bool{-1: false, 0: true, 255: true, 256: false} { // the API server refuses a slice with another one
+		o := remotePod("a", ciliumv2.AddressPair{IPv4: "10.0.0.1"})
+		o.Status.Encryption.Key = key
+		_, err = k8sobjects.SlicedEndpoint(o)
+		require.Equal(t, fits, err == nil, "key %d: %v", key, err)
+	}
 }
 
 // A slice without the field waggle, which an API server with Cilium's definition drops, takes nothing from the rows of the state before.
