@@ -16,6 +16,7 @@ import (
 	"github.com/waggle-net/waggle/pkg/ciliumv2"
 	"github.com/waggle-net/waggle/pkg/heartbeat"
 	"github.com/waggle-net/waggle/pkg/k8sobjects"
+	"github.com/waggle-net/waggle/pkg/kubeapi"
 	"github.com/waggle-net/waggle/pkg/printable"
 	"github.com/waggle-net/waggle/pkg/tables/cilium"
 	"github.com/waggle-net/waggle/pkg/tables/sources"
@@ -140,7 +141,8 @@ func (m *merger) close() {
 // round brings the table up to a snapshot, and adds to changed what closes when there is more.
 func (m *merger) round(txn statedb.ReadTxn, changed *statedb.WatchSet) error {
 	_, more := m.set.Sources.AllWatch(txn)
-	changed.Add(more)
+	_, rejects := m.set.Rejects.PrefixWatch(txn, rejectedSlices)
+	changed.Add(more, rejects)
 	own, listed, inSlices := m.ownFeed.UpTo(txn, changed), m.listedFeed.UpTo(txn, changed), m.sliceFeed.UpTo(txn, changed)
 	switch from := m.choose(txn); {
 	case from == unknown:
@@ -176,8 +178,16 @@ func (m *merger) choose(txn statedb.ReadTxn) origin {
 	return unknown
 }
 
-// complete reports whether slices have all pods that have a CiliumEndpoint.
+// rejectedSlices finds the slices that were rejected.
+var rejectedSlices = tables.RejectByKey(kubeapi.CiliumEndpointSlices.String() + " ")
+
+// complete reports whether slices have all pods that have a CiliumEndpoint. They do not when one is rejected that has no older state.
 func (m *merger) complete(txn statedb.ReadTxn) bool {
+	for reject := range m.set.Rejects.Prefix(txn, rejectedSlices) {
+		if !reject.Kept && !reject.Used {
+			return false
+		}
+	}
 	_, _, said := m.set.Stage.Slices.Get(txn, cilium.EndpointSliceByName(ciliumv2.CompleteSlice))
 	return said && m.listed(txn, m.set.Stage.Slices)
 }

@@ -325,14 +325,35 @@ func TestSlices_ThatCannotBeBelieved(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		server := cluster(t)
 		server.Put(sliceOf(t, server, "s1", "mine", "w2"), sliceOf(t, server, "s2", "w3", "w4"), sliceOf(t, server, ciliumv2.CompleteSlice))
-		r := follow(t, server, Settings{Slices: true}, false)
+		path := filepath.Join(t.TempDir(), "k8s-snapshot")
+		r := follow(t, server, Settings{Slices: true, Copy: path}, false)
 		r.synced(t)
 		r.stay(t, "mine", "w2", "w3", "w4")
 		lost := sliceOf(t, server, "s2", "w3", "w4")
 		lost.Endpoints[0].Origin, lost.Endpoints[1].Origin = nil, nil
 		server.Put(lost)
-		eventually(t, "it is rejected", func() bool { return r.level("cilium-endpointslices") == cell.StatusDegraded })
+		rejected := func(r *rig) {
+			t.Helper()
+			eventually(t, "it is rejected", func() bool { return r.level("cilium-endpointslices") == cell.StatusDegraded })
+		}
+		rejected(r)
 		r.becomesSame(t, server)
+		if whole(server) > 0 {
+			t.Error("all CiliumEndpoints are listed although the last state of the slice stays")
+		}
+
+		// A restarted agent has no last state.
+		r.stop()
+		again := follow(t, server, Settings{Slices: true, Copy: path}, false)
+		again.stay(t, "mine", "w2", "w3", "w4")
+		rejected(again)
+		again.synced(t)
+		again.becomesSame(t, server)
+		server.Put(endpointOn("two", "w3", 33))
+		again.has(t, "w3", 33)
+		server.Put(sliceOf(t, server, "s2", "w3", "w4"))
+		eventually(t, "CiliumEndpoints of others are not followed any more", func() bool { return !again.everything() })
+		again.becomesSame(t, server)
 	})
 }
 
