@@ -54,8 +54,9 @@ type term struct {
 	leftOut  map[string]error // why CiliumEndpoints are in no slice, by "namespace/name"
 	haveCEPs bool             // the first lists were seen
 	haveCESs bool
-	complete bool    // the slice that says so exists
-	says     failure // of writing it
+	complete bool      // the slice that says so exists
+	says     failure   // of writing it
+	calm     time.Time // before which it is not written, because another program deletes slices
 }
 
 func newTerm(p params) *term {
@@ -198,9 +199,11 @@ func (t *term) applySlice(kind watch.EventType, e sliceEvent) error {
 	defer t.mu.Unlock()
 	switch exists := e.ours && kind != watch.Deleted; {
 	case e.name == ciliumv2.CompleteSlice:
-		t.complete = exists
+		t.setComplete(exists)
 	case !exists:
-		t.plan.gone(e.name, e.uid)
+		if t.plan.gone(e.name, e.uid) {
+			t.await()
+		}
 	default:
 		t.plan.see(e.seen)
 	}
@@ -212,20 +215,37 @@ func (t *term) replaceSlices(all []sliceEvent) error {
 	t.mu.Lock()
 	defer t.mu.Unlock()
 	var ours []*seen
-	t.complete = false
+	complete := false
 	for _, e := range all {
 		switch {
 		case !e.ours:
 		case e.name == ciliumv2.CompleteSlice:
-			t.complete = true
+			complete = true
 		default:
 			ours = append(ours, e.seen)
 		}
 	}
 	t.plan.list(ours)
+	t.setComplete(complete)
 	t.haveCESs = true
 	t.begin()
 	return nil
+}
+
+// setComplete notes whether the slice that calls the others complete exists. When another program has deleted it, all slices are looked at again, as that program may be about
+// to delete them too. The caller holds mu.
+func (t *term) setComplete(exists bool) {
+	if t.complete && !exists {
+		t.plan.doubt()
+		t.await()
+	}
+	t.complete = exists
+}
+
+// await puts off calling slices complete while another program deletes slices. The caller holds mu.
+func (t *term) await() {
+	t.calm = time.Now().Add(calmTime)
+	time.AfterFunc(calmTime, t.awake)
 }
 
 // begin plans once both lists are there. The caller holds mu.
@@ -244,8 +264,9 @@ func (t *term) awake() {
 }
 
 const (
-	lagLimit = time.Minute // how long a slice may wait before that is reported
-	mostTold = 3           // CiliumEndpoints, and slices, that a report names
+	calmTime = 10 * time.Second // without deletions by other programs, before slices are called complete
+	lagLimit = time.Minute      // how long a slice may wait before that is reported
+	mostTold = 3                // CiliumEndpoints, and slices, that a report names
 )
 
 // report says how far slices are behind.

@@ -209,15 +209,20 @@ func (p *planner) begin() {
 				p.place(o, s)
 			}
 		}
-		p.mark(s)
 	}
 	for _, key := range slices.Sorted(maps.Keys(p.pods)) {
 		if o := p.pods[key]; o.home == nil {
 			p.place(o, p.room(o.Namespace(), nil, 1))
 		}
 	}
-	for _, s := range p.queue {
-		p.unwritten[s] = true
+	p.doubt()
+}
+
+// doubt has each slice looked at, before they are complete.
+func (p *planner) doubt() {
+	for _, name := range slices.Sorted(maps.Keys(p.slices)) {
+		p.mark(p.slices[name])
+		p.unwritten[p.slices[name]] = true
 	}
 }
 
@@ -236,17 +241,21 @@ func (p *planner) see(o *seen) {
 	}
 }
 
-// gone applies the deletion of an object. If uid is not empty, the object must have it.
-func (p *planner) gone(name, uid string) {
+// gone applies the deletion of an object, and reports whether it is missed. If uid is not empty, the object must have it.
+func (p *planner) gone(name, uid string) (missed bool) {
 	s := p.slices[name]
 	if s == nil || s.have == nil || uid != "" && s.have.uid != uid {
-		return
+		return false
 	}
-	if s.have = nil; p.begun {
-		p.mark(s)
-		return
+	if s.have = nil; !p.begun {
+		p.drop(s)
+		return false
 	}
-	p.drop(s)
+	if missed = len(s.pods) > 0; missed {
+		p.unwritten[s] = true
+	}
+	p.mark(s)
+	return missed
 }
 
 // list replaces the states of all objects.

@@ -400,6 +400,39 @@ func TestSlices_ThatWaitLongAreReported(t *testing.T) {
 	})
 }
 
+// Who deletes all slices in the order of their list first deletes the one that calls them complete, and it comes back after the others.
+func TestSlices_AreAllDeleted(t *testing.T) {
+	t.Parallel()
+	synctest.Test(t, func(t *testing.T) {
+		server := kubetest.New(t, kubetest.InMemory())
+		for n := range 20 {
+			server.Put(endpoint("a", fmt.Sprint("w", n), n+1))
+		}
+		start(t, server, enabled(1))
+		settled()
+		before := shape(server)
+		check := func() {
+			if pods, complete := held(server); complete && len(pods) != 20 {
+				t.Errorf("%d slices are called complete", len(pods))
+			}
+		}
+		var names []string
+		for _, object := range server.List(kubeapi.CiliumEndpointSlices) {
+			names = append(names, object.(*ciliumv2.CiliumEndpointSlice).Name)
+		}
+		slices.Sort(names)
+		for _, name := range names {
+			server.Remove(kubeapi.CiliumEndpointSlices, "", name)
+			for range 20 {
+				check()
+				time.Sleep(100 * time.Millisecond)
+			}
+		}
+		settled()
+		expect(t, server, "afterwards", before)
+	})
+}
+
 // One slice that the API server refuses does not hold up the others, has nothing listed again, and is tried again.
 func TestSlices_ThatAreRefused(t *testing.T) {
 	t.Parallel()

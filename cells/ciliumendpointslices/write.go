@@ -90,7 +90,7 @@ func (t *term) next() (op *operation, completes bool, wait time.Duration) {
 		t.limiter.SetLimit(rate.Limit(l.Limit))
 		t.limiter.SetBurst(l.Burst)
 	}
-	mayComplete := !t.complete && !t.says.waits
+	mayComplete := !t.complete && !t.says.waits && !time.Now().Before(t.calm)
 	completes = mayComplete && len(t.plan.unwritten) == 0
 	if missing := 1 - t.limiter.Tokens(); missing > 0 && (len(t.plan.queue) > 0 || completes) {
 		return nil, false, time.Duration(missing/float64(t.limiter.Limit())*float64(time.Second)) + time.Millisecond

@@ -10,7 +10,8 @@ import (
 var SliceGroupVersion = schema.GroupVersion{Group: GroupVersion.Group, Version: "v2alpha1"}
 
 // CompleteSlice is the name of a slice without endpoints. It exists while the other slices are kept complete: while it does not, agents read CiliumEndpoints.
-const CompleteSlice = "waggle-complete"
+// It sorts before the names of all others, so who deletes all slices in the order of their list deletes it first.
+const CompleteSlice = "ces-0-complete"
 
 // CiliumEndpointSlice lists pods of one namespace for agents of other nodes. It is an object of the cluster, not of the namespace.
 type CiliumEndpointSlice struct {

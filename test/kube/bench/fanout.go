@@ -57,7 +57,7 @@ func (f *fanout) run(ctx context.Context) (err error) {
 	}
 	defer func() { err = errors.Join(err, role.Stop()) }()
 	if err := f.cluster.WaitFor(ctx, "slices to be complete", func() error {
-		_, err := f.cluster.Get(ctx, "/apis/cilium.io/v2alpha1/ciliumendpointslices/waggle-complete")
+		_, err := f.cluster.Get(ctx, "/apis/cilium.io/v2alpha1/ciliumendpointslices/ces-0-complete")
 		return err
 	}); err != nil {
 		return err
