@@ -280,7 +280,7 @@ func (t *term) report(health cell.Health) {
 			waiting++
 		}
 	}
-	text := fmt.Sprintf("%d pods in %d slices, %d slices to be written", len(p.pods), len(p.slices), len(p.queue)+waiting)
+	text := fmt.Sprintf("%d pods in %d slices, %d slices to be written", len(p.pods), len(p.slices), len(p.queue)+len(p.last)+waiting)
 	switch {
 	case !p.begun:
 		health.OK("waiting for CiliumEndpoints and CiliumEndpointSlices")
@@ -299,6 +299,10 @@ func (t *term) report(health cell.Health) {
 			why = fmt.Sprintf("agents read CiliumEndpoints until %d slices have been written once; --ces-rate-limits bounds how fast", len(p.unwritten))
 		}
 		health.Degraded(text, errors.New(why))
+	case len(p.last) > 0 && time.Since(p.last[0].since) >= lagLimit:
+		nodes := slices.Sorted(maps.Keys(p.over))
+		health.Degraded(text, fmt.Errorf("changes of pods of %d nodes come late, as each has more than %d a second: %s", len(nodes), budgetRate,
+			printable.Text(strings.Join(nodes[:min(len(nodes), mostTold)], ", "))))
 	case len(t.leftOut) > 0:
 		var some []error
 		for _, key := range slices.Sorted(maps.Keys(t.leftOut))[:min(len(t.leftOut), mostTold)] {

@@ -6,6 +6,7 @@ import (
 	"slices"
 	"time"
 
+	"golang.org/x/time/rate"
 	"k8s.io/apimachinery/pkg/util/rand"
 
 	"github.com/waggle-net/waggle/pkg/ciliumv2"
@@ -28,11 +29,38 @@ type planner struct {
 	open   map[string]map[*slice]bool // of these, the slices with at least one pod and room for more
 	nodes  map[string]int             // number of pods, by node
 	queue  []*slice                   // slices that may have to be written, oldest first
+	last   []*slice                   // the same, only because of nodes over their budget
+	writes int                        // number of planned writes
 	begun  bool                       // both lists were seen
 
 	// unwritten are the slices of pods that were there in the beginning, until each has once had its desired content. Changes that come later are late, not missing.
 	unwritten map[*slice]bool
 	failures  map[*slice]*failure // last writes that failed
+
+	budgets map[string]*rate.Limiter // of changes, by name of the node
+	over    map[string]bool          // nodes that have exceeded theirs since last was empty
+	yields  bool                     // the change that is being applied is of such a node
+}
+
+// A node has a budget of changes of its pods, so that it cannot use up the writes of the cluster. Changes over it are written when nothing else is to be written, and in one of
+// yieldTurn writes.
+const (
+	budgetRate  = 1  // changes a second
+	budgetBurst = 20 // changes at once
+	yieldTurn   = 10
+)
+
+// spend takes a change of a pod from the budget of its node.
+func (p *planner) spend(node string) {
+	if !p.begun {
+		return
+	}
+	if p.budgets[node] == nil {
+		p.budgets[node] = rate.NewLimiter(budgetRate, budgetBurst)
+	}
+	if p.yields = !p.budgets[node].Allow(); p.yields {
+		p.over[node] = true
+	}
 }
 
 // failure is a failed write, and when it is tried again.
@@ -55,6 +83,7 @@ type slice struct {
 	pods            map[string]*pod // assigned pods, by name
 	have            *seen           // last known object; nil when there is none
 	since           time.Time       // when it was queued; zero when it is not
+	yields          bool            // it is queued in last
 	wait            map[*slice]bool // slices that keep pods until this one is written with them
 }
 
@@ -69,7 +98,7 @@ type seen struct {
 
 func newPlanner(most int) *planner {
 	return &planner{most: most, pods: map[string]*pod{}, slices: map[string]*slice{}, spaces: map[string]map[*slice]bool{}, open: map[string]map[*slice]bool{},
-		nodes: map[string]int{}, unwritten: map[*slice]bool{}, failures: map[*slice]*failure{}}
+		nodes: map[string]int{}, unwritten: map[*slice]bool{}, failures: map[*slice]*failure{}, budgets: map[string]*rate.Limiter{}, over: map[string]bool{}}
 }
 
 // put adds or updates a pod.
@@ -84,6 +113,10 @@ func (p *planner) put(s *k8sobjects.Sliced, digest uint64) {
 	changed := old.digest != digest
 	old.Sliced, old.digest = s, digest
 	p.count(old, 1)
+	if changed {
+		p.spend(s.Host())
+		defer func() { p.yields = false }()
+	}
 	switch {
 	case old.home != nil && changed:
 		p.mark(old.home)
@@ -108,6 +141,8 @@ func (p *planner) remove(key string) {
 	}
 	delete(p.pods, key)
 	p.count(o, -1)
+	p.spend(o.Host())
+	defer func() { p.yields = false }()
 	s := o.home
 	if s == nil {
 		return
@@ -226,18 +261,21 @@ func (p *planner) doubt() {
 	}
 }
 
-// see applies the state of an object, unless a newer state is known.
+// see applies the state of an object, unless that state or a newer one is known. What another program has changed is mended last, as the event of a write of our own, if it comes
+// before the answer, looks the same: nobody is to get ahead by it.
 func (p *planner) see(o *seen) {
 	s := p.slices[o.name]
 	if s == nil {
 		s = p.add(o.name, o.namespace)
 	}
-	if s.have != nil && s.have.uid == o.uid && o.number < s.have.number {
+	if s.have != nil && s.have.uid == o.uid && (o.version == s.have.version || o.number < s.have.number) {
 		return
 	}
 	s.have = o
 	if p.begun {
+		p.yields = true
 		p.mark(s)
+		p.yields = false
 	}
 }
 
@@ -274,10 +312,24 @@ func (p *planner) list(all []*seen) {
 
 // mark queues a slice, unless a failed write of it waits for its next attempt.
 func (p *planner) mark(s *slice) {
-	if f := p.failures[s]; s.since.IsZero() && (f == nil || !f.waits) {
+	f := p.failures[s]
+	switch {
+	case f != nil && f.waits:
+	case s.since.IsZero() && p.yields:
+		s.since, s.yields = time.Now(), true
+		p.last = append(p.last, s)
+	case s.since.IsZero():
 		s.since = time.Now()
 		p.queue = append(p.queue, s)
+	case s.yields && !p.yields:
+		s.yields = false
+		p.last = without(p.last, s)
+		p.queue = append(p.queue, s)
 	}
+}
+
+func without(queue []*slice, s *slice) []*slice {
+	return slices.DeleteFunc(queue, func(other *slice) bool { return other == s })
 }
 
 // operation is a write of one slice.
@@ -288,21 +340,44 @@ type operation struct {
 	seen   *seen                         // what there will be, but for uid and version
 }
 
-// next returns the write that waits longest; nil when there is none, or none that has waited long enough: then it says how long that is.
+// next returns the write that is due; nil when there is none, or none that has waited long enough: then it says how long that is.
 func (p *planner) next() (op *operation, wait time.Duration) {
-	for len(p.queue) > 0 {
-		s := p.queue[0]
-		if wait := batch - time.Since(s.since); wait > 0 {
+	for len(p.queue)+len(p.last) > 0 {
+		queue, wait := p.choose()
+		if wait > 0 {
 			return nil, wait
 		}
-		p.queue, s.since = p.queue[1:], time.Time{}
+		s := (*queue)[0]
+		*queue, s.since, s.yields = (*queue)[1:], time.Time{}, false
 		if op := p.plan(s); op != nil {
+			p.writes++
 			return op, 0
 		}
 		p.written(s)
 	}
-	p.queue = nil
+	p.queue, p.last = nil, nil
+	clear(p.over)
 	return nil, 0
+}
+
+// choose returns the queue whose first slice is due, or the time until one is.
+func (p *planner) choose() (due *[]*slice, wait time.Duration) {
+	order := []*[]*slice{&p.queue, &p.last}
+	if p.writes%yieldTurn == 0 {
+		slices.Reverse(order)
+	}
+	wait = batch
+	for _, queue := range order {
+		if len(*queue) == 0 {
+			continue
+		}
+		rest := batch - time.Since((*queue)[0].since)
+		if rest <= 0 {
+			return queue, 0
+		}
+		wait = min(wait, rest)
+	}
+	return nil, wait
 }
 
 // plan returns the write that gives a slice its desired content; nil when it has that.
@@ -382,10 +457,10 @@ func (p *planner) written(s *slice) {
 
 // failed returns the failure of a slice, and takes the slice from the queue.
 func (p *planner) failed(s *slice) *failure {
-	if s.since = (time.Time{}); p.failures[s] == nil {
+	if s.since, s.yields = (time.Time{}), false; p.failures[s] == nil {
 		p.failures[s] = &failure{}
 	}
-	p.queue = slices.DeleteFunc(p.queue, func(other *slice) bool { return other == s })
+	p.queue, p.last = without(p.queue, s), without(p.last, s)
 	return p.failures[s]
 }
 

@@ -380,8 +380,13 @@ func TestSlices_ThatWaitLongAreReported(t *testing.T) {
 	t.Parallel()
 	synctest.Test(t, func(t *testing.T) {
 		server := kubetest.New(t, kubetest.InMemory())
+		put := func(n, identity int) {
+			o := endpoint("a", fmt.Sprint("w", n), identity)
+			o.Labels[ciliumv2.NodeLabel] = fmt.Sprint("node-", n)
+			server.Put(o)
+		}
 		for n := range 100 {
-			server.Put(endpoint("a", fmt.Sprint("w", n), n+1))
+			put(n, n+1)
 		}
 		config := enabled(1)
 		config.Limits = `[{"nodes":0,"limit":1,"burst":1}]`
@@ -393,7 +398,7 @@ func TestSlices_ThatWaitLongAreReported(t *testing.T) {
 		time.Sleep(time.Minute)
 		reports(t, r, cell.StatusOK, "100 pods in 100 slices, 0 slices to be written")
 		for n := range 100 {
-			server.Put(endpoint("a", fmt.Sprint("w", n), n+101))
+			put(n, n+101)
 		}
 		time.Sleep(70 * time.Second)
 		reports(t, r, cell.StatusDegraded, "changes of pods reach other nodes late")
@@ -485,6 +490,47 @@ func TestSlices_ThatAreRefused(t *testing.T) {
 		time.Sleep(2 * time.Minute)
 		expect(t, server, "when it is not refused any more", "a/w1=11; b/w1=199; complete")
 		reports(t, r, cell.StatusOK, "0 slices to be written")
+	})
+}
+
+// A node that changes its pods all the time does not delay those of other nodes, and is named.
+func TestSlices_OfANodeWithManyChanges(t *testing.T) {
+	t.Parallel()
+	synctest.Test(t, func(t *testing.T) {
+		server := kubetest.New(t, kubetest.InMemory())
+		config := enabled(1)
+		config.Limits = `[{"nodes":0,"limit":4,"burst":4}]`
+		flood := func(n int) {
+			for i := range 300 {
+				o := endpoint("a", fmt.Sprint("x", i), 1+n*300+i)
+				o.Labels[ciliumv2.NodeLabel] = "restless"
+				server.Put(o)
+			}
+		}
+		server.Put(endpoint("a", "w", 1), endpoint("b", "w", 1))
+		flood(0)
+		r := start(t, server, config)
+		time.Sleep(2 * time.Minute)
+		for n := 1; n <= 40; n++ { // for 96 s
+			flood(n)
+			if n > 10 && n%2 == 0 { // the budget is used up
+				server.Put(endpoint("a", "w", n), endpoint("b", "w", n))
+			}
+			time.Sleep(2400 * time.Millisecond)
+			if pods, _ := held(server); n > 10 && n%2 == 0 {
+				all := slices.Concat(slices.Collect(maps.Values(pods))...)
+				if !slices.Contains(all, fmt.Sprintf("a/w=%d", n)) || !slices.Contains(all, fmt.Sprintf("b/w=%d", n)) {
+					t.Errorf("after %d rounds changes of another node are late", n)
+				}
+			}
+		}
+		reports(t, r, cell.StatusDegraded, "changes of pods of 1 nodes come late, as each has more than 1 a second: restless")
+		time.Sleep(2 * time.Minute)
+		reports(t, r, cell.StatusOK, "302 pods in 302 slices, 0 slices to be written")
+		pods, _ := held(server)
+		if all := slices.Concat(slices.Collect(maps.Values(pods))...); !slices.Contains(all, fmt.Sprintf("a/x299=%d", 1+40*300+299)) {
+			t.Error("the last changes are missing")
+		}
 	})
 }
 

@@ -92,7 +92,7 @@ func (t *term) next() (op *operation, completes bool, wait time.Duration) {
 	}
 	mayComplete := !t.complete && !t.says.waits && !time.Now().Before(t.calm)
 	completes = mayComplete && len(t.plan.unwritten) == 0
-	if missing := 1 - t.limiter.Tokens(); missing > 0 && (len(t.plan.queue) > 0 || completes) {
+	if missing := 1 - t.limiter.Tokens(); missing > 0 && (len(t.plan.queue)+len(t.plan.last) > 0 || completes) {
 		return nil, false, time.Duration(missing/float64(t.limiter.Limit())*float64(time.Second)) + time.Millisecond
 	}
 	if !completes {
@@ -182,6 +182,7 @@ func (t *term) refresh(ctx context.Context, op *operation) error {
 		t.plan.gone(op.slice.name, "")
 		t.plan.mark(op.slice)
 	case isOurs(&found):
+		t.plan.mark(op.slice)
 		t.plan.see(look(&found))
 	default:
 		op.slice.have = nil
