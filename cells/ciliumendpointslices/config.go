@@ -38,8 +38,11 @@ type rateLimit struct {
 
 const (
 	mostPods = 1000
-	// sliceSize bounds the endpoints of a slice, in bytes of JSON: an object must not have more than 1.5 MB. A pod takes 0.4 kB.
+	// sliceSize bounds the entries of a slice, in bytes of JSON, and mostSize those and the entries that it keeps until another slice has them: the API server takes no object
+	// of more than 1.5 MiB. A pod takes 0.4 kB, and not more than entrySize.
 	sliceSize = 1 << 20
+	mostSize  = sliceSize + sliceSize/4
+	entrySize = 10_000
 )
 
 // settings is the checked form of [Config].

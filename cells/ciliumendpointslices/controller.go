@@ -90,6 +90,7 @@ type endpointEvent struct {
 	key    string
 	sliced *k8sobjects.Sliced // nil when it has no addresses, or err is set
 	digest uint64
+	size   int
 	err    error // why it cannot be in a slice
 }
 
@@ -104,9 +105,8 @@ func (t *term) readEndpoint(object runtime.Object) (e endpointEvent, _ error) {
 		return e, nil
 	}
 	entry := e.sliced.Entry()
-	var size int
-	if e.digest, size = digest(&entry); size > sliceSize/t.Settings.most {
-		e.sliced, e.err = nil, fmt.Errorf("its entry has %d bytes, of %d", size, sliceSize/t.Settings.most)
+	if e.digest, e.size = digest(&entry); e.size > entrySize {
+		e.sliced, e.err = nil, fmt.Errorf("its entry has %d bytes, of %d", e.size, entrySize)
 	}
 	return e, nil
 }
@@ -141,7 +141,7 @@ func (t *term) takeEndpoint(e endpointEvent, deleted bool) {
 	case e.sliced == nil:
 		t.plan.remove(e.key)
 	default:
-		t.plan.put(e.sliced, e.digest)
+		t.plan.put(e.sliced, e.digest, e.size)
 	}
 }
 

@@ -20,7 +20,8 @@ const batch = 100 * time.Millisecond
 //
 //   - a pod is put into the fullest slice of its namespace that has room, and stays there
 //   - a slice that has a quarter of the pods that it may have, or fewer, is emptied into another one that has room for them
-//   - a pod that moves is in the new slice before it is taken out of the old one
+//   - a pod whose entry grows is moved when its slice becomes too large
+//   - a pod that moves is in the new slice before it is taken out of the old one, unless that is too large
 type planner struct {
 	most   int
 	pods   map[string]*pod            // by "namespace/name"
@@ -74,6 +75,7 @@ type failure struct {
 type pod struct {
 	*k8sobjects.Sliced
 	digest uint64 // of its entry
+	size   int    // of its entry, in bytes of JSON
 	home   *slice // nil before the planner has begun
 }
 
@@ -81,6 +83,7 @@ type pod struct {
 type slice struct {
 	name, namespace string
 	pods            map[string]*pod // assigned pods, by name
+	size            int             // of their entries
 	have            *seen           // last known object; nil when there is none
 	since           time.Time       // when it was queued; zero when it is not
 	yields          bool            // it is queued in last
@@ -102,7 +105,7 @@ func newPlanner(most int) *planner {
 }
 
 // put adds or updates a pod.
-func (p *planner) put(s *k8sobjects.Sliced, digest uint64) {
+func (p *planner) put(s *k8sobjects.Sliced, digest uint64, size int) {
 	old := p.pods[s.Key()]
 	if old == nil {
 		old = &pod{}
@@ -111,7 +114,8 @@ func (p *planner) put(s *k8sobjects.Sliced, digest uint64) {
 		p.count(old, -1)
 	}
 	changed := old.digest != digest
-	old.Sliced, old.digest = s, digest
+	grown := size - old.size
+	old.Sliced, old.digest, old.size = s, digest, size
 	p.count(old, 1)
 	if changed {
 		p.spend(s.Host())
@@ -119,10 +123,23 @@ func (p *planner) put(s *k8sobjects.Sliced, digest uint64) {
 	}
 	switch {
 	case old.home != nil && changed:
-		p.mark(old.home)
+		home := old.home
+		home.size += grown
+		if p.mark(home); home.size > sliceSize && grown > 0 {
+			p.displace(old)
+			p.place(old, p.room(s.Namespace(), home, 1, size))
+		}
 	case old.home == nil && p.begun:
-		p.place(old, p.room(s.Namespace(), nil, 1))
+		p.place(old, p.room(s.Namespace(), nil, 1, size))
 	}
+}
+
+// displace takes a pod out of its home.
+func (p *planner) displace(o *pod) {
+	s := o.home
+	delete(s.pods, o.Name())
+	s.size -= o.size
+	p.sort(s)
 }
 
 // count counts the pods of a node.
@@ -147,7 +164,7 @@ func (p *planner) remove(key string) {
 	if s == nil {
 		return
 	}
-	delete(s.pods, o.Name())
+	p.displace(o)
 	p.mark(s)
 	for keeper := range s.wait { // it may keep the pod
 		p.mark(keeper)
@@ -155,29 +172,28 @@ func (p *planner) remove(key string) {
 	if n := len(s.pods); n > 0 && 4*n <= p.most {
 		p.empty(s)
 	}
-	p.sort(s)
 }
 
 // empty moves the pods of a slice into another one, if one has room for all.
 func (p *planner) empty(s *slice) {
-	into := p.room(s.namespace, s, len(s.pods))
+	into := p.room(s.namespace, s, len(s.pods), s.size)
 	if into == nil {
 		return
 	}
 	for _, o := range s.pods {
+		p.displace(o)
 		p.place(o, into)
 	}
-	clear(s.pods)
 	if p.unwritten[s] {
 		p.unwritten[into] = true
 	}
 	p.mark(s)
 }
 
-// room returns the fullest slice of a namespace, other than one, that has room for n pods and is not empty; nil when there is none.
-func (p *planner) room(namespace string, not *slice, n int) (best *slice) {
+// room returns the fullest slice of a namespace, other than one, that has room for n pods of a size and is not empty; nil when there is none.
+func (p *planner) room(namespace string, not *slice, n, size int) (best *slice) {
 	for s := range p.open[namespace] {
-		if s == not || len(s.pods)+n > p.most {
+		if s == not || len(s.pods)+n > p.most || s.size+size > sliceSize {
 			continue
 		}
 		if best == nil || cmp.Or(cmp.Compare(len(s.pods), len(best.pods)), cmp.Compare(best.name, s.name)) > 0 {
@@ -193,6 +209,7 @@ func (p *planner) place(o *pod, s *slice) {
 		s = p.add("ces-"+rand.String(10), o.Namespace())
 	}
 	o.home, s.pods[o.Name()] = s, o
+	s.size += o.size
 	p.sort(s)
 	p.mark(s)
 }
@@ -240,14 +257,14 @@ func (p *planner) begin() {
 	for _, name := range slices.Sorted(maps.Keys(p.slices)) {
 		s := p.slices[name]
 		for _, name := range slices.Sorted(maps.Keys(s.have.digests)) {
-			if o := p.pods[s.namespace+"/"+name]; o != nil && o.home == nil && len(s.pods) < p.most {
+			if o := p.pods[s.namespace+"/"+name]; o != nil && o.home == nil && len(s.pods) < p.most && s.size+o.size <= sliceSize {
 				p.place(o, s)
 			}
 		}
 	}
 	for _, key := range slices.Sorted(maps.Keys(p.pods)) {
 		if o := p.pods[key]; o.home == nil {
-			p.place(o, p.room(o.Namespace(), nil, 1))
+			p.place(o, p.room(o.Namespace(), nil, 1, o.size))
 		}
 	}
 	p.doubt()
@@ -384,10 +401,12 @@ func (p *planner) choose() (due *[]*slice, wait time.Duration) {
 func (p *planner) plan(s *slice) *operation {
 	pods := maps.Clone(s.pods)
 	if s.have != nil && s.have.namespace == s.namespace {
-		for name := range s.have.digests {
+		size := s.size
+		for _, name := range slices.Sorted(maps.Keys(s.have.digests)) {
 			o := p.pods[s.namespace+"/"+name]
-			if o != nil && o.home != s && !o.home.has(name) {
+			if o != nil && o.home != s && !o.home.has(name) && size+o.size <= mostSize {
 				pods[name] = o // until its home is written with it
+				size += o.size
 				o.home.wait[s] = true
 			}
 		}

@@ -534,6 +534,48 @@ func TestSlices_OfANodeWithManyChanges(t *testing.T) {
 	})
 }
 
+// Slices are bounded by the size of their entries, so that the API server takes them, and no pod of a usual size is left out, however many pods a slice may have.
+func TestSlices_AreBoundedInSize(t *testing.T) {
+	t.Parallel()
+	synctest.Test(t, func(t *testing.T) {
+		server := kubetest.New(t, kubetest.InMemory())
+		largest := int64(0)
+		server.Fault(func(q *http.Request) (int, string) {
+			largest = max(largest, q.ContentLength)
+			return 0, ""
+		})
+		put := func(n, ports int) {
+			o := endpoint("a", fmt.Sprintf("w%03d", n), n+1)
+			for i := range ports {
+				o.Status.NamedPorts = append(o.Status.NamedPorts, ciliumv2.NamedPort{Name: fmt.Sprintf("%080d", i), Port: uint16(1 + i), Protocol: "TCP"})
+			}
+			server.Put(o)
+		}
+		const pods = 300
+		for n := range pods {
+			put(n, n%20) // up to 3 kB
+		}
+		r := start(t, server, enabled(mostPods))
+		check := func(what string, want int) {
+			t.Helper()
+			settled()
+			held, complete := held(server)
+			if all := slices.Concat(slices.Collect(maps.Values(held))...); len(held) != want || len(all) != pods || !complete {
+				t.Errorf("%s: %d pods in %d slices, want %d; complete: %v", what, len(all), len(held), want, complete)
+			}
+			reports(t, r, cell.StatusOK, "0 slices to be written")
+		}
+		check("at first", 1)
+		for n := range pods {
+			put(n, 64) // all grow
+		}
+		check("when all have grown", 3)
+		if largest > 3<<19 { // what etcd takes
+			t.Errorf("an object of %d bytes was written", largest)
+		}
+	})
+}
+
 // reports holds that the health is at a level, and says what a pattern matches.
 func reports(t *testing.T, r *replica, level cell.Level, pattern string) {
 	t.Helper()
