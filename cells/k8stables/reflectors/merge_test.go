@@ -390,6 +390,23 @@ func TestSlices_CannotBeListed(t *testing.T) {
 	}
 }
 
+// The name of a node may be longer than the value of a label, so its CiliumEndpoints cannot be asked for: it reads all of them.
+func TestSlices_OnANodeWithALongName(t *testing.T) {
+	t.Parallel()
+	synctest.Test(t, func(t *testing.T) {
+		server := cluster(t)
+		server.Put(sliceOf(t, server, "s1", "w2"), sliceOf(t, server, ciliumv2.CompleteSlice))
+		r := follow(t, server, Settings{Slices: true, NodeName: strings.Repeat("a-long-name.", 6) + "example"}, false)
+		r.synced(t)
+		for n, pod := range []string{"mine", "w2", "w3", "w4"} {
+			r.has(t, pod, uint32(n+1))
+		}
+		if problems := r.health.degraded(); len(problems) > 0 {
+			t.Errorf("health: %q", problems)
+		}
+	})
+}
+
 // Whatever slices and CiliumEndpoints say in between, the table holds in the end what they say then.
 func TestSlices_Model(t *testing.T) {
 	t.Parallel()

@@ -11,6 +11,7 @@ import (
 	"github.com/cilium/hive/cell"
 	"github.com/cilium/statedb"
 	"github.com/go-logr/logr"
+	"k8s.io/apimachinery/pkg/util/validation"
 	"k8s.io/client-go/tools/cache"
 	"k8s.io/klog/v2"
 
@@ -49,6 +50,10 @@ type Source struct {
 // New registers the source with all tables. It does not connect.
 func New(settings Settings, set *tables.Set, client *kubeapi.Client, carryOn func() bool, shutdown hive.Shutdowner,
 	log *slog.Logger) (*Source, error) {
+	if reasons := validation.IsValidLabelValue(settings.NodeName); settings.Slices && len(reasons) > 0 {
+		log.Warn("All CiliumEndpoints are read, and no CiliumEndpointSlices: those of this node cannot be asked for, as its name is no value of a label", "node", settings.NodeName, "reason", reasons[0])
+		settings.Slices = false
+	}
 	s := &Source{settings: settings, cluster: client.ClusterID(), set: set, log: log, shutdown: shutdown, carryOn: carryOn}
 	txn := set.Write(set.All()...)
 	defer txn.Abort()
