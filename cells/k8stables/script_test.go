@@ -38,16 +38,25 @@ func TestScripts(t *testing.T) {
 // TestScripts_WithKubernetes gives each script an API server.
 func TestScripts_WithKubernetes(t *testing.T) {
 	t.Parallel()
-	celltest.Run(t, "testdata/kube-*.txtar", func(t testing.TB) []cell.Cell {
-		state, server := filepath.Join(t.TempDir(), "state"), kubetest.New(t)
-		return []cell.Cell{Cell, cell.Provide(
-			func() *kubeapi.Client { return server.Client(t) },
-			func() agent.Agent {
-				return agent.Agent{EnableIPv4: true, StateDir: state, BPFRoot: state, NodeName: "one"}
-			},
-			func() hive.ScriptCmdsOut { return server.Commands(t) },
-		)}
-	})
+	celltest.Run(t, "testdata/kube-*.txtar", func(t testing.TB) []cell.Cell { return withServer(t, kubetest.New(t)) })
+}
+
+// TestScripts_OfSlices have virtual time: agents wait for up to a minute before they list all CiliumEndpoints.
+func TestScripts_OfSlices(t *testing.T) {
+	t.Parallel()
+	celltest.RunVirtual(t, "testdata/slices/*.txtar", func(t testing.TB) []cell.Cell { return withServer(t, kubetest.New(t, kubetest.InMemory())) })
+}
+
+func withServer(t testing.TB, server *kubetest.Server) []cell.Cell {
+	state := filepath.Join(t.TempDir(), "state")
+	client := server.Client(t)
+	return []cell.Cell{Cell, cell.Provide(
+		func() *kubeapi.Client { return client },
+		func() agent.Agent {
+			return agent.Agent{EnableIPv4: true, StateDir: state, BPFRoot: state, NodeName: "one"}
+		},
+		func() hive.ScriptCmdsOut { return server.Commands(t) },
+	)}
 }
 
 func TestNewSettings_Refuses(t *testing.T) {

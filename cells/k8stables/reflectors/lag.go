@@ -24,6 +24,10 @@ func (m *merger) report(txn statedb.ReadTxn, health cell.Health) {
 		health.Degraded("slices are not complete; all CiliumEndpoints are read",
 			errors.New("look at the health of the cluster role, which must run with --enable-cilium-endpoint-slice"))
 	case fromSlices:
+		if !m.leaving.IsZero() {
+			health.OK("slices are not complete any more; until all CiliumEndpoints are listed, slices take away no pods")
+			return
+		}
 		if time.Since(m.compared) >= tick {
 			m.compared = time.Now()
 			m.seekOwn(txn)

@@ -4,6 +4,7 @@ import (
 	"context"
 	"errors"
 	"fmt"
+	"math/rand/v2"
 	"slices"
 	"strings"
 	"time"
@@ -40,12 +41,15 @@ const (
 	// tick is the time between two comparisons of the pods of this node with the slices, and lagLimit how long slices may lack one of them.
 	tick, lagLimit = 30 * time.Second, time.Minute
 	mergeSettle    = commitInterval
+	// leaveJitter bounds how long agents that have the rows of slices wait, each another time, before they list all CiliumEndpoints.
+	leaveJitter = time.Minute
 )
 
 // merger fills cilium-endpoints from the tables of the stage. Pods of this node are always those of its own CiliumEndpoints. Those of other nodes are read from slices
 // while the slice [ciliumv2.CompleteSlice] exists, and from all CiliumEndpoints, which are followed on demand, while it does not.
 //
-//   - a list is not complete, also after a change from one origin to the other: the rows stay as they are, which may be those of the copy on disk
+//   - a list is not complete: the rows stay as they are, which may be those of the copy on disk
+//   - slices are not complete any more: until all CiliumEndpoints are listed, slices add and change rows but take none away
 //   - a pod is in several slices, as while the cluster role moves it: the slice that was written last counts
 //   - slices lag behind, or name a pod of this node: its own CiliumEndpoint counts
 type merger struct {
@@ -65,6 +69,9 @@ type merger struct {
 	began  time.Time                                   // when the agent began to follow, or from changed last
 	late   bool                                        // slicesTimeout is over without a list of slices
 	wrote  bool                                        // the open transaction has changed the table
+
+	leaving time.Time // when all CiliumEndpoints are listed because slices are not complete any more; zero while they are
+	kept    bool      // there are rows that slices have taken away meanwhile
 
 	compared time.Time            // when the pods of this node were looked for in slices last
 	lacking  map[string]time.Time // pods of this node that slices lack, and since when
@@ -112,6 +119,9 @@ func (m *merger) run(ctx context.Context, health cell.Health) {
 
 // pause is the time until something has to be looked at although nothing has changed.
 func (m *merger) pause() time.Duration {
+	if rest := time.Until(m.leaving); rest > 0 {
+		return min(rest, tick)
+	}
 	if rest := slicesTimeout - time.Since(m.began); !m.late && rest > 0 {
 		return rest
 	}
@@ -144,13 +154,20 @@ func (m *merger) round(txn statedb.ReadTxn, changed *statedb.WatchSet) error {
 	_, rejects := m.set.Rejects.PrefixWatch(txn, rejectedSlices)
 	changed.Add(more, rejects)
 	own, listed, inSlices := m.ownFeed.UpTo(txn, changed), m.listedFeed.UpTo(txn, changed), m.sliceFeed.UpTo(txn, changed)
-	switch from := m.choose(txn); {
+	from := m.choose(txn)
+	leaves := from == unknown && m.from == fromSlices
+	switch {
+	case !leaves:
+		m.leaving = time.Time{}
+	case m.leaving.IsZero():
+		m.leaving = time.Now().Add(rand.N(leaveJitter))
+	}
+	switch {
+	case leaves: // with the slices that there are
 	case from == unknown:
 		m.from = unknown
-		m.remember(inSlices)
 		return m.await(txn)
-	case from != m.from:
-		m.remember(inSlices)
+	case from != m.from || m.kept:
 		return m.replace(txn, from)
 	}
 	w := m.set.Write(m.table)
@@ -202,18 +219,14 @@ func (m *merger) follow(ctx context.Context, txn statedb.ReadTxn) error {
 	m.late = m.late || time.Since(m.began) >= slicesTimeout
 	switch {
 	case !m.complete(txn) && (haveSlices || m.late):
+		if time.Now().Before(m.leaving) {
+			return nil
+		}
 		m.everything.start(ctx)
 	case m.from == fromSlices:
 		return m.everything.stop()
 	}
 	return nil
-}
-
-// remember applies changes of slices without changing rows.
-func (m *merger) remember(list []statedb.Change[*cilium.EndpointSlice]) {
-	for _, change := range list {
-		m.keep(change)
-	}
 }
 
 // keep applies a change of one slice, and returns its previous and its new state; nil for a slice that does not exist.
@@ -229,13 +242,16 @@ func (m *merger) keep(change statedb.Change[*cilium.EndpointSlice]) (before, aft
 	if change.Deleted {
 		return before, nil
 	}
-	after = change.Object
-	m.slices[name] = after
-	if m.spaces[after.Namespace] == nil {
-		m.spaces[after.Namespace] = map[string]*cilium.EndpointSlice{}
+	m.index(change.Object)
+	return before, change.Object
+}
+
+func (m *merger) index(slice *cilium.EndpointSlice) {
+	m.slices[slice.Name] = slice
+	if m.spaces[slice.Namespace] == nil {
+		m.spaces[slice.Namespace] = map[string]*cilium.EndpointSlice{}
 	}
-	m.spaces[after.Namespace][name] = after
-	return before, after
+	m.spaces[slice.Namespace][slice.Name] = slice
 }
 
 // await writes into sources what the table waits for, unless the table is synced.
@@ -265,8 +281,14 @@ func (m *merger) await(txn statedb.ReadTxn) error {
 	return nil
 }
 
-// replace replaces all rows by those of one origin.
+// replace replaces all rows by those of one origin, whatever was known before.
 func (m *merger) replace(txn statedb.ReadTxn, from origin) error {
+	clear(m.slices)
+	clear(m.spaces)
+	clear(m.shared)
+	for slice := range m.set.Stage.Slices.All(txn) {
+		m.index(slice)
+	}
 	want := map[string]k8sobjects.Row{}
 	if from == fromSlices {
 		m.collect(want)
@@ -290,13 +312,12 @@ func (m *merger) replace(txn statedb.ReadTxn, from origin) error {
 		return err
 	}
 	w.Commit()
-	m.from, m.began = from, time.Now()
+	m.from, m.began, m.kept = from, time.Now(), false
 	return nil
 }
 
 // collect adds the pods of other nodes in all slices.
 func (m *merger) collect(want map[string]k8sobjects.Row) {
-	clear(m.shared)
 	in := map[string]*cilium.EndpointSlice{}
 	for _, slice := range m.slices {
 		for _, ep := range slice.Endpoints {
@@ -326,7 +347,12 @@ func (m *merger) update(txn statedb.ReadTxn, w statedb.WriteTxn, own, listed []s
 			continue
 		}
 		if err := m.compare(before, after, func(key string, a, b *cilium.Endpoint) error {
-			return m.settle(txn, w, key, m.move(w, change.Object.Name, key, a, b))
+			row := m.move(w, change.Object.Name, key, a, b)
+			if row == nil && !m.leaving.IsZero() {
+				m.kept = true
+				return nil
+			}
+			return m.settle(txn, w, key, row)
 		}); err != nil {
 			return err
 		}

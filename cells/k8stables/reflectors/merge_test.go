@@ -5,6 +5,7 @@ import (
 	"math/rand/v2"
 	"net/http"
 	"path/filepath"
+	"slices"
 	"strconv"
 	"strings"
 	"testing"
@@ -187,12 +188,84 @@ func TestSlices_WhileTheyAreNotComplete(t *testing.T) {
 		server.Remove(kubeapi.CiliumEndpointSlices, "", ciliumv2.CompleteSlice)
 		server.Remove(kubeapi.CiliumEndpointSlices, "", "s1")
 		server.Remove(kubeapi.CiliumEndpointSlices, "", "s2")
+		time.Sleep(leaveJitter)
 		r.has(t, "w5", 5)
 		r.becomesSame(t, server)
 		if whole(server) == before || !r.everything() {
 			t.Error("CiliumEndpoints are not followed")
 		}
 		server.Put(endpointOn("two", "w5", 55))
+		r.becomesSame(t, server)
+	})
+}
+
+// Agents that have rows do not all list all CiliumEndpoints at once when slices are not complete any more.
+func TestSlices_AreLeftByOneAgentAfterTheOther(t *testing.T) {
+	t.Parallel()
+	synctest.Test(t, func(t *testing.T) {
+		server := cluster(t)
+		server.Put(sliceOf(t, server, "s1", "mine", "w2", "w3"), sliceOf(t, server, "s2", "w4"), sliceOf(t, server, ciliumv2.CompleteSlice))
+		var agents []*rig
+		for range 12 {
+			r := follow(t, server, Settings{Slices: true}, false)
+			r.synced(t)
+			r.becomesSame(t, server)
+			r.stay(t, "mine", "w2", "w3", "w4")
+			agents = append(agents, r)
+		}
+		server.Remove(kubeapi.CiliumEndpointSlices, "", ciliumv2.CompleteSlice)
+		server.Remove(kubeapi.CiliumEndpointSlices, "", "s2")
+		time.Sleep(leaveJitter + time.Second)
+		var listed []time.Time
+		for _, r := range agents {
+			if !r.everything() {
+				t.Fatal("an agent does not follow all CiliumEndpoints")
+			}
+			listed = append(listed, r.source("cilium-endpoints-listed").Since)
+		}
+		slices.SortFunc(listed, time.Time.Compare)
+		if spread := listed[len(listed)-1].Sub(listed[0]); spread < 10*time.Second {
+			t.Errorf("%d agents list all CiliumEndpoints within %v", len(agents), spread)
+		}
+	})
+}
+
+// While slices are not complete any more and CiliumEndpoints are not listed, slices add and change rows, and pods of this node come and go. When slices are complete again, the
+// rows that they have taken away meanwhile are gone.
+func TestSlices_AreLeftAndReadAgain(t *testing.T) {
+	t.Parallel()
+	synctest.Test(t, func(t *testing.T) {
+		server := cluster(t)
+		server.Put(sliceOf(t, server, "s1", "mine", "w2", "w3", "w4"), sliceOf(t, server, ciliumv2.CompleteSlice))
+		r := follow(t, server, Settings{Slices: true}, false)
+		r.synced(t)
+		r.becomesSame(t, server)
+		server.Fault(func(q *http.Request) (int, string) {
+			if strings.HasSuffix(q.URL.Path, "ciliumendpoints") && !strings.Contains(q.URL.RawQuery, "labelSelector") {
+				return http.StatusServiceUnavailable, ""
+			}
+			return 0, ""
+		})
+		server.Remove(kubeapi.CiliumEndpointSlices, "", ciliumv2.CompleteSlice)
+		time.Sleep(time.Second)
+		server.Remove(kubeapi.CiliumEndpoints, "a", "w4")
+		server.Remove(kubeapi.CiliumEndpoints, "a", "mine")
+		server.Put(endpointOn("two", "w2", 22), endpointOn("two", "w5", 5), endpointOn("one", "new", 6))
+		server.Put(sliceOf(t, server, "s1", "w2", "w3", "w5", "new"))
+		r.has(t, "w2", 22)
+		r.has(t, "w5", 5)
+		r.has(t, "new", 6)
+		r.has(t, "mine", 0)
+		time.Sleep(2 * leaveJitter)
+		r.has(t, "w4", 4)
+		server.Put(sliceOf(t, server, ciliumv2.CompleteSlice))
+		r.has(t, "w4", 0)
+		r.becomesSame(t, server)
+		server.Fault(nil)
+		time.Sleep(time.Minute)
+		if r.everything() {
+			t.Error("all CiliumEndpoints are followed")
+		}
 		r.becomesSame(t, server)
 	})
 }
