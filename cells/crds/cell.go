@@ -10,6 +10,7 @@ import (
 	"github.com/waggle-net/waggle/pkg/heartbeat"
 	"github.com/waggle-net/waggle/pkg/kubeapi"
 	"github.com/waggle-net/waggle/pkg/tables/apiservers"
+	"github.com/waggle-net/waggle/pkg/tables/sources"
 )
 
 // Cell keeps the table.
@@ -25,6 +26,7 @@ type params struct {
 	DB      *statedb.DB
 	Table   statedb.RWTable[Definition]
 	Servers statedb.Table[apiservers.Server]
+	Sources statedb.Table[sources.Source]
 	Client  *kubeapi.Client
 	Jobs    job.Group
 }

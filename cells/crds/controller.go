@@ -19,6 +19,7 @@ import (
 	"github.com/waggle-net/waggle/pkg/heartbeat"
 	"github.com/waggle-net/waggle/pkg/kubeapi"
 	"github.com/waggle-net/waggle/pkg/tables/apiservers"
+	"github.com/waggle-net/waggle/pkg/tables/sources"
 )
 
 // remedy is what to do about definitions that are missing or old.
@@ -64,9 +65,13 @@ func (c *controller) run(ctx context.Context, health cell.Health) error {
 	return nil
 }
 
-// ask reads one definition after the other. Those that cannot be read keep the row that they have.
+// ask reads one definition after the other. Those that cannot be read keep the row that they have. The agent needs that of slices only while it reads them.
 func (c *controller) ask(ctx context.Context, txn statedb.ReadTxn) (rows []Definition, err error) {
+	_, _, slices := c.Sources.Get(txn, sources.ByTable("cilium-endpointslices"))
 	for _, name := range wanted.NamesInCluster() {
+		if name == kubeapi.CiliumEndpointSlices.String() && !slices {
+			continue
+		}
 		row := Definition{Name: name, Want: wanted.Version}
 		var found metav1.PartialObjectMetadata
 		heartbeat.Busy(ctx)

@@ -17,6 +17,7 @@ import (
 	"github.com/waggle-net/waggle/pkg/kubeapi"
 	"github.com/waggle-net/waggle/pkg/kubeapi/kubetest"
 	"github.com/waggle-net/waggle/pkg/tables/apiservers"
+	"github.com/waggle-net/waggle/pkg/tables/sources"
 )
 
 func TestMain(m *testing.M) { goleak.VerifyTestMain(m) }
@@ -27,7 +28,7 @@ func TestScripts(t *testing.T) {
 		server := kubetest.New(t, kubetest.InMemory())
 		return []cell.Cell{Cell, cell.Provide(
 			func() *kubeapi.Client { return server.Client(t) },
-			apiservers.NewTable, statedb.RWTable[apiservers.Server].ToTable,
+			apiservers.NewTable, statedb.RWTable[apiservers.Server].ToTable, sources.NewTable, statedb.RWTable[sources.Source].ToTable,
 			func() upstream.ScriptCmdsOut { return commands(server) },
 		)}
 	})
@@ -38,7 +39,7 @@ func TestCell_WithoutKubernetes(t *testing.T) {
 	t.Parallel()
 	celltest.RunVirtual(t, "testdata/off/*.txtar", func(testing.TB) []cell.Cell {
 		return []cell.Cell{Cell, cell.Provide(func() *kubeapi.Client { return nil },
-			apiservers.NewTable, statedb.RWTable[apiservers.Server].ToTable)}
+			apiservers.NewTable, statedb.RWTable[apiservers.Server].ToTable, sources.NewTable, statedb.RWTable[sources.Source].ToTable)}
 	})
 }
 
