@@ -404,7 +404,7 @@ func (p *planner) plan(s *slice) *operation {
 		size := s.size
 		for _, name := range slices.Sorted(maps.Keys(s.have.digests)) {
 			o := p.pods[s.namespace+"/"+name]
-			if o != nil && o.home != s && !o.home.has(name) && size+o.size <= mostSize {
+			if o != nil && o.home != s && !o.home.has(o) && size+o.size <= mostSize {
 				pods[name] = o // until its home is written with it
 				size += o.size
 				o.home.wait[s] = true
@@ -432,13 +432,13 @@ func (p *planner) plan(s *slice) *operation {
 	return op
 }
 
-// has reports whether the API server has a pod in a slice.
-func (s *slice) has(name string) bool {
+// has reports whether the API server has a pod in a slice, as it is.
+func (s *slice) has(o *pod) bool {
 	if s.have == nil || s.have.namespace != s.namespace {
 		return false
 	}
-	_, found := s.have.digests[name]
-	return found
+	digest, found := s.have.digests[o.Name()]
+	return found && digest == o.digest
 }
 
 // holds reports whether a slice of the API server has some pods, as they are, and nothing else.
@@ -454,7 +454,7 @@ func (o *seen) holds(namespace string, pods map[string]*pod) bool {
 	return true
 }
 
-// done applies a successful write, and queues the slices that kept pods until then.
+// done applies a successful write.
 func (p *planner) done(op *operation) {
 	if op.object == nil {
 		p.gone(op.slice.name, op.have.uid)
@@ -462,16 +462,16 @@ func (p *planner) done(op *operation) {
 		p.see(op.seen)
 	}
 	p.written(op.slice)
-	for keeper := range op.slice.wait {
-		p.mark(keeper)
-	}
-	clear(op.slice.wait)
 }
 
-// written notes that a slice has its desired content.
+// written notes that a slice has its desired content, and queues the slices that kept pods until then.
 func (p *planner) written(s *slice) {
 	delete(p.unwritten, s)
 	delete(p.failures, s)
+	for keeper := range s.wait {
+		p.mark(keeper)
+	}
+	clear(s.wait)
 }
 
 // failed returns the failure of a slice, and takes the slice from the queue.

@@ -23,6 +23,7 @@ import (
 
 	"github.com/waggle-net/waggle/pkg/celltest"
 	"github.com/waggle-net/waggle/pkg/ciliumv2"
+	"github.com/waggle-net/waggle/pkg/k8sobjects"
 	"github.com/waggle-net/waggle/pkg/kubeapi"
 	"github.com/waggle-net/waggle/pkg/kubeapi/kubetest"
 	"github.com/waggle-net/waggle/pkg/tables/leadership"
@@ -573,6 +574,44 @@ func TestSlices_AreBoundedInSize(t *testing.T) {
 		if largest > 3<<19 { // what etcd takes
 			t.Errorf("an object of %d bytes was written", largest)
 		}
+	})
+}
+
+// A pod leaves a slice only when its new one has its present state: agents would take the former state for the present one.
+func TestSlices_OfAMovedPodThatChanged(t *testing.T) {
+	t.Parallel()
+	synctest.Test(t, func(t *testing.T) {
+		server := kubetest.New(t, kubetest.InMemory())
+		server.Put(endpoint("a", "w1", 1), endpoint("a", "w2", 2))
+		slice := func(name string) *ciliumv2.CiliumEndpointSlice { // what former leaders have left
+			o := &ciliumv2.CiliumEndpointSlice{ObjectMeta: metav1.ObjectMeta{Name: name}, PodNamespace: "a"}
+			describe(o)
+			for _, object := range server.List(kubeapi.CiliumEndpoints) {
+				sliced, err := k8sobjects.SlicedEndpoint(object.(*ciliumv2.CiliumEndpoint))
+				if err != nil {
+					t.Fatal(err)
+				}
+				o.Endpoints = append(o.Endpoints, sliced.Entry())
+			}
+			return o
+		}
+		server.Put(slice("ces-old"))
+		server.Put(endpoint("a", "w1", 11))
+		server.Put(slice("ces-written-later"))
+		server.Fault(func(q *http.Request) (int, string) {
+			if q.Method == http.MethodPut && strings.HasSuffix(q.URL.Path, "ces-old") {
+				return http.StatusInternalServerError, ""
+			}
+			return 0, ""
+		})
+		start(t, server, enabled(10))
+		settled()
+		if pods, _ := held(server); !slices.Contains(pods["ces-written-later"], "a/w1=11") {
+			t.Errorf("slices %v", pods)
+		}
+		server.Fault(nil)
+		time.Sleep(2 * time.Minute)
+		expect(t, server, "in the end", "a/w1=11 a/w2=2; complete")
 	})
 }
 
