@@ -88,6 +88,7 @@ func (t *term) run(ctx context.Context, health cell.Health) error {
 // endpointEvent is the part of a CiliumEndpoint that slices need.
 type endpointEvent struct {
 	key    string
+	uid    string
 	sliced *k8sobjects.Sliced // nil when it has no addresses, or err is set
 	digest uint64
 	size   int
@@ -100,7 +101,7 @@ func (t *term) readEndpoint(object runtime.Object) (e endpointEvent, _ error) {
 	if !ok {
 		return e, fmt.Errorf("an object of type %T came where CiliumEndpoints should be", object)
 	}
-	e.key = o.Namespace + "/" + o.Name
+	e.key, e.uid = o.Namespace+"/"+o.Name, string(o.UID)
 	if e.sliced, e.err = k8sobjects.SlicedEndpoint(o); e.sliced == nil {
 		return e, nil
 	}
@@ -130,14 +131,17 @@ func (t *term) applyEndpoint(kind watch.EventType, e endpointEvent) error {
 	return nil
 }
 
-// takeEndpoint applies the state of one object. A malformed object keeps its last entry, as in agents that read CiliumEndpoints. The caller holds mu.
+// takeEndpoint applies the state of one object. A malformed object keeps the entry of its own last state, as in agents that read CiliumEndpoints. The caller holds mu.
 func (t *term) takeEndpoint(e endpointEvent, deleted bool) {
+	last := t.plan.pods[e.key]
 	delete(t.leftOut, e.key)
 	switch {
 	case deleted:
 		t.plan.remove(e.key)
 	case e.err != nil:
-		t.leftOut[e.key] = e.err
+		if t.leftOut[e.key] = e.err; last != nil && last.UID() != e.uid {
+			t.plan.remove(e.key)
+		}
 	case e.sliced == nil:
 		t.plan.remove(e.key)
 	default:

@@ -20,6 +20,7 @@ import (
 	"github.com/cilium/statedb"
 	"go.uber.org/goleak"
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
+	"k8s.io/apimachinery/pkg/types"
 
 	"github.com/waggle-net/waggle/pkg/celltest"
 	"github.com/waggle-net/waggle/pkg/ciliumv2"
@@ -613,6 +614,34 @@ func TestSlices_OfAMovedPodThatChanged(t *testing.T) {
 		time.Sleep(2 * time.Minute)
 		expect(t, server, "in the end", "a/w1=11 a/w2=2; complete")
 	})
+}
+
+// An object that becomes malformed keeps its entry; one that is malformed from the beginning does not inherit that of a former object of its name.
+func TestTakeEndpoint_Malformed(t *testing.T) {
+	t.Parallel()
+	set, err := newSettings(DefaultConfig)
+	if err != nil {
+		t.Fatal(err)
+	}
+	term := newTerm(params{Settings: set})
+	take := func(uid, address string) {
+		o := endpoint("a", "w", 1)
+		o.UID, o.Status.Networking.Addressing[0].IPv4 = types.UID(uid), address
+		e, err := term.readEndpoint(o)
+		if err != nil {
+			t.Fatal(err)
+		}
+		term.takeEndpoint(e, false)
+	}
+	take("first", "10.0.0.1")
+	take("first", "x")
+	if term.plan.pods["a/w"] == nil || len(term.leftOut) != 1 {
+		t.Errorf("pods %v, left out %v", term.plan.pods, term.leftOut)
+	}
+	take("second", "x")
+	if term.plan.pods["a/w"] != nil || len(term.leftOut) != 1 {
+		t.Errorf("pods %v, left out %v", term.plan.pods, term.leftOut)
+	}
 }
 
 // reports holds that the health is at a level, and says what a pattern matches.
