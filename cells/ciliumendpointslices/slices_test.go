@@ -644,6 +644,38 @@ func TestTakeEndpoint_Malformed(t *testing.T) {
 	}
 }
 
+// A slice that another leader has changed is not deleted because it had no pods before.
+func TestSlices_ThatAnotherLeaderFills(t *testing.T) {
+	t.Parallel()
+	synctest.Test(t, func(t *testing.T) {
+		server := kubetest.New(t, kubetest.InMemory())
+		server.Put(endpoint("a", "w1", 1))
+		start(t, server, enabled(10))
+		settled()
+		var o ciliumv2.CiliumEndpointSlice
+		pods, _ := held(server)
+		server.Get(kubeapi.CiliumEndpointSlices, "", slices.Collect(maps.Keys(pods))[0], &o)
+		filled := false
+		server.Fault(func(q *http.Request) (int, string) {
+			if q.Method == http.MethodDelete && !filled {
+				filled = true
+				o.Endpoints[0].Name = "w2"
+				server.Put(endpoint("a", "w2", 1), &o)
+			} else if filled && !server.Get(kubeapi.CiliumEndpointSlices, "", o.Name, nil) {
+				t.Errorf("slice %s was deleted", o.Name)
+				filled = false
+			}
+			return 0, ""
+		})
+		server.Remove(kubeapi.CiliumEndpoints, "a", "w1")
+		settled()
+		expect(t, server, "in the end", "a/w2=1; complete")
+		if !filled {
+			t.Error("nothing was to be deleted")
+		}
+	})
+}
+
 // reports holds that the health is at a level, and says what a pattern matches.
 func reports(t *testing.T, r *replica, level cell.Level, pattern string) {
 	t.Helper()

@@ -134,7 +134,7 @@ func (t *term) do(ctx context.Context, op *operation) error {
 	switch {
 	case op.object == nil:
 		uid := types.UID(op.have.uid)
-		err = t.Client.Delete(ctx, kubeapi.CiliumEndpointSlices, "", op.have.name, &metav1.Preconditions{UID: &uid})
+		err = t.Client.Delete(ctx, kubeapi.CiliumEndpointSlices, "", op.have.name, &metav1.Preconditions{UID: &uid, ResourceVersion: &op.have.version})
 	case op.have == nil:
 		describe(op.object)
 		err = t.Client.Create(ctx, kubeapi.CiliumEndpointSlices, "", op.object, &made)
