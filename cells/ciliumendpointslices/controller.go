@@ -3,13 +3,11 @@ package ciliumendpointslices
 import (
 	"context"
 	"encoding/json"
-	"errors"
 	"fmt"
 	"hash/fnv"
 	"maps"
 	"slices"
 	"strconv"
-	"strings"
 	"sync"
 	"time"
 
@@ -23,7 +21,6 @@ import (
 	"github.com/waggle-net/waggle/pkg/heartbeat"
 	"github.com/waggle-net/waggle/pkg/k8sobjects"
 	"github.com/waggle-net/waggle/pkg/kubeapi"
-	"github.com/waggle-net/waggle/pkg/printable"
 	"github.com/waggle-net/waggle/pkg/tables/leadership"
 )
 
@@ -80,7 +77,8 @@ func (t *term) run(ctx context.Context, health cell.Health) error {
 	existing := &kubeapi.Follower[sliceEvent]{Client: t.Client, Resource: kubeapi.CiliumEndpointSlices, Read: readSlice, Replace: t.replaceSlices, Apply: t.applySlice}
 	watched("follow-ciliumendpoints", endpoints.Run)
 	watched("follow-ciliumendpointslices", existing.Run)
-	watched("write", func(ctx context.Context) error { return t.write(ctx, health) })
+	watched("write", t.write)
+	watched("report", func(ctx context.Context) error { return t.report(ctx, health) })
 	heartbeat.Idle(ctx) // the goroutines have marks of their own
 	return group.Wait()
 }
@@ -252,6 +250,9 @@ func (t *term) await() {
 	time.AfterFunc(calmTime, t.awake)
 }
 
+// calmTime is how long no other program must have deleted slices before they are called complete.
+const calmTime = 10 * time.Second
+
 // begin plans once both lists are there. The caller holds mu.
 func (t *term) begin() {
 	if !t.plan.begun && t.haveCEPs && t.haveCESs {
@@ -264,56 +265,5 @@ func (t *term) awake() {
 	select {
 	case t.wake <- struct{}{}:
 	default:
-	}
-}
-
-const (
-	calmTime = 10 * time.Second // without deletions by other programs, before slices are called complete
-	lagLimit = time.Minute      // how long a slice may wait before that is reported
-	mostTold = 3                // CiliumEndpoints, and slices, that a report names
-)
-
-// report says how far slices are behind.
-func (t *term) report(health cell.Health) {
-	t.mu.Lock()
-	defer t.mu.Unlock()
-	p := t.plan
-	waiting := 0
-	for _, f := range p.failures {
-		if f.waits {
-			waiting++
-		}
-	}
-	text := fmt.Sprintf("%d pods in %d slices, %d slices to be written", len(p.pods), len(p.slices), len(p.queue)+len(p.last)+waiting)
-	switch {
-	case !p.begun:
-		health.OK("waiting for CiliumEndpoints and CiliumEndpointSlices")
-	case len(p.failures) > 0:
-		var errs []error
-		for s, f := range p.failures {
-			errs = append(errs, errors.New(printable.Text(s.name+": "+f.err.Error())))
-		}
-		slices.SortFunc(errs, func(a, b error) int { return strings.Compare(a.Error(), b.Error()) })
-		health.Degraded(fmt.Sprintf("%s, %d of them after a failure", text, len(errs)), errors.Join(errs[:min(len(errs), mostTold)]...))
-	case !t.complete && t.says.err != nil:
-		health.Degraded(text, fmt.Errorf("%s: %w", ciliumv2.CompleteSlice, t.says.err))
-	case len(p.queue) > 0 && time.Since(p.queue[0].since) >= lagLimit:
-		why := "changes of pods reach other nodes late: raise --ces-rate-limits"
-		if !t.complete {
-			why = fmt.Sprintf("agents read CiliumEndpoints until %d slices have been written once; --ces-rate-limits bounds how fast", len(p.unwritten))
-		}
-		health.Degraded(text, errors.New(why))
-	case len(p.last) > 0 && time.Since(p.last[0].since) >= lagLimit:
-		nodes := slices.Sorted(maps.Keys(p.over))
-		health.Degraded(text, fmt.Errorf("changes of pods of %d nodes come late, as each has more than %d a second: %s", len(nodes), budgetRate,
-			printable.Text(strings.Join(nodes[:min(len(nodes), mostTold)], ", "))))
-	case len(t.leftOut) > 0:
-		var some []error
-		for _, key := range slices.Sorted(maps.Keys(t.leftOut))[:min(len(t.leftOut), mostTold)] {
-			some = append(some, errors.New(printable.Text(key+": "+t.leftOut[key].Error())))
-		}
-		health.Degraded(fmt.Sprintf("%s; changes of %d CiliumEndpoints are left out", text, len(t.leftOut)), errors.Join(some...))
-	default:
-		health.OK(text)
 	}
 }

@@ -11,6 +11,7 @@ import (
 	"slices"
 	"strings"
 	"sync"
+	"sync/atomic"
 	"testing"
 	"testing/synctest"
 	"time"
@@ -54,6 +55,7 @@ type replica struct {
 	params
 	leaders statedb.RWTable[leadership.Leadership]
 	health  *cell.SimpleHealth
+	reports atomic.Int64
 	stop    func() // ends the job
 }
 
@@ -78,7 +80,7 @@ func start(t *testing.T, server *kubetest.Server, c Config) *replica {
 	go func() {
 		defer close(done)
 		for ctx.Err() == nil {
-			if run(ctx, health) != nil {
+			if run(ctx, counting{health, &r.reports}) != nil {
 				time.Sleep(retryMin)
 			}
 		}
@@ -87,6 +89,16 @@ func start(t *testing.T, server *kubetest.Server, c Config) *replica {
 	t.Cleanup(r.stop)
 	return r
 }
+
+// counting counts reports.
+type counting struct {
+	cell.Health
+	n *atomic.Int64
+}
+
+func (c counting) OK(text string) { c.n.Add(1); c.Health.OK(text) }
+
+func (c counting) Degraded(text string, err error) { c.n.Add(1); c.Health.Degraded(text, err) }
 
 func (r *replica) lead(t *testing.T, leads bool) {
 	t.Helper()
@@ -673,6 +685,28 @@ func TestSlices_ThatAnotherLeaderFills(t *testing.T) {
 		if !filled {
 			t.Error("nothing was to be deleted")
 		}
+	})
+}
+
+// However fast changes come, and however many CiliumEndpoints are malformed, a report takes place no more than once a second, and names few.
+func TestSlices_AreReportedNowAndThen(t *testing.T) {
+	t.Parallel()
+	synctest.Test(t, func(t *testing.T) {
+		server := kubetest.New(t, kubetest.InMemory())
+		r := start(t, server, enabled(10))
+		settled()
+		before := r.reports.Load()
+		for n := range 200 {
+			o := endpoint("a", fmt.Sprintf("w%03d", 199-n), n+1)
+			o.Status.Networking.Addressing[0].IPv4 = "x"
+			server.Put(o)
+			time.Sleep(10 * time.Millisecond)
+		}
+		settled()
+		if n := r.reports.Load() - before; n < 1 || n > 4 {
+			t.Errorf("%d reports in two seconds", n)
+		}
+		reports(t, r, cell.StatusDegraded, "(?s)changes of 200 CiliumEndpoints are left out.*a/w000.*a/w001.*a/w002")
 	})
 }
 

@@ -6,7 +6,6 @@ import (
 	"strconv"
 	"time"
 
-	"github.com/cilium/hive/cell"
 	"golang.org/x/time/rate"
 	apierrors "k8s.io/apimachinery/pkg/api/errors"
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
@@ -28,11 +27,10 @@ const (
 )
 
 // write makes one write after the other until ctx ends. A slice whose write fails waits for its next attempt, and does not hold up others. Conflicts are no failures.
-func (t *term) write(ctx context.Context, health cell.Health) error {
+func (t *term) write(ctx context.Context) error {
 	for {
 		heartbeat.Busy(ctx)
 		op, completes, wait := t.next()
-		t.report(health)
 		if op == nil && !completes {
 			if err := t.idle(ctx, wait); err != nil {
 				return err

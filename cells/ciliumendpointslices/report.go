@@ -1,0 +1,98 @@
+package ciliumendpointslices
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"iter"
+	"maps"
+	"slices"
+	"strings"
+	"time"
+
+	"github.com/cilium/hive/cell"
+
+	"github.com/waggle-net/waggle/pkg/ciliumv2"
+	"github.com/waggle-net/waggle/pkg/heartbeat"
+	"github.com/waggle-net/waggle/pkg/printable"
+)
+
+const (
+	reportEvery = time.Second // changes may come much faster
+	lagLimit    = time.Minute // how long a slice may wait before that is reported
+	mostTold    = 3           // objects that a report names
+)
+
+// report writes health until ctx ends.
+func (t *term) report(ctx context.Context, health cell.Health) error {
+	for last := ""; ; {
+		text, problem := t.judge()
+		if now := fmt.Sprint(text, problem); now != last {
+			last = now
+			if problem != nil {
+				health.Degraded(text, problem)
+			} else {
+				health.OK(text)
+			}
+		}
+		if err := heartbeat.Sleep(ctx, reportEvery); err != nil {
+			return err
+		}
+	}
+}
+
+// judge says how far slices are behind, and what is wrong; nil when nothing is.
+func (t *term) judge() (text string, problem error) {
+	t.mu.Lock()
+	defer t.mu.Unlock()
+	p := t.plan
+	if !p.begun {
+		return "waiting for CiliumEndpoints and CiliumEndpointSlices", nil
+	}
+	failed := map[string]error{}
+	waiting := len(p.queue) + len(p.last)
+	for s, f := range p.failures {
+		if failed[s.name] = f.err; f.waits {
+			waiting++
+		}
+	}
+	text = fmt.Sprintf("%d pods in %d slices, %d slices to be written", len(p.pods), len(p.slices), waiting)
+	switch {
+	case len(failed) > 0:
+		return fmt.Sprintf("%s, %d of them after a failure", text, len(failed)), some(failed)
+	case !t.complete && t.says.err != nil:
+		return text, fmt.Errorf("%s: %w", ciliumv2.CompleteSlice, t.says.err)
+	case late(p.queue) && !t.complete:
+		return text, fmt.Errorf("agents read CiliumEndpoints until %d slices have been written once; --ces-rate-limits bounds how fast", len(p.unwritten))
+	case late(p.queue):
+		return text, errors.New("changes of pods reach other nodes late: raise --ces-rate-limits")
+	case late(p.last):
+		return text, fmt.Errorf("changes of pods of %d nodes come late, as each has more than %d a second: %s", len(p.over), budgetRate,
+			printable.Text(strings.Join(first(maps.Keys(p.over)), ", ")))
+	case len(t.leftOut) > 0:
+		return fmt.Sprintf("%s; changes of %d CiliumEndpoints are left out", text, len(t.leftOut)), some(t.leftOut)
+	}
+	return text, nil
+}
+
+func late(queue []*slice) bool { return len(queue) > 0 && time.Since(queue[0].since) >= lagLimit }
+
+// some joins the first errors by name.
+func some(all map[string]error) error {
+	var errs []error
+	for _, name := range first(maps.Keys(all)) {
+		errs = append(errs, errors.New(printable.Text(name+": "+all[name].Error())))
+	}
+	return errors.Join(errs...)
+}
+
+// first returns the first names, sorted. There may be as many as there are pods.
+func first(names iter.Seq[string]) (list []string) {
+	for name := range names {
+		if at, _ := slices.BinarySearch(list, name); at < mostTold {
+			list = slices.Insert(list, at, name)
+			list = list[:min(len(list), mostTold)]
+		}
+	}
+	return list
+}
