@@ -405,7 +405,8 @@ func (m *merger) compare(before, after *cilium.EndpointSlice, changed func(key s
 			key = now.Key()
 		}
 		old, now = m.elsewhere(old), m.elsewhere(now)
-		if old == now || old != nil && now != nil && old.Equal(now) && m.shared[key] == nil {
+		same := old == now || old != nil && now != nil && old.Equal(now)
+		if same && (now == nil || m.shared[key] == nil) { // of a pod in several slices the slice counts too, as it is newer now
 			continue
 		}
 		if err := changed(key, old, now); err != nil {

@@ -354,6 +354,30 @@ func TestSlices_PodsInSeveral(t *testing.T) {
 	})
 }
 
+// Which of several slices counts does not depend on what was seen before: an agent that starts now has the same rows.
+func TestSlices_PodsInSeveral_TheLastWriteCounts(t *testing.T) {
+	t.Parallel()
+	synctest.Test(t, func(t *testing.T) {
+		server := cluster(t)
+		former := sliceOf(t, server, "s1", "w2", "w3")
+		server.Put(former, sliceOf(t, server, "s3", "w4"), sliceOf(t, server, ciliumv2.CompleteSlice))
+		r := follow(t, server, Settings{Slices: true}, false)
+		r.synced(t)
+		server.Put(endpointOn("two", "w2", 22))
+		server.Put(sliceOf(t, server, "s2", "w2"))
+		r.has(t, "w2", 22)
+		former.Endpoints = former.Endpoints[:1] // w2 is as it was
+		server.Put(former)
+		again := follow(t, server, Settings{Slices: true}, false)
+		again.synced(t)
+		again.has(t, "w2", 2)
+		r.has(t, "w2", 2)
+		server.Remove(kubeapi.CiliumEndpointSlices, "", "s1")
+		r.has(t, "w2", 22)
+		again.has(t, "w2", 22)
+	})
+}
+
 // The pods of this node are those of its CiliumEndpoints, whatever slices say.
 func TestSlices_SayNothingOfPodsOfThisNode(t *testing.T) {
 	t.Parallel()
