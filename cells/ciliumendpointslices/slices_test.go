@@ -525,13 +525,13 @@ func TestSlices_OfANodeWithManyChanges(t *testing.T) {
 		flood(0)
 		r := start(t, server, config)
 		time.Sleep(2 * time.Minute)
-		for n := 1; n <= 40; n++ { // for 96 s
+		for n := 1; n <= 20; n++ { // for 96 s
 			flood(n)
-			if n > 10 && n%2 == 0 { // the budget is used up
+			if n > 5 { // the budget is used up
 				server.Put(endpoint("a", "w", n), endpoint("b", "w", n))
 			}
-			time.Sleep(2400 * time.Millisecond)
-			if pods, _ := held(server); n > 10 && n%2 == 0 {
+			time.Sleep(4800 * time.Millisecond)
+			if pods, _ := held(server); n > 5 {
 				all := slices.Concat(slices.Collect(maps.Values(pods))...)
 				if !slices.Contains(all, fmt.Sprintf("a/w=%d", n)) || !slices.Contains(all, fmt.Sprintf("b/w=%d", n)) {
 					t.Errorf("after %d rounds changes of another node are late", n)
@@ -542,7 +542,7 @@ func TestSlices_OfANodeWithManyChanges(t *testing.T) {
 		time.Sleep(2 * time.Minute)
 		reports(t, r, cell.StatusOK, "302 pods in 302 slices, 0 slices to be written")
 		pods, _ := held(server)
-		if all := slices.Concat(slices.Collect(maps.Values(pods))...); !slices.Contains(all, fmt.Sprintf("a/x299=%d", 1+40*300+299)) {
+		if all := slices.Concat(slices.Collect(maps.Values(pods))...); !slices.Contains(all, fmt.Sprintf("a/x299=%d", 1+20*300+299)) {
 			t.Error("the last changes are missing")
 		}
 	})
