@@ -65,7 +65,7 @@ func (t *term) judge() (text string, problem error) {
 	case late(p.queue) && !t.complete:
 		return text, fmt.Errorf("agents read CiliumEndpoints until %d slices have been written once; --ces-rate-limits bounds how fast", len(p.unwritten))
 	case late(p.queue):
-		return text, errors.New("changes of pods reach other nodes late: raise --ces-rate-limits")
+		return text, errors.New("changes of pods reach other nodes late: raise --ces-rate-limits, and --k8s-client-qps where that is lower")
 	case late(p.last):
 		return text, fmt.Errorf("changes of pods of %d nodes come late, as each has more than %d a second: %s", len(p.over), budgetRate,
 			printable.Text(strings.Join(first(maps.Keys(p.over)), ", ")))

@@ -2,8 +2,10 @@ package ciliumendpointslices
 
 import (
 	"context"
+	"encoding/json"
 	"errors"
 	"fmt"
+	"io"
 	"log/slog"
 	"maps"
 	"net/http"
@@ -792,14 +794,36 @@ func TestSlices_NeedTheFieldOfWaggle(t *testing.T) {
 		server.Put(endpoint("a", "w1", 1))
 		complete := &ciliumv2.CiliumEndpointSlice{ObjectMeta: metav1.ObjectMeta{Name: ciliumv2.CompleteSlice, Labels: map[string]string{ciliumv2.ManagedByLabel: ciliumv2.ManagedByUs}}}
 		server.Put(complete)
-		server.Fault(func(q *http.Request) (int, string) {
-			if q.Method != http.MethodPost {
+		server.Fault(func(q *http.Request) (int, string) { // stores what the definition of another program knows
+			var o ciliumv2.CiliumEndpointSlice
+			if q.Method != http.MethodPost && q.Method != http.MethodPut {
 				return 0, ""
 			}
-			return http.StatusCreated, `{"apiVersion":"cilium.io/v2alpha1","kind":"CiliumEndpointSlice","metadata":{"name":"x","uid":"u","resourceVersion":"1"},"endpoints":[{"name":"w1"}]}`
+			text, err := io.ReadAll(q.Body)
+			if err == nil {
+				err = json.Unmarshal(text, &o)
+			}
+			for i := range o.Endpoints {
+				o.Endpoints[i].Origin = nil
+			}
+			server.Put(&o)
+			server.Get(kubeapi.CiliumEndpointSlices, "", o.Name, &o)
+			text, errStored := json.Marshal(&o)
+			if err := errors.Join(err, errStored); err != nil {
+				t.Error(err)
+			}
+			return http.StatusOK, string(text)
 		})
-		start(t, server, enabled(10))
-		settled()
-		expect(t, server, "with a definition of another program", "")
+		r := start(t, server, enabled(10))
+		time.Sleep(5 * time.Minute)
+		expect(t, server, "with a definition of another program", "a/w1=1")
+		reports(t, r, cell.StatusDegraded, "drops the field waggle of CiliumEndpointSlices")
+		if n := writes(server); n > 20 {
+			t.Errorf("%d writes in five minutes", n)
+		}
+		server.Fault(nil)
+		time.Sleep(2 * time.Minute)
+		expect(t, server, "when the definition is mended", "a/w1=1; complete")
+		reports(t, r, cell.StatusOK, "0 slices to be written")
 	})
 }

@@ -50,7 +50,8 @@ func sliceOf(t testing.TB, server *kubetest.Server, name string, pods ...string)
 	return slice
 }
 
-// stay fails the test if one of some pods is ever missing from the table, from when all are there.
+// stay fails the test if one of some pods is ever missing from the table, from when all are there. It sees each commit: virtual time passes between two of them, [mergeSettle],
+// and does so only while it waits.
 func (r *rig) stay(t testing.TB, pods ...string) {
 	t.Helper()
 	table := r.table(remoteTable)
