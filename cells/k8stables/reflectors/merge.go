@@ -5,8 +5,6 @@ import (
 	"errors"
 	"fmt"
 	"math/rand/v2"
-	"slices"
-	"strings"
 	"time"
 
 	"github.com/cilium/hive/cell"
@@ -422,69 +420,6 @@ func (m *merger) elsewhere(ep *cilium.Endpoint) *cilium.Endpoint {
 		return nil
 	}
 	return ep
-}
-
-// move updates the slices that share a pod after the entry in one slice changed from a to b, and returns the preferred row. If the table has no row of a pod that a slice
-// gains, no other slice has the pod; otherwise move searches the slices of the namespace, which is rare.
-func (m *merger) move(w statedb.WriteTxn, name, key string, a, b *cilium.Endpoint) *cilium.Endpoint {
-	names, several := m.shared[key]
-	switch {
-	case a == nil && several:
-		names = append(names, name)
-	case a == nil:
-		if _, found := m.table.Get(w, key); found {
-			names = m.holders(key)
-		}
-	case b == nil:
-		names = slices.DeleteFunc(names, func(other string) bool { return other == name })
-	}
-	if len(names) < 2 {
-		delete(m.shared, key)
-		if several && len(names) == 1 {
-			return m.elsewhere(m.slices[names[0]].Find(key))
-		}
-		return b
-	}
-	m.shared[key] = names
-	return m.newest(key, names)
-}
-
-// holders names the slices that have a pod of another node.
-func (m *merger) holders(key string) (names []string) {
-	namespace, _, _ := strings.Cut(key, "/")
-	for name, slice := range m.spaces[namespace] {
-		if m.elsewhere(slice.Find(key)) != nil {
-			names = append(names, name)
-		}
-	}
-	return names
-}
-
-// newest returns the row of a pod in the slice that was written last.
-func (m *merger) newest(key string, names []string) (row *cilium.Endpoint) {
-	var last *cilium.EndpointSlice
-	for _, name := range names {
-		if slice := m.slices[name]; last == nil || slice.Newer(last) {
-			last, row = slice, slice.Find(key)
-		}
-	}
-	return row
-}
-
-// other returns the row of a pod of another node; nil when there is none. Its name is that of a removed pod of this node.
-func (m *merger) other(txn statedb.ReadTxn, key string) *cilium.Endpoint {
-	if m.from == fromEndpoints {
-		row, _, found := m.set.Stage.Listed.Get(txn, cilium.EndpointByName(key))
-		if !found {
-			return nil
-		}
-		return m.elsewhere(row)
-	}
-	names := m.holders(key)
-	if len(names) > 1 {
-		m.shared[key] = names
-	}
-	return m.newest(key, names)
 }
 
 // settle writes the row of a pod: that of the CiliumEndpoint of this node if there is one, otherwise row. Without either it deletes the row.
