@@ -43,34 +43,6 @@ type planner struct {
 	yields  bool                     // the change that is being applied is of such a node
 }
 
-// A node has a budget of changes of its pods, so that it cannot use up the writes of the cluster. Changes over it are written when nothing else is to be written, and in one of
-// yieldTurn writes.
-const (
-	budgetRate  = 1  // changes a second
-	budgetBurst = 20 // changes at once
-	yieldTurn   = 10
-)
-
-// spend takes a change of a pod from the budget of its node.
-func (p *planner) spend(node string) {
-	if !p.begun {
-		return
-	}
-	if p.budgets[node] == nil {
-		p.budgets[node] = rate.NewLimiter(budgetRate, budgetBurst)
-	}
-	if p.yields = !p.budgets[node].Allow(); p.yields {
-		p.over[node] = true
-	}
-}
-
-// failure is a failed write, and when it is tried again.
-type failure struct {
-	err   error
-	delay time.Duration // between the last two attempts
-	waits bool          // for the next one
-}
-
 // pod is one CiliumEndpoint.
 type pod struct {
 	*k8sobjects.Sliced
@@ -285,15 +257,20 @@ func (p *planner) see(o *seen) {
 	if s == nil {
 		s = p.add(o.name, o.namespace)
 	}
-	if s.have != nil && s.have.uid == o.uid && (o.version == s.have.version || o.number < s.have.number) {
-		return
-	}
-	s.have = o
-	if p.begun {
+	if s.learn(o) && p.begun {
 		p.yields = true
 		p.mark(s)
 		p.yields = false
 	}
+}
+
+// learn notes a state of the object, and reports whether it was not known.
+func (s *slice) learn(o *seen) bool {
+	if s.have != nil && s.have.uid == o.uid && (o.version == s.have.version || o.number < s.have.number) {
+		return false
+	}
+	s.have = o
+	return true
 }
 
 // gone applies the deletion of an object, and reports whether it is missed. If uid is not empty, the object must have it.
@@ -327,74 +304,11 @@ func (p *planner) list(all []*seen) {
 	}
 }
 
-// mark queues a slice, unless a failed write of it waits for its next attempt.
-func (p *planner) mark(s *slice) {
-	f := p.failures[s]
-	switch {
-	case f != nil && f.waits:
-	case s.since.IsZero() && p.yields:
-		s.since, s.yields = time.Now(), true
-		p.last = append(p.last, s)
-	case s.since.IsZero():
-		s.since = time.Now()
-		p.queue = append(p.queue, s)
-	case s.yields && !p.yields:
-		s.yields = false
-		p.last = without(p.last, s)
-		p.queue = append(p.queue, s)
-	}
-}
-
-func without(queue []*slice, s *slice) []*slice {
-	return slices.DeleteFunc(queue, func(other *slice) bool { return other == s })
-}
-
 // operation is a write of one slice.
 type operation struct {
 	slice  *slice
 	have   *seen                         // what there was; nil for an object that is created
 	object *ciliumv2.CiliumEndpointSlice // nil for an object that is deleted
-	seen   *seen                         // what there will be, but for uid and version
-}
-
-// next returns the write that is due; nil when there is none, or none that has waited long enough: then it says how long that is.
-func (p *planner) next() (op *operation, wait time.Duration) {
-	for len(p.queue)+len(p.last) > 0 {
-		queue, wait := p.choose()
-		if wait > 0 {
-			return nil, wait
-		}
-		s := (*queue)[0]
-		*queue, s.since, s.yields = (*queue)[1:], time.Time{}, false
-		if op := p.plan(s); op != nil {
-			p.writes++
-			return op, 0
-		}
-		p.written(s)
-	}
-	p.queue, p.last = nil, nil
-	clear(p.over)
-	return nil, 0
-}
-
-// choose returns the queue whose first slice is due, or the time until one is.
-func (p *planner) choose() (due *[]*slice, wait time.Duration) {
-	order := []*[]*slice{&p.queue, &p.last}
-	if p.writes%yieldTurn == 0 {
-		slices.Reverse(order)
-	}
-	wait = batch
-	for _, queue := range order {
-		if len(*queue) == 0 {
-			continue
-		}
-		rest := batch - time.Since((*queue)[0].since)
-		if rest <= 0 {
-			return queue, 0
-		}
-		wait = min(wait, rest)
-	}
-	return nil, wait
 }
 
 // plan returns the write that gives a slice its desired content; nil when it has that.
@@ -404,7 +318,7 @@ func (p *planner) plan(s *slice) *operation {
 		size := s.size
 		for _, name := range slices.Sorted(maps.Keys(s.have.digests)) {
 			o := p.pods[s.namespace+"/"+name]
-			if o != nil && o.home != s && !o.home.has(o) && size+o.size <= mostSize {
+			if o != nil && o.home != s && !o.home.serves(o, s.have) && size+o.size <= mostSize {
 				pods[name] = o // until its home is written with it
 				size += o.size
 				o.home.wait[s] = true
@@ -422,23 +336,21 @@ func (p *planner) plan(s *slice) *operation {
 	case s.have.holds(s.namespace, pods):
 		return nil
 	}
-	op := &operation{slice: s, have: s.have, seen: &seen{name: s.name, namespace: s.namespace, digests: make(map[string]uint64, len(pods))}}
-	op.object = &ciliumv2.CiliumEndpointSlice{PodNamespace: s.namespace}
+	op := &operation{slice: s, have: s.have, object: &ciliumv2.CiliumEndpointSlice{PodNamespace: s.namespace}}
 	op.object.Name = s.name
 	for _, name := range slices.Sorted(maps.Keys(pods)) {
 		op.object.Endpoints = append(op.object.Endpoints, pods[name].Entry())
-		op.seen.digests[name] = pods[name].digest
 	}
 	return op
 }
 
-// has reports whether the API server has a pod in a slice, as it is.
-func (s *slice) has(o *pod) bool {
+// serves reports whether agents have the state of a pod from this slice rather than from another one, which has the pod too: it has the present state, or was written later.
+func (s *slice) serves(o *pod, other *seen) bool {
 	if s.have == nil || s.have.namespace != s.namespace {
 		return false
 	}
 	digest, found := s.have.digests[o.Name()]
-	return found && digest == o.digest
+	return found && (digest == o.digest || s.have.number > other.number)
 }
 
 // holds reports whether a slice of the API server has some pods, as they are, and nothing else.
@@ -454,33 +366,14 @@ func (o *seen) holds(namespace string, pods map[string]*pod) bool {
 	return true
 }
 
-// done applies a successful write.
-func (p *planner) done(op *operation) {
-	if op.object == nil {
+// done applies a successful write, with the object that there is now; nil when there is none.
+func (p *planner) done(op *operation, now *seen) {
+	if now == nil {
 		p.gone(op.slice.name, op.have.uid)
 	} else {
-		p.see(op.seen)
+		op.slice.learn(now)
 	}
 	p.written(op.slice)
-}
-
-// written notes that a slice has its desired content, and queues the slices that kept pods until then.
-func (p *planner) written(s *slice) {
-	delete(p.unwritten, s)
-	delete(p.failures, s)
-	for keeper := range s.wait {
-		p.mark(keeper)
-	}
-	clear(s.wait)
-}
-
-// failed returns the failure of a slice, and takes the slice from the queue.
-func (p *planner) failed(s *slice) *failure {
-	if s.since, s.yields = (time.Time{}), false; p.failures[s] == nil {
-		p.failures[s] = &failure{}
-	}
-	p.queue, p.last = without(p.queue, s), without(p.last, s)
-	return p.failures[s]
 }
 
 // rename gives a slice another name, because another program has an object of its name.

@@ -3,7 +3,6 @@ package ciliumendpointslices
 import (
 	"context"
 	"errors"
-	"strconv"
 	"time"
 
 	"golang.org/x/time/rate"
@@ -152,11 +151,11 @@ func (t *term) do(ctx context.Context, op *operation) error {
 	}
 	t.mu.Lock()
 	defer t.mu.Unlock()
-	if op.object != nil {
-		op.seen.uid, op.seen.version = string(made.UID), made.ResourceVersion
-		op.seen.number, _ = strconv.ParseUint(made.ResourceVersion, 10, 64)
+	if op.object == nil {
+		t.plan.done(op, nil)
+	} else {
+		t.plan.done(op, look(&made))
 	}
-	t.plan.done(op)
 	return nil
 }
 
