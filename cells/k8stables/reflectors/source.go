@@ -51,7 +51,8 @@ type Source struct {
 func New(settings Settings, set *tables.Set, client *kubeapi.Client, carryOn func() bool, shutdown hive.Shutdowner,
 	log *slog.Logger) (*Source, error) {
 	if reasons := validation.IsValidLabelValue(settings.NodeName); settings.Slices && len(reasons) > 0 {
-		log.Warn("All CiliumEndpoints are read, and no CiliumEndpointSlices: those of this node cannot be asked for, as its name is no value of a label", "node", settings.NodeName, "reason", reasons[0])
+		log.Warn("All CiliumEndpoints are read, and no CiliumEndpointSlices: those of this node cannot be asked for, as its name is no value of a label",
+			"node", settings.NodeName, "reason", reasons[0])
 		settings.Slices = false
 	}
 	s := &Source{settings: settings, cluster: client.ClusterID(), set: set, log: log, shutdown: shutdown, carryOn: carryOn}
