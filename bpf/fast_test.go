@@ -156,9 +156,13 @@ func TestPrivilegedFast_AsTheSlowPath(t *testing.T) {
 					n.update(MapServiceSlots, uint32(40), uint32(100))
 					n.update(MapServices, key, Service{Id: serviceID, First: 40, Count: 1})
 				})
-			case 7:
+			case 7: // with its flows, which the agent deletes
 				key := NewServiceKey(loadbalancer.Address{Addr: outside[family], Port: 80, Protocol: loadbalancer.UDP}, ScopeExternal)
-				w.both(func(n *node) { _ = n.maps[MapServices].Delete(key) })
+				w.both(func(n *node) {
+					_ = n.maps[MapServices].Delete(key)
+					clearMap(n.t, n, MapNat4, func(NatKey4) bool { return true })
+					clearMap(n.t, n, MapNat6, func(NatKey6) bool { return true })
+				})
 			case 5:
 				facts := podB.facts()
 				facts.Revision = 1<<20 + uint32(i)

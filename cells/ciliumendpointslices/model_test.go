@@ -88,7 +88,8 @@ func TestSlices_Model(t *testing.T) {
 					}
 				}
 				if !maps.Equal(got, want) || !complete {
-					t.Errorf("slices hold %v, want %v; complete: %v; %v", got, want, complete, r.health)
+					_, health, _ := r.health.last()
+					t.Errorf("slices hold %v, want %v; complete: %v; %s", got, want, complete, health)
 				}
 			})
 		})

@@ -10,8 +10,8 @@ import (
 	"slices"
 	"strings"
 	"sync"
-	"sync/atomic"
 	"testing"
+	"testing/synctest"
 	"time"
 
 	"github.com/cilium/hive"
@@ -50,8 +50,7 @@ func endpoint(namespace, name string, n int) *ciliumv2.CiliumEndpoint {
 type replica struct {
 	params
 	leaders statedb.RWTable[leadership.Leadership]
-	health  *cell.SimpleHealth
-	reports atomic.Int64
+	health  *recorded
 	stop    func() // ends the job
 }
 
@@ -65,7 +64,7 @@ func start(t *testing.T, server *kubetest.Server, c Config) *replica {
 		t.Fatal(err)
 	}
 	_, health := cell.NewSimpleHealth()
-	r := &replica{health: health, params: params{Log: slog.New(slog.DiscardHandler), DB: db, Leadership: leaders, Settings: set, Client: server.Client(t)}, leaders: leaders}
+	r := &replica{health: &recorded{Health: health}, params: params{Log: slog.New(slog.DiscardHandler), DB: db, Leadership: leaders, Settings: set, Client: server.Client(t)}, leaders: leaders}
 	r.lead(t, true)
 	run := (&controller{r.params}).run
 	if !set.enable {
@@ -76,7 +75,7 @@ func start(t *testing.T, server *kubetest.Server, c Config) *replica {
 	go func() {
 		defer close(done)
 		for ctx.Err() == nil {
-			if run(ctx, counting{health, &r.reports}) != nil {
+			if run(ctx, r.health) != nil {
 				time.Sleep(retryMin)
 			}
 		}
@@ -86,15 +85,33 @@ func start(t *testing.T, server *kubetest.Server, c Config) *replica {
 	return r
 }
 
-// counting counts reports.
-type counting struct {
+// recorded keeps the last report and counts all.
+type recorded struct {
 	cell.Health
-	n *atomic.Int64
+	mu      sync.Mutex
+	level   cell.Level
+	text    string
+	reports int
 }
 
-func (c counting) OK(text string) { c.n.Add(1); c.Health.OK(text) }
+func (r *recorded) OK(text string) { r.record(cell.StatusOK, text) }
 
-func (c counting) Degraded(text string, err error) { c.n.Add(1); c.Health.Degraded(text, err) }
+func (r *recorded) Degraded(text string, err error) {
+	r.record(cell.StatusDegraded, fmt.Sprint(text, err))
+}
+
+func (r *recorded) record(level cell.Level, text string) {
+	r.mu.Lock()
+	defer r.mu.Unlock()
+	r.level, r.text = level, text
+	r.reports++
+}
+
+func (r *recorded) last() (level cell.Level, text string, reports int) {
+	r.mu.Lock()
+	defer r.mu.Unlock()
+	return r.level, r.text, r.reports
+}
 
 func (r *replica) lead(t *testing.T, leads bool) {
 	t.Helper()
@@ -195,7 +212,8 @@ func noGap(t *testing.T, server *kubetest.Server) {
 // reports holds that the health is at a level, and says what a pattern matches.
 func reports(t *testing.T, r *replica, level cell.Level, pattern string) {
 	t.Helper()
-	if text := fmt.Sprint(r.health.Status, r.health.Error); r.health.Level != level || !regexp.MustCompile(pattern).MatchString(text) {
-		t.Errorf("health is %s, %q, want %s, %q", r.health.Level, text, level, pattern)
+	synctest.Wait()
+	if now, text, _ := r.health.last(); now != level || !regexp.MustCompile(pattern).MatchString(text) {
+		t.Errorf("health is %s, %q, want %s, %q", now, text, level, pattern)
 	}
 }

@@ -6,6 +6,7 @@ import (
 	"net/http"
 	"slices"
 	"strings"
+	"sync"
 	"testing"
 	"testing/synctest"
 	"time"
@@ -71,12 +72,15 @@ func TestSlices_ThatAreRefused(t *testing.T) {
 				refused = name
 			}
 		}
+		var mu sync.Mutex // guards what follows
 		var tries []time.Time
 		before, code := lists(), http.StatusUnprocessableEntity
 		server.Fault(func(q *http.Request) (int, string) {
 			if q.Method != http.MethodPut || !strings.HasSuffix(q.URL.Path, refused) {
 				return 0, ""
 			}
+			mu.Lock()
+			defer mu.Unlock()
 			tries = append(tries, time.Now())
 			return code, ""
 		})
@@ -86,12 +90,16 @@ func TestSlices_ThatAreRefused(t *testing.T) {
 			time.Sleep(time.Second)
 		}
 		reports(t, r, cell.StatusDegraded, "[12] slices to be written, 1 of them after a failure.*"+refused)
+		mu.Lock()
 		code = http.StatusInternalServerError
+		mu.Unlock()
 		time.Sleep(20 * time.Minute)
 		expect(t, server, "while one slice is refused", "a/w1=1; b/w1=199; complete")
+		mu.Lock()
 		if n := len(tries); n < 20 || n > 30 || tries[1].Sub(tries[0]) > 2*time.Second {
 			t.Errorf("%d attempts, %v", n, tries[:2])
 		}
+		mu.Unlock()
 		if n := lists() - before; n > 0 {
 			t.Errorf("%d lists", n)
 		}
@@ -182,7 +190,7 @@ func TestSlices_AreReportedNowAndThen(t *testing.T) {
 		server := kubetest.New(t, kubetest.InMemory())
 		r := start(t, server, enabled(10))
 		settled()
-		before := r.reports.Load()
+		_, _, before := r.health.last()
 		for n := range 200 {
 			o := endpoint("a", fmt.Sprintf("w%03d", 199-n), n+1)
 			o.Status.Networking.Addressing[0].IPv4 = "x"
@@ -190,7 +198,8 @@ func TestSlices_AreReportedNowAndThen(t *testing.T) {
 			time.Sleep(10 * time.Millisecond)
 		}
 		settled()
-		if n := r.reports.Load() - before; n < 1 || n > 4 {
+		_, _, now := r.health.last()
+		if n := now - before; n < 1 || n > 4 {
 			t.Errorf("%d reports in two seconds", n)
 		}
 		reports(t, r, cell.StatusDegraded, "(?s)changes of 200 CiliumEndpoints are left out.*a/w000.*a/w001.*a/w002")
