@@ -23,18 +23,17 @@ import (
 type times []time.Duration
 
 func (t times) String() string {
-	sorted := slices.Sorted(slices.Values(t))
-	return fmt.Sprintf("p50 %s, p99 %s, %d times", t.quantile(sorted, 50), t.quantile(sorted, 99), len(t))
+	return fmt.Sprintf("p50 %s, p99 %s, %d times", t.quantile(50), t.quantile(99), len(t))
 }
 
-func (times) quantile(sorted []time.Duration, percent int) time.Duration {
-	if len(sorted) == 0 {
+// quantile returns 0 when there are no times.
+func (t times) quantile(percent int) time.Duration {
+	if len(t) == 0 {
 		return 0
 	}
+	sorted := slices.Sorted(slices.Values(t))
 	return sorted[min(len(sorted)-1, len(sorted)*percent/100)].Round(10 * time.Microsecond)
 }
-
-func (t times) median() time.Duration { return t.quantile(slices.Sorted(slices.Values(t)), 50) }
 
 // attached attaches pods one after the other, as a container runtime does, detaches each again, and returns the times of ADD. Kubelet, which would
 // attach them too, is stopped meanwhile. The function with, unless it is nil, is called before kubelet begins again.

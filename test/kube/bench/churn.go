@@ -41,7 +41,7 @@ func (s sizes) churn(ctx context.Context, m *measurement, empty times) (err erro
 		return err
 	}
 	fmt.Println("ADD:", adds)
-	fmt.Printf("ADD, p50, against the empty cluster: %.2f\n", adds.median().Seconds()/empty.median().Seconds())
+	fmt.Printf("ADD, p50, against the empty cluster: %.2f\n", adds.quantile(50).Seconds()/empty.quantile(50).Seconds())
 	fmt.Println("a policy, from its write to the first packet that obeys:", obeyed.fromWrite)
 	fmt.Println("a policy, from the answer to its write to the first packet that obeys:", obeyed.fromAnswer)
 	return nil
