@@ -196,14 +196,6 @@ func (a *addition) configurePod(context.Context) *types.Error {
 	return nil
 }
 
-// awaitUsable returns when the pod can send and receive.
-func (a *addition) awaitUsable(ctx context.Context) *types.Error {
-	if err := a.pod.awaitUsable(ctx, a.spec.podName, a.link.peer, a.net); err != nil {
-		return failure(codeKernel, err, "did somebody set an end of the link down?")
-	}
-	return nil
-}
-
 // createEndpoint returns when the agent has the endpoint in the kernel.
 func (a *addition) createEndpoint(ctx context.Context) *types.Error {
 	req := models.EndpointChangeRequest{

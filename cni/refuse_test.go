@@ -1,6 +1,7 @@
 package cni
 
 import (
+	"errors"
 	"os"
 	"path/filepath"
 	"slices"
@@ -8,7 +9,9 @@ import (
 	"testing"
 	"time"
 
+	"github.com/containernetworking/cni/pkg/types"
 	"github.com/vishvananda/netlink"
+	"github.com/vishvananda/netlink/nl"
 	"golang.org/x/sys/unix"
 
 	"github.com/waggle-net/waggle/api/v1/models"
@@ -101,8 +104,57 @@ func TestPrivilegedAdd_NoCarrierIsUndone(t *testing.T) {
 	t.Parallel()
 	n, p := newNode(t), newPod(t)
 	n.agent.set(func() { n.agent.attach = func(string) error { return nil } })
-	n.refuse(add("c1", p), codeKernel, "wait for eth0", "carrier")
+	n.refuse(add("c1", p), codeKernel, "wait until the pod can send", "carrier", "on the node")
 	n.wantNothing()
+}
+
+// The kernel has not made the host end able to send yet, though the pod's end is: ADD waits for it, because what the node answers would be lost.
+func TestPrivilegedAdd_WaitsForTheHostEnd(t *testing.T) {
+	t.Parallel()
+	const byCarrier, byProcess = 0, 1 // link modes, include/uapi/linux/if.h
+	n, p := newNode(t), newPod(t)
+	hostEnd := make(chan string, 1)
+	n.agent.set(func() {
+		n.agent.attach = func(name string) error {
+			defer func() { hostEnd <- name }()
+			return errors.Join(n.setLinkMode(name, byProcess, netlink.OperDormant), n.setUp(name))
+		}
+	})
+	added := make(chan *types.Error, 1)
+	go func() {
+		_, failed := n.run(add("c1", p))
+		added <- failed
+	}()
+	name := <-hostEnd
+	select {
+	case failed := <-added:
+		t.Fatalf("ADD did not wait for the host end: %v", failed)
+	case <-time.After(300 * time.Millisecond):
+	}
+	if err := n.setLinkMode(name, byCarrier, netlink.OperUp); err != nil {
+		t.Fatal(err)
+	}
+	if failed := <-added; failed != nil {
+		t.Fatal(failed)
+	}
+}
+
+// setLinkMode sets who decides when a link is up, and what it is until then (Documentation/networking/operstates.rst).
+func (n *node) setLinkMode(name string, mode uint8, state netlink.LinkOperState) (err error) {
+	n.net.Do(func() {
+		var link netlink.Link
+		if link, err = netlink.LinkByName(name); err != nil {
+			return
+		}
+		request := nl.NewNetlinkRequest(unix.RTM_SETLINK, unix.NLM_F_ACK)
+		message := nl.NewIfInfomsg(unix.AF_UNSPEC)
+		message.Index = int32(link.Attrs().Index)
+		request.AddData(message)
+		request.AddData(nl.NewRtAttr(unix.IFLA_LINKMODE, []byte{mode}))
+		request.AddData(nl.NewRtAttr(unix.IFLA_OPERSTATE, []byte{byte(state)}))
+		_, err = request.Execute(unix.NETLINK_ROUTE, 0)
+	})
+	return err
 }
 
 // The answer to PUT is lost: the agent may have the endpoint, and must forget it.

@@ -5,8 +5,11 @@ import (
 	"fmt"
 	"time"
 
+	"github.com/containernetworking/cni/pkg/types"
 	"github.com/vishvananda/netlink"
 	"golang.org/x/sys/unix"
+
+	"github.com/waggle-net/waggle/pkg/rtnl"
 )
 
 const (
@@ -19,46 +22,56 @@ const (
 	usablePollMax = 50 * time.Millisecond
 )
 
-// awaitUsable waits until the pod can send and receive. The kernel does two things from work queues, some time after it
-// was told to, and what the first process of the pod does until then would cost it a second or more:
-//   - The agent has set the host end up, but the pod's end learns that later, and drops in silence whatever is sent.
+// awaitUsable waits until the pod can send and receive. The kernel does three things from work queues, some time after it
+// was told to, and what is sent until then is lost, which costs the first process of the pod a second or more:
+//   - An end of the link that is set up before the other one learns later that its peer is up, and drops in silence whatever is sent into
+//     it (linkwatch, net/core/link_watch.c). The agent sets up the host end, the plugin that of the pod, at the same time: either can be first.
 //   - The local route of an IPv6 address stands later than the address, and an answer that arrives before it is for
 //     somebody else, as far as the pod's kernel knows (Ip6InAddrErrors; 3 of 681 first pings on a busy machine).
-func (pod *podHandle) awaitUsable(ctx context.Context, name string, index int, n network) error {
-	ctx, cancel := context.WithTimeout(ctx, usableTimeout)
+func (a *addition) awaitUsable(ctx context.Context) *types.Error {
+	waiting, cancel := context.WithTimeout(ctx, usableTimeout)
 	defer cancel()
 	for pause := usablePoll; ; pause = min(2*pause, usablePollMax) {
-		missing, err := pod.missing(name, index, n)
-		if err != nil || missing == "" {
-			return err
+		missing, err := a.missing()
+		if err != nil {
+			return failure(codeKernel, err, "is another program deleting links?")
+		}
+		if missing == "" {
+			return nil
 		}
 		select {
-		case <-ctx.Done():
-			return fmt.Errorf("wait for %s in the pod: %s after %v", name, missing, usableTimeout)
+		case <-waiting.Done():
+			return failure(codeKernel, fmt.Errorf("wait until the pod can send and receive: %s after %v", missing, usableTimeout), "did somebody set an end of the link down?")
 		case <-time.After(pause):
 		}
 	}
 }
 
-// missing says what keeps the pod from sending or receiving; "" when nothing does.
-func (pod *podHandle) missing(name string, index int, n network) (string, error) {
-	link, err := pod.LinkByIndex(index)
-	if err != nil {
-		return "", fmt.Errorf("look up %s in the pod: %w", name, err)
+// missing returns what keeps the pod from sending or receiving, empty when nothing does.
+func (a *addition) missing() (string, error) {
+	for _, end := range []struct {
+		place, name string
+		index       int
+		handle      *rtnl.Handle
+	}{{"on the node", a.spec.hostName, a.link.index, a.host}, {"in the pod", a.spec.podName, a.link.peer, a.pod.Handle}} {
+		link, err := end.handle.LinkByIndex(end.index) // holds the lock under which the kernel makes an end that is up able to send
+		if err != nil {
+			return "", fmt.Errorf("look up %s %s: %w", end.name, end.place, err)
+		}
+		if state := link.Attrs().OperState; state != netlink.OperUp {
+			return fmt.Sprintf("the carrier of %s %s is %s", end.name, end.place, state), nil
+		}
 	}
-	if state := link.Attrs().OperState; state != netlink.OperUp {
-		return fmt.Sprintf("its carrier is %s", state), nil
-	}
-	for _, f := range n.families {
+	for _, f := range a.net.families {
 		if !f.addr.Is6() {
 			continue // the route of an IPv4 address comes with it
 		}
-		routes, err := pod.RouteGet(f.addr.AsSlice())
+		routes, err := a.pod.RouteGet(f.addr.AsSlice())
 		if err != nil {
 			return "", fmt.Errorf("look up the route to %s in the pod: %w", f.addr, err)
 		}
 		if len(routes) != 1 || routes[0].Type != unix.RTN_LOCAL {
-			return fmt.Sprintf("%s is not local", f.addr), nil
+			return fmt.Sprintf("%s is not local in the pod", f.addr), nil
 		}
 	}
 	return "", nil

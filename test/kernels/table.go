@@ -117,7 +117,7 @@ var omissions = []omission{
 	{"cells/sockterm", newer, ".*", unchanged},
 	{"cmd/waggle-agent", both, ".*", "its processes say nothing about a kernel that those of test/node do not"},
 	{"cni", both, "Runtime_.*|Version|Concurrent|Status|Add_(OneFamily|NoLinkIsUndone|TerminatedIsUndone|KilledLeavesOnlyWhatDelRemoves|" +
-		"EveryNameIsTakenByALinkThatWaitsForItsDeletion|ExistingAttachmentIsUntouched|BadNamespace|FailureIsUndone|NoCarrierIsUndone|AgentDiesDuringPut|" +
+		"EveryNameIsTakenByALinkThatWaitsForItsDeletion|ExistingAttachmentIsUntouched|BadNamespace|FailureIsUndone|NoCarrierIsUndone|WaitsForTheHostEnd|AgentDiesDuringPut|" +
 		"AgentAbsent|AgentStarts|BadInput|UnknownFieldsAndLog)|Check_BadInput|GC_(ReportsAllThatFails|WithoutListDeletesNothing|AgentAbsent)|" +
 		"Del_(AfterCleanup_LeavesNothing|GoneAlready|WithoutNamespace|AgentAbsent|AgentDiesDuringDelete|AgentWaitsForTheQueue|AgentFails|QueueFull|QueueCannotBeWritten|QueuedTellsItsAttachmentFromALaterOne|" +
 		"QueuedWithoutItsLinkMeansTheAttachment)", "they are about the plugin's answers, its queue and its timeouts of 5 to 10 s; the tests that run make the same calls"},
