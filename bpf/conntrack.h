@@ -286,7 +286,7 @@ static __always_inline verdict ct_keep_new(const union ct_key *key, __u8 family,
 	return err ? DROP(FILE_CONNTRACK, REASON_CT_INSERT) : CONTINUE;
 }
 
-static __always_inline long ct_store(const union ct_key *key, __u8 family, const struct ct_entry *entry, __u64 how)
+static __always_inline int ct_store(const union ct_key *key, __u8 family, const struct ct_entry *entry, __u64 how)
 {
 	if (family == 6)
 		return resize_update(RESIZE_CT_EST6, &ct_est6, &ct_est6_former, &key->v6, entry, how);
@@ -294,7 +294,7 @@ static __always_inline long ct_store(const union ct_key *key, __u8 family, const
 }
 
 /* ct_refused says why an established flow cannot be stored. */
-static __always_inline verdict ct_refused(long err, __u8 family)
+static __always_inline verdict ct_refused(int err, __u8 family)
 {
 	if (err != -ERRNO_TOO_BIG && err != -ERRNO_NO_MEMORY)
 		return DROP(FILE_CONNTRACK, REASON_CT_INSERT);
@@ -305,7 +305,7 @@ static __always_inline verdict ct_refused(long err, __u8 family)
 /* ct_replace stores an established flow over its own entry. */
 static __always_inline verdict ct_replace(const union ct_key *key, __u8 family, const struct ct_entry *entry)
 {
-	long err = ct_store(key, family, entry, BPF_ANY);
+	int err = ct_store(key, family, entry, BPF_ANY);
 
 	return err ? ct_refused(err, family) : CONTINUE;
 }
@@ -314,7 +314,7 @@ static __always_inline verdict ct_replace(const union ct_key *key, __u8 family, 
 static __always_inline verdict ct_establish(const union ct_key *key, __u8 family, enum ct_table table, const struct ct_entry *entry)
 {
 	__u32 payer = ct_payer(entry);
-	long err;
+	int err;
 
 	if (!ct_charge(payer)) {
 		ct_signal(family, payer);

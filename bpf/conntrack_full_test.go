@@ -1,7 +1,10 @@
 package bpf
 
 import (
+	"sync"
 	"testing"
+
+	"github.com/cilium/ebpf"
 
 	"github.com/waggle-net/waggle/pkg/events"
 )
@@ -47,6 +50,43 @@ func TestPrivilegedConntrack_Full(t *testing.T) {
 			n.passes(podA, refused.bytes(t), actRedirect)
 		})
 	}
+}
+
+// CPUs that move a flow to the established ones at the same time all let their packet pass, and the flow is charged once.
+func TestPrivilegedConntrack_CPUsThatEstablishOneFlow(t *testing.T) {
+	t.Parallel()
+	eachFamily(t, func(t *testing.T, n *node, family int) {
+		const flows, workers = 200, 4
+		packets := make([][]byte, flows)
+		for i := range packets {
+			ask := sent(podA, podA.addr(family), podB.addr(family)).ports(1000+uint16(i), 53)
+			packets[i] = ask.bytes(t)
+			n.passes(podA, packets[i], actRedirect)
+			n.passes(podB, ask.back(podB).bytes(t), actRedirect)
+		}
+		var refused [workers]int
+		var wait sync.WaitGroup
+		for w := range workers {
+			wait.Go(func() {
+				n.ns.Do(func() {
+					for _, p := range packets {
+						action, err := n.programs[PodEgress].Run(&ebpf.RunOptions{Data: p, DataOut: make([]byte, len(p)+256), Context: skBuff{Ifindex: ifPodA}})
+						check(t, err)
+						if action != actRedirect {
+							refused[w]++
+						}
+					}
+				})
+			})
+		}
+		wait.Wait()
+		if refused != [workers]int{} {
+			t.Errorf("of %d packets of each CPU were refused: %d; the first: %+v", flows, refused, n.event())
+		}
+		if entries := len(n.ctEntries("est", family)); entries != flows || n.charged(podA) != flows {
+			t.Errorf("%d flows, %d charged, want %d", entries, n.charged(podA), flows)
+		}
+	})
 }
 
 // fill establishes flows of pod a until one is refused, and returns how many were not.

@@ -62,13 +62,16 @@ static __always_inline void *resize_lookup(enum resize_map map, void *present, v
 	return !entry && resize_phase(map) ? bpf_map_lookup_elem(former, key) : entry;
 }
 
+/* The results of these two are ints: operations of maps return ints before Linux 6.4, where the verifier replaces the helper by a call of the operation, and the upper half
+ * of the register is then not the sign. */
+
 /* The former map decides whether a key exists. The agent may not have copied the entry yet, so an entry that has to exist may be missing in the present map. An entry
  * that must not exist may be there: what the agent copied and deletes right away, or one of a program that knows already that the change has ended. Then, and when
  * there is no room, the key is given up in the former map as well. */
-static __always_inline long resize_update(enum resize_map map, void *present, void *former, const void *key, const void *entry, __u64 how)
+static __always_inline int resize_update(enum resize_map map, void *present, void *former, const void *key, const void *entry, __u64 how)
 {
 	__u32 phase = resize_phase(map);
-	long err;
+	int err;
 
 	if (!phase)
 		return bpf_map_update_elem(present, key, entry, how);
@@ -83,9 +86,9 @@ static __always_inline long resize_update(enum resize_map map, void *present, vo
 
 /* The former entry is deleted first: the agent looks for it after it has copied an entry, and deletes the copy of one that is gone. Of several that delete a key, one
  * finds it in the former map, and that one is told so. */
-static __always_inline long resize_delete(enum resize_map map, void *present, void *former, const void *key)
+static __always_inline int resize_delete(enum resize_map map, void *present, void *former, const void *key)
 {
-	long err;
+	int err;
 
 	if (!resize_phase(map))
 		return bpf_map_delete_elem(present, key);
