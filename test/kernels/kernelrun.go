@@ -33,10 +33,11 @@ type kernelRun struct {
 	hardware []string
 	timeout  time.Duration
 
-	kernelArgs string
-	partial    bool // other tests than those of the table: no stamps
-	cpu        float64
-	err        error
+	kernelArgs  string
+	agentBefore string // program: the agent of another revision; empty for none
+	partial     bool   // other tests or programs than those of the table: no stamps
+	cpu         float64
+	err         error
 }
 
 func newKernelRun(k *kernel, chosen []suite, o options) *kernelRun {
@@ -47,7 +48,7 @@ func newKernelRun(k *kernel, chosen []suite, o options) *kernelRun {
 	return &kernelRun{kernel: k, chosen: chosen, modules: map[string][]string{}, hashes: map[string]string{}, testdata: map[string]map[string]string{},
 		stamps: stamps.In[stamp](o.cache), report: newReport(k.series, pkgs, os.Stdout),
 		dir: filepath.Join(o.out, k.series), programs: filepath.Join(o.out, "programs"), hardware: hardware(o.accel, machineCPUs),
-		kernelArgs: kernelArgs, timeout: o.timeout, partial: o.run != ""}
+		kernelArgs: kernelArgs, timeout: o.timeout, agentBefore: o.agentBefore, partial: o.run != "" || o.agentBefore != ""}
 }
 
 // skipUnchanged leaves out, on each kernel, the suites that have passed with the same inputs.
@@ -130,6 +131,9 @@ func (r *kernelRun) findModules(ctx context.Context) (err error) {
 func (r *kernelRun) planned(s suite) plan.Suite {
 	p := s.planned()
 	p.Modules = names(r.modules[s.pkg])
+	if r.agentBefore != "" {
+		p.Env = append(p.Env, plan.AgentBeforeEnv+"="+plan.AgentBefore)
+	}
 	return p
 }
 
@@ -190,6 +194,9 @@ func (r *kernelRun) fileSystem() (fileSystem, error) {
 			f.files[inside(plan.ProgramDir, name)] = fileOf(r.programs, programPackage(name))
 		}
 		loaded = append(loaded, r.modules[s.pkg]...)
+	}
+	if r.agentBefore != "" {
+		f.files[inside(plan.AgentBefore)] = r.agentBefore
 	}
 	for _, m := range loaded {
 		f.files[inside(plan.ModuleDir, filepath.Base(m))] = m

@@ -22,16 +22,17 @@ import (
 
 // options are the command line.
 type options struct {
-	kernels  []string      // such as "6.1"
-	packages []string      // folders in the tree; empty means all of the table
-	run      string        // regular expression of tests to run; "" means those of the table
-	all      bool          // runs suites that have passed as well
-	bench    bool          // runs the benchmarks in place of the suites
-	json     bool          // prints the benchmarks' results as JSON
-	accel    string        // qemu's accelerator
-	timeout  time.Duration // of each machine, boot to power-off
-	cache    string        // folder that all clones share: kernels and stamps
-	out      string        // folder for the programs and the output of the last run
+	kernels     []string      // such as "6.1"
+	packages    []string      // folders in the tree; empty means all of the table
+	run         string        // regular expression of tests to run; "" means those of the table
+	all         bool          // runs suites that have passed as well
+	bench       bool          // runs the benchmarks in place of the suites
+	json        bool          // prints the benchmarks' results as JSON
+	accel       string        // qemu's accelerator
+	agentBefore string        // program: the agent of another revision; empty for none
+	timeout     time.Duration // of each machine, boot to power-off
+	cache       string        // folder that all clones share: kernels and stamps
+	out         string        // folder for the programs and the output of the last run
 }
 
 func main() {
@@ -57,6 +58,7 @@ func parse(flags *flag.FlagSet, args []string, getenv func(string) string) (opti
 	kernels := flags.String("kernels", "6.1,6.12", "kernels to test, by comma")
 	packages := flags.String("packages", "", "packages to test, by comma, such as bpf,cells/loader; all of the table if empty")
 	flags.StringVar(&o.run, "run", "", "regular expression of the names of tests to run in place of the table's; such a run neither believes nor leaves stamps; with -bench, of benchmarks")
+	flags.StringVar(&o.agentBefore, "agent-before", "", "static program: the agent of another revision, for tests Revision_, which go there and come back; such a run neither believes nor leaves stamps")
 	flags.BoolVar(&o.all, "all", getenv("WAGGLE_ALL") == "1", "also run suites that have passed unchanged; the default is true if WAGGLE_ALL=1")
 	flags.BoolVar(&o.bench, "bench", false, "count the instructions of benchmarks instead")
 	flags.StringVar(&format, "o", "table", "output of -bench: table or json")

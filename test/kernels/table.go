@@ -143,8 +143,10 @@ var omissions = []omission{
 		"Identity_.*|Kills_.*|KubeProxy_.*|LegacyRouting_.*|MTU_.*|Mark_.*|Masquerade_.*|Memory_.*|Model_.*|Names_.*|Neighbour_.*|NodeAddresses_.*|NodeHealth_.*|NothingIsExecuted|PathTest_.*|Pins_.*|Plugin_.*|" +
 		"Range_.*|Ranges_.*|ReducedCapabilities_.*|Repair_.*|Restart_.*|ReversePath_.*|Router_.*|Setup_.*|Snapshot_.*|SocketLB_.*|Sockets_.*|" +
 		"Spoof_.*|StateFile_.*|Stop_.*|SyncTimeout_.*|Tracer_.*|Traffic_ClosedPortAnswersWithICMP|TwoNICs_.*|Wedge_.*", node},
-	{"test/node", both, "Generation_.*|Revision_.*|Upgrade_.*", "most build another agent with the go command, which a kernel's machine lacks; cells/loader Generation_ replaces " +
-		"the programs under packets on both kernels"},
+	{"test/node", both, "Generation_.*|Upgrade_.*", "they build other agents with the go command, which a kernel's machine lacks; Revision_ replaces whole agents under traffic, and " +
+		"cells/loader Generation_ the programs"},
+	{"test/node", both, "Revision_(DowngradeAndUpgradeDisturbNobody|TunnelLosesNothing)", "on an emulated CPU each takes about two minutes; the soak runs them on both kernels"},
+	{"test/node", both, "Revision_(ServicesLoseNoPacket|FourNodesUnderTraffic)", "restarts with services took 170 s on an emulated CPU; " + node},
 	{"test/node", both, "Native_.*", unchanged + ", as far as routes go; Traffic_BetweenPodsNodeAndOutside sends through the same programs"},
 	{"test/node", both, "Hybrid_.*|Rolling_.*", "packet sockets and metrics of routes are older than the oldest kernel; pkg/icmpecho and cells/desiredroutes ask it for them; " + node},
 	{"test/node", both, "Tunnel_.*", "the driver of VXLAN with metadata is older than the oldest kernel, whose helpers for it bpf OverlayIngress_.* calls; " + node},

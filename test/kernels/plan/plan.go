@@ -9,10 +9,15 @@ const (
 	TestDir    = "/tests"    // test binaries
 	TreeDir    = "/tree"     // the folders of packages, with their testdata
 	ProgramDir = "/programs" // programs under test
+
+	AgentBefore = "/agent-before" // the agent of another revision
 )
 
 // ProgramsEnv names the folder with the programs under test, for tests that otherwise build them.
 const ProgramsEnv = "PROGRAMS_UNDER_TEST"
+
+// AgentBeforeEnv names the agent of another revision, for tests that replace the agent of a node.
+const AgentBeforeEnv = "AGENT_BEFORE"
 
 // ModulesEnv lists the modules, by space, that were loaded for a suite alone.
 const ModulesEnv = "MODULES_UNDER_TEST"

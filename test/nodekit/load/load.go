@@ -19,6 +19,7 @@ import (
 
 	"golang.org/x/sys/unix"
 
+	"github.com/waggle-net/waggle/pkg/testnet"
 	"github.com/waggle-net/waggle/test/nodekit"
 )
 
@@ -52,6 +53,21 @@ type Rates struct {
 // Full is what a machine of two cores carries beside the node itself.
 func Full() Rates {
 	return Rates{Connections: 200, Messages: 1000, Datagrams: 5000, Connects: 200, Lies: 100}
+}
+
+// emulatedShare is the part of the rates that an emulated CPU carries beside the nodes: agents that start take most of it.
+const emulatedShare = 20
+
+// emulated returns the rates for an emulated CPU. Each path keeps a connection, and each tick a datagram.
+func (r Rates) emulated(paths int) Rates {
+	scale := func(n, least int) int {
+		if n == 0 {
+			return 0
+		}
+		return max(n/emulatedShare, least)
+	}
+	return Rates{Connections: scale(r.Connections, paths), Messages: scale(r.Messages, paths), Datagrams: scale(r.Datagrams, int(time.Second/tick)),
+		Connects: scale(r.Connects, 1), Lies: scale(r.Lies, 1)}
 }
 
 // Load is traffic that runs until [Load.Stop].
@@ -98,10 +114,13 @@ func StartFor(t testing.TB, rates Rates, paths []Path, probes []Probe) *Load {
 }
 
 // Start waits until no other load runs on this machine, opens all sockets, sees each path work once, and begins. The next load
-// waits for [Load.Stop].
+// waits for [Load.Stop]. Rates are a twentieth where the CPU is emulated.
 func Start(rates Rates, paths []Path, probes []Probe) (_ *Load, err error) {
 	if runtime.GOMAXPROCS(0) < processors {
 		runtime.GOMAXPROCS(processors)
+	}
+	if testnet.Emulated() {
+		rates = rates.emulated(len(paths))
 	}
 	l := &Load{rates: rates, stop: make(chan struct{})}
 	if len(probes) == 0 {
