@@ -175,13 +175,13 @@ func TestPrivilegedMigrate_WhileProgramsWriteToBoth(t *testing.T) {
 			go func() { ended <- p.run() }()
 		}
 		var err error
-		for running := programs; running > 0; {
+		for running, copied := programs, false; running > 0 || !copied; { // on a busy machine, all may have ended before the first copy
 			select {
 			case e := <-ended:
 				running--
 				err = errors.Join(err, e)
 			default:
-				err = errors.Join(err, migrate(to, from))
+				err, copied = errors.Join(err, migrate(to, from)), true
 			}
 		}
 		if err != nil {
