@@ -42,8 +42,9 @@ func (c *conflict) observe(m machine, live *ciliumv2.CiliumNode, now time.Time) 
 		return false
 	}
 	if c.held {
-		c.held, c.lost, c.last, c.rival = false, c.lost+1, now, rival
+		c.held, c.lost, c.last = false, c.lost+1, now
 	}
+	c.rival = rival // it may write its addresses later
 	return c.lost >= named && now.Sub(c.last) < yieldFor
 }
 

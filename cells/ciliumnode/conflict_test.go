@@ -87,6 +87,30 @@ func TestConflict_TwoMachinesWithOneName(t *testing.T) {
 	})
 }
 
+// TestConflict_AddressesThatAreKnownLater has an agent on another machine that does not know its addresses when it writes.
+func TestConflict_AddressesThatAreKnownLater(t *testing.T) {
+	t.Parallel()
+	synctest.Test(t, func(t *testing.T) {
+		s := kubetest.New(t, kubetest.InMemory())
+		a, b := newWriter(s.Client(t), "alpha", "192.0.2.1"), newWriter(s.Client(t), "beta", "192.0.2.2")
+		addresses := b.want.local
+		b.want.local = &localnode.LocalNode{}
+		for range named {
+			for _, w := range []*writer{a, b} {
+				_ = w.pass(t)
+			}
+		}
+		if err := a.pass(t); err == nil || !strings.Contains(err.Error(), "host beta.") {
+			t.Errorf("without addresses: %v", err)
+		}
+		b.want.local = addresses
+		_ = b.pass(t)
+		if err := a.pass(t); err == nil || !strings.Contains(err.Error(), "host beta (192.0.2.2)") {
+			t.Errorf("with addresses: %v", err)
+		}
+	})
+}
+
 // TestConflict_OrdinaryEventsAreNone: at the end of each event, and three hours later, the object is as the agent that lives wants it.
 func TestConflict_OrdinaryEventsAreNone(t *testing.T) {
 	t.Parallel()
