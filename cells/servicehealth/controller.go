@@ -39,8 +39,8 @@ func registerController(jobs job.Group, c controller) {
 func (c *controller) run(ctx context.Context, health cell.Health) error {
 	limiter := rate.NewLimiter(rate.Every(settle), 1)
 	for limiter.Wait(ctx) == nil {
-		txn := heartbeat.Snapshot(ctx, c.DB, c.Services)
-		all, changed := c.Services.ListWatch(txn, services.WithHealthCheck)
+		heartbeat.Busy(ctx) // no snapshot: services without a health check node port do not wake the loop
+		all, changed := c.Services.ListWatch(c.DB.ReadTxn(), services.WithHealthCheck)
 		want, problems := ports(statedb.Collect(all))
 		if err := c.commit(want); err != nil {
 			return err

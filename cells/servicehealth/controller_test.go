@@ -1,0 +1,40 @@
+package servicehealth
+
+import (
+	"testing"
+	"testing/synctest"
+	"time"
+
+	"github.com/cilium/hive/cell"
+	"github.com/cilium/statedb"
+	"github.com/stretchr/testify/require"
+
+	"github.com/waggle-net/waggle/pkg/heartbeat"
+	"github.com/waggle-net/waggle/pkg/tables/services"
+)
+
+// Services without a health check node port do not wake the loop, and the watchdog does not take it for one that hangs.
+func TestController_ServicesWithoutAPort(t *testing.T) {
+	t.Parallel()
+	synctest.Test(t, func(t *testing.T) {
+		db, monitor := statedb.New(), heartbeat.NewMonitor()
+		table, err := services.NewTable(db)
+		require.NoError(t, err)
+		computed, err := newTable(db)
+		require.NoError(t, err)
+		ctx, end := heartbeat.Begin(t.Context(), heartbeat.NewGroup(nil, monitor, cell.FullModuleID{"under-test"}), "compute-ports")
+		defer end()
+		c := &controller{DB: db, Ports: computed, Services: table}
+		health, _ := cell.NewSimpleHealth()
+		go func() { _ = c.run(ctx, health) }()
+		time.Sleep(time.Minute)
+		txn := db.WriteTxn(table)
+		_, _, err = table.Insert(txn, &services.Service{Name: "a/without"})
+		require.NoError(t, err)
+		txn.Commit()
+		for range time.Minute / heartbeat.Interval {
+			time.Sleep(heartbeat.Interval)
+			require.Empty(t, monitor.Step(heartbeat.Interval, db.ReadTxn()))
+		}
+	})
+}
