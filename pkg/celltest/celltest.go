@@ -42,7 +42,7 @@ func Infrastructure() cell.Cell {
 		statedb.Cell,
 		job.Cell,
 		cell.Provide(
-			heartbeat.NewMonitor, // loops report to it, and nobody judges
+			heartbeat.NewMonitor, // loops report to it; [RunVirtual] judges them when a script has ended
 			cell.NewSimpleHealth,
 			func(root *cell.SimpleHealth) hive.HealthSource { return health{root} }, // the interface is what each module gets
 			func(h *cell.SimpleHealth) upstream.ScriptCmdOut {
@@ -68,16 +68,24 @@ func Run(t *testing.T, pattern string, cells func(t testing.TB) []cell.Cell) {
 	t.Cleanup(func() { end.Stop() })
 	setup := func(t testing.TB, args []string) *script.Engine {
 		end.Reset(timeout)
-		return engine(t, expand(t, args), cells)
+		e, _ := engine(t, expand(t, args), cells)
+		return e
 	}
 	scripttest.Test(t, ctx, setup, []string{"PATH=" + t.TempDir()}, pattern)
 }
 
+// watchdog judges the loops of a hive.
+type watchdog struct {
+	monitor *heartbeat.Monitor
+	db      *statedb.DB
+}
+
 // engine returns an engine for one script and a hive of its own, which stops when the test ends. args are flags of the hive.
-func engine(t testing.TB, args []string, cells func(t testing.TB) []cell.Cell) *script.Engine {
+func engine(t testing.TB, args []string, cells func(t testing.TB) []cell.Cell) (*script.Engine, *watchdog) {
 	t.Helper()
 	log := hivetest.Logger(t, hivetest.LogLevel(slog.LevelWarn))
-	h := hive.New(append([]cell.Cell{Infrastructure()}, cells(t)...)...)
+	var dog watchdog
+	h := hive.New(append([]cell.Cell{Infrastructure(), cell.Invoke(func(m *heartbeat.Monitor, db *statedb.DB) { dog = watchdog{m, db} })}, cells(t)...)...)
 	flags := pflag.NewFlagSet("", pflag.ContinueOnError)
 	h.RegisterFlags(flags)
 	if err := flags.Parse(args); err != nil {
@@ -100,7 +108,7 @@ func engine(t testing.TB, args []string, cells func(t testing.TB) []cell.Cell) *
 	for _, name := range []string{"db/cmp", "db/initialized"} {
 		cmds[name] = patient{cmds[name]}
 	}
-	return &script.Engine{Cmds: cmds, RetryInterval: 10 * time.Millisecond, MaxRetryInterval: time.Second}
+	return &script.Engine{Cmds: cmds, RetryInterval: 10 * time.Millisecond, MaxRetryInterval: time.Second}, &dog
 }
 
 // patient is a command that waits for tablePatience.

@@ -18,6 +18,8 @@ import (
 	"github.com/cilium/hive/script"
 	"github.com/cilium/hive/script/scripttest"
 	"golang.org/x/tools/txtar"
+
+	"github.com/waggle-net/waggle/pkg/heartbeat"
 )
 
 // stalled is how long a script in virtual time may take of real time. Scripts do not sleep there, so only one that hangs takes so long.
@@ -77,8 +79,26 @@ func runVirtual(t *testing.T, file string, archive *txtar.Archive, cells func(t 
 	for i, arg := range args {
 		args[i] = strings.ReplaceAll(arg, "$WORK", work)
 	}
-	scripttest.Run(t, engine(t, args, cells), state, file, bytes.NewReader(archive.Comment))
+	e, dog := engine(t, args, cells)
+	scripttest.Run(t, e, state, file, bytes.NewReader(archive.Comment))
 	write(t, file, archive, state.FileUpdates)
+	dog.wantNoWedge(t)
+}
+
+// judgedFor is longer than any limit of package heartbeat for a loop.
+const judgedFor = time.Minute
+
+// wantNoWedge lets virtual time pass, and wants that the agent's watchdog would take no loop for one that hangs: liveness would end the agent. So each loop must be woken by
+// any change of the tables that it says it follows.
+func (d *watchdog) wantNoWedge(t *testing.T) {
+	t.Helper()
+	for range judgedFor / heartbeat.Interval {
+		time.Sleep(heartbeat.Interval)
+		if wedges := d.monitor.Step(heartbeat.Interval, d.db.ReadTxn()); len(wedges) > 0 {
+			t.Errorf("after the script: %s", wedges[0].What)
+			return
+		}
+	}
 }
 
 // shebang returns the arguments on the script's first line, which are flags of the hive.
