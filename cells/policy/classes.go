@@ -27,7 +27,6 @@ type identityClasses struct {
 	written map[uint32]policymap.Classes // contents of the map; identities without classes are left out
 	used    map[uint32]bool              // see [identityClasses.inUse]; nil if it was not computed in this round
 	started bool                         // the resolver has the classes of the previous run
-	shown   uint64                       // version of the classes in the table policy-classes
 	// Identities by which a peer may be known: announced ones, deleted ones that may be in use, and those in the map known_identities.
 	announced map[uint32]bool
 	leaving   map[uint32]time.Time
@@ -169,21 +168,12 @@ func (c *controller) reevaluateFlows() {
 
 // showClasses brings the table policy-classes up to date.
 func (c *controller) showClasses(txn statedb.WriteTxn) {
-	version := c.in.resolver.ClassVersion()
-	if version == c.classes.shown {
-		return
-	}
-	c.classes.shown = version
-	all := maps.Collect(c.in.resolver.Classes())
-	for row := range c.ClassTable.All(txn) {
-		if _, found := all[row.Number]; !found {
+	for number, shared := range c.in.resolver.ChangedClasses() {
+		row := &policyclasses.Class{Number: number, Labels: shared, Namespace: shared[endpoint.SourceK8s+":"+labels.KeyNamespace]}
+		if shared == nil {
 			_, _, _ = c.ClassTable.Delete(txn, row)
-		}
-	}
-	for number, shared := range all {
-		if _, _, found := c.ClassTable.Get(txn, policyclasses.ByNumber(number)); !found {
-			_, _, _ = c.ClassTable.Insert(txn, &policyclasses.Class{Number: number, Labels: shared,
-				Namespace: shared[endpoint.SourceK8s+":"+labels.KeyNamespace]})
+		} else if _, _, found := c.ClassTable.Get(txn, policyclasses.ByNumber(number)); !found {
+			_, _, _ = c.ClassTable.Insert(txn, row)
 		}
 	}
 }

@@ -14,8 +14,27 @@ type anchor struct {
 	exists             bool
 }
 
-// anchorsFor files a selector under its requirement under which the fewest others are.
-func (c *selectors) anchorsFor(choice *policy.Selector) []anchor {
+// anchored holds values by the anchors of their selectors. An identity or an endpoint is compared only with the values under the anchors of its labels.
+type anchored[V comparable] map[anchor][]V
+
+// file adds a value under the requirement of its selector that has the fewest values so far, and returns the anchors for [anchored.remove].
+func (m anchored[V]) file(v V, choice *policy.Selector) []anchor {
+	anchors := m.anchorsFor(choice)
+	for _, a := range anchors {
+		m[a] = append(m[a], v)
+	}
+	return anchors
+}
+
+func (m anchored[V]) remove(v V, anchors []anchor) {
+	for _, a := range anchors {
+		if m[a] = slices.DeleteFunc(m[a], func(one V) bool { return one == v }); len(m[a]) == 0 {
+			delete(m, a)
+		}
+	}
+}
+
+func (m anchored[V]) anchorsFor(choice *policy.Selector) []anchor {
 	var best []anchor
 	least := -1
 	for _, r := range choice.Requirements {
@@ -32,7 +51,7 @@ func (c *selectors) anchorsFor(choice *policy.Selector) []anchor {
 		}
 		others := 0
 		for _, a := range these {
-			others += len(c.byAnchor[a])
+			others += len(m[a])
 		}
 		if least < 0 || others < least {
 			best, least = these, others

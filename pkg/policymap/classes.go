@@ -1,7 +1,6 @@
 package policymap
 
 import (
-	"iter"
 	"maps"
 	"slices"
 	"strconv"
@@ -84,8 +83,8 @@ type identityClasses struct {
 	classed  bool // choices are of classes where they can be: see [Resolver.SetClasses]
 	byLabels map[string]*class
 	byNumber map[uint32]*class
-	last     uint32 // highest number so far
-	version  uint64 // see [Resolver.ClassVersion]
+	last     uint32              // highest number so far
+	changed  map[uint32]struct{} // see [Resolver.ChangedClasses]
 	// applied are the classes that the datapath may have, by identity. Identities that were deleted or have changed their labels are included.
 	applied map[uint32]Classes
 	// unapplied are the identities for which the datapath may have other classes than the current ones.
@@ -95,7 +94,7 @@ type identityClasses struct {
 }
 
 func newIdentityClasses() identityClasses {
-	return identityClasses{byLabels: map[string]*class{}, byNumber: map[uint32]*class{}, applied: map[uint32]Classes{}, unapplied: map[uint32]struct{}{},
+	return identityClasses{changed: map[uint32]struct{}{}, byLabels: map[string]*class{}, byNumber: map[uint32]*class{}, applied: map[uint32]Classes{}, unapplied: map[uint32]struct{}{},
 		restored: map[string]uint32{}}
 }
 
@@ -158,7 +157,7 @@ func (c *selectors) setClasses(k *known, now [2]*class) {
 		}
 		delete(c.byLabels, of.key)
 		delete(c.byNumber, of.identity)
-		c.version++
+		c.changed[of.identity] = struct{}{}
 		for _, s := range of.chosen {
 			s.lose(of.peer)
 		}
@@ -181,7 +180,7 @@ func (c *selectors) classOf(e extent, labels map[string]string) *class {
 	}
 	of := &class{key: key, known: known{peer: peer{Class, number}, extent: e, labels: labels, anchors: anchorsOf(labels)}}
 	c.byLabels[key], c.byNumber[number] = of, of
-	c.version++
+	c.changed[number] = struct{}{}
 	c.choose(&of.known, settled)
 	return of
 }
@@ -214,7 +213,7 @@ func (r *Resolver) SetClasses(on bool) {
 			c.pending = append(c.pending, s)
 		}
 		for user := range s.users {
-			user.stale = true
+			user.invalidate()
 		}
 	}
 	r.podsChanged()
@@ -295,24 +294,24 @@ func (r *Resolver) ClassesOf(number uint32) Classes {
 	return Classes{k.classes[0].identity, k.classes[1].identity}
 }
 
-// ClassVersion increases when a class is created or deleted.
-func (r *Resolver) ClassVersion() uint64 {
+// ChangedClasses returns the classes that were created or deleted since the last call, by number: the labels that all identities of a class share, or nil for one
+// without identities.
+func (r *Resolver) ChangedClasses() map[uint32]map[string]string {
 	r.settle()
-	return r.selectors.version
-}
-
-// Classes iterates over the classes that have identities: their numbers and the labels that the identities share, in no order.
-func (r *Resolver) Classes() iter.Seq2[uint32, map[string]string] {
-	return func(yield func(uint32, map[string]string) bool) {
-		for number, of := range r.selectors.byNumber {
-			if !yield(number, of.labels) {
-				return
-			}
+	if len(r.selectors.changed) == 0 {
+		return nil
+	}
+	changed := map[uint32]map[string]string{}
+	for number := range r.selectors.changed {
+		if changed[number] = nil; r.selectors.byNumber[number] != nil {
+			changed[number] = r.selectors.byNumber[number].labels
 		}
 	}
+	r.selectors.changed = map[uint32]struct{}{} // iterating over a map takes time by its largest size
+	return changed
 }
 
-// InClass reports whether an identity with some labels is in the class whose identities share others: see [Resolver.Classes].
+// InClass reports whether an identity with some labels is in the class whose identities share others: see [Resolver.ChangedClasses].
 func InClass(number uint32, all, shared map[string]string) bool {
 	cluster, namespace, ok := classLabels(number, all)
 	return ok && (maps.Equal(shared, cluster) || maps.Equal(shared, namespace))

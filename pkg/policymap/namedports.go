@@ -113,7 +113,7 @@ func (r *Resolver) podsChanged() {
 	r.podPrefixesStale = true
 	for _, set := range r.rulesets {
 		if set.peersNamed {
-			set.stale = true
+			set.invalidate()
 		}
 	}
 }
@@ -125,8 +125,8 @@ func (r *Resolver) concerns(pods []*Pod) bool {
 
 // namesPortsOf reports whether a rule names a port that one of the pods of an identity serves.
 func (r *Resolver) namesPortsOf(of *podsOf) bool {
-	for rule := range r.namedRules {
-		if slices.ContainsFunc(rule.named, func(named namedRef) bool { return of.names[named] > 0 }) {
+	for named := range of.names {
+		if r.portNames[named] > 0 {
 			return true
 		}
 	}

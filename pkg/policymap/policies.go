@@ -60,6 +60,7 @@ type part struct {
 	owner  *policyState
 	index  int
 	serial uint64 // rises from part to part
+	filed  []anchor
 	rules  map[policy.Direction][]*rule
 	users  map[policy.Direction]int // rule sets of endpoints that have it
 }
@@ -104,6 +105,9 @@ func (r *Resolver) UpsertPolicy(p *policy.Policy) {
 	}
 	now := r.adopt(p, old)
 	r.policies[p.Ref] = now
+	for _, one := range now.parts {
+		one.filed = r.parts.file(one, &one.Subject)
+	}
 	r.replaceParts(old, now)
 	r.release(old, now)
 }
@@ -118,6 +122,17 @@ func (r *Resolver) DeletePolicy(ref policy.Ref) {
 	none := &policyState{}
 	r.replaceParts(old, none)
 	r.release(old, none)
+}
+
+// SubjectsChanged returns the policies of which [Resolver.SubjectsOf] may have changed since the last call, in no order.
+func (r *Resolver) SubjectsChanged() (refs []policy.Ref) {
+	for ref := range r.recounted {
+		refs = append(refs, ref)
+	}
+	if len(refs) > 0 {
+		r.recounted = map[policy.Ref]struct{}{} // iterating over a map takes time by its largest size
+	}
+	return refs
 }
 
 // SubjectsOf is the number of endpoints that a policy selects.
@@ -198,8 +213,8 @@ func (r *Resolver) choosePeers(of *rule) {
 	r.countPrefixes(of, 1)
 	if of.Direction == policy.Egress && len(of.named) > 0 {
 		r.namedRules[of] = struct{}{}
+		r.countNames(of, 1)
 	}
-	r.podPrefixesStale = true
 }
 
 func (r *Resolver) releasePeers(of *rule) {
@@ -208,7 +223,19 @@ func (r *Resolver) releasePeers(of *rule) {
 		r.selectors.release(s)
 	}
 	of.selectors, of.cidrs = nil, nil
-	delete(r.namedRules, of)
+	if _, named := r.namedRules[of]; named {
+		delete(r.namedRules, of)
+		r.countNames(of, -1)
+	}
+}
+
+// countNames counts n times the ports that a rule names.
+func (r *Resolver) countNames(of *rule, n int) {
+	for _, named := range of.named {
+		if r.portNames[named] += n; r.portNames[named] == 0 {
+			delete(r.portNames, named)
+		}
+	}
 	r.podPrefixesStale = true
 }
 
@@ -222,6 +249,9 @@ func newCIDRPeer(p *policy.Peer) cidrPeer {
 }
 
 func (r *Resolver) countPrefixes(of *rule, by int) {
+	if len(of.cidrs) > 0 {
+		r.namers++
+	}
 	for _, c := range of.cidrs {
 		r.prefixes.add(of.ref.Namespace, c.prefix, by)
 		for _, except := range c.except {
@@ -268,11 +298,16 @@ func (r *Resolver) release(old, now *policyState) {
 	})
 }
 
-// replaceParts lets the endpoints have the parts of one version of a policy instead of those of another.
+// replaceParts lets the endpoints have the parts of one version of a policy instead of those of another. old may be nil.
 func (r *Resolver) replaceParts(old, now *policyState) {
+	if old != nil {
+		for _, one := range old.parts {
+			r.parts.remove(one, one.filed)
+		}
+	}
 	for _, s := range r.subjects {
-		had := old != nil && s.drop(old)
-		if has := s.take(now); had || has {
+		had := old != nil && r.drop(s, old)
+		if has := r.take(s, now.parts); had || has {
 			r.unsettled[s] = struct{}{}
 		}
 	}

@@ -14,9 +14,12 @@ type Resolver struct {
 	options    policy.Options
 	allowAll   *Compiled
 	policies   map[policy.Ref]*policyState
+	parts      anchored[*part]         // of the policies
+	recounted  map[policy.Ref]struct{} // see [Resolver.SubjectsChanged]
 	subjects   map[uint16]*subject
 	unsettled  map[*subject]struct{} // whose rule sets must be chosen again
 	rulesets   map[string]*ruleset
+	touched    map[*ruleset]struct{} // those that were compiled and must be compiled again
 	selectors  *selectors
 	serial     uint64 // of the last part
 	cookies    map[uint32]struct{}
@@ -25,6 +28,7 @@ type Resolver struct {
 	pods       map[string][]*Pod
 	podsOf     map[uint32]*podsOf // by identity
 	namedRules map[*rule]struct{} // those in use that name ports of peers
+	portNames  map[namedRef]int   // that these name, and how often
 
 	nested           bool                      // see [Resolver.SetNested]
 	prefixes         prefixCounts              // that rules in use name
@@ -32,27 +36,27 @@ type Resolver struct {
 	podPrefixesStale bool
 	named            []netip.Prefix // both; nil when it must be made anew
 	namings          uint64         // rises when a namespace names other prefixes
+	namers           uint64         // rises when a rule names prefixes, or no longer does
 	cidrs            namedCIDRs
 }
 
 // New makes one that knows nothing.
 func New(options policy.Options) *Resolver {
 	return &Resolver{options: options, allowAll: &Compiled{allowsAll: true}, policies: map[policy.Ref]*policyState{},
-		subjects: map[uint16]*subject{}, unsettled: map[*subject]struct{}{}, rulesets: map[string]*ruleset{}, selectors: newSelectors(),
+		parts: anchored[*part]{}, recounted: map[policy.Ref]struct{}{},
+		subjects: map[uint16]*subject{}, unsettled: map[*subject]struct{}{}, rulesets: map[string]*ruleset{}, touched: map[*ruleset]struct{}{}, selectors: newSelectors(),
 		cookies: map[uint32]struct{}{}, pods: map[string][]*Pod{}, podsOf: map[uint32]*podsOf{},
-		namedRules: map[*rule]struct{}{}, prefixes: prefixCounts{of: map[string]map[netip.Prefix]int{}}, named: []netip.Prefix{}, cidrs: newNamedCIDRs()}
+		namedRules: map[*rule]struct{}{}, portNames: map[namedRef]int{}, prefixes: prefixCounts{of: map[string]map[netip.Prefix]int{}}, named: []netip.Prefix{}, cidrs: newNamedCIDRs()}
 }
 
 // UpsertIdentity says what labels, "source:key" -> value, a number stands for. The fixed identities must be told as well.
 func (r *Resolver) UpsertIdentity(number uint32, labels map[string]string) {
 	r.selectors.upsert(number, labels)
-	r.podPrefixesStale = true
 }
 
 // DeleteIdentity forgets a number.
 func (r *Resolver) DeleteIdentity(number uint32) {
 	r.reclassed(number, r.selectors.remove(number))
-	r.podPrefixesStale = true
 }
 
 // NamedCIDRs are all prefixes that need an identity now, sorted: those that rules of endpoints name, and the addresses of pods
@@ -83,13 +87,16 @@ func (r *Resolver) NamedCIDRs() []netip.Prefix {
 // Namings rises whenever what [Resolver.BeyondQuota] depends on has changed, as when another namespace names a prefix that is named already.
 func (r *Resolver) Namings() uint64 { return r.namings }
 
+// Namers rises whenever what [Resolver.Naming] depends on has changed, as when another policy of a namespace names the same prefix.
+func (r *Resolver) Namers() uint64 { return r.namers }
+
 // SetCIDRs says which identities the named CIDRs have: all that the datapath knows or is about to, retired ones included. No
 // two have the same, and none has 0.
 func (r *Resolver) SetCIDRs(identities map[netip.Prefix]uint32) {
 	gone, come := r.cidrs.set(identities)
 	for _, n := range append(gone, come...) {
 		for _, set := range r.rulesets {
-			set.touchCIDR(r, n.prefix, n.identity)
+			set.touchCIDR(n.prefix, n.identity)
 		}
 	}
 }
@@ -102,7 +109,9 @@ func (r *Resolver) SetNested(nested bool) {
 	}
 	r.nested = nested
 	for _, set := range r.rulesets {
-		set.stale = set.stale || len(set.cidrs) > 0
+		if len(set.cidrs) > 0 {
+			set.invalidate()
+		}
 	}
 }
 
@@ -110,12 +119,7 @@ func (r *Resolver) SetNested(nested bool) {
 // [Resolver.UpsertSubject] nor a change of policies is about: an identity or an address range is new to their rules.
 func (r *Resolver) Touched() bool {
 	r.settle()
-	for _, set := range r.rulesets {
-		if set.compiled != nil && (set.stale || len(set.touched) > 0) { // one that is new concerns those alone that [Resolver.settle] gave it to
-			return true
-		}
-	}
-	return false
+	return len(r.touched) > 0 // a new rule set concerns only the endpoints that [Resolver.settle] gave it to
 }
 
 // Decision is what holds for one direction of an endpoint.

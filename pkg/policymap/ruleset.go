@@ -9,6 +9,7 @@ import (
 
 // ruleset is all that the policies of some endpoints say of one direction, and what it was compiled to last.
 type ruleset struct {
+	resolver   *Resolver
 	key        string
 	direction  policy.Direction
 	parts      []*part
@@ -39,7 +40,7 @@ type cidrUse struct {
 }
 
 func (r *Resolver) newRuleset(key string, d policy.Direction, parts []*part, ports []policy.NamedPort) *ruleset {
-	set := &ruleset{key: key, direction: d, parts: parts, isolated: r.options.Mode == policy.Always, stale: true, bySelector: map[*selector][]int{},
+	set := &ruleset{resolver: r, key: key, direction: d, parts: parts, isolated: r.options.Mode == policy.Always, stale: true, bySelector: map[*selector][]int{},
 		named: map[netip.Prefix]struct{}{}, touched: map[peer]struct{}{},
 		localhost: d == policy.Ingress && r.options.AllowLocalhost}
 	var required policy.Requirements
@@ -111,24 +112,38 @@ func (set *ruleset) choose(s *selector, i int) {
 	}
 }
 
-// touch notes that rules speak of an identity or a class, or do so no more.
+// invalidate has everything compiled again.
+func (set *ruleset) invalidate() {
+	if set.stale {
+		return
+	}
+	set.stale = true
+	set.resolver.touched[set] = struct{}{}
+}
+
+// touch notes that rules choose an identity or a class, or no longer do.
 func (set *ruleset) touch(p peer) {
-	if set.peersNamed || len(set.missing) > 0 {
-		set.stale = true
-	} else if !set.stale {
+	if set.peersNamed {
+		set.resolver.podPrefixesStale = true
+	}
+	switch {
+	case set.stale:
+	case set.peersNamed || len(set.missing) > 0:
+		set.invalidate()
+	default:
 		set.touched[p] = struct{}{}
+		set.resolver.touched[set] = struct{}{}
 	}
 }
 
 // touchCIDR does the same for a named CIDR. Where CIDRs are nested, one that the rules do not name is none of theirs.
-func (set *ruleset) touchCIDR(r *Resolver, prefix netip.Prefix, number uint32) {
+func (set *ruleset) touchCIDR(prefix netip.Prefix, number uint32) {
 	_, names := set.named[prefix]
 	switch {
-	case set.stale:
 	case set.peersNamed || names || len(set.missing) > 0:
-		set.stale = true
-	case len(set.cidrs) > 0 && !r.nested:
-		set.touched[peer{CIDR, number}] = struct{}{}
+		set.invalidate()
+	case len(set.cidrs) > 0 && !set.resolver.nested:
+		set.touch(peer{CIDR, number})
 	}
 }
 
@@ -148,5 +163,6 @@ func (set *ruleset) compile(r *Resolver, former *Compiled) *Compiled {
 	}
 	set.stale = false
 	clear(set.touched)
+	delete(r.touched, set)
 	return set.compiled
 }

@@ -37,7 +37,7 @@ type known struct {
 // the few selectors whose anchor it has; many selectors at once are resolved in one pass over the identities.
 type selectors struct {
 	byKey      map[string]*selector
-	byAnchor   map[anchor][]*selector
+	byAnchor   anchored[*selector]
 	pending    []*selector
 	identities map[uint32]*known
 	fixed      map[uint32][]*selector // selectors of fixed identities, by number
@@ -46,7 +46,7 @@ type selectors struct {
 }
 
 func newSelectors() *selectors {
-	return &selectors{byKey: map[string]*selector{}, byAnchor: map[anchor][]*selector{}, identities: map[uint32]*known{},
+	return &selectors{byKey: map[string]*selector{}, byAnchor: anchored[*selector]{}, identities: map[uint32]*known{},
 		fixed: map[uint32][]*selector{}, arrivals: map[uint32]struct{}{}, identityClasses: newIdentityClasses()}
 }
 
@@ -56,10 +56,7 @@ func (c *selectors) ofLabels(choice *policy.Selector) *selector {
 	s := c.byKey[key]
 	if s == nil {
 		s = &selector{key: key, choice: choice, extent: extentOf(choice), users: map[*ruleset]struct{}{}, pending: true}
-		s.anchors = c.anchorsFor(choice)
-		for _, a := range s.anchors {
-			c.byAnchor[a] = append(c.byAnchor[a], s)
-		}
+		s.anchors = c.byAnchor.file(s, choice)
 		c.byKey[key] = s
 		c.pending = append(c.pending, s)
 	}
@@ -90,11 +87,7 @@ func (c *selectors) release(s *selector) {
 	}
 	delete(c.byKey, s.key)
 	c.pending = slices.DeleteFunc(c.pending, s.is)
-	for _, a := range s.anchors {
-		if c.byAnchor[a] = slices.DeleteFunc(c.byAnchor[a], s.is); len(c.byAnchor[a]) == 0 {
-			delete(c.byAnchor, a)
-		}
-	}
+	c.byAnchor.remove(s, s.anchors)
 	if s.choice != nil {
 		c.unchoose(s)
 		return

@@ -46,11 +46,17 @@ func (r *Resolver) UpsertSubject(s Subject) {
 	}
 	was.Subject = s
 	r.unsettled[was] = struct{}{}
-	was.dropAll()
-	for _, p := range r.policies {
-		was.take(p)
+	r.dropAll(was)
+	r.take(was, r.candidates(s.Labels))
+}
+
+// candidates returns the parts that may select an endpoint with some labels, sorted by serial. All other parts do not select it.
+func (r *Resolver) candidates(labels map[string]string) (parts []*part) {
+	for _, a := range anchorsOf(labels) {
+		parts = append(parts, r.parts[a]...)
 	}
-	slices.SortFunc(was.parts, func(a, b *part) int { return cmp.Compare(a.serial, b.serial) })
+	slices.SortFunc(parts, func(a, b *part) int { return cmp.Compare(a.serial, b.serial) })
+	return slices.Compact(parts) // one may be under several labels
 }
 
 // DeleteSubject forgets an endpoint.
@@ -59,7 +65,7 @@ func (r *Resolver) DeleteSubject(id uint16) {
 	if s == nil {
 		return
 	}
-	s.dropAll()
+	r.dropAll(s)
 	for d := range s.sets {
 		r.leave(s.sets[d].enforced.set)
 		r.leave(s.sets[d].audited.set)
@@ -68,40 +74,46 @@ func (r *Resolver) DeleteSubject(id uint16) {
 	delete(r.unsettled, s)
 }
 
-// take gives a subject the parts of a policy that select it, and tells whether any does.
-func (s *subject) take(p *policyState) bool {
+// take gives a subject the parts among some that select it, and reports whether any does. Parts of one policy must be adjacent.
+func (r *Resolver) take(s *subject, parts []*part) bool {
 	before := len(s.parts)
-	for _, one := range p.parts {
+	for _, one := range parts {
 		if one.Subject.Matches(s.Labels) {
 			s.parts = append(s.parts, one)
 		}
 	}
-	if len(s.parts) == before {
-		return false
-	}
-	p.subjects++
-	return true
+	r.count(s.parts[before:], 1)
+	return len(s.parts) > before
 }
 
-// drop takes the parts of a policy from a subject, and tells whether it had any.
-func (s *subject) drop(p *policyState) bool {
-	before := len(s.parts)
+// drop takes the parts of a policy from a subject, and reports whether it had any.
+func (r *Resolver) drop(s *subject, p *policyState) bool {
+	first := slices.IndexFunc(s.parts, func(one *part) bool { return one.owner == p })
+	if first < 0 {
+		return false
+	}
 	s.parts = slices.DeleteFunc(s.parts, func(one *part) bool { return one.owner == p })
-	if len(s.parts) == before {
-		return false
-	}
-	p.subjects--
+	r.recount(p, -1)
 	return true
 }
 
-// dropAll takes all parts from a subject. Those of one policy stand beside each other.
-func (s *subject) dropAll() {
-	for i, p := range s.parts {
-		if i == 0 || s.parts[i-1].owner != p.owner {
-			p.owner.subjects--
+func (r *Resolver) dropAll(s *subject) {
+	r.count(s.parts, -1)
+	s.parts = nil
+}
+
+// count adds n endpoints to the policies of some parts. Parts of one policy must be adjacent.
+func (r *Resolver) count(parts []*part, n int) {
+	for i, one := range parts {
+		if i == 0 || parts[i-1].owner != one.owner {
+			r.recount(one.owner, n)
 		}
 	}
-	s.parts = nil
+}
+
+func (r *Resolver) recount(p *policyState, n int) {
+	p.subjects += n
+	r.recounted[p.policy.Ref] = struct{}{}
 }
 
 // settle chooses the rule sets of the subjects whose parts or ports have changed, and the identities of the selectors that are new with them. With
@@ -186,6 +198,7 @@ func (r *Resolver) leave(set *ruleset) {
 		return
 	}
 	delete(r.rulesets, set.key)
+	delete(r.touched, set)
 	for s := range set.bySelector {
 		delete(s.users, set)
 	}

@@ -169,7 +169,7 @@ func fixtureOf(t testing.TB, objects string) *fixture {
 	}
 	classes := made(t, db, policyclasses.NewTable)
 	f.tables.Classes = classes
-	for number, shared := range resolver.Classes() {
+	for number, shared := range resolver.ChangedClasses() {
 		insert(t, db, classes, &policyclasses.Class{Number: number, Labels: shared, Namespace: shared["k8s:"+labels.KeyNamespace]})
 	}
 	named := made(t, db, namedcidrs.NewTable)
