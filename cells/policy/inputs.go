@@ -47,9 +47,10 @@ type inputs struct {
 	of         *changes.Feed[*identities.EndpointIdentity]
 	facts      *changes.Feed[*bpfendpoints.Facts]
 
-	marked   endpointfeed.Marks        // endpoints of which something has changed since a round looked at them
-	all      bool                      // policies have changed, which may concern each endpoint
-	policies map[string]*policy.Policy // by reference
+	marked   endpointfeed.Marks // endpoints of which something has changed since a round looked at them
+	all      bool               // policies have changed, which may concern each endpoint
+	policies map[policy.Ref]*policy.Policy
+	unshown  map[policy.Ref]bool // policies whose row in the table policies may be out of date
 	groups   policy.CIDRGroups
 	refer    map[string]*policy.Policy // policies that refer to groups
 	lacking  wait                      // at the start, for groups that cannot be read
@@ -61,7 +62,6 @@ type inputs struct {
 	subjects map[uint16]*endpoints.Endpoint
 	ofPod    map[string]map[uint16]bool // endpoints of a pod, by "namespace/name"
 	env      policy.Environment
-	moved    bool // policies, identities or endpoints have changed since the table policies was written
 	listed   bool // pods and namespaces are those of their source, and no copy of before
 	catchUp  catchUp
 	peers    peers
@@ -71,7 +71,7 @@ type inputs struct {
 
 // newInputs subscribes. The first [inputs.read] tells the resolver of all that there is.
 func newInputs(p params) (in *inputs, err error) {
-	in = &inputs{params: p, resolver: policymap.New(p.Options), policies: map[string]*policy.Policy{}, groups: policy.CIDRGroups{},
+	in = &inputs{params: p, resolver: policymap.New(p.Options), policies: map[policy.Ref]*policy.Policy{}, unshown: map[policy.Ref]bool{}, groups: policy.CIDRGroups{},
 		refer: map[string]*policy.Policy{}, known: map[uint32]bool{},
 		leaving: map[uint32]time.Time{}, subjects: map[uint16]*endpoints.Endpoint{}, ofPod: map[string]map[uint16]bool{}, peers: newPeers(),
 		marked: endpointfeed.Marks{}}
@@ -198,7 +198,6 @@ func (in *inputs) leavePod(ep *endpoints.Endpoint) {
 // follow hands over what has changed in one table.
 func follow[R any](in *inputs, txn statedb.ReadTxn, changed *statedb.WatchSet, table *changes.Feed[R], take func(R, bool)) {
 	for _, change := range table.UpTo(txn, changed) {
-		in.moved = true
 		take(change.Object, change.Deleted)
 		in.alive()
 	}
@@ -227,7 +226,6 @@ func (in *inputs) readAgain(txn statedb.ReadTxn, moved []*cilium.CIDRGroup, all 
 		if !all && !slices.ContainsFunc(moved, p.RefersTo) {
 			continue
 		}
-		in.moved = true
 		key := (&cilium.Policy{Namespace: p.Ref.Namespace, Name: p.Ref.Name}).Key()
 		if o, _, found := in.CiliumPolicies.Get(txn, cilium.PolicyByName(key)); found {
 			in.policy(policy.FromCilium(o, in.env), false)
@@ -238,16 +236,16 @@ func (in *inputs) readAgain(txn statedb.ReadTxn, moved []*cilium.CIDRGroup, all 
 
 func (in *inputs) policy(p *policy.Policy, gone bool) {
 	name := p.Ref.String()
-	in.all = true
+	in.all, in.unshown[p.Ref] = true, true
 	if delete(in.refer, name); len(p.Groups) > 0 && !gone {
 		in.refer[name] = p
 	}
 	if gone {
-		delete(in.policies, name)
+		delete(in.policies, p.Ref)
 		in.resolver.DeletePolicy(p.Ref)
 		return
 	}
-	in.policies[name] = p
+	in.policies[p.Ref] = p
 	in.resolver.UpsertPolicy(p)
 }
 
@@ -313,7 +311,6 @@ func (in *inputs) followLabels(txn statedb.ReadTxn, changed *statedb.WatchSet) {
 	}
 	for _, ep := range in.subjects {
 		if in.listed != before || namespaces[ep.K8sNamespace] {
-			in.moved = true
 			in.subject(txn, ep)
 			in.alive()
 		}
@@ -358,7 +355,6 @@ func (in *inputs) where(txn statedb.ReadTxn, changed *statedb.WatchSet) {
 	if in.env = env; same || !in.Config.Cilium {
 		return
 	}
-	in.moved = true
 	for o := range in.CiliumPolicies.All(txn) {
 		in.policy(policy.FromCilium(o, in.env), false)
 		in.alive()
@@ -450,8 +446,11 @@ func (in *inputs) doubt(ep *endpoints.Endpoint) string {
 		return ""
 	}
 	first := ""
-	for name, p := range in.policies {
-		if (first == "" || name < first) && slices.ContainsFunc(p.Parts, func(part policy.Part) bool { return maySelect(part.Subject, ep.Labels) }) {
+	for ref, p := range in.policies {
+		if !slices.ContainsFunc(p.Parts, func(part policy.Part) bool { return maySelect(part.Subject, ep.Labels) }) {
+			continue
+		}
+		if name := ref.String(); first == "" || name < first {
 			first = name
 		}
 	}

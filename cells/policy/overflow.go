@@ -16,6 +16,7 @@ type overflow struct {
 	beyond map[netip.Prefix]bool // prefixes that only namespaces without quota left name
 	counts map[policy.Ref]int    // how many of these and of full a policy names
 	full   int                   // prefixes without a slot in the map cidrs, for which counts was computed
+	namers uint64                // [policymap.Resolver.Namers] for which counts was computed
 	texts  map[policy.Ref]string // what to say of a policy
 	shown  map[policy.Ref]shownPolicy
 }
@@ -43,7 +44,8 @@ func (c *controller) beyondQuota() map[netip.Prefix]bool {
 // findOverflow notes what to say of the policies that do not fit into the maps.
 func (c *controller) findOverflow() {
 	o := &c.overflow
-	if o.counts == nil || o.full != len(c.cidrs.full) {
+	if namers := c.in.resolver.Namers(); o.counts == nil || o.full != len(c.cidrs.full) || o.namers != namers {
+		o.namers = namers
 		without := maps.Clone(c.cidrs.full)
 		maps.Copy(without, o.beyond)
 		o.counts, o.full = map[policy.Ref]int{}, len(c.cidrs.full)
@@ -71,9 +73,14 @@ func (c *controller) findOverflow() {
 			}
 		}
 	}
-	if !maps.Equal(texts, o.texts) {
-		o.texts, c.in.moved = texts, true
+	for _, some := range []map[policy.Ref]string{texts, o.texts} {
+		for ref := range some {
+			if texts[ref] != o.texts[ref] {
+				c.in.unshown[ref] = true
+			}
+		}
 	}
+	o.texts = texts
 }
 
 // show returns a policy with what does not fit of it among its problems.

@@ -6,6 +6,7 @@ import (
 	"github.com/cilium/statedb"
 	"github.com/cilium/statedb/reconciler"
 
+	"github.com/waggle-net/waggle/pkg/policy"
 	"github.com/waggle-net/waggle/pkg/tables/namedcidrs"
 	"github.com/waggle-net/waggle/pkg/tables/policies"
 	"github.com/waggle-net/waggle/pkg/tables/policyentries"
@@ -38,10 +39,7 @@ func (c *controller) show() {
 	c.showClasses(txn)
 	c.showCompiled(txn)
 	c.showNamed(txn)
-	if c.in.moved {
-		c.showPolicies(txn)
-		c.in.moved = false
-	}
+	c.showPolicies(txn)
 }
 
 func (c *controller) showCompiled(txn statedb.WriteTxn) {
@@ -106,17 +104,27 @@ func (c *controller) showNamed(txn statedb.WriteTxn) {
 	}
 }
 
+// showPolicies brings the rows up to date of the policies whose object, number of endpoints or overflow may have changed.
 func (c *controller) showPolicies(txn statedb.WriteTxn) {
-	for row := range c.Policies.All(txn) {
-		if c.in.policies[row.Ref.String()] == nil {
-			_, _, _ = c.Policies.Delete(txn, row)
-		}
+	for _, ref := range c.in.resolver.SubjectsChanged() {
+		c.in.unshown[ref] = true
 	}
-	for name, p := range c.in.policies {
-		p, subjects := c.overflow.show(p), c.in.resolver.SubjectsOf(p.Ref)
-		if old, _, found := c.Policies.Get(txn, policies.ByRef(name)); found && old.Policy == p && old.Subjects == subjects {
+	if len(c.in.unshown) == 0 {
+		return
+	}
+	for ref := range c.in.unshown {
+		row, _, found := c.Policies.Get(txn, policies.ByRef(ref.String()))
+		parsed := c.in.policies[ref]
+		if parsed == nil {
+			if delete(c.overflow.shown, ref); found {
+				_, _, _ = c.Policies.Delete(txn, row)
+			}
 			continue
 		}
-		_, _, _ = c.Policies.Insert(txn, &policies.Policy{Policy: p, Subjects: subjects})
+		p, subjects := c.overflow.show(parsed), c.in.resolver.SubjectsOf(ref)
+		if !found || row.Policy != p || row.Subjects != subjects {
+			_, _, _ = c.Policies.Insert(txn, &policies.Policy{Policy: p, Subjects: subjects})
+		}
 	}
+	c.in.unshown = map[policy.Ref]bool{} // iterating over a map takes time by its largest size
 }

@@ -1,0 +1,184 @@
+package policy
+
+import (
+	"fmt"
+	"maps"
+	"math/rand/v2"
+	"testing"
+
+	"github.com/cilium/statedb"
+	"github.com/cilium/statedb/reconciler"
+	"github.com/stretchr/testify/require"
+
+	"github.com/waggle-net/waggle/pkg/policy"
+	"github.com/waggle-net/waggle/pkg/tables/endpoints"
+	"github.com/waggle-net/waggle/pkg/tables/identities"
+	"github.com/waggle-net/waggle/pkg/tables/k8s"
+	"github.com/waggle-net/waggle/pkg/tables/policies"
+	"github.com/waggle-net/waggle/pkg/testseed"
+)
+
+// policyRows computes the table policies from all policies and endpoints.
+func (w *bench) policyRows(txn statedb.ReadTxn) map[string]policies.Policy {
+	kept, unshown := w.overflow, maps.Clone(w.in.unshown)
+	w.overflow = overflow{}
+	w.beyondQuota()
+	w.findOverflow()
+	texts := w.overflow.texts
+	w.overflow, w.in.unshown = kept, unshown
+	rows := map[string]policies.Policy{}
+	for o := range w.KubernetesPolicies.All(txn) {
+		p := policy.FromKubernetes(o, w.in.env)
+		if text := texts[p.Ref]; text != "" {
+			p.Problems = append([]policy.Problem{{Path: "spec", Reason: policy.ReasonOverflow, Message: text}}, p.Problems...)
+		}
+		row := policies.Policy{Policy: p}
+		for ep := range w.Endpoints.All(txn) {
+			for _, part := range p.Parts {
+				if part.Subject.Matches(ep.Labels) {
+					row.Subjects++
+					break
+				}
+			}
+		}
+		rows[p.Ref.String()] = row
+	}
+	return rows
+}
+
+// After any history the table policies is what is computed from all policies and endpoints, and no row is written that has not changed: of policies that come and
+// go, of endpoints that they select, beyond quotas, and in full maps.
+func TestShowPolicies_AfterAnyHistory(t *testing.T) {
+	t.Parallel()
+	random := testseed.New(t)
+	w := newBench(t, 4, 0)
+	w.cidrs.room, w.Config.NamespaceCIDRs = 20, 12
+	rules := w.KubernetesPolicies.(statedb.RWTable[*k8s.NetworkPolicy])
+	written := map[string]statedb.Revision{}
+	var overflows, selected, unchanged int
+	for n := range 1500 {
+		w.store.room = room{[]int{3, 20, 1 << 20}[random.IntN(3)], 1 << 10}
+		switch random.IntN(8) {
+		case 0, 1, 2:
+			p := addresses(fmt.Sprint("ns-", random.IntN(2)), fmt.Sprint("p-", random.IntN(6)), fmt.Sprint("app-", random.IntN(4)), byte(random.IntN(3)), random.IntN(12))
+			if random.IntN(4) == 0 {
+				p.PodSelector = k8s.Selector{}
+			}
+			put(t, w.DB, rules, p)
+		case 3:
+			remove(t, w.DB, rules, &k8s.NetworkPolicy{Namespace: fmt.Sprint("ns-", random.IntN(2)), Name: fmt.Sprint("p-", random.IntN(6))})
+		default:
+			w.someEndpoint(t, random)
+		}
+		w.problems = nil
+		w.failingRound()
+		for id := range uint16(7) {
+			w.apply(t, id, reconciler.StatusDone())
+		}
+		txn := w.DB.ReadTxn()
+		want := w.policyRows(txn)
+		require.Equal(t, len(want), w.Policies.NumObjects(txn), "after change %d", n)
+		before := written
+		written = map[string]statedb.Revision{}
+		for row, revision := range w.Policies.All(txn) {
+			name := row.Ref.String()
+			require.Equal(t, want[name], *row, "after change %d", n)
+			written[name] = revision
+			if before[name] == revision {
+				unchanged++
+			}
+			if len(row.Problems) > 0 {
+				overflows++
+			}
+			selected += row.Subjects
+		}
+	}
+	require.Greater(t, overflows, 200)
+	require.Greater(t, selected, 200)
+	require.Greater(t, unchanged, 200)
+}
+
+// someEndpoint adds, changes or deletes one of few endpoints.
+func (w *bench) someEndpoint(tb testing.TB, random *rand.Rand) {
+	tb.Helper()
+	id, app := uint16(1+random.IntN(6)), random.IntN(4)
+	if random.IntN(4) == 0 {
+		remove(tb, w.DB, w.endpoints, &endpoints.Endpoint{ID: id})
+		remove(tb, w.DB, w.of, &identities.EndpointIdentity{EndpointID: id})
+		return
+	}
+	all := labelsOf(app, random.IntN(2))
+	number := uint32(1000 + app)
+	put(tb, w.DB, w.identities, &identities.Identity{ID: number, Labels: all})
+	put(tb, w.DB, w.of, &identities.EndpointIdentity{EndpointID: id, Attachment: fmt.Sprint(id, ":eth0"), Identity: number, Labels: all})
+	put(tb, w.DB, w.endpoints, &endpoints.Endpoint{ID: id, ContainerID: fmt.Sprint(id), IfName: "eth0", HostIfIndex: int(id), Labels: all})
+}
+
+// newLargeBench has 30 endpoints, each with one of the policies, remote identities that no rule selects, and one policy with address ranges.
+func newLargeBench(tb testing.TB, policies, remote, ranges int) *bench {
+	tb.Helper()
+	w := newBench(tb, 30, policies/10)
+	w.cidrs.room = 1 << 17
+	for i := range remote {
+		put(tb, w.DB, w.identities, remoteIdentity(i))
+	}
+	put(tb, w.DB, w.KubernetesPolicies.(statedb.RWTable[*k8s.NetworkPolicy]), addresses("ns-0", "ranges", "app-0", 1, ranges))
+	w.step(tb)
+	w.step(tb)
+	return w
+}
+
+func remoteIdentity(i int) *identities.Identity {
+	return &identities.Identity{ID: uint32(2000 + i), Labels: labelsOf(i, 1000+i%100)}
+}
+
+// BenchmarkRemoteIdentity is the cost of the rounds of one identity of other nodes that no rule selects: it is created and deleted.
+func BenchmarkRemoteIdentity(b *testing.B) {
+	for _, size := range [][3]int{{300, 1000, 10}, {3000, 1000, 10}, {3000, 40000, 10}, {3000, 40000, 10000}} {
+		b.Run(fmt.Sprintf("%d policies, %d identities, %d ranges", size[0], size[1], size[2]), func(b *testing.B) {
+			w := newLargeBench(b, size[0], size[1], size[2])
+			i := size[1]
+			for b.Loop() {
+				put(b, w.DB, w.identities, remoteIdentity(i))
+				w.round(b)
+				remove(b, w.DB, w.identities, remoteIdentity(i))
+				w.round(b)
+				i++
+			}
+		})
+	}
+}
+
+// BenchmarkLocalEndpoint is the cost of the rounds of an ADD and of a DEL, of an endpoint with labels that another endpoint has.
+func BenchmarkLocalEndpoint(b *testing.B) {
+	for _, size := range [][3]int{{300, 1000, 10}, {3000, 1000, 10}, {3000, 40000, 10}, {3000, 40000, 10000}} {
+		b.Run(fmt.Sprintf("%d policies, %d identities, %d ranges", size[0], size[1], size[2]), func(b *testing.B) {
+			w := newLargeBench(b, size[0], size[1], size[2])
+			for b.Loop() {
+				w.attach(b, 31, 1)
+				w.detach(b, 31)
+			}
+		})
+	}
+}
+
+// attach makes the rounds of an ADD: of an endpoint with the labels and the identity of another one.
+func (w *bench) attach(tb testing.TB, id uint16, as int) {
+	tb.Helper()
+	put(tb, w.DB, w.endpoints, &endpoints.Endpoint{ID: id, ContainerID: fmt.Sprint(id), IfName: "eth0", HostIfIndex: int(id), Labels: labelsOf(as, as%10)})
+	w.round(tb)
+	put(tb, w.DB, w.of, &identities.EndpointIdentity{EndpointID: id, Attachment: fmt.Sprint(id, ":eth0"), Identity: uint32(256 + as)})
+	w.round(tb)
+	w.apply(tb, id, reconciler.StatusDone())
+	w.round(tb)
+}
+
+// detach makes the rounds of a DEL.
+func (w *bench) detach(tb testing.TB, id uint16) {
+	tb.Helper()
+	remove(tb, w.DB, w.endpoints, &endpoints.Endpoint{ID: id})
+	remove(tb, w.DB, w.of, &identities.EndpointIdentity{EndpointID: id})
+	w.round(tb)
+	w.apply(tb, id, reconciler.StatusDone())
+	w.round(tb)
+}
