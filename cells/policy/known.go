@@ -2,7 +2,9 @@ package policy
 
 import (
 	"fmt"
+	"maps"
 	"math/bits"
+	"slices"
 
 	"github.com/waggle-net/waggle/bpf"
 	"github.com/waggle-net/waggle/pkg/identity"
@@ -16,10 +18,11 @@ type knownIdentities struct {
 	kernel  identityMap
 	written []uint64 // the map, by its keys
 	wanted  []uint64
+	differ  map[uint32]bool // keys whose wanted and written words may differ
 }
 
 func newKnownIdentities(kernel identityMap) *knownIdentities {
-	return &knownIdentities{kernel: kernel, wanted: make([]uint64, bpf.IdentityWords)}
+	return &knownIdentities{kernel: kernel, wanted: make([]uint64, bpf.IdentityWords), differ: map[uint32]bool{}}
 }
 
 // restore reads what the previous run left. Its policies are enforced as well until they are replaced.
@@ -35,12 +38,14 @@ func (k *knownIdentities) restore() (err error) {
 func (k *knownIdentities) add(id uint32) {
 	if word, bit, ok := place64(id); ok {
 		k.wanted[word] |= bit
+		k.differ[word] = true
 	}
 }
 
 func (k *knownIdentities) remove(id uint32) {
 	if word, bit, ok := place64(id); ok {
 		k.wanted[word] &^= bit
+		k.differ[word] = true
 	}
 }
 
@@ -61,8 +66,8 @@ func (k *knownIdentities) retain(ids map[uint32]bool) {
 
 // withdraw removes the identities from the map that are not wanted.
 func (k *knownIdentities) withdraw() error {
-	for word, bits := range k.wanted {
-		if err := k.put(word, k.written[word]&bits); err != nil {
+	for _, word := range slices.Sorted(maps.Keys(k.differ)) {
+		if err := k.put(word, k.written[word]&k.wanted[word]); err != nil {
 			return err
 		}
 	}
@@ -71,19 +76,20 @@ func (k *knownIdentities) withdraw() error {
 
 // announce makes the map hold the wanted identities.
 func (k *knownIdentities) announce() error {
-	for word, bits := range k.wanted {
-		if err := k.put(word, bits); err != nil {
+	for _, word := range slices.Sorted(maps.Keys(k.differ)) {
+		if err := k.put(word, k.wanted[word]); err != nil {
 			return err
 		}
 	}
+	k.differ = map[uint32]bool{} // iterating over a map takes time by its largest size
 	return nil
 }
 
-func (k *knownIdentities) put(word int, bits uint64) error {
+func (k *knownIdentities) put(word uint32, bits uint64) error {
 	if k.written[word] == bits {
 		return nil
 	}
-	if err := k.kernel.Put(uint32(word), bits); err != nil {
+	if err := k.kernel.Put(word, bits); err != nil {
 		return fmt.Errorf("write identities from %d on to the map known_identities: %w", word*64, err)
 	}
 	k.written[word] = bits

@@ -157,6 +157,7 @@ func (v *verifier) repairIdentities() (err error) {
 	v.known.written = have
 	for word := range want {
 		if have[word] != want[word] {
+			v.known.differ[uint32(word)] = true
 			v.Drift.Repairs.Record(driftrepairs.Finding{Kind: driftrepairs.MapEntry, What: bpf.MapKnownIdentities,
 				Found: fmt.Sprintf("identities from %d on have another value", word*64)})
 		}
