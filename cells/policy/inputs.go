@@ -59,6 +59,7 @@ type inputs struct {
 	arrived  []uint32                  // those of known that have not been announced; they may be gone again
 	knownTo  statedb.Revision          // of the table identities: all up to here are known
 	leaving  map[uint32]time.Time      // identities that are gone, and since when
+	forgetAt time.Time                 // when one of them may be forgotten; zero for not known
 	subjects map[uint16]*endpoints.Endpoint
 	ofPod    map[string]map[uint16]bool // endpoints of a pod, by "namespace/name"
 	env      policy.Environment
@@ -264,8 +265,11 @@ func (in *inputs) identity(o *identities.Identity, gone bool, now time.Time) {
 
 // forget lets go of identities that have been gone for long and that nobody has any more, neither here nor elsewhere: whoever is
 // still known by one in the maps must meet the denies that are about it. It returns those that it
-// let go of, and after which time to ask again.
+// let go of, and after which time to ask again. In between, a call costs nothing: identities are looked at once in a tenth of the grace at most.
 func (in *inputs) forget(used func(uint32) bool, now time.Time) (forgotten []uint32, again time.Duration) {
+	if left := in.forgetAt.Sub(now); left > 0 && len(in.leaving) > 0 {
+		return nil, left
+	}
 	var elsewhere map[uint32]bool // read when somebody is due
 	for id, since := range in.leaving {
 		left := identityGrace - now.Sub(since)
@@ -284,6 +288,7 @@ func (in *inputs) forget(used func(uint32) bool, now time.Time) (forgotten []uin
 		in.resolver.DeleteIdentity(id)
 		forgotten = append(forgotten, id)
 	}
+	in.forgetAt = now.Add(again)
 	return forgotten, again
 }
 
