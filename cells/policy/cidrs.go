@@ -34,6 +34,9 @@ type cidrs struct {
 	full    map[netip.Prefix]bool // prefixes that are named and have no slot in the map
 	err     error                 // why the map is not what it should be
 	raise   bool                  // the map has changed, and the epoch has not been raised yet
+	names   uint64                // version of the names that have numbers: see [policymap.Resolver.Namings]
+	freed   bool                  // numbers have been removed since then
+	moved   bool                  // names, numbers, the map or the table named-cidrs may differ: see [cidrs.settle]
 }
 
 func newCIDRs(kernel cidrMap) *cidrs { return &cidrs{kernel: kernel} }
@@ -47,7 +50,7 @@ func (c *cidrs) restore() (err error) {
 		return err
 	}
 	c.numbers, c.taken, c.named, c.last = map[netip.Prefix]uint32{}, map[uint32]bool{}, map[netip.Prefix]bool{}, firstCIDR-1
-	c.known, c.full = map[uint32]bool{}, map[netip.Prefix]bool{}
+	c.known, c.full, c.moved = map[uint32]bool{}, map[netip.Prefix]bool{}, true
 	for _, prefix := range slices.SortedFunc(maps.Keys(c.written), comparePrefixes) {
 		number := c.written[prefix]
 		c.known[number] = true
@@ -65,9 +68,21 @@ func comparePrefixes(a, b netip.Prefix) int {
 	return cmp.Or(a.Addr().Compare(b.Addr()), cmp.Compare(a.Bits(), b.Bits()))
 }
 
-// name gives numbers to the prefixes that need one, and returns all numbers. A prefix beyond the quota of its namespaces gets none, nor does one without a
-// slot in the map.
-func (c *cidrs) name(prefixes []netip.Prefix, beyond map[netip.Prefix]bool) (all map[netip.Prefix]uint32, err error) {
+// name gives numbers to the prefixes of a version that need one. A prefix beyond the quota of its namespaces gets none, nor does one without a slot in the map.
+// It reports whether numbers may have changed, and which prefixes have none.
+func (c *cidrs) name(prefixes []netip.Prefix, version uint64, beyond map[netip.Prefix]bool) (renumbered bool, err error) {
+	if renumbered = c.moved || c.names != version; renumbered {
+		c.names, c.freed, c.moved = version, false, true
+		c.number(prefixes, beyond)
+	}
+	if without := len(c.full); without > 0 {
+		err = fmt.Errorf("%d of %d address ranges that policies name do not fit into the map cidrs, which holds %d: rules about them "+
+			"grant nothing; raise --bpf-cidr-map-max", without, len(prefixes), c.limit())
+	}
+	return renumbered, err
+}
+
+func (c *cidrs) number(prefixes []netip.Prefix, beyond map[netip.Prefix]bool) {
 	clear(c.named)
 	clear(c.full)
 	for _, p := range prefixes {
@@ -81,11 +96,11 @@ func (c *cidrs) name(prefixes []netip.Prefix, beyond map[netip.Prefix]bool) (all
 			c.numbers[p], c.taken[number] = number, true
 		}
 	}
-	if without := len(c.full); without > 0 {
-		err = fmt.Errorf("%d of %d address ranges that policies name do not fit into the map cidrs, which holds %d: rules about them "+
-			"grant nothing; raise --bpf-cidr-map-max", without, len(prefixes), c.limit())
-	}
-	return maps.Clone(c.numbers), err
+}
+
+// settle notes that the table named-cidrs is up to date. If the map has exactly the named ranges as well, no round looks at them until one of both changes.
+func (c *cidrs) settle() {
+	c.moved = c.freed || c.err != nil || c.raise || len(c.missing())+len(c.retired()) > 0
 }
 
 // limit is how many ranges all programs can read.
@@ -177,6 +192,7 @@ func (c *cidrs) retired() (list []netip.Prefix) {
 func (c *cidrs) retire(list []netip.Prefix) error {
 	var errs []error
 	for _, p := range list {
+		c.moved, c.freed = true, true
 		c.raise = true
 		if err := c.kernel.Delete(p); err != nil {
 			// Shorter ones are gone already, longer ones must stay while this one does.

@@ -166,9 +166,9 @@ func (c *controller) reevaluateFlows() {
 	}
 }
 
-// showClasses brings the table policy-classes up to date.
-func (c *controller) showClasses(txn statedb.WriteTxn) {
-	for number, shared := range c.in.resolver.ChangedClasses() {
+// showClasses brings the rows of changed classes up to date: see [policymap.Resolver.ChangedClasses].
+func (c *controller) showClasses(txn statedb.WriteTxn, changed map[uint32]map[string]string) {
+	for number, shared := range changed {
 		row := &policyclasses.Class{Number: number, Labels: shared, Namespace: shared[endpoint.SourceK8s+":"+labels.KeyNamespace]}
 		if shared == nil {
 			_, _, _ = c.ClassTable.Delete(txn, row)

@@ -40,10 +40,13 @@ type controller struct {
 	announcedTo statedb.Revision
 	// marks and rangeMarks are the rows that the verify job had marked when this pass began, by their revisions.
 	marks, rangeMarks map[statedb.Revision]bool
+	// marksTo and rangeMarksTo are the revisions of the tables up to which rows were looked at for marks.
+	marksTo, rangeMarksTo statedb.Revision
 
 	views     *views
 	steady    bool      // the last round was complete and met no error, so the next one may look at changed endpoints alone
-	lastWhole time.Time // when a round has looked at all endpoints
+	settled   bool      // and left nothing to write, to publish or to remove
+	lastWhole time.Time // when a round has looked at everything
 
 	complete bool   // endpoint-policies is initialized
 	alone    bool   // no hook has a program of the run before
@@ -129,6 +132,7 @@ func (c *controller) pass(txn statedb.ReadTxn, changed *statedb.WatchSet) time.D
 
 	replaced := c.replaced(txn, changed)
 	if replaced || c.earlier.nested {
+		c.cidrs.moved = c.cidrs.moved || !c.cidrs.nested // more ranges may fit
 		c.cidrs.nested = true
 		c.in.resolver.SetNested(true)
 	}
@@ -150,9 +154,9 @@ func (c *controller) pass(txn statedb.ReadTxn, changed *statedb.WatchSet) time.D
 	} else {
 		c.enforce(txn, want)
 	}
-	c.findOverflow()
-	c.show()
+	c.show(want)
 	c.steady = c.complete && c.earlier.settled && len(c.problems) == 0
+	c.settled = c.steady && (want.idle || want.done)
 
 	changed.Add(c.factsChanged, marked, markedCIDRs, c.repaired)
 	return c.again(want)
@@ -160,6 +164,10 @@ func (c *controller) pass(txn statedb.ReadTxn, changed *statedb.WatchSet) time.D
 
 // enforce writes entries and publishes what stands in the maps.
 func (c *controller) enforce(txn statedb.ReadTxn, want *wanted) {
+	if want.idle {
+		c.publish(txn, want)
+		return
+	}
 	c.classes.used = nil
 	c.store.assign(maps.Keys(c.views.compiled), c.views.successors)
 	c.store.write()
@@ -172,7 +180,8 @@ func (c *controller) enforce(txn statedb.ReadTxn, want *wanted) {
 	if named {
 		c.publish(txn, want)
 	}
-	c.cleanUp(want, named)
+	want.done = c.cleanUp(want, named)
+	c.findOverflow()
 }
 
 // lookAgain is when what is published should have been taken over, at the latest, and how long nobody is left waiting unseen.
@@ -214,6 +223,8 @@ type decisions [4]*policymap.Compiled
 // wanted is what one pass has computed.
 type wanted struct {
 	ids      []uint16              // endpoints to publish, sorted
+	idle     bool                  // nothing concerns endpoints of this node, and the last round has left nothing to do: at most identities are announced
+	done     bool                  // nothing is left to be removed
 	replaced bool                  // every hook has a program of this run
 	kept     []*policymap.Compiled // what endpoints shall have that go on with a policy of the run before
 	flips    bool                  // some endpoint goes over to another policy id
@@ -224,11 +235,15 @@ type wanted struct {
 
 // compile says what each endpoint shall have.
 func (c *controller) compile(txn statedb.ReadTxn) *wanted {
+	c.invalidate()
 	named := c.in.resolver.NamedCIDRs()
-	numbers, err := c.cidrs.name(named, c.beyondQuota())
+	renumbered, err := c.cidrs.name(named, c.in.resolver.Namings(), c.beyondQuota())
 	c.note(err)
-	c.in.resolver.SetCIDRs(numbers)
+	if renumbered {
+		c.in.resolver.SetCIDRs(c.cidrs.numbers)
+	}
 	w := &wanted{ids: c.look(txn)}
+	w.idle = c.settled && len(w.ids) == 0 && !c.cidrs.moved
 	c.untaken = slices.Sorted(maps.Keys(c.views.untaken))
 	return w
 }
@@ -255,6 +270,9 @@ func idsOf(row *endpointpolicies.EndpointPolicy) [4]uint32 {
 // writeCIDRs puts new address ranges into their map, when all policies know what they mean. It says whether the map is what
 // it should be.
 func (c *controller) writeCIDRs() bool {
+	if !c.cidrs.moved {
+		return true
+	}
 	missing := c.cidrs.missing()
 	for _, h := range c.store.byID {
 		if h.err != nil && h.open && len(missing) > 0 && h.users > 0 {
@@ -276,28 +294,36 @@ func (c *controller) writeCIDRs() bool {
 }
 
 // cleanUp removes what nobody can have any more: nothing while an endpoint's slot may still name it, also one in a map that
-// only the programs of the run before read.
-func (c *controller) cleanUp(w *wanted, named bool) {
+// only the programs of the run before read. It reports whether nothing is left to be removed.
+func (c *controller) cleanUp(w *wanted, named bool) (done bool) {
 	if !named || c.first || len(c.views.untaken)+len(c.views.restored) > 0 || w.flips || w.wrote || !w.replaced {
-		return
+		return false
 	}
+	done = true
 	stuck := c.store.former(c.views.successors) != 0
 	for _, h := range c.store.byID {
 		switch {
 		case h.users > 0:
 			stuck = stuck || !c.store.current[h.is]
 		case h.target != nil && c.store.current[h.target]: // an endpoint is about to get it
+			done = false
 		default:
 			c.note(c.store.free(h))
 		}
 	}
-	if retired := c.cidrs.retired(); len(retired) > 0 && !stuck {
-		c.note(c.cidrs.retire(retired))
-		w.again = true // without them, entries can go
+	if c.cidrs.moved && !stuck {
+		if retired := c.cidrs.retired(); len(retired) > 0 {
+			c.note(c.cidrs.retire(retired))
+			w.again = true // without them, entries can go
+		}
 	}
-	if done, _ := c.Facts.Initialized(c.DB.ReadTxn()); done && len(c.store.stale) > 0 {
+	if len(c.store.stale) == 0 {
+		return done && !stuck
+	}
+	if initialized, _ := c.Facts.Initialized(c.DB.ReadTxn()); initialized {
 		c.note(c.store.sweep(c.views.successors))
 	}
+	return false
 }
 
 func (c *controller) note(err error) {

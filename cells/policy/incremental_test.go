@@ -2,19 +2,27 @@ package policy
 
 import (
 	"fmt"
+	"iter"
 	"maps"
 	"math/rand/v2"
 	"testing"
+	"testing/synctest"
+	"time"
 
 	"github.com/cilium/statedb"
 	"github.com/cilium/statedb/reconciler"
 	"github.com/stretchr/testify/require"
 
 	"github.com/waggle-net/waggle/pkg/policy"
+	"github.com/waggle-net/waggle/pkg/tables/endpointpolicies"
 	"github.com/waggle-net/waggle/pkg/tables/endpoints"
 	"github.com/waggle-net/waggle/pkg/tables/identities"
+	"github.com/waggle-net/waggle/pkg/tables/ipcache"
 	"github.com/waggle-net/waggle/pkg/tables/k8s"
+	"github.com/waggle-net/waggle/pkg/tables/namedcidrs"
 	"github.com/waggle-net/waggle/pkg/tables/policies"
+	"github.com/waggle-net/waggle/pkg/tables/policyclasses"
+	"github.com/waggle-net/waggle/pkg/tables/policyentries"
 	"github.com/waggle-net/waggle/pkg/testseed"
 )
 
@@ -130,6 +138,134 @@ func newLargeBench(tb testing.TB, policies, remote, ranges int) *bench {
 
 func remoteIdentity(i int) *identities.Identity {
 	return &identities.Identity{ID: uint32(2000 + i), Labels: labelsOf(i, 1000+i%100)}
+}
+
+// counts are what rounds have to do with: rows that they read and wrote, by table, pieces of work, and writes to maps.
+type counts map[string]int
+
+// countedTable counts the rows that are read and written.
+type countedTable[R any] struct {
+	statedb.RWTable[R]
+	counts counts
+}
+
+func (c countedTable[R]) count() { c.counts[c.Name()]++ }
+
+func (c countedTable[R]) rows(all iter.Seq2[R, statedb.Revision]) iter.Seq2[R, statedb.Revision] {
+	return func(yield func(R, statedb.Revision) bool) {
+		for row, revision := range all {
+			if c.count(); !yield(row, revision) {
+				return
+			}
+		}
+	}
+}
+
+func (c countedTable[R]) All(txn statedb.ReadTxn) iter.Seq2[R, statedb.Revision] {
+	return c.rows(c.RWTable.All(txn))
+}
+
+func (c countedTable[R]) LowerBound(txn statedb.ReadTxn, q statedb.Query[R]) iter.Seq2[R, statedb.Revision] {
+	return c.rows(c.RWTable.LowerBound(txn, q))
+}
+
+func (c countedTable[R]) Get(txn statedb.ReadTxn, q statedb.Query[R]) (R, statedb.Revision, bool) {
+	c.count()
+	return c.RWTable.Get(txn, q)
+}
+
+func (c countedTable[R]) Insert(txn statedb.WriteTxn, row R) (R, bool, error) {
+	c.count()
+	return c.RWTable.Insert(txn, row)
+}
+
+func (c countedTable[R]) Delete(txn statedb.WriteTxn, row R) (R, bool, error) {
+	c.count()
+	return c.RWTable.Delete(txn, row)
+}
+
+// counted has the rounds of a controller counted from now on.
+func (w *bench) counted() counts {
+	all := counts{}
+	for _, p := range []*params{&w.params, &w.in.params} {
+		p.KubernetesPolicies = countedTable[*k8s.NetworkPolicy]{p.KubernetesPolicies.(statedb.RWTable[*k8s.NetworkPolicy]), all}
+		p.IPCache = countedTable[*ipcache.Entry]{p.IPCache.(statedb.RWTable[*ipcache.Entry]), all}
+		p.Identities = countedTable[*identities.Identity]{w.identities, all}
+		p.Endpoints = countedTable[*endpoints.Endpoint]{w.endpoints, all}
+		p.Policies = countedTable[*policies.Policy]{p.Policies, all}
+		p.Compiled = countedTable[*policyentries.Policy]{p.Compiled, all}
+		p.Named = countedTable[*namedcidrs.CIDR]{p.Named, all}
+		p.Published = countedTable[*endpointpolicies.EndpointPolicy]{p.Published, all}
+		p.ClassTable = countedTable[*policyclasses.Class]{p.ClassTable, all}
+	}
+	alive := func() { all["pieces of work"]++ }
+	w.alive, w.in.alive, w.store.alive = alive, alive, alive
+	return all
+}
+
+// sizes are those of two clusters, of which one has ten times the other's policies, identities and address ranges.
+var sizes = []struct{ policies, identities, ranges int }{{300, 1000, 10}, {3000, 10000, 100}}
+
+// An identity of pods of other nodes that no rule selects is created and deleted. No round reads a row of a policy, of an endpoint or of a range, and
+// none depends on the size of the cluster.
+func TestRemoteIdentity_CostsTheSameInALargeCluster(t *testing.T) {
+	t.Parallel()
+	synctest.Test(t, testRemoteIdentity) // once a minute, a round looks at everything
+}
+
+func testRemoteIdentity(t *testing.T) {
+	for _, size := range sizes {
+		w := newLargeBench(t, size.policies, size.identities, size.ranges)
+		log := func() int { return len(w.Entries.(fakeEntries).log) }
+		have, before := w.counted(), log()
+		one := remoteIdentity(size.identities)
+		put(t, w.DB, w.identities, one)
+		w.round(t)
+		require.True(t, w.announced[one.ID])
+		require.True(t, w.known.has(one.ID))
+		require.NotZero(t, w.classes.written[one.ID])
+		remove(t, w.DB, w.identities, one)
+		w.round(t)
+		require.True(t, w.announced[one.ID], "for as long as it may be in use")
+		require.True(t, w.in.known[one.ID])
+		time.Sleep(identityGrace)
+		w.round(t) // forgets it
+		w.round(t) // removes it from the maps
+		require.False(t, w.announced[one.ID])
+		require.False(t, w.known.has(one.ID))
+		require.Zero(t, w.classes.written[one.ID])
+		require.Equal(t, counts{"pieces of work": 4}, have, "%+v: two changes, and two writes of classes", size)
+		require.Equal(t, 4, log()-before, "%+v: of its classes and of its bit", size)
+	}
+}
+
+// An endpoint is added and deleted. The rounds read and write as many rows in a large cluster: those of its policies among them, and no others.
+func TestLocalEndpoint_CostsTheSameInALargeCluster(t *testing.T) {
+	t.Parallel()
+	synctest.Test(t, testLocalEndpoint)
+}
+
+func testLocalEndpoint(t *testing.T) {
+	var all []counts
+	for _, size := range sizes {
+		w := newLargeBench(t, size.policies, size.identities, size.ranges)
+		table, ref := w.params.Policies, policy.Ref{Kind: policy.Kubernetes, Namespace: "ns-1", Name: "p-1"}
+		subjects := func() int {
+			row, _, found := table.Get(w.DB.ReadTxn(), policies.ByRef(ref.String()))
+			require.True(t, found)
+			return row.Subjects
+		}
+		have := w.counted()
+		w.attach(t, 31, 1)
+		require.Equal(t, 2, subjects())
+		w.detach(t, 31)
+		require.Equal(t, 1, subjects())
+		require.Equal(t, 4, have["policies"], "%+v: the row of one policy is read and written at ADD and at DEL", size)
+		require.Zero(t, have["named-cidrs"])
+		require.Zero(t, have["k8s-networkpolicies"])
+		all = append(all, have)
+	}
+	require.Equal(t, all[0], all[1])
 }
 
 // BenchmarkRemoteIdentity is the cost of the rounds of one identity of other nodes that no rule selects: it is created and deleted.

@@ -34,7 +34,7 @@ func (c *controller) taken(txn statedb.ReadTxn, ep *endpoints.Endpoint, row *end
 // An endpoint goes over to other policy ids first. Only when the datapath has taken over all such changes does anybody
 // become known by an identity that was not known before: until then some endpoint may have a policy that does not know it.
 func (c *controller) publish(txn statedb.ReadTxn, w *wanted) {
-	if c.store.moved { // endpoints whose own rows are as they were may have other ids, or another error
+	if !w.idle && c.store.moved { // endpoints whose own rows are as they were may have other ids, or another error
 		w.ids = slices.Sorted(maps.Keys(c.views.by))
 	}
 	rows := make(map[uint16]*endpointpolicies.EndpointPolicy, len(w.ids))
@@ -52,7 +52,7 @@ func (c *controller) publish(txn statedb.ReadTxn, w *wanted) {
 			}
 		}
 	}
-	if known := c.in.knownTo; known != c.announcedTo && len(c.views.untaken) == 0 && !w.flips && !c.open(w) {
+	if known := c.in.knownTo; known != c.announcedTo && len(c.views.untaken) == 0 && !w.flips && (w.idle || !c.open(w)) {
 		if c.hasStaleClasses() {
 			err := c.clearClasses()
 			c.note(err)
@@ -64,6 +64,9 @@ func (c *controller) publish(txn statedb.ReadTxn, w *wanted) {
 	}
 	if c.announcedTo > 0 {
 		c.note(c.known.announce())
+	}
+	if !w.idle {
+		c.raiseRevisions(w, rows)
 	}
 	c.commit(txn, w, rows)
 }
@@ -208,9 +211,8 @@ func (c *controller) knownAs(former *endpointpolicies.EndpointPolicy, id uint16)
 	return before.identity
 }
 
-// commit writes the rows that differ. It marks the endpoints that the next round must look at: those whose row was written or deleted, and those that
-// wait for something else than a row of their own.
-func (c *controller) commit(txn statedb.ReadTxn, w *wanted, rows map[uint16]*endpointpolicies.EndpointPolicy) {
+// raiseRevisions gives the rows another revision of endpoints for which established flows may have to be evaluated differently.
+func (c *controller) raiseRevisions(w *wanted, rows map[uint16]*endpointpolicies.EndpointPolicy) {
 	narrowed := map[uint32]bool{}
 	for _, h := range c.store.byID {
 		narrowed[h.id], h.narrowed = h.narrowed, false
@@ -233,6 +235,11 @@ func (c *controller) commit(txn statedb.ReadTxn, w *wanted, rows map[uint16]*end
 	if c.reevaluating = false; raise {
 		c.revision++
 	}
+}
+
+// commit writes the rows that differ. It marks the endpoints that the next round must look at: those whose row was written or deleted, and those that
+// wait for something else than a row of their own.
+func (c *controller) commit(txn statedb.ReadTxn, w *wanted, rows map[uint16]*endpointpolicies.EndpointPolicy) {
 	write := c.DB.WriteTxn(c.Published, c.Progress)
 	defer write.Abort()
 	all := true

@@ -12,34 +12,47 @@ import (
 	"github.com/waggle-net/waggle/pkg/tables/policyentries"
 )
 
-// takeMarks takes in what the verify job has found: such entries are written again.
+// takeMarks takes in what the verify job has found: such entries are written again. It looks at the rows that were written since the last round began.
 func (c *controller) takeMarks(txn statedb.ReadTxn) {
 	c.marks = map[statedb.Revision]bool{}
-	for row, revision := range c.Compiled.All(txn) {
+	for row, revision := range c.Compiled.LowerBound(txn, statedb.ByRevision[*policyentries.Policy](c.marksTo+1)) {
 		if h := c.store.byID[row.ID]; h != nil && row.Status.Kind == reconciler.StatusKindPending {
 			h.broken, c.marks[revision] = true, true
 		}
 	}
 	c.rangeMarks = map[statedb.Revision]bool{}
-	for row, revision := range c.Named.All(txn) {
+	for row, revision := range c.Named.LowerBound(txn, statedb.ByRevision[*namedcidrs.CIDR](c.rangeMarksTo+1)) {
 		if row.Status.Kind != reconciler.StatusKindPending {
 			continue
 		}
-		c.rangeMarks[revision] = true
+		c.rangeMarks[revision], c.cidrs.moved = true, true
 		if c.cidrs.written[row.Prefix] == row.Identity {
 			c.cidrs.written[row.Prefix] = 0
 		}
 	}
+	c.marksTo, c.rangeMarksTo = c.Compiled.Revision(txn), c.Named.Revision(txn)
 }
 
 // show writes what there is into the tables that people and other cells read.
-func (c *controller) show() {
+func (c *controller) show(w *wanted) {
+	for _, ref := range c.in.resolver.SubjectsChanged() {
+		c.in.unshown[ref] = true
+	}
+	classes := c.in.resolver.ChangedClasses()
+	if w.idle && len(classes)+len(c.in.unshown) == 0 {
+		return
+	}
 	txn := c.DB.WriteTxn(c.Compiled, c.Named, c.Policies, c.ClassTable)
 	defer txn.Commit()
-	c.showClasses(txn)
-	c.showCompiled(txn)
-	c.showNamed(txn)
+	c.showClasses(txn, classes)
 	c.showPolicies(txn)
+	if !w.idle {
+		c.showCompiled(txn)
+	}
+	if c.cidrs.moved {
+		c.showNamed(txn)
+		c.cidrs.settle()
+	}
 }
 
 func (c *controller) showCompiled(txn statedb.WriteTxn) {
@@ -52,18 +65,17 @@ func (c *controller) showCompiled(txn statedb.WriteTxn) {
 		if h.is == nil {
 			continue
 		}
-		entries, ranges := h.is.Len()
-		row := &policyentries.Policy{ID: id, Shape: h.is.Shape(), Entries: entries, Ranges: ranges, Policies: h.policies,
-			Users: h.users, Compiled: h.is, Status: statusOf(h)}
+		status := statusOf(h)
 		old, revision, found := c.Compiled.Get(txn, policyentries.ByID(id))
 		if found && old.Status.Kind == reconciler.StatusKindPending && !c.marks[revision] {
 			continue // marked since this pass began: the next one sees to it
 		}
-		if found && old.Compiled == row.Compiled && old.Users == row.Users && old.Status.Kind == row.Status.Kind &&
-			old.Status.GetError() == row.Status.GetError() {
+		if found && old.Compiled == h.is && old.Users == h.users && old.Status.Kind == status.Kind && old.Status.GetError() == status.GetError() {
 			continue
 		}
-		_, _, _ = c.Compiled.Insert(txn, row)
+		entries, ranges := h.is.Len()
+		_, _, _ = c.Compiled.Insert(txn, &policyentries.Policy{ID: id, Shape: h.is.Shape(), Entries: entries, Ranges: ranges, Policies: h.policies,
+			Users: h.users, Compiled: h.is, Status: status})
 	}
 }
 
@@ -106,9 +118,6 @@ func (c *controller) showNamed(txn statedb.WriteTxn) {
 
 // showPolicies brings the rows up to date of the policies whose object, number of endpoints or overflow may have changed.
 func (c *controller) showPolicies(txn statedb.WriteTxn) {
-	for _, ref := range c.in.resolver.SubjectsChanged() {
-		c.in.unshown[ref] = true
-	}
 	if len(c.in.unshown) == 0 {
 		return
 	}

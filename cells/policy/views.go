@@ -146,7 +146,7 @@ func (c *controller) look(txn statedb.ReadTxn) []uint16 {
 	marked := c.in.marked
 	c.in.marked = endpointfeed.Marks{}
 	if c.wholeRound() {
-		c.views, c.lastWhole, c.in.all = newViews(), time.Now(), false
+		c.views, c.in.all = newViews(), false
 		for id := range c.in.subjects {
 			marked[id] = true
 		}
@@ -166,8 +166,18 @@ func (c *controller) look(txn statedb.ReadTxn) []uint16 {
 }
 
 // wholeRound reports whether the round has to look at all endpoints: until the first complete round without an error, after an error, after a change that
-// concerns more than single endpoints, and once a minute in any case.
+// concerns more than single endpoints, and once a minute: see [controller.invalidate].
 func (c *controller) wholeRound() bool {
-	return !c.steady || c.in.all || len(c.marks)+len(c.rangeMarks) > 0 || c.in.resolver.Touched() ||
-		time.Since(c.lastWhole) >= endpointfeed.FullPassInterval
+	return !c.steady || c.in.all || len(c.marks)+len(c.rangeMarks) > 0 || c.in.resolver.Touched()
+}
+
+// invalidate makes the round look at everything, as a repair of what no change has told. It does so once in [endpointfeed.FullPassInterval].
+func (c *controller) invalidate() {
+	if time.Since(c.lastWhole) < endpointfeed.FullPassInterval {
+		return
+	}
+	c.lastWhole, c.in.all, c.cidrs.moved = time.Now(), true, true
+	for ref := range c.in.policies {
+		c.in.unshown[ref] = true
+	}
 }

@@ -91,7 +91,7 @@ func (r *Resolver) Namings() uint64 { return r.namings }
 func (r *Resolver) Namers() uint64 { return r.namers }
 
 // SetCIDRs says which identities the named CIDRs have: all that the datapath knows or is about to, retired ones included. No
-// two have the same, and none has 0.
+// two have the same, and none has 0. The map is not kept.
 func (r *Resolver) SetCIDRs(identities map[netip.Prefix]uint32) {
 	gone, come := r.cidrs.set(identities)
 	for _, n := range append(gone, come...) {
