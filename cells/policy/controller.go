@@ -211,7 +211,7 @@ func (c *controller) again(w *wanted) time.Duration {
 	if w.wrote || w.late || c.in.copied.lasts() {
 		earliest(lookAgain)
 	}
-	if w.again {
+	if w.again || len(forgotten) > 0 { // the next round removes the latter from the maps
 		earliest(time.Nanosecond)
 	}
 	return again
