@@ -288,6 +288,7 @@ func (s *store) closeRetired(ctx context.Context) error {
 	s.mu.RLock()
 	retired := len(s.retired)
 	s.mu.RUnlock()
+	heartbeat.Snapshot(ctx, s.DB) // the job follows no table any more
 	if retired == 0 || heartbeat.Sleep(ctx, retireAfter) != nil {
 		return nil // the stop hook closes them
 	}
