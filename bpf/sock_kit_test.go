@@ -43,7 +43,9 @@ func newSockNode(t testing.TB, constants map[string]any) *sockNode {
 	if err != nil {
 		t.Fatal(err)
 	}
+	var local []netip.Addr
 	for _, a := range backendAddrs[6] {
+		local = append(local, netip.MustParseAddr(a))
 		addr, err := netlink.ParseAddr(a + "/128 nodad")
 		if err == nil {
 			addr.Flags = unix.IFA_F_NODAD
@@ -52,6 +54,9 @@ func newSockNode(t testing.TB, constants map[string]any) *sockNode {
 		if err != nil {
 			t.Fatal(err)
 		}
+	}
+	if err := waitUsable(nil, local...); err != nil { // until then packets to an address are forwarded, and so lost
+		t.Fatal(err)
 	}
 	spec, err := Load(Sock)
 	if err != nil {
