@@ -90,7 +90,7 @@ func (c *controller) run(ctx context.Context, health cell.Health) error {
 		if waiting == "" {
 			again = c.pass(txn, changed)
 		} else {
-			c.steady = false
+			c.steady, c.settled = false, false
 		}
 
 		c.report(health, waiting)
@@ -154,6 +154,9 @@ func (c *controller) pass(txn statedb.ReadTxn, changed *statedb.WatchSet) time.D
 	} else {
 		c.enforce(txn, want)
 	}
+	if !want.idle {
+		c.findOverflow()
+	}
 	c.show(want)
 	c.steady = c.complete && c.earlier.settled && len(c.problems) == 0
 	c.settled = c.steady && (want.idle || want.done)
@@ -181,7 +184,6 @@ func (c *controller) enforce(txn statedb.ReadTxn, want *wanted) {
 		c.publish(txn, want)
 	}
 	want.done = c.cleanUp(want, named)
-	c.findOverflow()
 }
 
 // lookAgain is when what is published should have been taken over, at the latest, and how long nobody is left waiting unseen.

@@ -64,6 +64,13 @@ func (k *knownIdentities) retain(ids map[uint32]bool) {
 	}
 }
 
+// invalidate makes the next comparison with the map one of all words.
+func (k *knownIdentities) invalidate() {
+	for word := range k.wanted {
+		k.differ[uint32(word)] = true
+	}
+}
+
 // withdraw removes the identities from the map that are not wanted.
 func (k *knownIdentities) withdraw() error {
 	for _, word := range slices.Sorted(maps.Keys(k.differ)) {

@@ -180,4 +180,5 @@ func (c *controller) invalidate() {
 	for ref := range c.in.policies {
 		c.in.unshown[ref] = true
 	}
+	c.known.invalidate()
 }
