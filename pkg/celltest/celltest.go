@@ -74,18 +74,18 @@ func Run(t *testing.T, pattern string, cells func(t testing.TB) []cell.Cell) {
 	scripttest.Test(t, ctx, setup, []string{"PATH=" + t.TempDir()}, pattern)
 }
 
-// watchdog judges the loops of a hive.
-type watchdog struct {
+// judge is for the loops of a hive what the watchdog is for those of an agent.
+type judge struct {
 	monitor *heartbeat.Monitor
 	db      *statedb.DB
 }
 
 // engine returns an engine for one script and a hive of its own, which stops when the test ends. args are flags of the hive.
-func engine(t testing.TB, args []string, cells func(t testing.TB) []cell.Cell) (*script.Engine, *watchdog) {
+func engine(t testing.TB, args []string, cells func(t testing.TB) []cell.Cell) (*script.Engine, *judge) {
 	t.Helper()
 	log := hivetest.Logger(t, hivetest.LogLevel(slog.LevelWarn))
-	var dog watchdog
-	h := hive.New(append([]cell.Cell{Infrastructure(), cell.Invoke(func(m *heartbeat.Monitor, db *statedb.DB) { dog = watchdog{m, db} })}, cells(t)...)...)
+	var loops judge
+	h := hive.New(append([]cell.Cell{Infrastructure(), cell.Invoke(func(m *heartbeat.Monitor, db *statedb.DB) { loops = judge{m, db} })}, cells(t)...)...)
 	flags := pflag.NewFlagSet("", pflag.ContinueOnError)
 	h.RegisterFlags(flags)
 	if err := flags.Parse(args); err != nil {
@@ -108,7 +108,7 @@ func engine(t testing.TB, args []string, cells func(t testing.TB) []cell.Cell) (
 	for _, name := range []string{"db/cmp", "db/initialized"} {
 		cmds[name] = patient{cmds[name]}
 	}
-	return &script.Engine{Cmds: cmds, RetryInterval: 10 * time.Millisecond, MaxRetryInterval: time.Second}, &dog
+	return &script.Engine{Cmds: cmds, RetryInterval: 10 * time.Millisecond, MaxRetryInterval: time.Second}, &loops
 }
 
 // patient is a command that waits for tablePatience.

@@ -79,22 +79,22 @@ func runVirtual(t *testing.T, file string, archive *txtar.Archive, cells func(t 
 	for i, arg := range args {
 		args[i] = strings.ReplaceAll(arg, "$WORK", work)
 	}
-	e, dog := engine(t, args, cells)
+	e, loops := engine(t, args, cells)
 	scripttest.Run(t, e, state, file, bytes.NewReader(archive.Comment))
 	write(t, file, archive, state.FileUpdates)
-	dog.wantNoWedge(t)
+	loops.wantNoWedge(t)
 }
 
 // judgedFor is longer than any limit of package heartbeat for a loop.
 const judgedFor = time.Minute
 
-// wantNoWedge lets virtual time pass, and wants that the agent's watchdog would take no loop for one that hangs: liveness would end the agent. So each loop must be woken by
-// any change of the tables that it says it follows.
-func (d *watchdog) wantNoWedge(t *testing.T) {
+// wantNoWedge lets virtual time pass, and wants that the watchdog of an agent would take no loop for one that hangs, for which liveness ends the agent. So each loop must be
+// woken by any change of the tables that it says it follows.
+func (j *judge) wantNoWedge(t *testing.T) {
 	t.Helper()
 	for range judgedFor / heartbeat.Interval {
 		time.Sleep(heartbeat.Interval)
-		if wedges := d.monitor.Step(heartbeat.Interval, d.db.ReadTxn()); len(wedges) > 0 {
+		if wedges := j.monitor.Step(heartbeat.Interval, j.db.ReadTxn()); len(wedges) > 0 {
 			t.Errorf("after the script: %s", wedges[0].What)
 			return
 		}
