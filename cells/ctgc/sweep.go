@@ -7,14 +7,37 @@ import (
 
 	"github.com/cilium/hive/cell"
 	"github.com/cilium/statedb"
+	"golang.org/x/time/rate"
 
 	"github.com/waggle-net/waggle/pkg/heartbeat"
 	"github.com/waggle-net/waggle/pkg/natmap"
 	"github.com/waggle-net/waggle/pkg/tables/conntrack"
 )
 
-// sweepShare is the least part of the time that sweeps leave to others: they rest so many times as long as they took.
-const sweepShare = 20
+const (
+	// sweepShare is how many times as long as they take sweeps leave to others, over sweepSpan or longer: where backends change all the time, sweeps take a fiftieth
+	// of a CPU.
+	sweepShare = 50
+	// sweepSpan is the time whose share sweeps may take at once: those of a single change do not wait.
+	sweepSpan = time.Minute
+)
+
+// sweepBudget is the time that sweeps may take, in microseconds.
+type sweepBudget struct{ limiter *rate.Limiter }
+
+func newSweepBudget() sweepBudget {
+	perSecond := int(time.Second/time.Microsecond) / sweepShare
+	return sweepBudget{rate.NewLimiter(rate.Limit(perSecond), perSecond*int(sweepSpan/time.Second))}
+}
+
+// rest returns how long to wait after a sweep that took so long.
+func (b sweepBudget) rest(took time.Duration) time.Duration {
+	r := b.limiter.ReserveN(time.Now(), int(took.Microseconds()))
+	if !r.OK() { // it alone took more than the share of a span
+		return sweepShare * took
+	}
+	return r.Delay()
+}
 
 // lateSweeps follow the one that comes at once: until the datapath has what the tables say, programs translate to backends that
 // are gone.
@@ -30,6 +53,7 @@ func (c *collector) sweep(ctx context.Context, health cell.Health) error {
 		}
 	}()
 	var late []time.Duration
+	budget := newSweepBudget()
 	for {
 		txn := c.db.ReadTxn()
 		_, frontends := c.served.tables.Frontends.AllWatch(txn)
@@ -44,7 +68,7 @@ func (c *collector) sweep(ctx context.Context, health cell.Health) error {
 			late = lateSweeps[1:]
 		}
 		health.OK(fmt.Sprintf("%d entries looked through", n))
-		if heartbeat.Sleep(ctx, took*sweepShare) != nil {
+		if heartbeat.Sleep(ctx, budget.rest(took)) != nil {
 			return nil
 		}
 		var timer <-chan time.Time
