@@ -21,7 +21,9 @@ func (c Cluster) Churn(ctx context.Context, config *rest.Config, perSecond int, 
 		return err
 	}
 	began := time.Now()
+	var last atomic.Int64 // about the last event that has begun
 	err = c.each(ctx, math.MaxInt, func(ctx context.Context, event int) error {
+		last.Store(int64(event))
 		due := began.Add(time.Duration(event) * time.Second / time.Duration(perSecond))
 		select {
 		case <-ctx.Done():
@@ -34,10 +36,21 @@ func (c Cluster) Churn(ctx context.Context, config *rest.Config, perSecond int, 
 		}
 		return err
 	})
-	if ctx.Err() != nil {
-		return nil // requests that the end of the context cut short are no failures
+	if ctx.Err() != nil { // requests that the end of the context cut short are no failures
+		return c.bringBack(context.WithoutCancel(ctx), clients, int(last.Load()))
 	}
 	return err
+}
+
+// bringBack creates the pods that are away when events end about a number: those of its block and of the blocks before and after it.
+func (c Cluster) bringBack(ctx context.Context, clients clients, event int) error {
+	block := event / (2 * gap)
+	for number := max(0, (block-1)*gap); number < (block+2)*gap; number++ {
+		if err := c.createEndpoint(ctx, clients, number%c.Pods, number/c.Pods+1); err != nil && !apierrors.IsAlreadyExists(err) {
+			return fmt.Errorf("create a CiliumEndpoint again: %w", err)
+		}
+	}
+	return nil
 }
 
 // gap is the number of events between the removal of a pod and its return.
