@@ -15,11 +15,10 @@ import (
 )
 
 const (
-	// sweepShare is how many times as long as they take sweeps leave to others, over sweepSpan or longer: where backends change all the time, sweeps take a fiftieth
-	// of a CPU.
+	// sweepShare bounds the time of sweeps to this part of any longer time: a fiftieth of a CPU where backends change all the time.
 	sweepShare = 50
-	// sweepSpan is the time whose share sweeps may take at once: those of a single change do not wait.
-	sweepSpan = time.Minute
+	// sweepSpan is the time whose share sweeps may take at once: the three sweeps of a single change do not wait, also with full maps.
+	sweepSpan = 10 * time.Second
 )
 
 // sweepBudget is the time that sweeps may take, in microseconds.
