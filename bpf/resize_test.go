@@ -123,7 +123,7 @@ func TestPrivilegedResize_FlowsMeetProgramsOfBoth(t *testing.T) {
 		connect(5003, present, present)
 		former.wantEntries("during, the former map", family, 3, 6)
 		present.wantEntries("during, the present map", family, 1, 2)
-		// A connection that ended in a reset begins again: its translation is deleted and made anew, in both maps.
+		// A connection begins again after a reset: both maps lose its translation and get another one.
 		present.passes(podA, askService(family, 5001).tcp(t, "R"), actRedirect)
 		connect(5001, present, present)
 		former.wantEntries("after a reset, the former map", family, 3, 6)
@@ -137,7 +137,17 @@ func TestPrivilegedResize_FlowsMeetProgramsOfBoth(t *testing.T) {
 	})
 }
 
-// What is deleted while both maps have it is gone from both.
+// connectToService opens a connection of pod a to the service, whose backend is pod b, and returns its first direction.
+func (n *node) connectToService(family int) flow {
+	n.t.Helper()
+	ask, reply := askService(family, 5001), sent(podB, podB.addr(family), podA.addr(family)).ports(backendPort, 5001)
+	n.passes(podA, ask.tcp(n.t, "S"), actRedirect)
+	n.passes(podB, reply.tcp(n.t, "SA"), actRedirect)
+	n.passes(podA, ask.tcp(n.t, "A"), actRedirect)
+	return ask
+}
+
+// A flow that is deleted while both maps have its entries is deleted from both.
 func TestPrivilegedResize_DeletesInBoth(t *testing.T) {
 	t.Parallel()
 	eachFamily(t, func(t *testing.T, former *node, family int) {
@@ -145,10 +155,7 @@ func TestPrivilegedResize_DeletesInBoth(t *testing.T) {
 		const number = 1
 		present := former.resized(number, FlowMaps()...)
 		former.setResize(number, ResizeDuring)
-		ask, reply := askService(family, 5001), sent(podB, podB.addr(family), podA.addr(family)).ports(backendPort, 5001)
-		present.passes(podA, ask.tcp(t, "S"), actRedirect)
-		present.passes(podB, reply.tcp(t, "SA"), actRedirect)
-		present.passes(podA, ask.tcp(t, "A"), actRedirect)
+		ask := present.connectToService(family)
 		for _, n := range []*node{former, present} {
 			n.wantEntries("at first", family, 1, 2)
 			n.natExpire(family)
@@ -158,7 +165,7 @@ func TestPrivilegedResize_DeletesInBoth(t *testing.T) {
 		if event := present.event(); event == nil || event.Reason != events.NoMapping {
 			t.Errorf("a segment of a connection that is over: %+v", event)
 		}
-		// What is left of the flow goes when the pod speaks with the backend past the service.
+		// A segment to the backend past the service deletes the entries that are left.
 		present.passes(podA, sent(podA, podA.addr(family), podB.addr(family)).ports(5001, backendPort).tcp(t, "S"), actRedirect)
 		for _, n := range []*node{former, present} {
 			n.wantEntries("at the end", family, 0, 0)
@@ -174,10 +181,7 @@ func TestPrivilegedResize_DischargesOnce(t *testing.T) {
 		const number = 1
 		present := former.resized(number, FlowMaps()...)
 		former.setResize(number, ResizeDuring)
-		ask, reply := askService(family, 5001), sent(podB, podB.addr(family), podA.addr(family)).ports(backendPort, 5001)
-		present.passes(podA, ask.tcp(t, "S"), actRedirect)
-		present.passes(podB, reply.tcp(t, "SA"), actRedirect)
-		present.passes(podA, ask.tcp(t, "A"), actRedirect)
+		ask := present.connectToService(family)
 		charged := present.charged(podA)
 		present.wantTranslations(podA.id, family, 1)
 		present.natExpire(family)
@@ -200,7 +204,7 @@ func TestPrivilegedResize_DischargesOnce(t *testing.T) {
 	})
 }
 
-// What is refused for want of room in one of two maps is in neither.
+// A flow for which one of two maps has no room is in neither.
 func TestPrivilegedResize_RefusedInBoth(t *testing.T) {
 	t.Parallel()
 	eachFamily(t, func(t *testing.T, former *node, family int) {

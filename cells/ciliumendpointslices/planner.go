@@ -251,7 +251,7 @@ func (p *planner) doubt() {
 }
 
 // see applies the state of an object, unless that state or a newer one is known. What another program has changed is mended last, as the event of a write of our own, if it comes
-// before the answer, looks the same: nobody is to get ahead by it.
+// before the answer, looks the same: other programs gain no priority by their changes.
 func (p *planner) see(o *seen) {
 	s := p.slices[o.name]
 	if s == nil {
