@@ -35,21 +35,35 @@ func (t times) quantile(percent int) time.Duration {
 	return sorted[min(len(sorted)-1, len(sorted)*percent/100)].Round(10 * time.Microsecond)
 }
 
+// attachments are the times of ADD, and those of a start of the plugin that only prints its versions: what that takes longer on a busy machine is not
+// the agent's.
+type attachments struct{ adds, starts times }
+
+func (a attachments) String() string {
+	return fmt.Sprintf("%s; a start of the plugin: %s", a.adds, a.starts)
+}
+
+// against returns the ratios of the medians in this situation to those in another one.
+func (a attachments) against(o attachments) (adds, starts float64) {
+	ratio := func(x, y times) float64 { return x.quantile(50).Seconds() / y.quantile(50).Seconds() }
+	return ratio(a.adds, o.adds), ratio(a.starts, o.starts)
+}
+
 // attached attaches pods one after the other, as a container runtime does, detaches each again, and returns the times of ADD. Kubelet, which would
 // attach them too, is stopped meanwhile. The function with, unless it is nil, is called before kubelet begins again.
-func (m *measurement) attached(ctx context.Context, count int, with func() error) (took times, err error) {
+func (m *measurement) attached(ctx context.Context, count int, with func() error) (took attachments, err error) {
 	if err := m.node.StopKubelet(); err != nil {
-		return nil, err
+		return took, err
 	}
 	defer func() { err = errors.Join(err, m.node.StartKubelet()) }()
 	for i := range count {
 		pod, err := m.newPod(ctx, fmt.Sprintf("add-%03d", i), "add")
 		if err != nil {
-			return nil, err
+			return took, err
 		}
-		took = append(took, pod.took)
+		took.adds, took.starts = append(took.adds, pod.took), append(took.starts, pod.start)
 		if err := pod.remove(ctx); err != nil {
-			return nil, err
+			return took, err
 		}
 	}
 	if with != nil {
@@ -60,10 +74,10 @@ func (m *measurement) attached(ctx context.Context, count int, with func() error
 
 // pod is one whose network namespace holds nothing else.
 type pod struct {
-	m    *measurement
-	name string
-	took time.Duration // by ADD
-	addr netip.Addr    // IPv4
+	m           *measurement
+	name        string
+	start, took time.Duration // see attachments
+	addr        netip.Addr    // IPv4
 }
 
 // newPod creates the object of a pod, waits until it is bound to the node, and calls ADD. Its identity is that of all with the same app.
@@ -86,6 +100,11 @@ func (m *measurement) newPod(ctx context.Context, name, app string) (*pod, error
 		return nil, err
 	}
 	began := time.Now()
+	if _, err := p.call("VERSION"); err != nil {
+		return nil, err
+	}
+	p.start = time.Since(began)
+	began = time.Now()
 	answer, err := p.call("ADD")
 	p.took = time.Since(began)
 	if err != nil {

@@ -9,7 +9,7 @@ import (
 )
 
 // churn measures the agent while pods come and go elsewhere: what it takes, how long ADD takes, and when packets obey a policy.
-func (s sizes) churn(ctx context.Context, m *measurement, empty times) (err error) {
+func (s sizes) churn(ctx context.Context, m *measurement, empty attachments) (err error) {
 	ctx, stop := context.WithCancel(ctx)
 	defer stop()
 	var events atomic.Int64
@@ -41,7 +41,8 @@ func (s sizes) churn(ctx context.Context, m *measurement, empty times) (err erro
 		return err
 	}
 	fmt.Println("ADD:", adds)
-	fmt.Printf("ADD, p50, against the empty cluster: %.2f\n", adds.quantile(50).Seconds()/empty.quantile(50).Seconds())
+	add, start := adds.against(empty)
+	fmt.Printf("ADD, p50, against the empty cluster: %.2f; a start of the plugin: %.2f\n", add, start)
 	fmt.Println("a policy, from its write to the first packet that obeys:", obeyed.fromWrite)
 	fmt.Println("a policy, from the answer to its write to the first packet that obeys:", obeyed.fromAnswer)
 	return nil
