@@ -447,10 +447,7 @@ func TestPrivilegedPodEgress_KeepsPodsOutOfTheTunnel(t *testing.T) {
 func TestPrivilegedPodEgress_LeavesOtherNodesToTheStackWithoutTheStep(t *testing.T) {
 	t.Parallel()
 	onTunnelWith(t, encapAll, func(t *testing.T, n *node, family int) {
-		const toNode = 4 // POD_STEP_TO_NODE
-		if err := n.steps.Delete(uint32(toNode)); err != nil {
-			t.Fatal(err)
-		}
+		n.withoutStep(stepToNode)
 		in := sent(podA, podA.addr(family), distantPod[family]).bytes(t)
 		for _, state := range []string{"new", "known"} {
 			got := n.run(PodEgress, ifPodA, in)

@@ -1,6 +1,6 @@
 //go:build ignore
 
-/* Ingress of the host end of each pod's link: everything that a pod sends. */
+/* Ingress of the host end of each pod's link: everything that a pod sends. Packets of the fast path end here; pod_slow decides about all others. */
 #include <linux/bpf.h>
 #include <linux/if_ether.h>
 #include <linux/in.h>
@@ -100,21 +100,25 @@ static __always_inline verdict judge(struct __sk_buff *skb, struct observation *
 }
 
 SEC("tc")
+int pod_slow(struct __sk_buff *skb)
+{
+	struct observation seen = { .direction = DIRECTION_EGRESS };
+	verdict v = judge(skb, &seen);
+
+	return conclude(skb, v, &seen);
+}
+
+SEC("tc")
 int pod_egress(struct __sk_buff *skb)
 {
 	int action = fast(skb);
-	struct observation seen;
-	verdict v;
 
-	if (action == FAST_STACK) {
-		conclude_stack(skb);
-		return TC_ACT_OK;
-	}
-	if (action != NOT_FAST)
+	if (action == NOT_FAST)
+		return conclude_slow(skb);
+	if (action != FAST_STACK)
 		return action;
-	seen = (struct observation){ .direction = DIRECTION_EGRESS };
-	v = judge(skb, &seen);
-	return conclude(skb, v, &seen);
+	conclude_stack(skb);
+	return TC_ACT_OK;
 }
 
 char LICENSE[] SEC("license") = "Dual BSD/GPL";

@@ -616,6 +616,7 @@ const (
 	podEgressProgPodNeighbor        = "pod_neighbor"
 	podEgressProgPodRefuse          = "pod_refuse"
 	podEgressProgPodService         = "pod_service"
+	podEgressProgPodSlow            = "pod_slow"
 	podEgressProgPodToNode          = "pod_to_node"
 	podEgressVarCtAnyTimeout        = "ct_any_timeout"
 	podEgressVarCtBeyond            = "ct_beyond"
@@ -693,6 +694,7 @@ type podEgressProgramSpecs struct {
 	PodNeighbor *ebpf.ProgramSpec `ebpf:"pod_neighbor"`
 	PodRefuse   *ebpf.ProgramSpec `ebpf:"pod_refuse"`
 	PodService  *ebpf.ProgramSpec `ebpf:"pod_service"`
+	PodSlow     *ebpf.ProgramSpec `ebpf:"pod_slow"`
 	PodToNode   *ebpf.ProgramSpec `ebpf:"pod_to_node"`
 }
 
@@ -969,6 +971,7 @@ type podEgressPrograms struct {
 	PodNeighbor *ebpf.Program `ebpf:"pod_neighbor"`
 	PodRefuse   *ebpf.Program `ebpf:"pod_refuse"`
 	PodService  *ebpf.Program `ebpf:"pod_service"`
+	PodSlow     *ebpf.Program `ebpf:"pod_slow"`
 	PodToNode   *ebpf.Program `ebpf:"pod_to_node"`
 }
 
@@ -979,6 +982,7 @@ func (p *podEgressPrograms) Close() error {
 		p.PodNeighbor,
 		p.PodRefuse,
 		p.PodService,
+		p.PodSlow,
 		p.PodToNode,
 	)
 }

@@ -1,5 +1,5 @@
-/* The steps of pod_egress: programs with which it continues in a tail call for rare packets and for the first packet of a flow to a service. The verifier
- * walks through each of them apart, and a packet of an established flow passes none. */
+/* The steps of pod_egress: programs with which it continues in a tail call for all packets but those of the fast path. The verifier walks through each of
+ * them apart. */
 #pragma once
 
 #include <linux/bpf.h>
@@ -33,7 +33,8 @@ enum pod_step {
 	POD_STEP_SERVICE = 2,
 	POD_STEP_REFUSE = 3,
 	POD_STEP_TO_NODE = 4,
-	POD_STEPS = 5,
+	POD_STEP_SLOW = 5,
+	POD_STEPS = 6,
 };
 
 int pod_neighbor(struct __sk_buff *skb);
@@ -41,6 +42,7 @@ int pod_error(struct __sk_buff *skb);
 int pod_service(struct __sk_buff *skb);
 int pod_refuse(struct __sk_buff *skb);
 int pod_to_node(struct __sk_buff *skb);
+int pod_slow(struct __sk_buff *skb);
 
 /* The kernel empties the map when no process has it open and no pin holds it, so the agent pins it. */
 struct {
@@ -55,6 +57,7 @@ struct {
 		[POD_STEP_SERVICE] = pod_service,
 		[POD_STEP_REFUSE] = pod_refuse,
 		[POD_STEP_TO_NODE] = pod_to_node,
+		[POD_STEP_SLOW] = pod_slow,
 	},
 };
 
@@ -146,6 +149,18 @@ static __always_inline void observe(struct observation *seen, const struct endpo
 	seen->direction = DIRECTION_EGRESS;
 	seen->endpoint = self->id;
 	seen->src_label = self->identity;
+}
+
+/* conclude_slow enters the step for packets that the fast path leaves, and drops the packet when there is no such step. */
+static __always_inline int conclude_slow(struct __sk_buff *skb)
+{
+	struct observation seen = { .direction = DIRECTION_EGRESS };
+	const struct endpoint_facts *self;
+
+	bpf_tail_call(skb, &pod_steps, POD_STEP_SLOW);
+	if ((self = endpoint_by_link(skb->ifindex)))
+		observe(&seen, self);
+	return drop(skb, DROP(FILE_POD_STEPS, REASON_MISSED_STEP), &seen);
 }
 
 /* sent delivers a packet that was tracked with a verdict, and notes its peer for reports. */

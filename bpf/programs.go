@@ -37,6 +37,7 @@ const (
 	PodService  = "pod_service"  // the first packet of a flow to a service
 	PodRefuse   = "pod_refuse"   // the answer to a packet that was dropped
 	PodToNode   = "pod_to_node"  // a packet for a pod of another node
+	PodSlow     = "pod_slow"     // every packet that the fast path leaves
 )
 
 // MapPodSteps holds the steps of [PodEgress]. It belongs to one load of the object, and the kernel empties it when no process has it open and no pin
@@ -230,7 +231,7 @@ func Programs() []string {
 
 // IsStep reports whether a program is a step of another one, and belongs on no hook.
 func IsStep(program string) bool {
-	return slices.Contains([]string{PodNeighbor, PodError, PodService, PodRefuse, PodToNode}, program)
+	return slices.Contains([]string{PodNeighbor, PodError, PodService, PodRefuse, PodToNode, PodSlow}, program)
 }
 
 // SockPrograms lists the names of all programs of sockets.

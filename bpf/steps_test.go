@@ -7,14 +7,19 @@ import (
 	"github.com/waggle-net/waggle/pkg/mac"
 )
 
-// What a step decides is dropped when the step is missing, with a reason of its own. Packets of established flows and new flows between pods need none.
+// Steps in pod_steps, as enum pod_step has them.
+const (
+	stepRefuse = 3
+	stepToNode = 4
+	stepSlow   = 5
+)
+
+// What a step decides is dropped when the step is missing, with a reason of its own. New flows between pods need only the slow path.
 func TestPrivilegedSteps_MissingStepsDrop(t *testing.T) {
 	t.Parallel()
 	eachFamily(t, func(t *testing.T, n *node, family int) {
-		for step := range n.steps.MaxEntries() {
-			if err := n.steps.Delete(step); err != nil {
-				t.Fatal(err)
-			}
+		for step := range uint32(stepSlow) {
+			n.withoutStep(step)
 		}
 		open, back := opened(t, n, family)
 		n.passes(podA, open.tcp(t, "S"), actRedirect)
@@ -42,18 +47,40 @@ func TestPrivilegedSteps_MissingStepsDrop(t *testing.T) {
 	})
 }
 
+// Without the slow path, packets of established flows go on, and all others are dropped.
+func TestPrivilegedSteps_MissingSlowPath(t *testing.T) {
+	t.Parallel()
+	eachFamily(t, func(t *testing.T, n *node, family int) {
+		open, back := opened(t, n, family)
+		n.passes(podA, open.tcp(t, "S"), actRedirect)
+		n.passes(podB, back.tcp(t, "SA"), actRedirect)
+		n.passes(podA, open.tcp(t, "A"), actRedirect)
+		n.withoutStep(stepSlow)
+		n.passes(podA, open.tcp(t, "A"), actRedirect)
+		n.passes(podB, back.tcp(t, "A"), actRedirect)
+		n.refused(podA, open.tcp(t, "F"), events.MissedStep)
+		n.refused(podA, open.ports(5001, 80).tcp(t, "S"), events.MissedStep)
+		n.refused(podA, arp(t, podA.mac, broadcast, arpRequest, podA.mac, podA.ipv4, mac.Addr{}, gateway4), events.MissedStep)
+	})
+}
+
+// withoutStep removes a step of pod_egress.
+func (n *node) withoutStep(step uint32) {
+	n.t.Helper()
+	if err := n.steps.Delete(step); err != nil {
+		n.t.Fatal(err)
+	}
+}
+
 // A packet that is dropped aloud is dropped without an answer when the step that answers is missing.
 func TestPrivilegedSteps_MissingAnswer(t *testing.T) {
 	t.Parallel()
-	const refuse = 3 // POD_STEP_REFUSE
 	eachFamily(t, func(t *testing.T, n *node, family int) {
 		n.service(family, protoTCP, nil)
 		if got := n.run(PodEgress, ifPodA, askService(family, 5000).tcp(t, "S")); got.action != actRedirect {
 			t.Errorf("action %d, want a reset for the sender", int32(got.action))
 		}
-		if err := n.steps.Delete(uint32(refuse)); err != nil {
-			t.Fatal(err)
-		}
+		n.withoutStep(stepRefuse)
 		n.refill(podA.id)
 		n.refused(podA, askService(family, 5001).tcp(t, "S"), events.NoBackend)
 	})
