@@ -20,6 +20,9 @@ import (
 // moduleCompressed is the flag of finit_module(2) for a compressed file, MODULE_INIT_COMPRESSED_FILE.
 const moduleCompressed = 4
 
+// descriptors is how many files a suite may have open, as on a node.
+const descriptors = 1 << 20
+
 func main() {
 	if os.Getpid() != 1 {
 		fmt.Fprintln(os.Stderr, "guest: must be the first process of a machine")
@@ -36,6 +39,10 @@ func main() {
 func runSuites() error {
 	if err := mountAll(); err != nil {
 		return err
+	}
+	// The kernel begins with 4,096, which tests of several loads of all programs and maps at the same time exceed.
+	if err := unix.Setrlimit(unix.RLIMIT_NOFILE, &unix.Rlimit{Cur: descriptors, Max: descriptors}); err != nil {
+		return fmt.Errorf("allow %d open files: %w", descriptors, err)
 	}
 	output, err := openSerial("/dev/ttyS1")
 	if err != nil {
