@@ -13,7 +13,7 @@ const ctExact = 1024
 func (n *node) repeat(program string, in skBuff, packet []byte, times uint32) {
 	n.t.Helper()
 	var out skBuff
-	action, err := n.programs[program].Run(&ebpf.RunOptions{Data: packet, DataOut: make([]byte, len(packet)+256), Context: in, ContextOut: &out, Repeat: times})
+	action, err := n.program(program).Run(&ebpf.RunOptions{Data: packet, DataOut: make([]byte, len(packet)+256), Context: in, ContextOut: &out, Repeat: times})
 	if err != nil || action != actOK {
 		n.t.Fatalf("run %s %d times: action %d: %v", program, times, int32(action), err)
 	}

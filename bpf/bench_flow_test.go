@@ -117,7 +117,7 @@ func BenchmarkFlow(b *testing.B) {
 				if flows := n.established(family); flows != 1 {
 					b.Fatalf("%d established flows", flows)
 				}
-				fast := n.programs[PodEgress]
+				fast := n.program(PodEgress)
 				n.constants = map[string]uint32{VariableVerdictEvents: 1, VariableFastPath: 0}
 				measureAgainst(b, fast, emptyProgram(b), c.action, c.flow.bytes(b), rival{"of-slow-path", n.loadProgram(PodEgress), true},
 					rival{"ns/packet-kernel", n.kernelPart(b, family, c.action), false})
@@ -126,7 +126,7 @@ func BenchmarkFlow(b *testing.B) {
 				n := newFullNode(b)
 				guarded(n)
 				offset := map[int]int16{4: 34, 6: 54}[family]
-				measureAgainst(b, nextPort(b, n.programs[PodEgress], offset), nextPort(b, emptyProgram(b), offset), c.action, c.flow.bytes(b))
+				measureAgainst(b, nextPort(b, n.program(PodEgress), offset), nextPort(b, emptyProgram(b), offset), c.action, c.flow.bytes(b))
 			})
 		}
 	}
@@ -161,7 +161,7 @@ func BenchmarkFlow_OneSided(b *testing.B) {
 					}
 					n.run(PodEgress, from, packet)
 				}
-				fast := n.programs[PodEgress]
+				fast := n.program(PodEgress)
 				n.constants = map[string]uint32{VariableVerdictEvents: 1, VariableFastPath: 0}
 				measureAgainst(b, fast, emptyProgram(b), actRedirect, before.packet, rival{"of-slow-path", n.loadProgram(PodEgress), true})
 			})
@@ -199,8 +199,8 @@ func BenchmarkTwoCPUs(b *testing.B) {
 			}
 			var one, each []time.Duration
 			for b.Loop() {
-				one = append(one, onTwoCPUs(b, n.programs[PodEgress], allowed, [2][]byte{packets[0], packets[0]}))
-				each = append(each, onTwoCPUs(b, n.programs[PodEgress], allowed, packets))
+				one = append(one, onTwoCPUs(b, n.program(PodEgress), allowed, [2][]byte{packets[0], packets[0]}))
+				each = append(each, onTwoCPUs(b, n.program(PodEgress), allowed, packets))
 			}
 			shared, apart := typical(one), typical(each)
 			b.ReportMetric(float64(shared.Nanoseconds()), "ns/packet-one-flow")

@@ -127,7 +127,7 @@ func BenchmarkProg(b *testing.B) {
 		} {
 			b.Run(fmt.Sprintf("%s/IPv%d", c.name, family), func(b *testing.B) {
 				n := newBenchNode(b)
-				measure(b, n.programs[c.program], c.action, c.flow.bytes(b))
+				measure(b, n.program(c.program), c.action, c.flow.bytes(b))
 			})
 		}
 	}

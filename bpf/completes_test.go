@@ -31,7 +31,7 @@ func (s *surroundings) complete() {
 		check(s.t, each(
 			func() error { return withoutOffload("waggle_csum", ethtoolTxChecksum) },
 			func() error { return handle.EnsureClsact(peer.Attrs().Index, tc.Blocks{}) },
-			func() error { return handle.ReplaceFilter(at, HostEgress, s.programs[HostEgress].FD()) },
+			func() error { return handle.ReplaceFilter(at, HostEgress, s.program(HostEgress).FD()) },
 			func() error { return setUp("waggle_csum2") }, // the first end sends at once when it is set up last
 			func() error { return setUp("waggle_csum") },
 		))

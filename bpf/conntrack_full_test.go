@@ -70,7 +70,7 @@ func TestPrivilegedConntrack_CPUsThatEstablishOneFlow(t *testing.T) {
 			wait.Go(func() {
 				n.ns.Do(func() {
 					for _, p := range packets {
-						action, err := n.programs[PodEgress].Run(&ebpf.RunOptions{Data: p, DataOut: make([]byte, len(p)+256), Context: skBuff{Ifindex: ifPodA}})
+						action, err := n.program(PodEgress).Run(&ebpf.RunOptions{Data: p, DataOut: make([]byte, len(p)+256), Context: skBuff{Ifindex: ifPodA}})
 						check(t, err)
 						if action != actRedirect {
 							refused[w]++

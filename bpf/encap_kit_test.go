@@ -64,7 +64,7 @@ func (s *surroundings) wireTunnel() error {
 		func() error { return netlink.LinkAdd(link) },
 		func() error { return handle.EnsureClsact(ifVXLAN, tc.Blocks{}) },
 		func() error {
-			return handle.ReplaceFilter(tc.Ingress(ifVXLAN), OverlayIngress, s.programs[OverlayIngress].FD())
+			return handle.ReplaceFilter(tc.Ingress(ifVXLAN), OverlayIngress, s.program(OverlayIngress).FD())
 		},
 		func() error { return setUp(tunnelDevice) },
 		func() error {

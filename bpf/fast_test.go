@@ -220,16 +220,17 @@ func (n *node) isFast(p pod, packet []byte) bool {
 	if err != nil {
 		n.t.Fatal(err)
 	}
+	_, work := n.podMaps()
 	mark := make([][]byte, cpus)
 	for i := range mark {
-		mark[i] = bytes.Repeat([]byte{0xa5}, int(n.work.ValueSize()))
+		mark[i] = bytes.Repeat([]byte{0xa5}, int(work.ValueSize()))
 	}
-	if err := n.work.Put(zero, mark); err != nil {
+	if err := work.Put(zero, mark); err != nil {
 		n.t.Fatal(err)
 	}
 	n.run(PodEgress, p.ifindex, packet)
 	var after [][]byte
-	if err := n.work.Lookup(zero, &after); err != nil {
+	if err := work.Lookup(zero, &after); err != nil {
 		n.t.Fatal(err)
 	}
 	return slices.EqualFunc(mark, after, bytes.Equal)

@@ -33,9 +33,9 @@ func TestPrivilegedFinish_UnknownCodesDrop(t *testing.T) {
 		packet := coming(on(client[family], 4000), on(nodeOut[family], 53)).bytes(t)
 		n.did(n.run(NetdevIngress, ifUplink, packet), actUnspec)
 		for _, code := range []int32{2, 21, 1 << 30} {
-			n.programs[NetdevIngress] = n.loadChanged(NetdevIngress, func(spec *ebpf.CollectionSpec) {
+			n.setProgram(NetdevIngress, n.loadChanged(NetdevIngress, func(spec *ebpf.CollectionSpec) {
 				returning(t, spec.Programs[NetdevIngress], "translate", code)
-			})
+			}))
 			before := n.count(events.InternalError, DirectionIngress)
 			n.refill(0)
 			n.wasRefused(n.run(NetdevIngress, ifUplink, packet), events.InternalError)

@@ -6,6 +6,7 @@ import (
 	"errors"
 	"net/netip"
 	"os"
+	"sync"
 	"testing"
 	"time"
 
@@ -72,19 +73,55 @@ func (p pod) addr(family int) netip.Addr {
 	return p.ipv6
 }
 
-// node is one loaded datapath with maps of its own. The test's goroutine is inside its network namespace.
+// node is a datapath with maps of its own. The test's goroutine is inside its network namespace.
 type node struct {
 	t        testing.TB
 	maps     map[string]*ebpf.Map
-	programs map[string]*ebpf.Program
-	steps    *ebpf.Map // of pod_egress
-	work     *ebpf.Map // flow_works of pod_egress
+	programs *programs
 	events   *ringbuf.Reader
 	ns       *testnet.Namespace
 	// constants are the load-time constants that differ from those of the objects.
 	constants map[string]uint32
 	// entries are the sizes of maps that differ.
 	entries map[string]uint32
+}
+
+// programs are those of a node, loaded when a test first asks for them: the verifier takes most of the time of a test that needs one of eight.
+type programs struct {
+	t  testing.TB // of the node; its end closes them
+	mu sync.Mutex
+	by map[string]*ebpf.Program
+
+	steps, work *ebpf.Map // see podMaps
+}
+
+func newPrograms(t testing.TB) *programs { return &programs{t: t, by: map[string]*ebpf.Program{}} }
+
+// program returns a program of the node, loaded.
+func (n *node) program(name string) *ebpf.Program {
+	n.t.Helper()
+	n.programs.mu.Lock()
+	defer n.programs.mu.Unlock()
+	p := n.programs.by[name]
+	if p == nil {
+		p = n.loadProgram(name)
+		n.programs.by[name] = p
+	}
+	return p
+}
+
+// podMaps returns the maps pod_steps and flow_works of pod_egress.
+func (n *node) podMaps() (steps, work *ebpf.Map) {
+	n.t.Helper()
+	n.program(PodEgress)
+	return n.programs.steps, n.programs.work
+}
+
+// setProgram has the node run another program under a name.
+func (n *node) setProgram(name string, p *ebpf.Program) {
+	n.programs.mu.Lock()
+	defer n.programs.mu.Unlock()
+	n.programs.by[name] = p
 }
 
 // as is the same node in a sub-test, whose goroutine enters the namespace too. Its bucket of events is full again.
@@ -152,7 +189,7 @@ func (n *node) load() {
 	if err != nil {
 		n.t.Fatal(err)
 	}
-	n.maps, n.programs = map[string]*ebpf.Map{}, map[string]*ebpf.Program{}
+	n.maps, n.programs = map[string]*ebpf.Map{}, newPrograms(n.t)
 	for name, spec := range specs {
 		if entries := cmp.Or(n.entries[name], testEntries[name]); entries != 0 {
 			spec.MaxEntries = entries
@@ -166,9 +203,6 @@ func (n *node) load() {
 		}
 		n.t.Cleanup(func() { _ = m.Close() })
 		n.maps[name] = m
-	}
-	for _, name := range Programs() {
-		n.programs[name] = n.loadProgram(name)
 	}
 	if n.events, err = ringbuf.NewReader(n.maps[MapEvents]); err != nil {
 		n.t.Fatal(err)
@@ -218,9 +252,9 @@ func (n *node) loadChanged(name string, change func(*ebpf.CollectionSpec)) *ebpf
 	if err != nil {
 		n.t.Fatalf("load %s: %+v", name, err)
 	}
-	n.t.Cleanup(coll.Close)
+	n.programs.t.Cleanup(coll.Close)
 	if steps := coll.Maps[MapPodSteps]; steps != nil {
-		n.steps, n.work = steps, coll.Maps["flow_works"]
+		n.programs.steps, n.programs.work = steps, coll.Maps["flow_works"]
 	}
 	return coll.Programs[name]
 }
@@ -279,7 +313,7 @@ func (n *node) runSkb(program string, in skBuff, packet []byte) outcome {
 	n.t.Helper()
 	var out skBuff
 	opts := ebpf.RunOptions{Data: packet, DataOut: make([]byte, len(packet)+256), Context: in, ContextOut: &out}
-	action, err := n.programs[program].Run(&opts)
+	action, err := n.program(program).Run(&opts)
 	if err != nil {
 		n.t.Fatalf("run %s over %d bytes: %v", program, len(packet), err)
 	}

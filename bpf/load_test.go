@@ -189,12 +189,16 @@ const stackBudget = 352
 func TestPrivilegedPrograms_LeaveRoomOnTheStack(t *testing.T) {
 	t.Parallel()
 	testnet.RequirePrivileges(t)
-	onModes(t, leaveRoomOnTheStack)
+	own := map[string]map[string]int{} // by object
+	for _, object := range Objects() {
+		own[object] = firstFrames(t, object)
+	}
+	onModes(t, func(t *testing.T, constants map[string]uint32) { leaveRoomOnTheStack(t, constants, own) })
 }
 
-func leaveRoomOnTheStack(t *testing.T, constants map[string]uint32) {
+// leaveRoomOnTheStack loads all objects with constants. own is the stack of the first function of each program, by object.
+func leaveRoomOnTheStack(t *testing.T, constants map[string]uint32, own map[string]map[string]int) {
 	for _, object := range Objects() {
-		own := firstFrames(t, object)
 		spec, err := Load(object)
 		if err != nil {
 			t.Fatal(err)
@@ -202,7 +206,7 @@ func leaveRoomOnTheStack(t *testing.T, constants map[string]uint32) {
 		setConstants(t, spec, constants)
 		for name, p := range spec.Programs {
 			// The first instruction stays the first: it has the symbol of the function, and perhaps a relocation of its own.
-			deep := asm.StoreImm(asm.R10, int16(-(own[name] + 512 - stackBudget)), 0, asm.Word)
+			deep := asm.StoreImm(asm.R10, int16(-(own[object][name] + 512 - stackBudget)), 0, asm.Word)
 			p.Instructions = slices.Insert(p.Instructions, 1, deep)
 		}
 		coll, err := ebpf.NewCollection(spec)

@@ -126,13 +126,13 @@ func (n *node) arriveAs(h outerHeader) {
 	calls, err := ebpf.NewMap(&ebpf.MapSpec{Type: ebpf.ProgramArray, KeySize: 4, ValueSize: 4, MaxEntries: 1})
 	check(n.t, err)
 	n.t.Cleanup(func() { _ = calls.Close() })
-	check(n.t, calls.Put(uint32(0), n.programs[OverlayIngress]))
+	check(n.t, calls.Put(uint32(0), n.program(OverlayIngress)))
 	code := append(withTunnelKey(h, 0), asm.Mov.Reg(asm.R1, asm.R6), asm.LoadMapPtr(asm.R2, calls.FD()), asm.Mov.Imm(asm.R3, 0), asm.FnTailCall.Call(),
 		asm.Mov.Imm(asm.R0, 4), asm.Return())
 	p, err := ebpf.NewProgram(&ebpf.ProgramSpec{Type: ebpf.SchedCLS, Instructions: code, License: "GPL"})
 	check(n.t, err)
 	n.t.Cleanup(func() { _ = p.Close() })
-	n.programs[tunnelledAs] = p
+	n.setProgram(tunnelledAs, p)
 }
 
 const zeroCsumTx = 1 << 1 // BPF_F_ZERO_CSUM_TX

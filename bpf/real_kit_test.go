@@ -90,7 +90,7 @@ func (r *realNode) wireHost() error {
 		func() error { return addAddrs(host, gateway4, gateway6) },
 		func() error { return handle.EnsureClsact(ifHost, tc.Blocks{}) },
 		func() error {
-			return handle.ReplaceFilter(tc.Egress(ifHost), HostEgress, r.programs[HostEgress].FD())
+			return handle.ReplaceFilter(tc.Egress(ifHost), HostEgress, r.program(HostEgress).FD())
 		},
 		func() error { return r.wireLink(handle, "poda", podA, r.a, blocks) },
 		func() error { return r.wireLink(handle, "podb", podB, r.b, blocks) },
@@ -111,10 +111,10 @@ func (r *realNode) wireLink(handle *tc.Handle, name string, p pod, peer *testnet
 		func() error { return netlink.LinkSetARPOff(link) },
 		func() error { return handle.EnsureClsact(int(p.ifindex), blocks) },
 		func() error {
-			return handle.ReplaceFilter(tc.Block(blocks.Ingress), PodEgress, r.programs[PodEgress].FD())
+			return handle.ReplaceFilter(tc.Block(blocks.Ingress), PodEgress, r.program(PodEgress).FD())
 		},
 		func() error {
-			return handle.ReplaceFilter(tc.Block(blocks.Egress), PodIngress, r.programs[PodIngress].FD())
+			return handle.ReplaceFilter(tc.Block(blocks.Egress), PodIngress, r.program(PodIngress).FD())
 		},
 		func() error { return setUp(name) },
 		func() error { return route(p.ipv4) },

@@ -34,7 +34,7 @@ func (n *node) resized(number uint32, names ...string) *node {
 		n.t.Cleanup(func() { _ = m.Close() })
 		r.maps[name], r.maps[FormerName(name)] = m, n.maps[name]
 	}
-	r.loadAll()
+	r.programs = newPrograms(n.t)
 	return &r
 }
 
@@ -47,16 +47,8 @@ func (n *node) reloaded() *node {
 	for _, name := range FlowMaps() {
 		delete(r.maps, FormerName(name))
 	}
-	r.loadAll()
+	r.programs = newPrograms(n.t)
 	return &r
-}
-
-func (n *node) loadAll() {
-	n.t.Helper()
-	n.programs = map[string]*ebpf.Program{}
-	for _, name := range Programs() {
-		n.programs[name] = n.loadProgram(name)
-	}
 }
 
 func (n *node) setResize(number uint32, phase ResizePhase) {
@@ -228,7 +220,6 @@ func TestPrivilegedResize_RefusedInBoth(t *testing.T) {
 				t.Fatal(err)
 			}
 			present.maps[name] = full
-			present.loadAll()
 			return present
 		}
 		ask, reply := askService(family, 5001), sent(podB, podB.addr(family), podA.addr(family)).ports(backendPort, 5001)

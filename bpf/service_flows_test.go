@@ -192,7 +192,7 @@ func TestPrivilegedService_ManyBeginTheSameFlow(t *testing.T) {
 			wait.Go(func() {
 				n.ns.Do(func() {
 					for i, p := range packets {
-						action, err := n.programs[PodEgress].Run(&ebpf.RunOptions{Data: p, DataOut: make([]byte, len(p)+256), Context: skBuff{Ifindex: ifPodA}})
+						action, err := n.program(PodEgress).Run(&ebpf.RunOptions{Data: p, DataOut: make([]byte, len(p)+256), Context: skBuff{Ifindex: ifPodA}})
 						check(t, err)
 						actions[w][i] = action
 					}

@@ -67,7 +67,8 @@ func TestPrivilegedSteps_MissingSlowPath(t *testing.T) {
 // withoutStep removes a step of pod_egress.
 func (n *node) withoutStep(step uint32) {
 	n.t.Helper()
-	if err := n.steps.Delete(step); err != nil {
+	steps, _ := n.podMaps()
+	if err := steps.Delete(step); err != nil {
 		n.t.Fatal(err)
 	}
 }
