@@ -8,6 +8,7 @@ import (
 	"regexp"
 	"slices"
 	"strings"
+	"time"
 
 	"github.com/waggle-net/waggle/pkg/testnet"
 	"github.com/waggle-net/waggle/pkg/testseed"
@@ -61,13 +62,17 @@ func (o omission) covers(pkg string) bool {
 	return pkg == o.pkg
 }
 
+// suiteLimit ends a suite that hangs with the stacks of its goroutines, before the time of its machine is over. Beside two busy processes the longest suite takes
+// seven minutes.
+const suiteLimit = 15 * time.Minute
+
 // planned is the suite as a machine runs it, without its modules, which differ between kernels.
 func (s suite) planned() plan.Suite {
 	parallel := machineCPUs // some packages would choose more, and emulated CPUs are slow
 	if s.alone {
 		parallel = 1
 	}
-	args := []string{"-test.run=^" + privileged + "(" + s.tests + ")$", "-test.timeout=10m", fmt.Sprintf("-test.parallel=%d", parallel)}
+	args := []string{"-test.run=^" + privileged + "(" + s.tests + ")$", fmt.Sprintf("-test.timeout=%s", suiteLimit), fmt.Sprintf("-test.parallel=%d", parallel)}
 	if s.benchmarks != "" {
 		args = []string{"-test.run=^$", "-test.bench=" + s.benchmarks, fmt.Sprintf("-test.benchtime=%dx", rounds), "-test.timeout=60m"}
 	}
