@@ -284,7 +284,7 @@ func brokenAndAnotherLayout(t *testing.T) map[string]string {
 	needCompiler(t)
 	replace, err := builds.Datapath(func(name, text string) string {
 		if name == "pod_egress.c" {
-			const judged = "	v = judge(skb, &seen);\n"
+			const judged = "	verdict v = judge(skb, &seen);\n"
 			if !strings.Contains(text, judged) {
 				t.Errorf("%s has no %q", name, judged)
 			}
