@@ -8,8 +8,8 @@ import (
 	"github.com/waggle-net/waggle/pkg/tables/backends"
 )
 
-// collectAffinities deletes what programs do not heed any more: the time since the client's last new connection is over, or
-// the service has no affinity, or not that backend.
+// collectAffinities deletes affinities that programs no longer use: the timeout since the client's last new connection is over, or the service has no affinity,
+// or the backend no longer belongs to the service.
 func (p *pass) collectAffinities() error {
 	begin := time.Now()
 	now, err := p.kernel.Now()

@@ -9,7 +9,7 @@ import (
 	"github.com/waggle-net/waggle/bpf"
 )
 
-// An entry that a program renews at any moment of its deletion stays: the client keeps the backend that it has just met.
+// An entry that a program renews at any step of its deletion stays: the client keeps its new backend.
 func TestPrivilegedDeleteAffinity_KeepsWhatIsRenewed(t *testing.T) {
 	t.Parallel()
 	maps := realMaps(t)
@@ -29,7 +29,7 @@ func TestPrivilegedDeleteAffinity_KeepsWhatIsRenewed(t *testing.T) {
 	}
 	for _, c := range []struct {
 		name     string
-		question int // at which the entry is renewed; 0 is never
+		question int // the call of dead at which the entry is renewed; 0 is never
 		deleted  bool
 	}{{"never renewed", 0, true}, {"renewed while the look-up is judged", 1, false}, {"renewed while the deleted one is judged", 2, true}} {
 		if err := m.Put(key, old); err != nil {

@@ -9,14 +9,14 @@ import (
 	"github.com/waggle-net/waggle/pkg/tables/nodetraffic"
 )
 
-// Cell is the module.
+// Cell deletes expired and orphaned flows from the conntrack, NAT and affinity maps.
 var Cell = cell.Module("ct-gc", "Flows that are over",
-	cell.ProvidePrivate(newKernel, newNatKernel),          // the maps and the clock; tests put a fake in their place
-	cell.ProvidePrivate(func() grace { return awayTime }), // tests do not wait so long
+	cell.ProvidePrivate(newKernel, newNatKernel),          // the maps and the clock; tests replace them with a fake
+	cell.ProvidePrivate(func() grace { return awayTime }), // tests use a shorter time
 	implementation,
 )
 
-// implementation is the module without its way to the kernel.
+// implementation is the module without its access to the kernel.
 var implementation = cell.Group(
 	cell.Config(DefaultConfig),
 	cell.ProvidePrivate(
@@ -26,7 +26,7 @@ var implementation = cell.Group(
 		newCollector,
 	),
 	cell.Provide(
-		statedb.RWTable[conntrack.Map].ToTable,        // anyone may read
+		statedb.RWTable[conntrack.Map].ToTable,        // read-only for other cells
 		statedb.RWTable[natusage.Usage].ToTable,       // likewise
 		statedb.RWTable[*nodetraffic.Traffic].ToTable, // likewise
 		newCommands,    // ct/list, ct/top, ct/flush

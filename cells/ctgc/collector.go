@@ -27,14 +27,13 @@ import (
 )
 
 const (
-	// calmPause and removalPause are left between two slices of a pass: nobody waits for what has expired, addresses wait
-	// for flows of endpoints that are gone.
+	// calmPause and removalPause are the pauses between two slices of a pass. Expired flows block nothing; quarantined addresses wait for the deletion of flows
+	// of removed endpoints.
 	calmPause    = 5 * time.Millisecond
 	removalPause = time.Millisecond
-	// minSpacing is the least time between the ends and beginnings of passes that programs ask for: half of what a refused
-	// flow may have to wait.
+	// minSpacing is the minimum time between the end of a pass and the start of the next one that programs request: half of the maximum wait of a refused flow.
 	minSpacing = 500 * time.Millisecond
-	// removalSpacing is the same for endpoints that are gone: a node that loses many makes one pass for all.
+	// removalSpacing is the same for removed endpoints: a node that loses many makes one pass for all.
 	removalSpacing = time.Second
 )
 
@@ -55,15 +54,15 @@ type collector struct {
 	agent      settings.Agent
 	cluster    statedb.Table[*clusternodes.Node]
 	answers    statedb.RWTable[*nodetraffic.Traffic]
-	percent    int // of the translated flows that one endpoint may have
+	percent    int // of the translated flows: the quota of one endpoint
 	heard      heard
 
 	pace  pace
-	began time.Time // the last pass; zero before the first
+	began time.Time // start of the last pass; zero before the first
 	ended time.Time
-	known *locals // when that pass began; nil when not all endpoints were known then
+	known *locals // when that pass began; nil if not all endpoints were known then
 
-	observed     time.Time // beginning of the last pass that looked at nodes; zero before the first
+	observed     time.Time // start of the last pass that recorded nodes; zero before the first
 	observedTick uint32    // the same in ticks of the kernel
 }
 
@@ -106,7 +105,7 @@ func register(jobs job.Group, c *collector) {
 	heartbeat.AddRetried(jobs, "hear-signals", c.hear, minRetry, maxRetry)
 }
 
-// run makes a pass at once, and then whenever one is due.
+// run makes a pass at once, and again at each request and interval.
 func (c *collector) run(ctx context.Context, health cell.Health) error {
 	pause := time.Duration(0)
 	for {
@@ -147,7 +146,7 @@ func (c *collector) report(p *pass) string {
 	return fmt.Sprintf("%d flows, %d entries of translated ones; the next look is due in %s", flows, translated, c.interval())
 }
 
-// publish writes the rows.
+// publish writes the table conntrack, and with [collector.publishUsage] the table nat-usage.
 func (c *collector) publish(p *pass) {
 	txn := c.db.WriteTxn(c.table, c.usage)
 	defer txn.Commit()
@@ -198,13 +197,13 @@ func (c *collector) publishUsage(txn statedb.WriteTxn, p *pass) {
 	}
 }
 
-// used is how much of its share an endpoint has used up, in percent, in the family in which that is more.
+// used returns the used part of an endpoint's quota in percent, in the family with the larger part.
 func used(flows bpf.NatCount, share4, share6 uint32) int {
 	of := func(n int32, share uint32) int { return int(100 * uint64(max(n, 0)) / uint64(share)) }
 	return max(of(flows.Ipv4, share4), of(flows.Ipv6, share6))
 }
 
-// publishFlushed counts what an operator has deleted.
+// publishFlushed adds the entries that an operator has deleted to the counters.
 func (c *collector) publishFlushed(of map[string]uint64) {
 	txn := c.db.WriteTxn(c.table)
 	defer txn.Commit()
@@ -216,7 +215,7 @@ func (c *collector) publishFlushed(of map[string]uint64) {
 	}
 }
 
-// await waits until a pass is due and returns the pause that it leaves between its slices.
+// await waits until a pass is required and returns the pause between its slices.
 func (c *collector) await(ctx context.Context) (time.Duration, error) {
 	timer := time.NewTimer(time.Until(c.began.Add(c.interval())))
 	defer timer.Stop()
@@ -243,7 +242,7 @@ func (c *collector) await(ctx context.Context) (time.Duration, error) {
 	}
 }
 
-// settle lets a burst of pods come and go before the tables are looked at again. Signals do not wait for it.
+// settle delays the next look at the tables, so that a burst of pods causes one pass. A signal ends the delay.
 func (c *collector) settle(ctx context.Context) error {
 	timer := time.NewTimer(removalSpacing / 4)
 	defer timer.Stop()
@@ -251,13 +250,14 @@ func (c *collector) settle(ctx context.Context) error {
 	case <-ctx.Done():
 		return ctx.Err()
 	case <-c.heard.wake:
-		c.heard.hurry() // for whoever waits next
+		c.heard.hurry() // keep the signal for the next wait
 	case <-timer.C:
 	}
 	return nil
 }
 
-// space waits until the last pass is long enough ago. Whoever asked is answered by the pass that begins then.
+// space waits until the last pass ended at least the given time ago. A signal shortens the wait to minSpacing and removes the pauses. The pass that follows
+// answers all requests before the return.
 func (c *collector) space(ctx context.Context, least, pause time.Duration) (time.Duration, error) {
 	urgent := pause == 0
 	for {
@@ -268,7 +268,7 @@ func (c *collector) space(ctx context.Context, least, pause time.Duration) (time
 		timer := time.NewTimer(wait)
 		wake := c.heard.wake
 		if urgent {
-			wake = nil // it is known
+			wake = nil // the signal has been noticed
 		}
 		select {
 		case <-ctx.Done():
@@ -286,7 +286,7 @@ func (c *collector) space(ctx context.Context, least, pause time.Duration) (time
 	return pause, nil
 }
 
-// drain forgets what was asked for before the pass that answers it.
+// drain removes a pending request, which the next pass answers.
 func (c *collector) drain() {
 	select {
 	case <-c.heard.wake:
@@ -294,11 +294,11 @@ func (c *collector) drain() {
 	}
 }
 
-// watched are closed when [collector.removals] may say something else. A nil one is never closed.
+// watched channels are closed when the result of [collector.removals] may have changed. A nil channel is never closed.
 type watched struct{ endpoints, addresses <-chan struct{} }
 
-// removals tells whether something waits for a pass: an endpoint that the last one knew is gone, or an address rests that was
-// in use when it began.
+// removals reports whether a removal requires a pass: an endpoint that the last pass knew has been removed, or an address is quarantined that was in use when
+// the last pass began.
 func (c *collector) removals() (bool, watched) {
 	txn := c.db.ReadTxn()
 	now := readLocals(txn, c.endpoints)

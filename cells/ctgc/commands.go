@@ -44,7 +44,7 @@ func newCommands(c *collector) upstream.ScriptCmdsOut {
 	})
 }
 
-// flags are those of the commands.
+// flags are the flags of all commands.
 type flags struct {
 	endpoint  uint16
 	pod, addr string
@@ -66,7 +66,7 @@ func command(summary string, deletes bool, run func(filter, flags) (string, erro
 	return filtered(summary, deletes, func(*pflag.FlagSet) {}, func(_ *pflag.FlagSet, f filter, how flags) (string, error) { return run(f, how) })
 }
 
-// filtered is a command with the flags that all have, and more.
+// filtered returns a command with the common flags and additional ones.
 func filtered(summary string, deletes bool, more func(*pflag.FlagSet), run func(*pflag.FlagSet, filter, flags) (string, error)) script.Cmd {
 	return script.Command(script.CmdUsage{
 		Summary: summary,
@@ -127,7 +127,7 @@ func columns[T any](header string, rows []T, of func(T) []string) string {
 	for _, row := range rows {
 		fmt.Fprintln(w, strings.Join(of(row), "\t"))
 	}
-	_ = w.Flush() // a builder takes everything
+	_ = w.Flush() // a Builder returns no error
 	return out.String()
 }
 
@@ -146,7 +146,7 @@ func (r flow) columns() []string {
 		fmt.Sprintf("%ds", r.AgeSeconds), fmt.Sprintf("%ds", r.LeftSeconds), orDash(strings.Join(r.Flags, ","))}
 }
 
-// name is the pod, or the id of an endpoint that is none.
+// name returns the pod, or the id of an endpoint without a known pod.
 func (e end) name() string {
 	switch {
 	case e.Endpoint == 0:

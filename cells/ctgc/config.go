@@ -13,16 +13,16 @@ const (
 	maxInterval   = 30 * time.Minute
 )
 
-// Config is what was typed.
+// Config holds the interval between passes.
 type Config struct {
 	Interval    time.Duration `mapstructure:"conntrack-gc-interval"`
 	MaxInterval time.Duration `mapstructure:"conntrack-gc-max-interval"`
 }
 
-// DefaultConfig adapts the interval to what is found.
+// DefaultConfig adapts the interval to the number of dead flows.
 var DefaultConfig = Config{MaxInterval: maxInterval}
 
-// Flags registers the flags.
+// Flags adds the flags; the values of c are the defaults.
 func (c Config) Flags(flags *pflag.FlagSet) {
 	flags.Duration("conntrack-gc-interval", c.Interval,
 		"How often flows that are over are taken out of the maps, from 10s; 0 adapts it to how many there are")
@@ -39,7 +39,7 @@ func (c Config) check() error {
 	return nil
 }
 
-// pace is how long the collector waits for the next pass that nobody asks for.
+// pace is the time until the next pass that no signal or removal requests.
 type pace struct {
 	Config
 	current time.Duration
@@ -52,8 +52,8 @@ func newPace(c Config) pace {
 	return pace{c, min(firstInterval, c.MaxInterval)}
 }
 
-// adapt takes the largest share of a map that a pass found to be over, and how long the pass before was ago. What came
-// together in less than the interval would have been more in a whole one.
+// adapt adjusts the interval. The argument deleted is the largest fraction of a map that a pass has deleted, after is the time since the previous pass. If that
+// is less than the interval, the fraction is scaled up to a whole interval.
 func (p *pace) adapt(deleted float64, after time.Duration) {
 	if p.Interval != 0 || deleted == 0 {
 		return

@@ -15,7 +15,7 @@ func TestPace_FollowsWhatIsFound(t *testing.T) {
 	const first = firstInterval
 	for name, tc := range map[string]struct {
 		config  Config
-		deleted float64 // share of the worst map
+		deleted float64 // fraction of the map with the most deletions
 		after   time.Duration
 		want    time.Duration
 	}{
@@ -62,13 +62,13 @@ func TestConfig_RefusesWhatIsTooShort(t *testing.T) {
 	}
 }
 
-// Whoever hears a signal comes within minSpacing of the pass before, however many there are; nobody else comes so often.
+// A pass that a signal requests begins minSpacing after the previous pass, however many signals there are; other passes keep removalSpacing.
 func TestSpace_SignalsOvertakeRemovals(t *testing.T) {
 	t.Parallel()
 	for name, tc := range map[string]struct {
 		least, pause time.Duration
 		signalAfter  time.Duration // 0 for none
-		took, want   time.Duration // the pause of the pass that follows
+		took, want   time.Duration // want is the pause of the pass that follows
 	}{
 		"signal":               {minSpacing, 0, 0, minSpacing, 0},
 		"removal":              {removalSpacing, removalPause, 0, removalSpacing, removalPause},
@@ -99,7 +99,7 @@ func TestSpace_SignalsOvertakeRemovals(t *testing.T) {
 	}
 }
 
-// The flows of no endpoint have a share of their own, three quarters where each endpoint has one, and so has the node.
+// The flows without an endpoint have their own quota, three times the quota of an endpoint here, and so has the node.
 func TestShareOf_ThoseOfNoEndpoint(t *testing.T) {
 	t.Parallel()
 	c := &collector{percent: 25}
@@ -117,7 +117,7 @@ func TestShareOf_ThoseOfNoEndpoint(t *testing.T) {
 	}
 }
 
-// Whatever stands in the ring buffer is a signal of eight bytes or an error.
+// A record of the ring buffer is a signal of eight bytes or an error.
 func FuzzSignalOf(f *testing.F) {
 	f.Add(binary.NativeEndian.AppendUint32(binary.NativeEndian.AppendUint32(nil, 4), 7))
 	f.Add([]byte{1})
@@ -132,7 +132,7 @@ func FuzzSignalOf(f *testing.F) {
 	})
 }
 
-// The pass that is under way stops resting as soon as somebody waits for room.
+// A signal ends the pauses of the current pass.
 func TestRest_EndsWithASignal(t *testing.T) {
 	t.Parallel()
 	synctest.Test(t, func(t *testing.T) {

@@ -118,7 +118,7 @@ func (f fakeNat) DeleteAffinity(key bpf.AffinityKey, dead func(bpf.AffinityEntry
 	return true, nil
 }
 
-// putPair puts both entries, or the first only.
+// putPair stores both entries of a flow, or only the first.
 func (f *fakeKernel) putPair(args []string) (string, error) {
 	protocol := map[string]uint8{"TCP": unix.IPPROTO_TCP, "UDP": unix.IPPROTO_UDP}[args[0]]
 	places := map[string]bpf.NatPlace{}

@@ -64,7 +64,7 @@ func cells(fake *fakeKernel) []cell.Cell {
 	}
 }
 
-// fakeKernel holds flows, counts and a clock that stands.
+// fakeKernel holds flows, counts and a clock that only tests advance.
 type fakeKernel struct {
 	mu        sync.Mutex
 	flows     map[string]map[ctmap.Key]bpf.CtEntry
@@ -74,17 +74,17 @@ type fakeKernel struct {
 	capacity  uint32 // of each map
 	natCounts []bpf.NatCount
 	natTotals [2]bpf.NatCount
-	// natCapacity is that of each map of translated flows.
+	// natCapacity is the capacity of each map of translated flows.
 	natCapacity uint32
 	now         uint32
 	failing     map[string]bool // by call
 	signals     chan bpf.CtSignal
 	closed      chan struct{}
 	once        sync.Once
-	// prolong is done to an entry between the moment that it is read and that it is to be deleted.
+	// If prolong is set, an entry is renewed between its look-up and its deletion.
 	prolong bool
-	reading func()          // is called when translated flows are read; nil for nothing
-	began   func(of string) // is called when the next map of flows is begun, and all before it were read; nil for nothing
+	reading func()          // called when translated flows are read; nil for none
+	began   func(of string) // called when a map of flows is started and all previous ones have been read; nil for none
 }
 
 func newFake() *fakeKernel {
@@ -110,7 +110,7 @@ func (f *fakeKernel) Now() (uint32, error) {
 	return f.now, f.fails("now")
 }
 
-// fakeSlice is how many flows one slice has, so that scripts see several.
+// fakeSlice is the number of flows in one slice, so small that scripts use several slices.
 const fakeSlice = 2
 
 type fakeReader struct{ flows []ctmap.Flow }
@@ -168,7 +168,7 @@ func (f *fakeKernel) SetCount(id uint16, n uint32) error {
 
 func (f *fakeKernel) Signals() (signals, error) { return fakeSignals{f}, nil }
 
-// commands let scripts put flows and look at what is left.
+// commands are script commands that store flows and list the remaining ones.
 func (f *fakeKernel) commands() upstream.ScriptCmdsOut {
 	simple := func(summary string, run func(args []string) (string, error)) script.Cmd {
 		return script.Command(script.CmdUsage{Summary: summary, Args: "..."}, func(_ *script.State, args ...string) (script.WaitFunc, error) {

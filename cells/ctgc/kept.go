@@ -18,23 +18,23 @@ import (
 	"github.com/waggle-net/waggle/pkg/tables/masquerade"
 )
 
-// answerTicks is how much longer what a pod sends may last than the answers to it, of a flow that is answered.
+// answerTicks is the maximum difference, in ticks, between the expiry of the initiator's entry and the expiry of the reply entry of a flow that gets replies.
 const answerTicks = 1
 
-// lateKept is how long after a prefix became one towards which pods keep their addresses flows are looked through again. Those that are translated began
-// before; who begins right before it has sent nothing for ticks that is not answered.
+// lateKept are the delays after a new prefix at which flows are scanned again. At the first scan, a flow that began just before the prefix has not yet sent for
+// more than answerTicks without a reply.
 var lateKept = []time.Duration{3 * time.Second, 6 * time.Second}
 
-// keptPrefixes are those towards which pods keep their addresses, as programs know them.
+// keptPrefixes are the prefixes towards which pods keep their addresses, as programs know them.
 type keptPrefixes struct {
 	table    statedb.Table[*masquerade.Exclusion]
 	prefixes map[netip.Prefix]struct{}
-	bits     []int           // the different lengths of the prefixes
-	changed  <-chan struct{} // closed when the table has others
-	news     bool            // until somebody takes notice that there are more
+	bits     []int           // the distinct lengths of the prefixes
+	changed  <-chan struct{} // closed when the table changes
+	news     bool            // a prefix was added; the caller resets it
 }
 
-// read brings them up to date.
+// read updates the prefixes from the table.
 func (k *keptPrefixes) read(txn statedb.ReadTxn) {
 	if k.changed != nil && open(k.changed) {
 		return
@@ -65,24 +65,25 @@ func (k *keptPrefixes) has(addr netip.Addr) bool {
 	})
 }
 
-// strays tells whether a pod sends under an address of the node to where it keeps its own by now, and nobody answers: a flow begins so while the pod range of
-// another node is not known, and goes on for as long as the pod sends. Whoever answers knows the flow by the address of the node, so such a flow stays as it is.
+// strays reports whether a flow of a pod uses an address of the node as its source although pods now keep their addresses towards its destination, and gets no
+// reply. Such a flow begins while the pod range of another node is not known, and lasts while the pod sends. A flow that gets replies does not stray, because
+// its peer knows it by the address of the node.
 func (k *keptPrefixes) strays(nat natKernel, f *natmap.Flow) (bool, error) {
 	if f.Reply() || f.Flags&uint32(bpf.NatMasquerade) == 0 || f.Flags&uint32(bpf.NatSenderStands) != 0 || !k.has(f.Key.Tuple().Target.Addr()) {
 		return false, nil
 	}
 	if f.Key.Tuple().Protocol == unix.IPPROTO_TCP {
-		return true, nil // without a segment behind the first one
+		return true, nil // no segment has followed the first one
 	}
 	answers, found, err := nat.LookupNat(&f.Twin)
 	return err == nil && (!found || int32(f.Expires-answers.Expires) > answerTicks), err
 }
 
-// followKept ends translated flows that the node would not translate any more, and that nobody answers.
+// followKept deletes translated flows that the node would no longer translate and that get no reply.
 func (c *collector) followKept(ctx context.Context, health cell.Health) error {
 	health.OK("Waiting for the prefixes towards which pods keep their addresses")
 	kept := &keptPrefixes{table: c.exclusions}
-	var due []time.Time // looks, of the last change
+	var due []time.Time // scans of the last change
 	for {
 		heartbeat.Busy(ctx)
 		kept.read(c.db.ReadTxn())
@@ -114,7 +115,7 @@ func (c *collector) followKept(ctx context.Context, health cell.Health) error {
 	}
 }
 
-// end ends a flow that strays, and returns how many entries it deleted.
+// end deletes a flow that strays, and returns the number of deleted entries.
 func (k *keptPrefixes) end(p *pass, f *natmap.Flow) (uint64, error) {
 	strays, err := k.strays(p.nat, f)
 	if err != nil || !strays {

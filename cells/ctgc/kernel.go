@@ -14,21 +14,21 @@ import (
 	"github.com/waggle-net/waggle/pkg/ctmap"
 )
 
-// slice is how many entries are read, and held, at a time.
+// slice is the number of entries that are read, and held in memory, at a time.
 const slice = 1024
 
-// kernel is what this cell asks of the kernel.
+// kernel is the access of this cell to the kernel.
 type kernel interface {
-	// Now is the clock of the programs.
+	// Now returns the clock of the programs, in ticks.
 	Now() (uint32, error)
-	// Read begins to read a map, and says how many entries it has room for.
+	// Read starts to read a map, and returns the capacity of the map in entries.
 	Read(m ctmap.Map) (reader, uint32, error)
-	// Delete deletes an entry that still is as dead wants it, and tells whether it did.
+	// Delete deletes an entry if dead still returns true for it, and reports whether it did.
 	Delete(m ctmap.Map, key *ctmap.Key, dead func(*bpf.CtEntry) bool) (bool, error)
-	// Counts are the flows of each endpoint, as the programs count them.
+	// Counts returns the number of flows of each endpoint, as counted by the programs.
 	Counts() ([]uint32, error)
 	SetCount(id uint16, flows uint32) error
-	// Signals opens the ring buffer by which programs ask for a pass.
+	// Signals opens the ring buffer in which programs request a pass.
 	Signals() (signals, error)
 }
 
@@ -38,9 +38,9 @@ type reader interface {
 	Next() (flows []ctmap.Flow, last bool, err error)
 }
 
-// signals is the one reader of the ring buffer.
+// signals reads the ring buffer, which has only this reader.
 type signals interface {
-	// Read waits for the next signal until a deadline: [os.ErrDeadlineExceeded]. After Close it returns [os.ErrClosed].
+	// Read waits for the next signal until a deadline and then returns [os.ErrDeadlineExceeded]. After Close it returns [os.ErrClosed].
 	Read(deadline time.Time) (bpf.CtSignal, error)
 	Close() error
 }
@@ -67,8 +67,8 @@ func (p pinned) Delete(m ctmap.Map, key *ctmap.Key, dead func(*bpf.CtEntry) bool
 	return deleteIf(p, m.Name, key.Value(), dead)
 }
 
-// deleteIf deletes an entry that is dead, and reports whether it did. While hooks are replaced after a map was resized, the entry of the copy goes as
-// well if that one is dead: otherwise it would come back when the copy is given up.
+// deleteIf deletes an entry for which dead returns true, and reports whether it did. While hooks are replaced after a map was resized, it also deletes the
+// entry of the copy if that entry is dead: otherwise the entry would be restored when the copy is removed.
 func deleteIf[V any](p pinned, name string, key any, dead func(*V) bool) (deleted bool, err error) {
 	isCopy := false
 	err = p.maps.Each(name, func(m *ebpf.Map) error {
@@ -84,8 +84,8 @@ func deleteIf[V any](p pinned, name string, key any, dead func(*V) bool) (delete
 	return deleted, err
 }
 
-// deleteFrom deletes an entry of one map that is dead. Between look-up and deletion a packet may prolong the flow, or begin another one with the
-// same key, so the deleted entry is evaluated again and restored if it is alive.
+// deleteFrom deletes an entry of one map if it is dead. Between look-up and deletion a packet may renew the flow, or create another flow with the same key, so
+// the deleted entry is evaluated again and restored if it is alive.
 func deleteFrom[V any](m *ebpf.Map, key any, dead func(*V) bool) (bool, error) {
 	var entry V
 	if err := m.Lookup(key, &entry); err != nil {
@@ -106,7 +106,7 @@ func deleteFrom[V any](m *ebpf.Map, key any, dead func(*V) bool) (bool, error) {
 	return false, nil
 }
 
-// unlessAbsent is nil when the entry is not there.
+// unlessAbsent returns nil if the error means that the entry does not exist.
 func unlessAbsent(err error) error {
 	if errors.Is(err, ebpf.ErrKeyNotExist) {
 		return nil
@@ -117,7 +117,7 @@ func unlessAbsent(err error) error {
 // Counts implements kernel.
 func (p pinned) Counts() ([]uint32, error) { return readCounts[uint32](p, bpf.MapCtFlows) }
 
-// readCounts reads an array by endpoint.
+// readCounts reads an array that is indexed by endpoint.
 func readCounts[T any](p pinned, name string) ([]T, error) {
 	m, err := p.maps.Get(name)
 	if err != nil {

@@ -9,10 +9,10 @@ import (
 	"github.com/waggle-net/waggle/pkg/tables/endpoints"
 )
 
-// locals are the endpoints of this node by id, as a table had them.
+// locals are the endpoints of this node by id, at one state of the table.
 type locals struct {
 	byID    map[uint16]addresses
-	changed <-chan struct{} // closed when the table has others
+	changed <-chan struct{} // closed when the table changes
 }
 
 type addresses struct{ ipv4, ipv6 netip.Addr }
@@ -30,7 +30,7 @@ func readLocals(txn statedb.ReadTxn, table statedb.Table[*endpoints.Endpoint]) *
 	return l
 }
 
-// open tells whether a channel that is closed by a change still is open.
+// open reports whether a channel that a change closes is still open.
 func open(changed <-chan struct{}) bool {
 	select {
 	case <-changed:
@@ -40,8 +40,7 @@ func open(changed <-chan struct{}) bool {
 	}
 }
 
-// orphan tells whether one end of a flow is an endpoint that is gone. Another endpoint may have its id by now; it has
-// another address, because that of the former rests.
+// orphan reports whether one end of a flow is a removed endpoint. Another endpoint may have its id, but not its address, because that is quarantined.
 func (l *locals) orphan(f *ctmap.Flow) bool {
 	if f.Entry.Opener == 0 && f.Entry.Target == 0 {
 		return false
@@ -58,7 +57,7 @@ func (l *locals) gone(id uint16, addr netip.Addr) bool {
 	return !found || a.ipv4 != addr && a.ipv6 != addr
 }
 
-// lost tells whether an endpoint that l has is gone from now, or has other addresses.
+// lost reports whether an endpoint of l is missing in now, or has other addresses there.
 func (l *locals) lost(now *locals) bool {
 	for id, a := range l.byID {
 		if now.byID[id] != a {

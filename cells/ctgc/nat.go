@@ -13,8 +13,8 @@ import (
 	"github.com/waggle-net/waggle/pkg/tables/ipamaddresses"
 )
 
-// collectNat collects one map of translated flows. Both entries of a pair go together, that of its first direction first: no
-// packet is to be translated whose answers could not be.
+// collectNat collects one map of translated flows. Both entries of a pair are deleted, the entry of the first direction first: no packet may be translated
+// whose replies could not be.
 func (p *pass) collectNat(ctx context.Context, m natmap.Map) error {
 	begin := time.Now()
 	r, capacity, err := p.nat.ReadNat(m)
@@ -28,7 +28,7 @@ func (p *pass) collectNat(ctx context.Context, m natmap.Map) error {
 	return err
 }
 
-// judgeNat deletes what is over of a slice and counts the rest.
+// judgeNat deletes the dead flows of a slice and counts the others.
 func (p *pass) judgeNat(flows []natmap.Flow, sum *found) error {
 	now, err := p.kernel.Now()
 	if err != nil {
@@ -52,24 +52,24 @@ func (p *pass) judgeNat(flows []natmap.Flow, sum *found) error {
 	return nil
 }
 
-// count counts a flow by the entry of its first direction, for the endpoint that it counts for in the programs.
+// count counts a flow by the entry of its first direction, for the endpoint for which the programs count it.
 func (p *pass) count(f *natmap.Flow) {
 	if !f.Reply() {
 		p.translations.add(f)
 	}
 }
 
-// countDeleted counts a flow whose entry of the first direction this pass has deleted. Either entry of the flow will do.
+// countDeleted counts a flow whose entry of the first direction this pass has deleted. The argument may be either entry of the flow.
 func (p *pass) countDeleted(f *natmap.Flow) {
-	if p.deleted != nil { // a sweep does not count; it asks for a pass that does
+	if p.deleted != nil { // a sweep does not count; it requests a pass that does
 		p.deleted.add(f)
 	}
 }
 
-// translated are numbers of translated flows, as programs count them.
+// translated are numbers of translated flows, as counted by the programs.
 type translated struct {
 	endpoints map[uint16]bpf.NatCount // by endpoint, 0 for none
-	node      bpf.NatCount            // opened by the node itself
+	node      bpf.NatCount            // initiated by the node itself
 }
 
 func newTranslated() *translated { return &translated{endpoints: make(map[uint16]bpf.NatCount)} }
@@ -92,8 +92,8 @@ func addFlow(to *bpf.NatCount, f *natmap.Flow) {
 	}
 }
 
-// judgePair tells whether it deleted the entry. The twin of one that is gone is counted when it comes by; it has been deleted
-// by then, or else is judged itself.
+// judgePair reports whether it deleted the entry. It does not count the twin of a deleted entry: by the time that the pass reads the twin, it has been deleted,
+// or is evaluated itself.
 func (p *pass) judgePair(f *natmap.Flow, now uint32, sum *found) (bool, error) {
 	switch {
 	case p.services != nil && p.services.gone(f):
@@ -121,9 +121,9 @@ func (p *pass) judgePair(f *natmap.Flow, now uint32, sum *found) (bool, error) {
 	return false, nil
 }
 
-// deleteServed ends a flow whose service or backend is gone, and tells whether it deleted this entry. At first goes that of the
-// first direction, so that the next packet finds a backend that is left. The answer to the one before may be on its way: what
-// brings it back, and what conntrack knows, go a little later.
+// deleteServed deletes a flow whose service or backend is gone, and reports whether it deleted this entry. It deletes the entry of the first direction first,
+// so that the next packet gets a remaining backend. A reply to the previous packet may be in flight, so the reply entry and the entry of conntrack are deleted
+// after answerTime.
 func (p *pass) deleteServed(f *natmap.Flow, sum *found) (bool, error) {
 	own, twin := f.Key, f.Twin
 	if f.Reply() {
@@ -141,12 +141,12 @@ func (p *pass) deleteServed(f *natmap.Flow, sum *found) (bool, error) {
 		sum.unserved++
 	}
 	if !f.Reply() {
-		return ended, nil // or a program has begun another flow in its place
+		return ended, nil // false if a program has created another flow with this key
 	}
 	if p.served.answers.expected(twin) {
 		return false, nil
 	}
-	// A backend that comes back has another id, and flows to it that begin anew have the same entry for their answers.
+	// A backend that is added again has another id, and a new flow to it has the same reply entry.
 	if next, found, err := p.nat.LookupNat(&own); err != nil || found && next.Twin == twin {
 		return false, err
 	}
@@ -170,8 +170,8 @@ func (p *pass) deleteServed(f *natmap.Flow, sum *found) (bool, error) {
 	return true, nil
 }
 
-// deletePair deletes an entry and its twin, if they are each other's and both still are dead, and returns how many. The entry of the replies stays
-// while that of the first direction exists: a packet may have recreated the flow.
+// deletePair deletes an entry and its twin, each if it names the other one and dead returns true for it, and returns the number of deleted entries. The
+// reply entry stays while the entry of the first direction exists: a packet may have recreated the flow.
 func (p *pass) deletePair(f *natmap.Flow, dead func(*natmap.Flow) bool) (n uint64, err error) {
 	own, twin := f.Key, f.Twin
 	if f.Reply() {
@@ -194,7 +194,7 @@ func (p *pass) deletePair(f *natmap.Flow, dead func(*natmap.Flow) bool) (n uint6
 	return n, err
 }
 
-// orphanNat tells whether the flow is of an endpoint that is gone, or has other addresses.
+// orphanNat reports whether the flow belongs to an endpoint that is removed, or has other addresses.
 func (l *locals) orphanNat(f *natmap.Flow) bool {
 	if f.Endpoint == 0 {
 		return false
@@ -203,10 +203,10 @@ func (l *locals) orphanNat(f *natmap.Flow) bool {
 	return !found || !touches(f, func(addr netip.Addr) bool { return addr == a.ipv4 || addr == a.ipv6 })
 }
 
-// resting are the addresses of pods that are gone, as a table had them.
+// resting are the quarantined addresses of removed pods, at one state of the table.
 type resting struct {
 	addrs   map[netip.Addr]struct{}
-	changed <-chan struct{} // closed when the table has others
+	changed <-chan struct{} // closed when the table changes
 }
 
 func (r resting) touches(f *natmap.Flow) bool {
@@ -224,7 +224,7 @@ func readResting(txn statedb.ReadTxn, table statedb.Table[ipamaddresses.Address]
 	return r
 }
 
-// touches asks for the ends of a flow, before and after the translation.
+// touches reports whether is returns true for an address of a flow, before or after the translation.
 func touches(f *natmap.Flow, is func(netip.Addr) bool) bool {
 	before, after := f.Key.Tuple(), f.Twin.Tuple()
 	return is(before.Source.Addr()) || is(before.Target.Addr()) || is(after.Source.Addr()) || is(after.Target.Addr())

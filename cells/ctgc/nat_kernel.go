@@ -11,23 +11,23 @@ import (
 	"github.com/waggle-net/waggle/pkg/natmap"
 )
 
-// natKernel is what this cell asks of the kernel about translated flows, and about clients that keep their backend.
+// natKernel is the access of this cell to translated flows and session affinities in the kernel.
 type natKernel interface {
-	// ReadNat begins to read a map, and says how many entries it has room for.
+	// ReadNat starts to read a map, and returns the capacity of the map in entries.
 	ReadNat(m natmap.Map) (natReader, uint32, error)
-	// LookupNat reads one entry; found is false when it is not there.
+	// LookupNat reads one entry; found is false if it does not exist.
 	LookupNat(key *natmap.Key) (f natmap.Flow, found bool, err error)
-	// DeleteNat deletes an entry that still is as dead wants it, and tells whether it did.
+	// DeleteNat deletes an entry if dead still returns true for it, and reports whether it did.
 	DeleteNat(key *natmap.Key, dead func(*natmap.Flow) bool) (bool, error)
-	// NatCounts are the translated flows of each endpoint, as the programs count them; those of none stand first.
+	// NatCounts returns the number of translated flows of each endpoint, as counted by the programs; index 0 has the flows without an endpoint.
 	NatCounts() ([]bpf.NatCount, error)
 	SetNatCount(id uint16, flows bpf.NatCount) error
-	// NatTotals are the translated flows beyond guarantees ([bpf.NatBeyond]) and those of the node ([bpf.NatOfNode]), as the programs count them.
+	// NatTotals returns the numbers of translated flows beyond guarantees ([bpf.NatBeyond]) and of the node ([bpf.NatOfNode]), as counted by the programs.
 	NatTotals() ([]bpf.NatCount, error)
 	SetNatTotal(slot uint32, flows bpf.NatCount) error
-	// Affinities are all of them, and how many there is room for.
+	// Affinities returns all affinities and the capacity of their map in entries.
 	Affinities() ([]affinity, uint32, error)
-	// DeleteAffinity deletes one that still is as dead wants it, and tells whether it did.
+	// DeleteAffinity deletes an affinity if dead still returns true for it, and reports whether it did.
 	DeleteAffinity(key bpf.AffinityKey, dead func(bpf.AffinityEntry) bool) (bool, error)
 }
 
@@ -37,7 +37,7 @@ type natReader interface {
 	Next() (flows []natmap.Flow, last bool, err error)
 }
 
-// affinity is a client and the backend that it keeps.
+// affinity is a client and its backend.
 type affinity struct {
 	Key   bpf.AffinityKey
 	Entry bpf.AffinityEntry
@@ -116,7 +116,7 @@ func (p pinned) Affinities() ([]affinity, uint32, error) {
 	}
 }
 
-// DeleteAffinity implements natKernel. A program may renew the entry meanwhile, because the client has met another backend.
+// DeleteAffinity implements natKernel. A program may renew the entry concurrently, because the client has been assigned another backend.
 func (p pinned) DeleteAffinity(key bpf.AffinityKey, dead func(bpf.AffinityEntry) bool) (bool, error) {
 	return deleteIf(p, bpf.MapAffinity, &key, func(e *bpf.AffinityEntry) bool { return dead(*e) })
 }

@@ -12,7 +12,7 @@ import (
 	"github.com/waggle-net/waggle/pkg/natmap"
 )
 
-// Full maps lose what is over, in pairs, while somebody writes as programs do; nothing that is alive goes.
+// A pass over full maps deletes dead flows in pairs while other goroutines write as programs do, and keeps all live flows.
 func TestPrivilegedPass_FullNatMapsWhileOthersWrite(t *testing.T) {
 	t.Parallel()
 	maps := realMaps(t)
@@ -40,14 +40,14 @@ func TestPrivilegedPass_FullNatMapsWhileOthersWrite(t *testing.T) {
 	}
 	count := map[string]int{}
 	for _, m := range natmap.Maps() {
-		n := int(maps[m.Name].MaxEntries()) / 2 * 3 / 4 // pairs; the rest is for who writes meanwhile
+		n := int(maps[m.Name].MaxEntries()) / 2 * 3 / 4 // pairs; the rest is for concurrent writers
 		count[m.Name] = n
 		for i := range n {
 			own, twin := pair(m, i, now+5000)
 			if i%2 == 0 {
 				own.Expires, twin.Expires = now, now
 			} else if i%4 == 1 {
-				own.Expires = now // the other direction goes on
+				own.Expires = now // the other direction stays alive
 			}
 			put(own)
 			put(twin)

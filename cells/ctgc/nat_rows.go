@@ -13,12 +13,12 @@ import (
 	"github.com/waggle-net/waggle/pkg/tables/endpoints"
 )
 
-// translation is a translated flow as people see it. The source has opened it. Of ICMP the ports are the identifier.
+// translation is a translated flow in the output of commands. The source is the initiator. The ports of an ICMP flow are its identifier.
 type translation struct {
 	Protocol    string         `json:"protocol"`
 	Source      netip.AddrPort `json:"source"`
 	Destination netip.AddrPort `json:"destination"`
-	// What a packet becomes.
+	// The addresses after the translation.
 	NewSource      netip.AddrPort `json:"newSource"`
 	NewDestination netip.AddrPort `json:"newDestination"`
 	Place          string         `json:"place"`
@@ -27,14 +27,14 @@ type translation struct {
 	Service        string         `json:"service,omitempty"`    // name
 	ServiceID      uint32         `json:"serviceID,omitempty"`  // of the frontend
 	BackendID      uint32         `json:"backendID,omitempty"`  //
-	Endpoint       uint16         `json:"endpoint,omitempty"`   // whose ports it uses up; 0 when it is none of this node
+	Endpoint       uint16         `json:"endpoint,omitempty"`   // the endpoint in whose quota the flow counts; 0 if it is none of this node
 	Pod            string         `json:"pod,omitempty"`        //
 	Flags          []string       `json:"flags,omitempty"`      //
 	Incomplete     bool           `json:"incomplete,omitempty"` // the entry of the other direction is missing
-	forward        natmap.Flow    // the entry that stands first
+	forward        natmap.Flow    // the entry of the first direction
 }
 
-// natFilter says which flows are meant; zero fields do not matter.
+// natFilter selects flows; zero fields match any flow.
 type natFilter struct {
 	filter
 	service string
@@ -47,7 +47,7 @@ func (f natFilter) matches(t *translation) bool {
 		(f.service == "" || t.Service == f.service) && (!f.addr.IsValid() || touches(&t.forward, func(a netip.Addr) bool { return a == f.addr }))
 }
 
-// translations lists what the filter wants, in an order that does not depend on the kernel's hash.
+// translations lists the flows that match the filter, in an order that does not depend on the kernel's hash.
 func (c *collector) translations(f natFilter) ([]translation, error) {
 	now, err := c.kernel.Now()
 	if err != nil {
@@ -67,7 +67,7 @@ func (c *collector) translations(f natFilter) ([]translation, error) {
 		for _, e := range entries {
 			twin, whole := entries[e.Twin]
 			if e.Reply() && whole && !twin.Reply() {
-				continue // it is told with the other
+				continue // listed with the other entry
 			}
 			row := translationOf(e, twin, whole, now)
 			if ep, _, found := c.endpoints.Get(txn, endpoints.ByID(row.Endpoint)); found && row.Endpoint != 0 {
@@ -131,21 +131,22 @@ func translationOf(e, twin natmap.Flow, whole bool, now uint32) translation {
 	return row
 }
 
-// natTalker is what one endpoint has of translated flows, or what goes to one target: ports are used up for each target.
+// natTalker is a count of translated flows of one endpoint, or to one target, because ports are used up for each target separately.
 type natTalker struct {
 	Endpoint uint16 `json:"endpoint,omitempty"` // 0: none of this node
 	Pod      string `json:"pod,omitempty"`
-	Node     bool   `json:"node,omitempty"`   // the node itself opened them
-	Beyond   bool   `json:"beyond,omitempty"` // all together have them beyond their guarantees
+	Node     bool   `json:"node,omitempty"`   // flows that the node itself initiated
+	Beyond   bool   `json:"beyond,omitempty"` // flows of all endpoints together beyond their guarantees
 	Target   string `json:"target,omitempty"` // "PROTOCOL SOURCE>TARGET" after the translation: the ports of the source are used up
 	Flows    int    `json:"flows"`
-	// Of an endpoint, of all flows of none, of the node, or beyond guarantees.
-	Counted int32  `json:"counted,omitempty"` // flows that count in its share, as programs have it
-	Percent int    `json:"percent,omitempty"` // how much of its share, or of what there is beyond guarantees, that is, in the family in which it is more
-	Refused uint64 `json:"refused,omitempty"` // signals that one more found no place
+	// Of an endpoint, of all flows without an endpoint, of the node, or beyond guarantees.
+	Counted int32  `json:"counted,omitempty"` // flows that count against the quota, as counted by the programs
+	Percent int    `json:"percent,omitempty"` // of the quota, or of the limit beyond guarantees, in the family with the larger part
+	Refused uint64 `json:"refused,omitempty"` // number of signals that a further flow was refused
 }
 
-// shareOf fills in how much of its share an endpoint has, or the flows of none together, or the node, whose dropped flows count with those of none.
+// shareOf sets the used part of the quota of an endpoint, of the flows without an endpoint, or of the node. Refused flows of the node count with those without
+// an endpoint.
 func (c *collector) shareOf(t *natTalker, counts natCounts, room [2]uint32, refused map[uint16]uint64) {
 	if t.Target != "" {
 		return
@@ -167,7 +168,7 @@ func (c *collector) shareOf(t *natTalker, counts natCounts, room [2]uint32, refu
 	}
 }
 
-// natRoom is how many entries the maps have room for, that of IPv4 first.
+// natRoom returns the capacities of the maps, IPv4 first.
 func (c *collector) natRoom() (room [2]uint32, err error) {
 	for i, m := range natmap.Maps() {
 		if _, room[i], err = c.nat.ReadNat(m); err != nil {
@@ -219,7 +220,7 @@ func (c *collector) natTalkers(f natFilter) ([]natTalker, error) {
 	return all, nil
 }
 
-// kind orders endpoints before the node, what is beyond guarantees, and targets.
+// kind orders rows: endpoints, the node, flows beyond guarantees, targets.
 func kind(t natTalker) int {
 	switch {
 	case t.Target != "":
@@ -232,7 +233,7 @@ func kind(t natTalker) int {
 	return 0
 }
 
-// flushNat deletes what the filter wants.
+// flushNat deletes the flows that match the filter.
 func (c *collector) flushNat(f natFilter) (deleted int, err error) {
 	rows, err := c.translations(f)
 	if err != nil {

@@ -11,7 +11,7 @@ import (
 	"github.com/waggle-net/waggle/pkg/tables/backends"
 )
 
-// renewing is a kernel in which a packet of the initiator comes right before an entry of the first direction is deleted.
+// renewing is a kernel in which a packet of the initiator renews an entry of the first direction right before its deletion.
 type renewing struct{ fakeNat }
 
 func (r renewing) DeleteNat(key *natmap.Key, dead func(*natmap.Flow) bool) (bool, error) {
@@ -24,7 +24,7 @@ func (r renewing) DeleteNat(key *natmap.Key, dead func(*natmap.Flow) bool) (bool
 	return r.fakeNat.DeleteNat(key, dead)
 }
 
-// The entry that translates replies stays as long as a packet of the initiator may still be translated, also of a flow to a service.
+// The entry that translates replies stays while a packet of the initiator may still be translated, also for a flow to a service.
 func TestDeletePair_RepliesStayWithTheirFlow(t *testing.T) {
 	t.Parallel()
 	for name, put := range map[string]func(s *sharing){
@@ -43,7 +43,7 @@ func TestDeletePair_RepliesStayWithTheirFlow(t *testing.T) {
 			s.backend(11, "10.1.0.21:8080")
 			s.backend(12, "[fd00::7]:8080")
 			put(s)
-			s.fake.now += 1 << 20 // all is over
+			s.fake.now += 1 << 20 // all flows have expired
 			if renewed {
 				s.nat = renewing{fakeNat{s.fake}}
 			}
@@ -55,7 +55,7 @@ func TestDeletePair_RepliesStayWithTheirFlow(t *testing.T) {
 	}
 }
 
-// pair puts a translated flow into the kernel; see kernel/pair.
+// pair stores a translated flow in the kernel; see kernel/pair.
 func (s *sharing) pair(args ...string) {
 	s.Helper()
 	s.fake.mu.Lock()
@@ -65,7 +65,7 @@ func (s *sharing) pair(args ...string) {
 	}
 }
 
-// backend adds a backend of TCP to the tables.
+// backend adds a TCP backend to the tables.
 func (s *sharing) backend(id uint32, addr string) {
 	s.Helper()
 	table, is := s.served.tables.Backends.(statedb.RWTable[*backends.Backend])

@@ -10,33 +10,33 @@ import (
 	"github.com/waggle-net/waggle/pkg/natmap"
 )
 
-// found is what a pass found in one map.
+// found is the result of a pass for one map.
 type found struct {
 	entries, expired, orphaned, unserved uint64
 	capacity                             uint32
 	took                                 time.Duration
 }
 
-// pass looks at all maps once.
+// pass evaluates all maps once.
 type pass struct {
 	*collector
-	pause time.Duration // between slices; 0 once somebody waits
-	known *locals       // when the pass began; nil when not all endpoints were known then
+	pause time.Duration // between slices; 0 after a signal
+	known *locals       // when the pass began; nil if not all endpoints were known then
 	found map[string]found
 
-	// As they are now: read again whenever entries were, because a flow comes after what it names.
-	locals   *locals   // nil as long as not all endpoints are known
-	services *snapshot // nil as long as not all services are known
+	// Current state. It is read again after each slice of entries, because a flow is created after the objects that it names.
+	locals   *locals   // nil while not all endpoints are known
+	services *snapshot // nil while not all services are known
 	resting  resting
-	kept     *keptPrefixes // nil in a sweep, which judges by other things
+	kept     *keptPrefixes // nil in a sweep, which does not evaluate prefixes
 
-	traffic      *traffic          // with other nodes; nil when this pass does not look at them
+	traffic      *traffic          // with other nodes; nil if this pass does not record nodes
 	shares       map[uint16]uint32 // established flows by endpoint
 	translations *translated       // flows that the pass has seen
-	deleted      *translated       // flows that it deleted; nil for one that does not count
+	deleted      *translated       // flows that the pass has deleted; nil if they are not counted
 }
 
-// run collects, corrects the shares, and tells what was found. A pass that knew no endpoints left their flows.
+// run deletes dead flows, corrects the quotas, and records its results. While endpoints are unknown, it keeps their flows.
 func (p *pass) run(ctx context.Context) error {
 	p.shares, p.found = make(map[uint16]uint32), make(map[string]found)
 	p.translations, p.deleted = newTranslated(), newTranslated()
@@ -53,7 +53,7 @@ func (p *pass) run(ctx context.Context) error {
 	}
 	counted := false
 	for _, m := range ctmap.Maps() {
-		if !m.Established && !counted { // the established come first
+		if !m.Established && !counted { // the maps of established flows are first
 			counted = true
 			if err := p.correctShares(before); err != nil {
 				return err
@@ -91,7 +91,7 @@ func (p *pass) collect(ctx context.Context, m ctmap.Map) error {
 	return err
 }
 
-// inSlices judges what a map has, with pauses.
+// inSlices evaluates the entries of a map in slices, with pauses.
 func inSlices[T any](ctx context.Context, p *pass, next func() ([]T, bool, error), judge func([]T) error) error {
 	for {
 		entries, last, err := next()
@@ -107,7 +107,7 @@ func inSlices[T any](ctx context.Context, p *pass, next func() ([]T, bool, error
 	}
 }
 
-// refresh reads the tables again that say who is gone.
+// refresh reads the tables of endpoints, addresses, prefixes and services again if they have changed.
 func (p *pass) refresh() (err error) {
 	txn := p.db.ReadTxn()
 	if p.locals == nil || !open(p.locals.changed) {
@@ -123,7 +123,7 @@ func (p *pass) refresh() (err error) {
 	return err
 }
 
-// rest leaves the CPU to others, unless somebody waits for room.
+// rest sleeps for the pause between two slices. A signal ends the pauses of the pass.
 func (p *pass) rest(ctx context.Context) error {
 	if p.pause > 0 && len(p.heard.wake) > 0 {
 		p.pause = 0
@@ -135,7 +135,7 @@ func (p *pass) rest(ctx context.Context) error {
 	return heartbeat.Sleep(ctx, p.pause)
 }
 
-// judge deletes what is over of a slice and counts the rest.
+// judge deletes the dead flows of a slice and counts the others.
 func (p *pass) judge(m ctmap.Map, flows []ctmap.Flow, sum *found) error {
 	now, err := p.kernel.Now()
 	if err != nil {
@@ -178,7 +178,7 @@ func (p *pass) judge(m ctmap.Map, flows []ctmap.Flow, sum *found) error {
 	return nil
 }
 
-// ratio is the largest share of a map that was over.
+// ratio returns the largest fraction of a map's capacity that the pass has deleted.
 func (p *pass) ratio() (most float64) {
 	for _, f := range p.found {
 		if f.capacity > 0 {

@@ -38,7 +38,7 @@ func (m memoryMaps) Put(name string, k, v any) error       { return m[name].Put(
 func (m memoryMaps) Delete(name string, k any) error       { return m[name].Delete(k) }
 func (memoryMaps) Entries(string) ([]bpfmaps.Entry, error) { return nil, nil }
 
-// copyOf is the name under which a map has a copy of another size.
+// copyOf is the prefix of the name of the copy of a map with another size.
 const copyOf = "copy of "
 
 func (m memoryMaps) Each(name string, do func(m *ebpf.Map) error) error {
@@ -107,7 +107,7 @@ var pods = []*endpoints.Endpoint{
 	{ID: 8, ContainerID: "b", IPv4: netip.MustParseAddr("10.1.0.8"), IPv6: netip.MustParseAddr("fd00::8")},
 }
 
-// fill puts n flows from an endpoint to the world into a map, each as change wants it.
+// fill stores n flows from an endpoint to the world in a map, each modified by change.
 func fill(t testing.TB, m memoryMaps, name string, n int, from *endpoints.Endpoint, change func(i int, e *bpf.CtEntry)) {
 	t.Helper()
 	now, err := bpf.CtNow()
@@ -143,8 +143,7 @@ func fill(t testing.TB, m memoryMaps, name string, n int, from *endpoints.Endpoi
 // mapSize is the size of the maps of established flows.
 var mapSize = int(scaled(131072))
 
-// scaled is the size of a map, or a sixteenth of it where the CPU is emulated. That is still several slices of a pass. Small maps keep
-// their size.
+// scaled returns the size of a map, or a sixteenth of it on an emulated CPU, which is still several slices of a pass. Small maps keep their size.
 func scaled(size uint32) uint32 {
 	if testnet.Emulated() && size >= 32*slice {
 		return size / 16
@@ -152,7 +151,7 @@ func scaled(size uint32) uint32 {
 	return size
 }
 
-// A full map is looked through in slices: what is over goes, what lasts stays, and the shares are what is left.
+// A pass over a full map works in slices: it deletes dead flows, keeps the others, and the quotas count the remaining flows.
 func TestPrivilegedPass_FullMapsInSlices(t *testing.T) {
 	t.Parallel()
 	maps := realMaps(t)
@@ -192,7 +191,7 @@ func TestPrivilegedPass_FullMapsInSlices(t *testing.T) {
 			t.Errorf("endpoint %d has %d flows, want %d", id, n, want)
 		}
 	}
-	// The second pass has nothing to delete; its CPU is what the collector costs at rest.
+	// The second pass deletes nothing; its CPU time is the cost of the collector without dead flows.
 	before, begin = cpuTime(t), time.Now()
 	p = &pass{collector: c, pause: calmPause}
 	if err := p.run(t.Context()); err != nil {
@@ -206,7 +205,7 @@ func TestPrivilegedPass_FullMapsInSlices(t *testing.T) {
 	}
 }
 
-// cpuTime is what this process has used.
+// cpuTime returns the CPU time of this process.
 func cpuTime(t testing.TB) time.Duration {
 	t.Helper()
 	var usage unix.Rusage
@@ -216,7 +215,7 @@ func cpuTime(t testing.TB) time.Duration {
 	return time.Duration(usage.Utime.Nano() + usage.Stime.Nano())
 }
 
-// A packet that prolongs a flow between its look-up and its deletion keeps it.
+// A packet that renews a flow between its look-up and its deletion keeps it.
 func TestPrivilegedDelete_AsksTheKernelOnceMore(t *testing.T) {
 	t.Parallel()
 	maps := realMaps(t)
@@ -233,7 +232,7 @@ func TestPrivilegedDelete_AsksTheKernelOnceMore(t *testing.T) {
 	}
 	for _, tc := range []struct {
 		dead, deleted bool
-	}{{false, false}, {true, true}, {true, false}} { // at last it is gone already
+	}{{false, false}, {true, true}, {true, false}} { // in the last case the entry no longer exists
 		deleted, err := k.Delete(m, &flows[0].Key, func(*bpf.CtEntry) bool { return tc.dead })
 		if err != nil || deleted != tc.deleted {
 			t.Errorf("%+v: deleted %v, %v", tc, deleted, err)
@@ -241,7 +240,7 @@ func TestPrivilegedDelete_AsksTheKernelOnceMore(t *testing.T) {
 	}
 }
 
-// The copy of a resized map loses an entry as the map does, each by what it says: programs of two generations prolong the same flow in one of them.
+// A map and the copy of a resized map lose an entry by their own expiry: programs of two generations renew the same flow in only one of them.
 func TestPrivilegedDelete_OfAMapThatWasResized(t *testing.T) {
 	t.Parallel()
 	const over, lasts = 1, 1 << 30
@@ -275,7 +274,7 @@ func TestPrivilegedDelete_OfAMapThatWasResized(t *testing.T) {
 	}
 }
 
-// BenchmarkPass measures one look at maps of both families, empty and full.
+// BenchmarkPass measures one pass over maps of both families, empty and full.
 func BenchmarkPass(b *testing.B) {
 	for _, flows := range []int{0, mapSize} {
 		b.Run(strconv.Itoa(2*flows), func(b *testing.B) {

@@ -15,12 +15,12 @@ import (
 	"github.com/waggle-net/waggle/pkg/tables/endpoints"
 )
 
-// flow is one flow as people see it. The source has opened it.
+// flow is one flow in the output of commands. The source is the initiator.
 type flow struct {
 	Protocol    string         `json:"protocol"`
 	Source      netip.AddrPort `json:"source"` // ICMP: the port is the identifier
 	Destination netip.AddrPort `json:"destination"`
-	ICMPType    *uint8         `json:"icmpType,omitempty"` // of the question
+	ICMPType    *uint8         `json:"icmpType,omitempty"` // of the request
 	State       ctmap.State    `json:"state"`
 	AgeSeconds  int            `json:"ageSeconds"`
 	LeftSeconds int            `json:"leftSeconds"` // until it expires, without another packet
@@ -31,15 +31,15 @@ type flow struct {
 	Flags       []string       `json:"flags,omitempty"`
 }
 
-// end is whom the flow was judged for at one end.
+// end is one end of a flow, as in the policy lookup.
 type end struct {
-	Endpoint uint16 `json:"endpoint,omitempty"` // local id; 0 when it is none of this node
+	Endpoint uint16 `json:"endpoint,omitempty"` // local id; 0 if it is none of this node
 	Pod      string `json:"pod,omitempty"`
 	Identity uint32 `json:"identity"`
 	Revision uint32 `json:"revision,omitempty"` // of the endpoint's facts
 }
 
-// filter says which flows are meant; zero fields do not matter.
+// filter selects flows; zero fields match any flow.
 type filter struct {
 	endpoint uint16
 	pod      string
@@ -55,7 +55,7 @@ func (f filter) matches(row *flow) bool {
 		(!f.addr.IsValid() || row.Source.Addr() == f.addr || row.Destination.Addr() == f.addr)
 }
 
-// each reads all maps and calls do for each flow that the filter wants.
+// each reads all maps and calls do for each flow that matches the filter.
 func (c *collector) each(f filter, do func(m ctmap.Map, entry *ctmap.Flow, row flow) error) error {
 	now, err := c.kernel.Now()
 	if err != nil {
@@ -111,7 +111,7 @@ func (c *collector) end(txn statedb.ReadTxn, id uint16, identity, revision uint3
 	return e
 }
 
-// flows lists what the filter wants, in an order that does not depend on the kernel's hash.
+// flows lists the flows that match the filter, in an order that does not depend on the kernel's hash.
 func (c *collector) flows(f filter) ([]flow, error) {
 	rows := []flow{}
 	err := c.each(f, func(_ ctmap.Map, _ *ctmap.Flow, row flow) error {
@@ -124,13 +124,13 @@ func (c *collector) flows(f filter) ([]flow, error) {
 	return rows, err
 }
 
-// talker is what the flows of one endpoint add up to. A flow between two endpoints counts for both.
+// talker is the sum of the flows of one endpoint. A flow between two endpoints counts for both.
 type talker struct {
 	Endpoint    uint16 `json:"endpoint"`
 	Pod         string `json:"pod,omitempty"`
 	Flows       int    `json:"flows"`
-	Established int    `json:"established"` // answered ones among them
-	Counted     uint32 `json:"counted"`     // flows that count in the endpoint's share, as programs have it
+	Established int    `json:"established"` // flows in the maps of established flows
+	Counted     uint32 `json:"counted"`     // flows that count against the endpoint's quota, as counted by the programs
 	Packets     uint64 `json:"packets"`
 	Bytes       uint64 `json:"bytes"`
 }
@@ -174,7 +174,7 @@ func (c *collector) talkers(f filter) ([]talker, error) {
 	return all, err
 }
 
-// flush deletes what the filter wants, and asks for a pass that corrects the shares.
+// flush deletes the flows that match the filter, and requests a pass that corrects the quotas.
 func (c *collector) flush(f filter) (deleted int, err error) {
 	of := make(map[string]uint64)
 	err = c.each(f, func(m ctmap.Map, entry *ctmap.Flow, _ flow) error {

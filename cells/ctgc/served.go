@@ -17,15 +17,15 @@ import (
 	"github.com/waggle-net/waggle/pkg/tables/frontends"
 )
 
-// served finds frontends by the ids that entries of the kernel name. Tables do not: an index would cost each of many frontends
-// several times as much as this.
+// served finds frontends by the ids in entries of the kernel. The tables have no such index, because for each of many frontends it would cost several times as
+// much as this map.
 type served struct {
 	tables  serving.Tables
 	answers answers
 
-	mu        sync.Mutex // guards what follows
+	mu        sync.Mutex // guards the fields below
 	changes   *changes.Feed[*frontends.Frontend]
-	addresses map[uint32]loadbalancer.Address // of frontends by id; one may be gone, or have another id
+	addresses map[uint32]loadbalancer.Address // of frontends by id; the frontend may be removed, or have another id
 	closed    bool                            // the agent stops; services are unknown from now on
 }
 
@@ -37,7 +37,7 @@ func (s *served) close() {
 	s.closed = true
 }
 
-// snapshot is services at one moment. What an entry may name repeats much, so what was found is kept.
+// snapshot is the state of services at one moment. Entries often name the same services and backends, so results are cached.
 type snapshot struct {
 	*served
 	txn    statedb.ReadTxn
@@ -45,7 +45,7 @@ type snapshot struct {
 	judged map[named]judged
 }
 
-// named is what an entry says of a service.
+// named is the part of an entry that names a service and a backend.
 type named struct {
 	service, backend uint32
 	protocol         loadbalancer.Protocol
@@ -86,7 +86,7 @@ func (s *served) now(db *statedb.DB) (*snapshot, error) {
 	return &snapshot{served: s, txn: txn, view: s.tables.At(txn), judged: make(map[named]judged)}, nil
 }
 
-// frontend finds one by its id.
+// frontend returns the frontend with this id.
 func (s *snapshot) frontend(id uint32) (*frontends.Frontend, bool) {
 	s.mu.Lock()
 	address, found := s.addresses[id]
@@ -98,17 +98,16 @@ func (s *snapshot) frontend(id uint32) (*frontends.Frontend, bool) {
 	return f, found && f.ID == id
 }
 
-// judged is what is true of all flows that name the same, and which addresses they have unless they mean somebody else: whoever had
-// an id before the agent was killed. The zero address is any.
+// judged is the result for all flows that name the same service and backend. Such flows must have the addresses frontend and backend: a flow with other
+// addresses belongs to an object that had the id before the agent was killed. The zero address matches any.
 type judged struct {
 	lost              bool
 	frontend, backend netip.AddrPort
-	ranged            *frontends.Frontend // its source ranges hold for clients from outside; nil when it is gone
+	ranged            *frontends.Frontend // its source ranges apply to external clients; nil if the frontend is removed
 }
 
-// gone reports whether the flow has lost its backend, or source ranges exclude its client from outside. A connection stays while
-// its backend is one of any service, as for sockets that programs connected; datagrams go on only while the port of the service that they were sent
-// to has it.
+// gone reports whether the flow has lost its backend, or source ranges exclude its external client. A connection stays while its backend belongs to any
+// service, as for sockets that programs connected. Datagram flows stay only while the port of their service has the backend.
 func (s *snapshot) gone(f *natmap.Flow) bool {
 	if f.Backend == 0 {
 		return false
@@ -149,17 +148,17 @@ func (s *snapshot) judge(n named) judged {
 	return j
 }
 
-// answerTime is how long answers may be on their way when a flow ends because nobody serves it any more: as long as the slots of
-// former backends rest.
+// answerTime is the maximum time that a reply may be in flight after its flow was deleted as unserved. It equals the quarantine time of the slots of former
+// backends.
 const answerTime = time.Second
 
-// answers are the entries by which answers to such flows still come back.
+// answers are the reply entries of deleted flows that replies may still use.
 type answers struct {
-	mu    sync.Mutex // passes and sweeps run side by side
+	mu    sync.Mutex // passes and sweeps run concurrently
 	ended map[natmap.Key]time.Time
 }
 
-// expect notes that a flow has ended.
+// expect records that a flow was deleted.
 func (a *answers) expect(entry natmap.Key) {
 	a.mu.Lock()
 	defer a.mu.Unlock()
@@ -169,7 +168,7 @@ func (a *answers) expect(entry natmap.Key) {
 	a.ended[entry] = time.Now()
 }
 
-// expected tells whether one may still come.
+// expected reports whether a reply may still arrive.
 func (a *answers) expected(entry natmap.Key) bool {
 	a.mu.Lock()
 	defer a.mu.Unlock()
@@ -177,7 +176,7 @@ func (a *answers) expected(entry natmap.Key) bool {
 	return known && time.Since(at) < answerTime
 }
 
-// forget drops those that are too late, and tells whether there are others.
+// forget removes entries that are older than answerTime, and reports whether others remain.
 func (a *answers) forget() bool {
 	a.mu.Lock()
 	defer a.mu.Unlock()

@@ -18,8 +18,8 @@ import (
 	"github.com/waggle-net/waggle/pkg/tables/services"
 )
 
-// A flow whose backend is gone ends at once, and the answer that is on its way still finds its entries. They go later, unless the
-// client has begun a flow to that backend anew meanwhile.
+// A flow whose backend is gone ends at once, and a reply in flight still finds its entries. These entries are deleted later, unless the client has started a
+// new flow to that backend in the meantime.
 func TestDeleteServed_LeavesTheAnswerItsTime(t *testing.T) {
 	t.Parallel()
 	for name, again := range map[string]bool{"gone": false, "back with another id": true} {
@@ -74,8 +74,7 @@ func TestDeleteServed_LeavesTheAnswerItsTime(t *testing.T) {
 	}
 }
 
-// Between the moment that an entry is read and that it is to be deleted, a client begins anew, with a backend that is there: the flow
-// stays, and counts.
+// Between the look-up of an entry and its deletion, a client starts a new flow with an existing backend: the flow stays, and is counted.
 func TestDeleteServed_SaysWhatStays(t *testing.T) {
 	t.Parallel()
 	fake := newFake()
@@ -97,7 +96,7 @@ func TestDeleteServed_SaysWhatStays(t *testing.T) {
 	}
 }
 
-// That there are no services and no backends any more is known without a row that changes: flows to those of before end at once.
+// The tables become complete without services and backends and without a change of a row: previous flows are deleted at once.
 func TestSweep_ServicesAreKnownToBeNone(t *testing.T) {
 	t.Parallel()
 	db, fake := statedb.New(), newFake()
@@ -126,7 +125,7 @@ func TestSweep_ServicesAreKnownToBeNone(t *testing.T) {
 		return len(fake.nat)
 	}
 	for _, one := range complete {
-		time.Sleep(50 * time.Millisecond) // it waits by now
+		time.Sleep(50 * time.Millisecond) // the sweep is waiting by now
 		if n := left(); n != 2 {
 			t.Errorf("before all are known %d entries are left", n)
 		}

@@ -6,11 +6,11 @@ import (
 	"github.com/waggle-net/waggle/pkg/natmap"
 )
 
-// manyCame is the part of a table beyond which so many flows of one endpoint came during a pass that another one follows soon.
+// manyCame is the fraction of a table, 1/32, that one endpoint may create during a pass without another pass soon after it.
 const manyCame = 32
 
-// correctShares writes what was counted where programs count otherwise: they cannot know what is deleted here, and their
-// own counts may drift. Before is what they counted when the pass began. Slot 0 has the flows of all endpoints beyond their guarantees.
+// correctShares writes the counted numbers of flows where the counts of programs differ: programs do not know the deletions of this cell, and their counts may
+// drift. The argument before holds their counts at the beginning of the pass. Slot 0 has the flows of all endpoints beyond their guarantees.
 func (p *pass) correctShares(before []uint32) error {
 	counts, err := p.kernel.Counts()
 	if err != nil {
@@ -45,12 +45,12 @@ func (p *pass) correctShares(before []uint32) error {
 	return nil
 }
 
-// came is how many flows an endpoint has opened during a pass, which may have looked already where they are. All of them are added
-// to what it has seen: too few would let the endpoint open as many again beyond its share, until the next pass. Those that
-// it has seen count twice until then; when that uses the share up, the program's signal brings it at once.
+// came returns how many flows an endpoint has created during a pass. The pass may already have read their part of the map, so all of them are added to the
+// flows that it has seen: too few would let the endpoint create as many again beyond its quota, until the next pass. Flows that the pass has seen count twice
+// until then; if that uses up the quota, the program's signal requests a pass at once.
 func came(before, now int32) uint32 { return uint32(max(now-before, 0)) }
 
-// natCounts are the translated flows as programs count them: of each endpoint, and in all.
+// natCounts are the numbers of translated flows as counted by the programs: of each endpoint, and totals.
 type natCounts struct{ flows, totals []bpf.NatCount }
 
 func (c *collector) natCounts() (n natCounts, err error) {
@@ -61,8 +61,8 @@ func (c *collector) natCounts() (n natCounts, err error) {
 	return n, err
 }
 
-// correctTranslations writes how many translated flows each endpoint and the node have, and all together beyond their guarantees, where programs count
-// otherwise: they cannot know what is deleted here. Before is what they counted when the pass began.
+// correctTranslations writes the numbers of translated flows of each endpoint and of the node, and of all flows beyond guarantees, where the counts of programs
+// differ: programs do not know the deletions of this cell. The argument before holds their counts at the beginning of the pass.
 func (p *pass) correctTranslations(before natCounts) error {
 	counts, err := p.natCounts()
 	if err != nil {
@@ -97,9 +97,9 @@ func (p *pass) correctTranslations(before natCounts) error {
 	return nil
 }
 
-// translations returns how many translated flows of one family an endpoint has after a pass: what programs count now, less what the
-// pass has deleted. The pass has seen all flows but those that came meanwhile, so there are at least as many as it has seen, and at
-// most those more that came. Where none came, it is what the pass has seen, whatever programs count.
+// translations returns the number of translated flows of one family of an endpoint after a pass: the current count of the programs, less the flows that the
+// pass has deleted. The pass has seen all flows except new ones, so the result is at least the number that it has seen, and at most that number plus the new
+// flows. Without new flows it is the number that the pass has seen, whatever the programs count.
 func translations(before, now, seen, deleted int32) int32 {
 	return min(max(now-deleted, seen), seen+int32(came(before, now)))
 }

@@ -7,7 +7,7 @@ import (
 	"github.com/waggle-net/waggle/bpf"
 )
 
-// sharing is a collector with one pod, whose flows come and go during a pass.
+// sharing is a collector with one pod, whose flows are created and deleted during a pass.
 type sharing struct {
 	*testing.T
 	*collector
@@ -20,7 +20,7 @@ func newSharing(t *testing.T) *sharing {
 	return &sharing{T: t, fake: fake, collector: collectorOf(t, fake, fakeNat{fake}, pods[0])}
 }
 
-// open begins IPv4 flows from a port on, as programs do; counted is what they add to the share.
+// open creates n IPv4 flows from the given port on, as programs do; counted is added to the count of the programs.
 func (s *sharing) open(from, n, counted int) {
 	s.Helper()
 	s.fake.mu.Lock()
@@ -46,7 +46,7 @@ func (s *sharing) pass() {
 	}
 }
 
-// wantCount also wants to know whether another pass is to follow; it is forgotten.
+// wantCount checks the count, and whether another pass is requested. It removes the request.
 func (s *sharing) wantCount(when string, want int32, another bool) {
 	s.Helper()
 	if got := int32(s.fake.counts[pods[0].ID]); got != want {
@@ -58,12 +58,12 @@ func (s *sharing) wantCount(when string, want int32, another bool) {
 	s.drain()
 }
 
-// What a pod opens while a pass goes on counts in its share, also where the pass has been already: else a pod that opens its
-// whole share then would get another one. The next pass counts each flow once.
+// Flows that a pod creates during a pass count against its quota, also in a part of the map that the pass has already read: otherwise a pod could create its
+// whole quota again. The next pass counts each flow once.
 func TestPass_FlowsThatComeMeanwhileCount(t *testing.T) {
 	t.Parallel()
 	s := newSharing(t)
-	s.open(1000, 3, 8) // five that are over have been collected since
+	s.open(1000, 3, 8) // the count includes five flows that were deleted since
 	s.pass()
 	s.wantCount("at first", 3, false)
 	s.fake.began = func(of string) {
@@ -79,7 +79,7 @@ func TestPass_FlowsThatComeMeanwhileCount(t *testing.T) {
 		}
 	}
 	s.pass()
-	s.wantCount("with two that came ahead of it", 13, true) // nobody knows whether it has seen them
+	s.wantCount("with two that came ahead of it", 13, true) // the pass cannot know whether it has seen them
 	s.fake.began = nil
 	s.pass()
 	s.wantCount("afterwards", 11, false)
@@ -92,7 +92,7 @@ func TestPass_FlowsThatComeMeanwhileCount(t *testing.T) {
 	s.wantCount("with four that programs ended behind it", 11, false)
 }
 
-// Slot 0 has what all endpoints have beyond their guarantees.
+// Slot 0 has the flows of all endpoints beyond their guarantees.
 func TestPass_FlowsBeyondGuaranteesAreCounted(t *testing.T) {
 	t.Parallel()
 	s := newSharing(t)
@@ -107,7 +107,7 @@ func TestPass_FlowsBeyondGuaranteesAreCounted(t *testing.T) {
 	}
 }
 
-// What all have beyond their guarantees is counted for each family, and the node's own flows apart from those of endpoints, whatever programs count.
+// Flows beyond guarantees are counted for each family, and the node's own flows separately from the flows of endpoints, even if programs count wrongly.
 func TestPass_TranslationsBeyondGuaranteesAreCounted(t *testing.T) {
 	t.Parallel()
 	for _, ipv6 := range []bool{false, true} {
@@ -140,7 +140,7 @@ func TestPass_TranslationsBeyondGuaranteesAreCounted(t *testing.T) {
 	}
 }
 
-// ofNode begins a translated flow of the node, as programs do and count.
+// ofNode creates a translated flow of the node and counts it, as programs do.
 func (s *sharing) ofNode(ipv6 bool, port int) {
 	s.Helper()
 	s.fake.mu.Lock()
@@ -157,7 +157,7 @@ func (s *sharing) ofNode(ipv6 bool, port int) {
 	*count++
 }
 
-// translate begins translated flows of a family from a port on, as programs do and count.
+// translate creates n translated flows of a family from the given port on and counts them, as programs do.
 func (s *sharing) translate(ipv6 bool, from, n int) {
 	s.Helper()
 	s.fake.mu.Lock()
@@ -176,8 +176,8 @@ func (s *sharing) translate(ipv6 bool, from, n int) {
 	*count += int32(n)
 }
 
-// A share of translated flows is exact: what a pod opens while a pass reads counts once, whether the pass has seen it or not, and
-// what the pass deletes does not count.
+// The count of translated flows is exact: a flow that a pod creates during a pass counts once, whether the pass has seen it or not, and a flow that the pass
+// deletes does not count.
 func TestPass_TranslatedFlowsThatComeMeanwhileCountOnce(t *testing.T) {
 	t.Parallel()
 	for _, ipv6 := range []bool{false, true} {
@@ -190,7 +190,7 @@ func TestPass_TranslatedFlowsThatComeMeanwhileCountOnce(t *testing.T) {
 		}
 		s.translate(ipv6, 1000, 5)
 		came := 0
-		s.fake.reading = func() { // before each slice, also of flows that are there already
+		s.fake.reading = func() { // before each slice, also for existing flows
 			came++
 			s.translate(ipv6, 2000+came, 1)
 		}
@@ -204,7 +204,7 @@ func TestPass_TranslatedFlowsThatComeMeanwhileCountOnce(t *testing.T) {
 			t.Errorf("IPv6 %v: after another pass %d flows count, want %d", ipv6, count(), want)
 		}
 
-		// All are over; others come behind the pass.
+		// All flows have expired; others are created behind the pass.
 		s.fake.now += 200
 		over := came
 		s.fake.reading = func() {

@@ -17,14 +17,14 @@ import (
 )
 
 const (
-	// signalPause is how long signals are left in the ring buffer once some have come: each refused packet may send one.
+	// signalPause is the pause after signals have been read: each refused packet may send one.
 	signalPause = 100 * time.Millisecond
 	signalWait  = 10 * time.Second
 	minRetry    = 100 * time.Millisecond
 	maxRetry    = time.Minute
 )
 
-// signalOf reads a record of the ring buffer.
+// signalOf decodes a record of the ring buffer.
 func signalOf(record []byte) (s bpf.CtSignal, err error) {
 	if n, err := binary.Decode(record, binary.NativeEndian, &s); err != nil || n != len(record) {
 		return s, fmt.Errorf("read a signal of conntrack: %d bytes, want %d", len(record), binary.Size(s))
@@ -32,19 +32,19 @@ func signalOf(record []byte) (s bpf.CtSignal, err error) {
 	return s, nil
 }
 
-// heard counts signals by the map that they are about.
+// heard counts signals by map.
 type heard struct {
-	wake chan struct{} // has room for one
+	wake chan struct{} // has a capacity of one
 
 	mu      sync.Mutex // guards the counters
 	maps    map[string]signalCounts
-	refused map[uint16]uint64 // of translations, by endpoint; 0 for none
+	refused map[uint16]uint64 // translations, by endpoint; 0 for none
 }
 
-// signalCounts are those of one map.
+// signalCounts are the counters of one map: signals of a full map, and of a used-up quota.
 type signalCounts struct{ full, share uint64 }
 
-// signalMap is the map that signals with a family are about; empty for one that no program sends.
+// signalMap returns the map that a signal with this family refers to; empty for a family that no program sends.
 func signalMap(family uint32) string {
 	switch family {
 	case 4:
@@ -59,7 +59,7 @@ func signalMap(family uint32) string {
 	return ""
 }
 
-// note counts one.
+// note counts a signal.
 func (h *heard) note(s bpf.CtSignal) {
 	h.mu.Lock()
 	defer h.mu.Unlock()
@@ -72,7 +72,7 @@ func (h *heard) note(s bpf.CtSignal) {
 		h.refused[uint16(s.Endpoint)]++
 	}
 	switch {
-	case s.Family > bpf.NatWakeSignal: // nobody was refused
+	case s.Family > bpf.NatWakeSignal: // no flow was refused
 	case s.Family > bpf.NatShareSignal:
 		counts.share++
 	case s.Family > bpf.NatSignal, s.Endpoint == 0:
@@ -83,14 +83,14 @@ func (h *heard) note(s bpf.CtSignal) {
 	h.maps[name] = counts
 }
 
-// counts are those of a map.
+// counts returns the counters of a map.
 func (h *heard) counts(name string) signalCounts {
 	h.mu.Lock()
 	defer h.mu.Unlock()
 	return h.maps[name]
 }
 
-// refusals are the endpoints whose translations were refused, each with how often.
+// refusals returns the number of refused translations by endpoint.
 func (h *heard) refusals() map[uint16]uint64 {
 	h.mu.Lock()
 	defer h.mu.Unlock()
@@ -99,18 +99,18 @@ func (h *heard) refusals() map[uint16]uint64 {
 	return refused
 }
 
-// forget ends the count of an endpoint that is gone: another may get its id.
+// forget removes the counter of a removed endpoint, because another endpoint may get its id.
 func (h *heard) forget(endpoint uint16) {
 	h.mu.Lock()
 	defer h.mu.Unlock()
 	delete(h.refused, endpoint)
 }
 
-// hurry wakes the collector, which looks at the counters itself.
+// hurry wakes the collector. It does not block.
 func (h *heard) hurry() {
 	select {
 	case h.wake <- struct{}{}:
-	default: // it is awake
+	default: // a wake-up is pending
 	}
 }
 
@@ -129,7 +129,7 @@ func (c *collector) hear(ctx context.Context, health cell.Health) error {
 		s, err := ring.Read(time.Now().Add(signalWait))
 		heartbeat.Busy(ctx)
 		some := false
-		for ; err == nil; s, err = ring.Read(time.Unix(1, 0)) { // what is there, without a wait
+		for ; err == nil; s, err = ring.Read(time.Unix(1, 0)) { // read pending records without waiting
 			c.heard.note(s)
 			some = true
 		}

@@ -17,12 +17,12 @@ import (
 	"github.com/waggle-net/waggle/pkg/testseed"
 )
 
-// room is half of what is promised: a flow that a full map refused finds room within a second, if anything in the map is over. The
-// other half belongs to the pass, which takes no virtual time.
+// room is the part of the promised second that waits may take: a flow that a full map has refused gets a slot within a second, if the map has a dead entry. The
+// rest is for the pass, which takes no virtual time.
 const room = 600 * time.Millisecond
 
-// Programs find a map full at any moment, also while a pass rests between its slices: what is over goes within a second. The many
-// signals of a flood do not delay that.
+// Programs may find a map full at any time, also while a pass pauses between its slices: dead flows are deleted within a second. The many signals of a flood
+// cause no delay.
 func TestSignals_RoomWithinASecond(t *testing.T) {
 	t.Parallel()
 	for name, living := range map[string]int{"hardly any flows": 1, "passes of five seconds": 2000} {
@@ -64,7 +64,7 @@ func roomForNewFlows(t *testing.T, random *rand.Rand, living, signals int) {
 	}()
 	worst := time.Duration(0)
 	for i := range 60 {
-		// Every other time right after the pass before, which the next one has to keep its distance from.
+		// Every second round begins right after the previous pass, from which the next pass must keep its distance.
 		time.Sleep(time.Duration(random.Int64N(int64([]time.Duration{10 * time.Second, 100 * time.Millisecond}[i%2]))))
 		put(40000, 10)
 		fake.mu.Lock()

@@ -18,33 +18,32 @@ import (
 	"github.com/waggle-net/waggle/pkg/tables/nodeaddresses"
 )
 
-// grace is how long an address may be away before flows under it end: whoever configures a device anew takes its addresses
-// away for a moment, which is long on a busy machine. Answers to an address that does not come back are waited for as long.
+// grace is how long an address may be missing before flows with it are deleted. A reconfiguration of a device removes its addresses for a moment, which is long
+// on a busy machine. A flow whose address is not restored waits for replies as long.
 type grace time.Duration
 
-// since tells whether it has passed.
+// since reports whether the grace period after at has passed.
 func (g grace) since(at time.Time) bool { return time.Since(at) >= time.Duration(g) }
 
 const (
 	awayTime = grace(10 * time.Second)
-	// lateAddresses is how long after that flows are looked through once more: programs may have begun some under the address until
-	// they knew of its loss.
+	// lateAddresses is the delay after which flows are scanned again: programs may have created flows with the address before they knew of its loss.
 	lateAddresses = 2 * time.Second
 )
 
-// ownAddresses are those of this node.
+// ownAddresses are the addresses of this node.
 type ownAddresses struct {
 	table   statedb.Table[nodeaddresses.Address]
 	devices statedb.Table[devices.Address]
 	grace   grace
 	here    map[netip.Addr]struct{}  // nil until all are known
-	left    map[netip.Addr]time.Time // when those went that were here
-	changed <-chan struct{}          // closed when the table has others
-	altered <-chan struct{}          // closed when that of devices has
-	news    bool                     // until somebody takes notice that there are others
+	left    map[netip.Addr]time.Time // time of removal of removed addresses
+	changed <-chan struct{}          // closed when the table changes
+	altered <-chan struct{}          // closed when the table of devices changes
+	news    bool                     // the addresses have changed; the caller resets it
 }
 
-// read brings them up to date.
+// read updates the addresses from the tables.
 func (o *ownAddresses) read(txn statedb.ReadTxn) {
 	if o.changed != nil && open(o.changed) && (o.altered == nil || open(o.altered)) {
 		return
@@ -82,13 +81,13 @@ func (o *ownAddresses) read(txn statedb.ReadTxn) {
 	o.here, o.changed, o.altered = here, changed, altered
 }
 
-// comes tells whether the node is about to have an address: the kernel waits a second or more for others to object. Those of links,
-// which each pod brings, are under no flow.
+// comes reports whether the node is about to have an address: the kernel performs duplicate address detection for a second or more. Link-local addresses, of
+// which each pod link has one, are excluded, because no flow has them as source.
 func comes(a devices.Address) bool {
 	return a.Tentative && !a.Duplicate && !a.Addr().IsLinkLocalUnicast()
 }
 
-// has tells whether an address is the node's, or was a moment ago.
+// has reports whether an address is the node's, or was within the grace period.
 func (o *ownAddresses) has(addr netip.Addr) bool {
 	if _, here := o.here[addr]; here {
 		return true
@@ -97,7 +96,7 @@ func (o *ownAddresses) has(addr netip.Addr) bool {
 	return left && !o.grace.since(at)
 }
 
-// strands tells whether a flow leaves the node under an address that is its no more: no answer comes back to it.
+// strands reports whether the source address of a translated flow no longer belongs to the node, so that no reply would arrive.
 func (o *ownAddresses) strands(f *natmap.Flow) bool {
 	if f.Flags&uint32(bpf.NatMasquerade|bpf.NatRedirect) == 0 {
 		return false
@@ -109,8 +108,7 @@ func (o *ownAddresses) strands(f *natmap.Flow) bool {
 	return !o.has(addr)
 }
 
-// end ends a flow that is stranded, and returns how many entries it deleted. Addresses are read after flows: a flow comes after the address that it leaves
-// under.
+// end deletes a stranded flow, and returns the number of deleted entries. Addresses are read after flows, because a flow is created after its address.
 func (o *ownAddresses) end(p *pass, f *natmap.Flow) (uint64, error) {
 	o.read(p.db.ReadTxn())
 	if !o.strands(f) {
@@ -119,11 +117,11 @@ func (o *ownAddresses) end(p *pass, f *natmap.Flow) (uint64, error) {
 	return p.deletePair(f, o.strands)
 }
 
-// followNode ends translated flows whose address the node has lost, so that what is sent next gets another one.
+// followNode deletes translated flows whose address the node has lost, so that the next packet gets another address.
 func (c *collector) followNode(ctx context.Context, health cell.Health) error {
 	health.OK("Waiting for the addresses of the node")
 	own := &ownAddresses{table: c.nodes, devices: c.devices, grace: c.grace}
-	var due []time.Time // sweeps; a change does not postpone the next
+	var due []time.Time // scans; a change does not postpone the next one
 	for {
 		heartbeat.Busy(ctx)
 		own.read(c.db.ReadTxn())
@@ -156,7 +154,7 @@ func (c *collector) followNode(ctx context.Context, health cell.Health) error {
 	}
 }
 
-// collectStranded looks through all translated flows, of which end deletes those that are stranded, and tells how many entries that were.
+// collectStranded scans all translated flows; end deletes stranded ones. It returns the number of deleted entries.
 func (c *collector) collectStranded(end func(*pass, *natmap.Flow) (uint64, error)) (ended uint64, err error) {
 	for _, m := range natmap.Maps() {
 		n, err := c.collectStrandedOf(m, end)
@@ -169,7 +167,7 @@ func (c *collector) collectStranded(end func(*pass, *natmap.Flow) (uint64, error
 	return ended, nil
 }
 
-// collectStrandedOf looks through one map.
+// collectStrandedOf scans one map.
 func (c *collector) collectStrandedOf(m natmap.Map, end func(*pass, *natmap.Flow) (uint64, error)) (deleted uint64, err error) {
 	p := &pass{collector: c}
 	r, _, err := c.nat.ReadNat(m)
@@ -192,7 +190,7 @@ func (c *collector) collectStrandedOf(m natmap.Map, end func(*pass, *natmap.Flow
 	return deleted, nil
 }
 
-// publishStranded counts what was deleted of a map, and asks for a pass that corrects the shares.
+// publishStranded adds the deleted entries of a map to the counters, and requests a pass that corrects the quotas.
 func (c *collector) publishStranded(name string, n uint64) {
 	if n == 0 {
 		return

@@ -15,7 +15,7 @@ import (
 	"github.com/waggle-net/waggle/pkg/tables/nodeaddresses"
 )
 
-// away is a node with a pod that speaks with one client under the node's address, in both families.
+// away is a node with a pod that has one flow of each family under the node's address.
 type away struct {
 	*testing.T
 	*collector
@@ -43,7 +43,7 @@ func newAway(t *testing.T) *away {
 	return a
 }
 
-// begin puts the flows.
+// begin stores the flows.
 func (a *away) begin() {
 	a.Helper()
 	a.fake.mu.Lock()
@@ -57,7 +57,7 @@ func (a *away) begin() {
 	}
 }
 
-// comes gives the node its addresses, goes takes them away.
+// comes adds the addresses to the node, goes removes them.
 func (a *away) comes() { a.alter(a.nodes.Insert) }
 func (a *away) goes()  { a.alter(a.nodes.Delete) }
 
@@ -71,7 +71,7 @@ func (a *away) alter(do func(statedb.WriteTxn, nodeaddresses.Address) (nodeaddre
 	}
 }
 
-// want demands how many entries of the flows are left.
+// want checks the number of remaining entries.
 func (a *away) want(when string, entries int) {
 	a.Helper()
 	synctest.Wait()
@@ -82,16 +82,16 @@ func (a *away) want(when string, entries int) {
 	}
 }
 
-// limit is how long an address may be away.
+// limit is how long an address may be missing.
 const limit = 10 * time.Second
 
-// Somebody configures the device anew, again and again: each time the address is away for less than [limit], and connections go on.
-// When it goes for good, they end after that, though other addresses come and go all the time.
+// A device is reconfigured repeatedly: each time the address is missing for less than [limit], and connections stay. When it is removed permanently, they are
+// deleted after that time, although other addresses are added and removed all the time.
 func TestFollowNode_AddressIsAwayForAMoment(t *testing.T) {
 	t.Parallel()
 	synctest.Test(t, func(t *testing.T) {
 		a := newAway(t)
-		a.goes() // the agent begins while it is away
+		a.goes() // the agent starts while the address is missing
 		ctx, cancel := context.WithCancel(t.Context())
 		done := make(chan error)
 		health, _ := cell.NewSimpleHealth()
@@ -121,7 +121,7 @@ func TestFollowNode_AddressIsAwayForAMoment(t *testing.T) {
 		}
 		time.Sleep(limit)
 		a.want("when it is gone for good", 0)
-		a.begin() // by a program that does not know yet
+		a.begin() // by a program that does not know of the loss yet
 		time.Sleep(lateAddresses + limit)
 		a.want("of what began under it later", 0)
 		cancel()
@@ -131,8 +131,8 @@ func TestFollowNode_AddressIsAwayForAMoment(t *testing.T) {
 	})
 }
 
-// The link was down, and the IPv6 address is back: flows under it go on however long the kernel looks whether somebody else has it, and
-// end when somebody has. The links of pods, which come and go, cost no look at the flows.
+// After the link was down the IPv6 address is tentative: flows with it stay for the whole duplicate address detection, and are deleted when another host has
+// the address. Changes of the links of pods cause no scan of the flows.
 func TestFollowNode_AddressIsTentative(t *testing.T) {
 	t.Parallel()
 	synctest.Test(t, func(t *testing.T) {
@@ -180,7 +180,7 @@ func TestFollowNode_AddressIsTentative(t *testing.T) {
 	})
 }
 
-// A sweep is under way when the node gets an address, and a program begins a flow under it at once.
+// The node gets an address during a sweep, and a program creates a flow with it at once.
 func TestCollectStranded_AddressComesMeanwhile(t *testing.T) {
 	t.Parallel()
 	a := newAway(t)

@@ -15,13 +15,13 @@ import (
 )
 
 const (
-	// sweepShare bounds the time of sweeps to this part of any longer time: a fiftieth of a CPU where backends change all the time.
+	// sweepShare bounds the time of sweeps to this fraction of any longer time: a fiftieth of a CPU if backends change all the time.
 	sweepShare = 50
-	// sweepSpan is the time whose share sweeps may take at once: the three sweeps of a single change do not wait, also with full maps.
+	// sweepSpan is the time whose fraction sweeps may take at once: the three sweeps of a single change do not wait, even with full maps.
 	sweepSpan = 10 * time.Second
 )
 
-// sweepBudget is the time that sweeps may take, in microseconds.
+// sweepBudget limits the time of sweeps, in microseconds.
 type sweepBudget struct{ limiter *rate.Limiter }
 
 func newSweepBudget() sweepBudget {
@@ -29,21 +29,20 @@ func newSweepBudget() sweepBudget {
 	return sweepBudget{rate.NewLimiter(rate.Limit(perSecond), perSecond*int(sweepSpan/time.Second))}
 }
 
-// rest returns how long to wait after a sweep that took so long.
+// rest returns the time to wait after a sweep of duration took.
 func (b sweepBudget) rest(took time.Duration) time.Duration {
 	r := b.limiter.ReserveN(time.Now(), int(took.Microseconds()))
-	if !r.OK() { // it alone took more than the share of a span
+	if !r.OK() { // the sweep alone took more than the budget of a span
 		return sweepShare * took
 	}
 	return r.Delay()
 }
 
-// lateSweeps follow the one that comes at once: until the datapath has what the tables say, programs translate to backends that
-// are gone.
+// lateSweeps are the delays of the sweeps after the immediate one: until the maps of services have followed the tables, programs translate to removed backends.
 var lateSweeps = []time.Duration{200 * time.Millisecond, 2 * time.Second}
 
-// sweep looks through the translated flows whenever services or backends have changed, so that clients get others with their
-// next packet. Nothing else is judged: it comes often.
+// sweep scans the translated flows whenever services or backends have changed, so that clients get other backends with their next packet. It evaluates no other
+// property of flows, because it runs often.
 func (c *collector) sweep(ctx context.Context, health cell.Health) error {
 	health.OK("Waiting for services")
 	defer func() {
@@ -92,7 +91,7 @@ func (c *collector) sweep(ctx context.Context, health cell.Health) error {
 	}
 }
 
-// completes returns what is closed when a table becomes complete, which may be without a change of its rows; nil when it is.
+// completes returns a channel that is closed when a table becomes complete, which may happen without a change of its rows; nil if the table is complete.
 func completes[R any](txn statedb.ReadTxn, table statedb.Table[R]) <-chan struct{} {
 	if done, initialized := table.Initialized(txn); !done {
 		return initialized
@@ -100,7 +99,7 @@ func completes[R any](txn statedb.ReadTxn, table statedb.Table[R]) <-chan struct
 	return nil
 }
 
-// sweepOnce tells how long it took, and how many entries it saw. What it deleted before it failed counts as well.
+// sweepOnce returns its duration and the number of entries that it has read. Deletions before an error are counted as well.
 func (c *collector) sweepOnce() (took time.Duration, entries uint64, err error) {
 	begin := time.Now()
 	p := &pass{collector: c, found: make(map[string]found)}
@@ -117,7 +116,7 @@ func (c *collector) sweepOnce() (took time.Duration, entries uint64, err error) 
 	return time.Since(begin), entries, nil
 }
 
-// sweepMap looks through one map, as long as all services are known.
+// sweepMap scans one map, while all services are known.
 func (p *pass) sweepMap(m natmap.Map, sum *found) error {
 	r, _, err := p.nat.ReadNat(m)
 	if err != nil {
@@ -144,7 +143,7 @@ func (p *pass) sweepMap(m natmap.Map, sum *found) error {
 	return nil
 }
 
-// publishSwept counts what sweeps have deleted, and asks for a pass that corrects the shares.
+// publishSwept adds the entries that sweeps have deleted to the counters, and requests a pass that corrects the quotas.
 func (c *collector) publishSwept(of map[string]found) {
 	some := false
 	txn := c.db.WriteTxn(c.table)

@@ -6,7 +6,7 @@ import (
 	"time"
 )
 
-// The sweeps of a single change do not wait, and those of endless changes take a fiftieth of the time.
+// The sweeps of a single change do not wait, and the sweeps of endless changes take a fiftieth of the time.
 func TestSweepBudget(t *testing.T) {
 	t.Parallel()
 	synctest.Test(t, func(t *testing.T) {

@@ -14,29 +14,29 @@ import (
 )
 
 const (
-	// trafficInterval is the maximum time between two passes in a cluster of several nodes, unless a flag fixes it: node-health probes nodes whose last
-	// answer is older than some minutes.
+	// trafficInterval is the maximum time between two passes in a cluster of several nodes, unless a flag fixes it: node-health probes nodes whose last reply
+	// is older than some minutes.
 	trafficInterval = 5 * time.Minute
-	// trafficSpacing is the minimum time between two passes that look at nodes. A full map is looked through twice a second.
+	// trafficSpacing is the minimum time between two passes that record nodes. A full map is scanned twice a second.
 	trafficSpacing = time.Minute
 )
 
-// traffic is what one pass finds of the flows with pods of other nodes.
+// traffic is the result of one pass for the flows with pods of other nodes.
 type traffic struct {
 	self   string
 	began  time.Time
 	tick   uint32                  // the same in ticks of the kernel
 	ranges bart.Table[*nodes.Node] // by pod range
-	before uint32                  // tick of the beginning of the last pass that looked at nodes; 0 before the first
+	before uint32                  // tick of the beginning of the last pass that recorded nodes; 0 before the first
 	of     map[*nodes.Node]*[2]nodetraffic.Family
 }
 
-// observes reports whether answers of nodes are of use.
+// observes reports whether passes record nodes.
 func (c *collector) observes(txn statedb.ReadTxn) bool {
 	return c.agent.HealthChecking && c.cluster.NumObjects(txn) > 1
 }
 
-// interval is the time between two passes that nobody asks for.
+// interval returns the time between two passes that no signal or removal requests.
 func (c *collector) interval() time.Duration {
 	if c.pace.Interval == 0 && c.observes(c.db.ReadTxn()) {
 		return min(c.pace.current, trafficInterval)
@@ -44,7 +44,7 @@ func (c *collector) interval() time.Duration {
 	return c.pace.current
 }
 
-// newTraffic begins to look at nodes, at a time of the kernel. It returns nil when that is of no use or was done a moment ago.
+// newTraffic starts to record nodes at the time now, in ticks. It returns nil if nodes are not recorded, or were less than trafficSpacing ago.
 func (c *collector) newTraffic(now uint32) *traffic {
 	txn := c.db.ReadTxn()
 	if !c.observes(txn) || !c.observed.IsZero() && time.Since(c.observed) < trafficSpacing {
@@ -60,12 +60,12 @@ func (c *collector) newTraffic(now uint32) *traffic {
 	return t
 }
 
-// see notes what a flow says of the node of its peer. The entry of a flow has the time of its beginning and whether it was
-// answered, and not the time of the last packet of the peer: the time of the last packet is renewed by each side.
+// see records a flow for the node of its peer. An entry has the time of its creation and whether there was a reply, but not the time of the peer's last packet:
+// packets of both sides renew the expiry.
 func (t *traffic) see(f *ctmap.Flow) {
 	opened, here := f.Entry.Opener != 0, f.Entry.Target != 0
 	if opened == here {
-		return // no peer elsewhere
+		return // no peer on another node
 	}
 	tuple := f.Tuple()
 	peer := tuple.Opener.Addr()
@@ -101,7 +101,7 @@ func familyOf(addr netip.Addr) int {
 	return 0
 }
 
-// publish makes the rows those of the pass. What is known of answers stays while the node has flows.
+// publish replaces the rows by the rows of the pass. The known time of a reply stays while the node has flows.
 func (t *traffic) publish(db *statedb.DB, table statedb.RWTable[*nodetraffic.Traffic]) {
 	txn := db.WriteTxn(table)
 	defer txn.Commit()

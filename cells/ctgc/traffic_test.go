@@ -18,7 +18,7 @@ import (
 	"github.com/waggle-net/waggle/pkg/tables/nodetraffic"
 )
 
-// newObserver is a collector of a cluster of so many nodes, the first of which is this one.
+// newObserver returns a collector in a cluster of the given number of nodes, the first of which is this node.
 func newObserver(t testing.TB, number int) *collector {
 	t.Helper()
 	db := statedb.New()
@@ -35,12 +35,12 @@ func newObserver(t testing.TB, number int) *collector {
 	return &collector{db: db, cluster: cluster, answers: answers, agent: settings.Agent{NodeName: "n0", HealthChecking: true}, pace: newPace(DefaultConfig)}
 }
 
-// podOf is a pod of the i-th node.
+// podOf returns the address of a pod of the i-th node.
 func podOf(i int, pod byte) netip.Addr {
 	return netip.AddrFrom4([4]byte{10, byte(i >> 8), byte(i), pod})
 }
 
-// opened is a flow that a pod of this node has opened to one of another node.
+// opened returns a flow that a pod of this node has initiated to a pod of another node.
 func opened(node int, created uint32, replied bool) *ctmap.Flow {
 	f := &ctmap.Flow{}
 	var second bool
@@ -55,7 +55,7 @@ func opened(node int, created uint32, replied bool) *ctmap.Flow {
 	return f
 }
 
-// The time of an answer is never after the beginning of its flow, also when the clock of the kernel wraps around.
+// The recorded time of a reply is not after the beginning of its flow, also when the clock of the kernel wraps around.
 func TestTraffic_TimeOfAnAnswer_IsNoneThatIsNotProven(t *testing.T) {
 	t.Parallel()
 	for _, now := range []uint32{1000, 3, math.MaxUint32} {
@@ -66,7 +66,7 @@ func TestTraffic_TimeOfAnAnswer_IsNoneThatIsNotProven(t *testing.T) {
 		tr.see(opened(1, now-2*age, true))
 		tr.publish(c.db, c.answers)
 		row, _, _ := c.answers.Get(c.db.ReadTxn(), nodetraffic.ByNode("n1"))
-		// Ticks are rounded down: the younger flow is less than age+1 ticks old, and its answer is younger.
+		// Ticks are rounded down: the younger flow is less than age+1 ticks old, and its reply is younger.
 		if got, want := tr.began.Sub(row.IPv4.Answered), bpf.CtDuration(age+1); got != want {
 			t.Errorf("tick %d: the answer is %v old, want %v", now, got, want)
 		}
@@ -101,7 +101,7 @@ func TestTraffic_IsLookedAtNotTooOften(t *testing.T) {
 	}
 }
 
-// BenchmarkTraffic_131072Flows is what a full map of flows with pods of 5,000 nodes adds to a pass.
+// BenchmarkTraffic_131072Flows measures the part of a pass that a full map of flows with pods of 5,000 nodes adds.
 func BenchmarkTraffic_131072Flows(b *testing.B) {
 	c := newObserver(b, 5000)
 	flows := make([]*ctmap.Flow, 1<<17)

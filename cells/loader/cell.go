@@ -8,31 +8,31 @@ import (
 	"github.com/waggle-net/waggle/pkg/tables/bpfprograms"
 )
 
-// Cell is the module.
+// Cell loads the datapath programs and attaches them to their hooks.
 var Cell = cell.Module("loader", "Programs on their hooks",
 	cell.Config(DefaultConfig),
-	cell.ProvidePrivate(newKernel), // traffic control, tcx and nftables; tests put a fake in its place
+	cell.ProvidePrivate(newKernel), // traffic control, tcx and nftables; tests replace it with a fake
 	implementation,
 )
 
-// implementation is the module without its way to the kernel.
+// implementation is the module without its access to the kernel.
 var implementation = cell.Group(
 	cell.ProvidePrivate(
 		newTable,             // only this cell writes
 		bpfprograms.NewTable, // the same
 		newGeneration,        // the programs, loaded by a start hook and a job
 		newOps,
-		newVerifier, // whether the kernel is as the rows say
+		newVerifier, // compares the kernel with the rows
 	),
-	cell.Provide( // anyone may read
+	cell.Provide( // read-only for other cells
 		statedb.RWTable[*attachments.Attachment].ToTable,
 		statedb.RWTable[bpfprograms.Program].ToTable,
 	),
 	cell.Invoke(
-		registerController, // devices and endpoints into rows
-		registerReconciler, // rows onto hooks
-		registerVerify,     // drift into pending rows
-		registerLinks,      // the same for links of pods
-		registerProtocol,   // what hooks say to each other, once all are new
+		registerController, // computes rows from devices and endpoints
+		registerReconciler, // attaches the programs of the rows
+		registerVerify,     // marks rows pending that differ from the kernel
+		registerLinks,      // does the same for links of pods
+		registerProtocol,   // raises the protocol between hooks when all hooks run this generation
 	),
 )

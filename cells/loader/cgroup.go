@@ -23,10 +23,10 @@ import (
 	"github.com/waggle-net/waggle/pkg/tables/attachments"
 )
 
-// topmost stands for the topmost group of the machine, wherever it is mounted.
+// topmost names the root cgroup of the machine, wherever it is mounted.
 const topmost = "/"
 
-// cgroupHooks are the hooks of a group by name; the programs are called as they are.
+// cgroupHooks maps names of hooks of a control group to attach types; the names of the programs contain the names of the hooks.
 var cgroupHooks = map[string]ebpf.AttachType{
 	"connect4": ebpf.AttachCGroupInet4Connect, "connect6": ebpf.AttachCGroupInet6Connect,
 	"sendmsg4": ebpf.AttachCGroupUDP4Sendmsg, "sendmsg6": ebpf.AttachCGroupUDP6Sendmsg,
@@ -35,7 +35,7 @@ var cgroupHooks = map[string]ebpf.AttachType{
 	"bind4": ebpf.AttachCGroupInet4Bind, "bind6": ebpf.AttachCGroupInet6Bind,
 }
 
-// cgroupRows are what hangs on the group.
+// cgroupRows returns the rows of the hooks of the control group.
 func cgroupRows(o socketlb.Options) (rows []attachments.Attachment) {
 	if !o.Enabled {
 		return nil
@@ -47,7 +47,7 @@ func cgroupRows(o socketlb.Options) (rows []attachments.Attachment) {
 	return rows
 }
 
-// programNames are all programs that this run needs, in the order in which they are loaded.
+// programNames returns the names of all programs that this run needs, in the order in which they are loaded.
 func programNames(o socketlb.Options) []string {
 	if !o.Enabled {
 		return bpf.Programs()
@@ -77,7 +77,7 @@ func (t *tcxLinks) AttachGroup(key, group, hook string, p *program) error {
 	case p == nil:
 		return fmt.Errorf("%s: %w", key, errNoFilter)
 	}
-	if err := t.Detach(key); err != nil { // a pin whose group is gone or another
+	if err := t.Detach(key); err != nil { // the pin of a removed or another group
 		return err
 	}
 	if err := os.MkdirAll(t.dir, 0o700); err != nil {
@@ -89,12 +89,12 @@ func (t *tcxLinks) AttachGroup(key, group, hook string, p *program) error {
 	}
 	defer l.Close()
 	if err := l.Pin(pin); err != nil {
-		return fmt.Errorf("pin link %s: %w", pin, err) // closing it detaches it again
+		return fmt.Errorf("pin link %s: %w", pin, err) // closing the link detaches it again
 	}
 	return nil
 }
 
-// groupRefused names who keeps others out.
+// groupRefused adds the likely causes to EPERM.
 func groupRefused(err error) error {
 	if errors.Is(err, unix.EPERM) {
 		return fmt.Errorf("%w: a program that somebody attached there without BPF_F_ALLOW_MULTI keeps others out (bpftool cgroup tree), "+
@@ -103,7 +103,7 @@ func groupRefused(err error) error {
 	return err
 }
 
-// openGroup opens a pinned link and tells whether it is on this very group.
+// openGroup opens a pinned link and reports whether it is attached to the group with this id.
 func openGroup(pin string, id uint64) (*pinnedLink, bool, error) {
 	l, err := openPinned(pin)
 	if l == nil {
@@ -124,7 +124,7 @@ func (t *tcxLinks) Groups(groups []string) map[string]uint64 {
 	return ids
 }
 
-// findGroup finds the directory of a group, and its number.
+// findGroup returns the directory of a group and its id.
 func findGroup(group string) (path string, id uint64, err error) {
 	if group == topmost {
 		path, err = cgroups.Root()
@@ -141,7 +141,7 @@ func findGroup(group string) (path string, id uint64, err error) {
 	return path, stat.Sys().(*syscall.Stat_t).Ino, nil
 }
 
-// groupsOf are the groups of rows.
+// groupsOf returns the control groups of rows, sorted.
 func groupsOf(rows iter.Seq2[*attachments.Attachment, statedb.Revision]) []string {
 	groups := map[string]bool{}
 	for a := range rows {
@@ -152,7 +152,7 @@ func groupsOf(rows iter.Seq2[*attachments.Attachment, statedb.Revision]) []strin
 	return slices.Sorted(maps.Keys(groups))
 }
 
-// netnsCookie is the number of the network namespace of the agent, which is the node's, as programs see it.
+// netnsCookie returns the cookie of the network namespace of the agent, which is the namespace of the node. Programs read the same value.
 func netnsCookie() (uint64, error) {
 	fd, err := unix.Socket(unix.AF_INET, unix.SOCK_DGRAM|unix.SOCK_CLOEXEC, 0)
 	if errors.Is(err, unix.EAFNOSUPPORT) {

@@ -31,8 +31,8 @@ func TestCgroupHooks_AreThoseOfThePrograms(t *testing.T) {
 	require.Empty(t, cgroupRows(socketlb.Options{Cgroup: "/group"}))
 }
 
-// Links outlive the agent, a new program takes the place of the old in one step, and what others do to them is seen and repaired. The agent
-// needs no more rights than it keeps.
+// Links outlive the agent, a new program replaces the old one in one step, and a detached link is noticed and repaired. The agent needs only the capabilities
+// that it keeps.
 func TestPrivilegedGroup_TakenOverAndRepaired(t *testing.T) {
 	t.Parallel()
 	n := newNode(t)
@@ -44,12 +44,12 @@ func TestPrivilegedGroup_TakenOverAndRepaired(t *testing.T) {
 		n.check(reduceThread())
 		require.ErrorIs(t, links.AttachGroup(key, group.Path, hook, nil), errNoFilter)
 		var first link.ID
-		for range 2 { // attached, then taken over by a later run
+		for range 2 { // attached, then reused by a later run
 			programs, err := n.kernel.Programs.Load()
 			n.check(err)
 			p := programs[bpf.SockConnect4]
 			n.check(links.AttachGroup(key, group.Path, hook, &p))
-			n.check(links.AttachGroup(key, group.Path, hook, nil)) // any program of ours will do
+			n.check(links.AttachGroup(key, group.Path, hook, nil)) // any program of ours is accepted
 			have := query(t, group.Path)
 			require.Len(t, have, 1)
 			require.Equal(t, ebpf.ProgramID(p.ID), have[0].ID)
@@ -62,7 +62,7 @@ func TestPrivilegedGroup_TakenOverAndRepaired(t *testing.T) {
 			n.check(err)
 			require.Equal(t, attached{Program: p.ID, Group: links.Groups([]string{group.Path})[group.Path]}, all[key])
 
-			// Detached by force, the pin says so, and the program comes back.
+			// After a forced detach the pin has no group, and the program is attached again.
 			if l, err := link.LoadPinnedLink(filepath.Join(links.dir, key), nil); err != nil {
 				t.Error(err)
 			} else {
@@ -79,7 +79,7 @@ func TestPrivilegedGroup_TakenOverAndRepaired(t *testing.T) {
 			first = linkID(t, filepath.Join(links.dir, key))
 		}
 		n.check(links.Detach(key))
-		// The kernel frees a link that nobody has any more a moment later.
+		// The kernel frees a link without references asynchronously.
 		require.Eventually(t, func() bool { return len(query(t, group.Path)) == 0 }, 15*time.Second, time.Millisecond)
 		require.ErrorContains(t, links.AttachGroup(key, t.TempDir(), hook, nil), "it is no directory of cgroup2: mount cgroup2")
 		require.ErrorIs(t, links.AttachGroup(key, group.Path+"-gone", hook, nil), os.ErrNotExist)
@@ -106,7 +106,7 @@ func linkID(t *testing.T, pin string) link.ID {
 	return info.ID
 }
 
-// reduceThread takes from the calling thread what the running agent has given away.
+// reduceThread drops from the calling thread the capabilities that the running agent has dropped.
 func reduceThread() error {
 	header := unix.CapUserHeader{Version: unix.LINUX_CAPABILITY_VERSION_3}
 	rights := uint64(capabilities.Agent)

@@ -8,7 +8,8 @@ import (
 	"github.com/spf13/pflag"
 )
 
-// Config is what was typed. The names of flags are Cilium's where it has them. Programs get it when they are loaded.
+// Config holds the timeouts of flows, the loopback addresses of services, and whether policy verdicts are reported. Flags have Cilium's names where Cilium has
+// such flags. The values are constants of the programs from their load on.
 type Config struct {
 	TCPTimeout      time.Duration `mapstructure:"bpf-ct-timeout-regular-tcp"`
 	TCPSynTimeout   time.Duration `mapstructure:"bpf-ct-timeout-regular-tcp-syn"`
@@ -19,20 +20,20 @@ type Config struct {
 	LoopbackIPv6    string        `mapstructure:"ipv6-service-loopback-address"`
 }
 
-// DefaultConfig are the defaults: Cilium's. The IPv6 address differs: Cilium's is
-// of the link, where a pod would first ask for its neighbour; ours belongs to the prefix that is never routed (RFC 6666).
+// DefaultConfig holds Cilium's defaults except the IPv6 address. Cilium's is link-local, so a pod would first resolve it as a neighbor; this one is in the
+// discard-only prefix 100::/64 (RFC 6666).
 var DefaultConfig = Config{
 	TCPTimeout: 8000 * time.Second, TCPSynTimeout: time.Minute, TCPCloseTimeout: 10 * time.Second, AnyTimeout: time.Minute,
 	Verdicts: true, LoopbackIPv4: "169.254.42.1", LoopbackIPv6: "100::a9fe:2a01",
 }
 
-// Bounds of a timeout: the programs' clock ticks about once a second, and no connection is worth remembering for a month.
+// Bounds of a timeout. The programs' clock ticks about once a second, and no idle flow needs an entry for a month.
 const (
 	leastTimeout = 2 * time.Second
 	mostTimeout  = 30 * 24 * time.Hour
 )
 
-// Flags registers the flags.
+// Flags adds the flags; the values of c are the defaults.
 func (c Config) Flags(flags *pflag.FlagSet) {
 	flags.Duration("bpf-ct-timeout-regular-tcp", c.TCPTimeout, "How long a TCP connection that stands is remembered without a packet")
 	flags.Duration("bpf-ct-timeout-regular-tcp-syn", c.TCPSynTimeout, "How long a TCP connection is that nobody has answered")
@@ -43,7 +44,7 @@ func (c Config) Flags(flags *pflag.FlagSet) {
 	flags.String("ipv6-service-loopback-address", c.LoopbackIPv6, "IPv6 address from which a pod meets itself when it is the backend of the service that it asks")
 }
 
-// check says what is wrong with what was typed.
+// check returns an error if a value is invalid.
 func (c Config) check() error {
 	for flag, timeout := range map[string]time.Duration{"": c.TCPTimeout, "-syn": c.TCPSynTimeout, "-fin": c.TCPCloseTimeout} {
 		if timeout < leastTimeout || timeout > mostTimeout {

@@ -15,7 +15,7 @@ import (
 	"github.com/waggle-net/waggle/pkg/testnet"
 )
 
-// What was typed reaches every constant that the programs have: one that is forgotten would keep its default for ever.
+// Every constant of the programs is set from the configuration: a missing one would keep its default.
 func TestPrivilegedConstants_AllAreSet(t *testing.T) {
 	testnet.RequirePrivileges(t)
 	config := Config{TCPTimeout: time.Hour, TCPSynTimeout: 30 * time.Second, TCPCloseTimeout: 3 * time.Second, AnyTimeout: 20 * time.Second,
@@ -27,7 +27,7 @@ func TestPrivilegedConstants_AllAreSet(t *testing.T) {
 	o := &objects{agent: settings.Agent{EnableIPv4: true, EnableIPv6: true, EndpointShare: 50, TunnelPort: 8472, Hybrid: true, Procfs: procfs}, config: config, options: policy.Options{CIDRMatchesNodes: true}, sockets: socketlb.Options{HostOnly: true},
 		probe: func() bpf.EncapSupport { return bpf.EncapSupport{Modes: bpf.EncapSends} }}
 	maps := newMemoryMaps(t, map[string]uint32{bpf.MapCtEst4: 32768, bpf.MapCtNew4: 8192, bpf.MapNat4: 65536, bpf.MapNat6: 32768})
-	maps[bpf.FormerName(bpf.MapCtEst4)] = maps[bpf.MapCtNew4] // another map: a change of size
+	maps[bpf.FormerName(bpf.MapCtEst4)] = maps[bpf.MapCtNew4] // a different map, as during a change of size
 	require.NoError(t, maps.Put(bpf.MapResizeState, uint32(0), bpf.ResizeState(3, bpf.ResizeBefore)))
 	got := o.constants(maps)
 	require.Equal(t, uint32(16384), got[bpf.VariableCtShare])
@@ -48,7 +48,7 @@ func TestPrivilegedConstants_AllAreSet(t *testing.T) {
 				continue // programs write it
 			}
 			switch name {
-			case bpf.VariableNatPortLast, bpf.VariableRejectRate, bpf.VariableFastPath: // only tests of the programs have others
+			case bpf.VariableNatPortLast, bpf.VariableRejectRate, bpf.VariableFastPath: // only tests of the programs change them
 				continue
 			case bpf.VariableLinkHeader: // bpf.Load sets it
 				continue

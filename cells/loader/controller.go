@@ -28,7 +28,7 @@ import (
 	"github.com/waggle-net/waggle/pkg/tables/sources"
 )
 
-// newTable makes the table. It is complete once devices and endpoints are; until then nothing is detached.
+// newTable creates the table attachments. The table is complete when devices and endpoints are; until then nothing is detached.
 func newTable(db *statedb.DB) (statedb.RWTable[*attachments.Attachment], initialized, error) {
 	table, err := attachments.NewTable(db)
 	if err != nil {
@@ -39,10 +39,10 @@ func newTable(db *statedb.DB) (statedb.RWTable[*attachments.Attachment], initial
 	return table, table.RegisterInitializer(txn, "loader"), nil
 }
 
-// initialized completes the table attachments; only the first call counts.
+// initialized completes the table attachments; further calls have no effect.
 type initialized func(statedb.WriteTxn)
 
-// controller keeps attachments in step with devices and endpoints.
+// controller computes the table attachments from devices and endpoints.
 type controller struct {
 	cell.In
 
@@ -69,7 +69,7 @@ func registerController(c controller) {
 	heartbeat.Add(c.Jobs, "plan-attachments", c.run)
 }
 
-// run has no settle time: an ADD waits for its attachment. Commits that come during a pass are one batch.
+// run has no debounce interval, because an ADD waits for its attachment. Commits that arrive during a pass form one batch.
 func (c *controller) run(ctx context.Context, health cell.Health) error {
 	changes, err := c.subscribe()
 	if err != nil {
@@ -103,7 +103,7 @@ func (c *controller) run(ctx context.Context, health cell.Health) error {
 	return nil
 }
 
-// complete tells whether every device and endpoint is known; it watches what is not.
+// complete reports whether every device and endpoint is known. It watches the tables that are not complete.
 func (c *controller) complete(txn statedb.ReadTxn, changed *statedb.WatchSet) bool {
 	d, devicesIn := c.Devices.Initialized(txn)
 	if !d {
@@ -116,8 +116,8 @@ func (c *controller) complete(txn statedb.ReadTxn, changed *statedb.WatchSet) bo
 	return d && e
 }
 
-// commit writes what differs in the shared rows and those of the marked endpoints, and leaves the rest, with its status,
-// alone. It takes rows apart, and reports whether it wrote any.
+// commit writes the shared rows and the rows of the marked endpoints that differ, and leaves all other rows and their statuses unchanged. It removes unchanged
+// rows from the map rows, and reports whether it wrote any row.
 func (c *controller) commit(rows map[string]*attachments.Attachment, m endpointfeed.Marks, complete bool) (wrote bool) {
 	txn := c.DB.WriteTxn(c.Table)
 	defer txn.Abort()
@@ -131,7 +131,7 @@ func (c *controller) commit(rows map[string]*attachments.Attachment, m endpointf
 			delete(rows, have.Key())
 		}
 	}
-	for _, key := range slices.Sorted(maps.Keys(rows)) { // the reconciler keeps this order
+	for _, key := range slices.Sorted(maps.Keys(rows)) { // the reconciler processes rows in this order
 		_, _, _ = c.Table.Insert(txn, rows[key].WithStatus(reconciler.StatusPending()))
 		wrote = true
 	}
@@ -140,13 +140,13 @@ func (c *controller) commit(rows map[string]*attachments.Attachment, m endpointf
 		c.Initialized(txn)
 		wrote = true
 	}
-	if wrote { // a commit without a change would only cost
+	if wrote { // avoid the cost of an empty commit
 		txn.Commit()
 	}
 	return wrote
 }
 
-// concerned gives the shared rows and those of the marked endpoints.
+// concerned returns the shared rows and the rows of the marked endpoints.
 func (c *controller) concerned(txn statedb.ReadTxn, m endpointfeed.Marks) iter.Seq[*attachments.Attachment] {
 	return func(yield func(*attachments.Attachment) bool) {
 		for _, kind := range sharedKinds {

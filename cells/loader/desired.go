@@ -22,7 +22,7 @@ const (
 	both    = "both"
 )
 
-// The filters of the two blocks. A pod's egress is the ingress of the host end of its link.
+// blockRows are the filters of the two blocks. A pod's egress is the ingress of the host end of its link.
 var blockRows = []attachments.Attachment{
 	{Kind: attachments.Block, Device: "pod-links", Hook: ingress, IfIndex: int(podlink.IngressBlock), Program: bpf.PodEgress},
 	{Kind: attachments.Block, Device: "pod-links", Hook: egress, IfIndex: int(podlink.EgressBlock), Program: bpf.PodIngress},
@@ -31,15 +31,15 @@ var blockRows = []attachments.Attachment{
 // sharedKinds are the kinds of rows that belong to no single endpoint.
 var sharedKinds = []attachments.Kind{attachments.Hold, attachments.Block, attachments.TCX, attachments.CGroup}
 
-// shared is what all endpoints have in common.
+// shared is the state that all endpoints have in common.
 type shared struct {
 	rows     []attachments.Attachment
-	filtered bool // both blocks have their filter, and pods may join
-	complete bool // no program is held back
+	filtered bool // both blocks have their filter, and pod links may be attached
+	complete bool // all maps are filled, so every hook may get its program
 }
 
-// shared computes the rows of no single endpoint, and watches what they come from. Blocks follow the device that holds
-// them.
+// shared computes the rows that belong to no single endpoint, and watches their sources. Rows of blocks require that the device that holds the blocks is
+// attached.
 func (c *controller) shared(txn statedb.ReadTxn, changed *statedb.WatchSet) (s shared) {
 	for _, kind := range sharedKinds {
 		_, more := c.Table.PrefixWatch(txn, attachments.ByKey(string(kind)+"/"))
@@ -57,7 +57,7 @@ func (c *controller) shared(txn statedb.ReadTxn, changed *statedb.WatchSet) (s s
 		switch _, _, exists := c.Table.Get(txn, attachments.ByKey(a.Key())); {
 		case s.complete:
 			s.rows = append(s.rows, running(c.Generation, a))
-		case exists: // it asks for a program of an earlier run, and goes on to
+		case exists: // the row has a program of a previous run, which stays attached
 			s.rows = append(s.rows, a)
 		}
 	}
@@ -79,7 +79,7 @@ func (c *controller) shared(txn statedb.ReadTxn, changed *statedb.WatchSet) (s s
 	_, loaded := c.Programs.AllWatch(txn)
 	changed.Add(loaded)
 	held := c.done(txn, attachments.Attachment{Kind: attachments.Hold, Device: podlink.HoldDevice, Hook: both})
-	s.filtered = s.complete // a pod that joins before may be one of whom the programs' maps do not know
+	s.filtered = s.complete // before that, the maps may lack entries of a pod
 	for _, b := range blockRows {
 		s.filtered = s.filtered && c.done(txn, b)
 		if _, _, exists := c.Table.Get(txn, attachments.ByKey(b.Key())); exists || held {
@@ -89,8 +89,8 @@ func (c *controller) shared(txn statedb.ReadTxn, changed *statedb.WatchSet) (s s
 	return s
 }
 
-// netdevs gives the two hooks of each device that leads out of the node. One with a link header of another kind than Ethernet, as InfiniBand, gets
-// none.
+// netdevs returns the rows of both hooks of each device that leads out of the node. A device with a link header of another kind than Ethernet, such as
+// InfiniBand, gets none.
 func (c *controller) netdevs(txn statedb.ReadTxn, changed *statedb.WatchSet) (rows []attachments.Attachment) {
 	leading, more := c.Devices.ListWatch(txn, devices.BySelected(true))
 	changed.Add(more)
@@ -111,7 +111,8 @@ func (c *controller) netdevs(txn statedb.ReadTxn, changed *statedb.WatchSet) (ro
 	return rows
 }
 
-// running puts into a row which program the hook shall run. While there is none, that of an earlier run stays.
+// running sets the program that the hook of a row must run. If this generation is not loaded, the row keeps no program, and the program of a previous run stays
+// attached.
 func running(g *generation, a attachments.Attachment) attachments.Attachment {
 	if p := g.program(a.Program); p != nil {
 		a.Generation, a.ProgramID = g.number, p.ID
@@ -119,9 +120,8 @@ func running(g *generation, a attachments.Attachment) attachments.Attachment {
 	return a
 }
 
-// desired adds the pod links of the marked endpoints to the shared rows. Order between rows comes from their statuses:
-// pod links follow the filters of the blocks and the entries of their endpoint. A row that is there stays while its
-// reason lasts, whatever becomes of the rows that it once waited for.
+// desired adds the pod links of the marked endpoints to the shared rows. A new pod link must wait until the filters of the blocks and the entries of its
+// endpoint have status Done. An existing row stays while its endpoint exists, whatever the later status of those rows.
 func (c *controller) desired(txn statedb.ReadTxn, s shared, m endpointfeed.Marks) map[string]*attachments.Attachment {
 	rows := make(map[string]*attachments.Attachment)
 	for _, a := range s.rows {
@@ -139,7 +139,7 @@ func (c *controller) desired(txn statedb.ReadTxn, s shared, m endpointfeed.Marks
 	return rows
 }
 
-// device finds an observed device. While a device is renamed two rows may carry one name; the first is as good.
+// device returns an observed device. While a device is being renamed, two rows may have the same name; device returns the first.
 func (c *controller) device(txn statedb.ReadTxn, name string) (*devices.Device, bool) {
 	for d := range c.Devices.List(txn, devices.ByName(name)) {
 		return d, true
@@ -147,19 +147,19 @@ func (c *controller) device(txn statedb.ReadTxn, name string) (*devices.Device, 
 	return nil, false
 }
 
-// done tells whether a row of this key is in the kernel.
+// done reports whether the row with the key of a has status Done.
 func (c *controller) done(txn statedb.ReadTxn, a attachments.Attachment) bool {
 	row, _, found := c.Table.Get(txn, attachments.ByKey(a.Key()))
 	return found && row.Status.Kind == reconciler.StatusKindDone
 }
 
-// exists tells whether this very row is there.
+// exists reports whether the table has a row equal to a.
 func (c *controller) exists(txn statedb.ReadTxn, a attachments.Attachment) bool {
 	row, _, found := c.Table.Get(txn, attachments.ByKey(a.Key()))
 	return found && row.Equal(&a)
 }
 
-// inMaps tells whether everything that the programs must know of an endpoint is in the maps.
+// inMaps reports whether all entries of an endpoint that the programs need are in the maps.
 func (c *controller) inMaps(txn statedb.ReadTxn, ep *endpoints.Endpoint) bool {
 	facts, _, found := c.Facts.Get(txn, bpfendpoints.FactsByID(ep.ID))
 	if !found || facts.Status.Kind != reconciler.StatusKindDone || facts.IfIndex != uint32(ep.HostIfIndex) {

@@ -11,10 +11,10 @@ import (
 	"github.com/waggle-net/waggle/pkg/bpfmaps"
 )
 
-// verifierLines is how many of the verifier's last lines an error repeats: what it refuses, and where.
+// verifierLines is the number of the verifier's last lines in an error. They name the rejected instruction and the reason.
 const verifierLines = 6
 
-// explain adds to an error of loading what the reader needs: the verifier's last lines and what can be done.
+// explain adds the verifier's last lines and a remedy to an error of loading.
 func explain(err error) error {
 	if refused := (*ebpf.VerifierError)(nil); errors.As(err, &refused) {
 		return fmt.Errorf("%w; the verifier's last lines: %s%s", err, lastLines(refused.Log), remedy(err, true))
@@ -23,7 +23,7 @@ func explain(err error) error {
 	return fmt.Errorf("%w%s", err, remedy(err, false))
 }
 
-// lastLines leaves out what the verifier says of its own work.
+// lastLines returns the last lines of the log without the verifier's statistics.
 func lastLines(log []string) string {
 	var lines []string
 	for _, line := range log {
@@ -35,7 +35,7 @@ func lastLines(log []string) string {
 	return strings.Join(lines[max(0, len(lines)-verifierLines):], " | ")
 }
 
-// remedy says what somebody can do about it; the agent itself tries again.
+// remedy returns the action that an operator can take; the agent itself retries.
 func remedy(err error, refused bool) string {
 	switch {
 	case errors.Is(err, unix.ENOMEM):

@@ -40,7 +40,7 @@ func TestScripts(t *testing.T) {
 	celltest.RunVirtual(t, "testdata/*.txtar", cells(socketlb.Options{}))
 }
 
-// With services at the socket.
+// Scripts with services at the socket.
 func TestScripts_Sockets(t *testing.T) {
 	t.Parallel()
 	celltest.RunVirtual(t, "testdata/sockets/*.txtar", cells(socketlb.Options{Enabled: true, Cgroup: "/group"}))
@@ -71,7 +71,7 @@ func cells(o socketlb.Options) func(testing.TB) []cell.Cell {
 	}
 }
 
-// newInputs makes the tables that decide when rows may be removed, with one initializer each.
+// newInputs creates the tables that decide when rows may be removed, with one initializer each.
 func newInputs(db *statedb.DB) (
 	eps statedb.RWTable[*endpoints.Endpoint], devs statedb.RWTable[*devices.Device], cmd upstream.ScriptCmdOut, err error,
 ) {
@@ -95,7 +95,7 @@ func newInputs(db *statedb.DB) (
 	return
 }
 
-// newIpcache makes the table ipcache, which a script completes.
+// newIpcache creates the table ipcache, which a script completes.
 func newIpcache(db *statedb.DB) (table statedb.RWTable[*ipcache.Entry], cmd upstream.ScriptCmdOut, err error) {
 	if table, err = ipcache.NewTable(db); err != nil {
 		return
@@ -112,7 +112,7 @@ func newIpcache(db *statedb.DB) (table statedb.RWTable[*ipcache.Entry], cmd upst
 		})), nil
 }
 
-// newFrontends makes the table, which is not complete before the script says so when a first source of objects is there.
+// newFrontends creates the table frontends. It is complete unless a script adds an initializer.
 func newFrontends(db *statedb.DB) (statedb.RWTable[*frontends.Frontend], upstream.ScriptCmdOut, error) {
 	table, err := frontends.NewTable(db)
 	return table, upstream.NewScriptCmd("frontends/incomplete", script.Command(script.CmdUsage{Summary: "Let the table of frontends wait for its source"},
@@ -124,29 +124,29 @@ func newFrontends(db *statedb.DB) (statedb.RWTable[*frontends.Frontend], upstrea
 		})), err
 }
 
-// loadErrors are ways in which loading fails, by the argument of kernel/no-load.
+// loadErrors are the errors of loading, by the argument of kernel/no-load.
 var loadErrors = map[string]error{"": errors.New("refused by the test"), "verifier": errVerifier}
 
-// fakeKernel holds what the kernel would, and fails as it is told.
+// fakeKernel is a kernel in memory whose calls fail on request of a script.
 type fakeKernel struct {
 	mu       sync.Mutex
 	loadErr  error
-	fail     string // the call that fails, until it is changed
+	fail     string // prefix of calls that fail, until a script changes it
 	guard    bool
 	clsacts  map[int]tc.Blocks
 	up       map[string]bool
 	filters  map[uint32]uint32
 	attached map[string]uint32
-	order    []string // calls that changed something
+	order    []string // calls that changed the state
 	changed  chan tc.Change
-	pinned   chan struct{}       // somebody removed a pin
+	pinned   chan struct{}       // a pin was removed
 	links    map[string]int      // ifindex by key of attached
 	ahead    map[string][]string // by key of attached, ifindex, or "blocks"
 	protocol uint32
-	groups   map[string]int // numbers of control groups
-	loads    int            // that have succeeded
-	resizing bool           // maps of flows get another size
-	loadedSo bool           // they did when programs were loaded
+	groups   map[string]int // ids of control groups
+	loads    int            // number of successful loads
+	resizing bool           // the size of maps of flows is being changed
+	loadedSo bool           // the value of resizing at the last load
 }
 
 func newFake() *fakeKernel {
@@ -154,7 +154,7 @@ func newFake() *fakeKernel {
 		changed: make(chan tc.Change), pinned: make(chan struct{}), links: map[string]int{}, ahead: map[string][]string{}, groups: map[string]int{"/group": 4711}}
 }
 
-// change runs f unless the call shall fail; f tells whether anything changed.
+// change runs do unless the call must fail; do reports whether it changed the state.
 func (f *fakeKernel) change(call string, do func() bool) error {
 	f.mu.Lock()
 	defer f.mu.Unlock()
@@ -333,7 +333,7 @@ func (f *fakeKernel) Observe() (observed, error) {
 	return observed{Guard: f.guard, Blocks: maps.Clone(f.clsacts), Filters: maps.Clone(f.filters), Ahead: f.ahead["blocks"]}, nil
 }
 
-// commands let scripts look at the fake and disturb it.
+// commands are script commands that inspect and change the fake.
 func commands(f *fakeKernel, v *verifier) upstream.ScriptCmdsOut {
 	simple := func(summary string, run func(args ...string) (string, error)) script.Cmd {
 		return script.Command(script.CmdUsage{Summary: summary, Args: "..."}, func(_ *script.State, args ...string) (script.WaitFunc, error) {

@@ -11,7 +11,7 @@ func (c *controller) subscribe() (endpointfeed.Feed, error) {
 		Endpoints: c.Endpoints, Facts: c.Facts, Links: c.Links, Addresses: c.Addresses})
 }
 
-// everything marks each endpoint and each attachment of one.
+// everything marks all endpoints, and the endpoints of all attachments.
 func (c *controller) everything(txn statedb.ReadTxn) endpointfeed.Marks {
 	m := endpointfeed.Marks{}
 	for ep := range c.Endpoints.All(txn) {

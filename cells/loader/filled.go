@@ -11,12 +11,12 @@ import (
 	"github.com/waggle-net/waggle/pkg/tables/bpfmaps"
 )
 
-// filled tells whether this generation's programs find in their maps what those before them found. Maps that were taken
-// over are; one that had to be made anew (the first start, a pin that somebody removed or spoilt, a release left out) is
-// when its owner has written all that is to be written now. Until then no hook is touched. It watches what is missing.
+// filled reports whether the maps have the entries that the programs of this generation need. A map of a previous run has them. A map that had to be created
+// again (the first start, a pin that another program removed or damaged, a skipped release) has them when its owner has written all its rows. Until then no
+// hook is changed. filled watches the tables of missing entries.
 func (c *controller) filled(txn statedb.ReadTxn, changed *statedb.WatchSet) bool {
 	all, more := c.Maps.AllWatch(txn)
-	opened := make(map[string]time.Time) // by owner of maps that have to be filled: when the last of them was opened
+	opened := make(map[string]time.Time) // by owner of unfilled maps: the time at which its last map was opened
 	for m := range all {
 		if last, found := opened[m.Owner]; !m.Filled && m.Error == "" && (!found || m.Opened.After(last)) {
 			opened[m.Owner] = m.Opened
@@ -27,7 +27,7 @@ func (c *controller) filled(txn statedb.ReadTxn, changed *statedb.WatchSet) bool
 	copied := c.copied(txn)
 	since, ipcache := opened[bpfmaps.OwnerIpcache]
 	filled = filled && (!ipcache || written(txn, c.Ipcache, since, copied, changed))
-	since, services := opened[bpfmaps.OwnerServiceMaps] // one is done when the backends that it names are there
+	since, services := opened[bpfmaps.OwnerServiceMaps] // the row of a frontend is Done when its backends are in the map
 	filled = filled && (!services || written(txn, c.Frontends, since, copied, changed))
 	since, nodes := opened[bpfmaps.OwnerNodeMaps]
 	filled = filled && (!nodes || written(txn, c.NodeSlots, since, copied, changed))
@@ -38,8 +38,8 @@ func (c *controller) filled(txn statedb.ReadTxn, changed *statedb.WatchSet) bool
 	return filled
 }
 
-// copied reports whether what tables have of a copy of the objects is enough: it is all that there is on a node that boots while the API server is
-// unavailable. No map of a previous run is there, so no hook runs a program that has more in its maps.
+// copied reports whether rows from the copy of the objects on disk suffice. A node that boots while the API server is unavailable has no other source. No map
+// of a previous run may exist, so no hook runs a program whose maps have more entries.
 func (c *controller) copied(txn statedb.ReadTxn) bool {
 	for m := range c.Maps.All(txn) {
 		if m.Reused {
@@ -56,7 +56,7 @@ func (c *controller) copied(txn statedb.ReadTxn) bool {
 	return known
 }
 
-// endpointsWritten asks whether every endpoint is known and none of its entries waits. The feed wakes the loop for each.
+// endpointsWritten reports whether every endpoint is known and no entry of an endpoint is pending. The change feed wakes the loop when an entry changes.
 func (c *controller) endpointsWritten(txn statedb.ReadTxn, since time.Time, changed *statedb.WatchSet) bool {
 	if known, in := c.Endpoints.Initialized(txn); !known {
 		changed.Add(in)
@@ -70,7 +70,7 @@ func (c *controller) endpointsWritten(txn statedb.ReadTxn, since time.Time, chan
 	return !anyWaits(c.Facts.All(txn), since) && !anyWaits(c.Links.All(txn), since) && !anyWaits(c.Addresses.All(txn), since)
 }
 
-// written reports whether all rows of a table are known, or copied, and none is pending.
+// written reports whether all rows of a table are known, or come from the copy, and none is pending.
 func written[R interface{ GetStatus() reconciler.Status }](txn statedb.ReadTxn, table statedb.Table[R], since time.Time, copied bool,
 	changed *statedb.WatchSet,
 ) bool {
@@ -86,8 +86,8 @@ func written[R interface{ GetStatus() reconciler.Status }](txn statedb.ReadTxn, 
 	return true
 }
 
-// anyWaits leaves out rows that failed since their map was opened: they would be missing later as well. Those that failed
-// before it was there are tried again.
+// anyWaits reports whether a row is pending. It ignores rows that failed after their map was opened, because waiting would not help. Rows that failed earlier
+// will be retried.
 func anyWaits[R interface{ GetStatus() reconciler.Status }](rows iter.Seq2[R, statedb.Revision], since time.Time) bool {
 	for row := range rows {
 		s := row.GetStatus()

@@ -20,11 +20,11 @@ import (
 )
 
 const (
-	firstReload = 250 * time.Millisecond // what was short of memory for a moment is there again
-	lastReload  = time.Minute            // a try costs some milliseconds of the verifier
+	firstReload = 250 * time.Millisecond // for a temporary lack of memory
+	lastReload  = time.Minute            // an attempt takes some milliseconds in the verifier
 )
 
-// generationParams is what the programs of this build need.
+// generationParams are the dependencies of generation.
 type generationParams struct {
 	cell.In
 
@@ -39,14 +39,13 @@ type generationParams struct {
 	SocketLB  socketlb.Options
 }
 
-// generation is the programs of this build: all of them, or none while loading fails. What of it is attached stands in
-// the table attachments.
+// generation holds the programs of this build: all of them, or none while loading fails. The table attachments records which of them are attached.
 type generation struct {
 	params generationParams
-	number uint64 // of this build
+	number uint64 // of the datapath of this build
 
-	mu       sync.RWMutex       // guards what follows
-	programs map[string]program // empty until they are loaded; those for maps that get another size are replaced once
+	mu       sync.RWMutex       // guards programs
+	programs map[string]program // empty until they are loaded; programs for a change of size are replaced once
 }
 
 func newGeneration(p generationParams) (*generation, error) {
@@ -59,8 +58,8 @@ func newGeneration(p generationParams) (*generation, error) {
 	return g, nil
 }
 
-// start opens the kernel and loads the programs. That they do not load keeps nobody from starting: the programs of an
-// earlier run stay attached, the rows say what is wrong, and a job tries again.
+// start opens the kernel handles and loads the programs. A failure to load does not prevent the start of the agent: the programs of a previous run stay
+// attached, the rows have the error, and a job retries.
 func (g *generation) start(cell.HookContext) error {
 	if err := g.params.Kernel.Pods.Open(); err != nil {
 		return err
@@ -70,7 +69,7 @@ func (g *generation) start(cell.HookContext) error {
 	return nil
 }
 
-// retry loads until it succeeds.
+// retry loads the programs until it succeeds, and then calls reload.
 func (g *generation) retry(ctx context.Context, health cell.Health, err error) error {
 	said := ""
 	for attempt, pause := 2, firstReload; err != nil; attempt, pause = attempt+1, min(2*pause, lastReload) {
@@ -89,7 +88,7 @@ func (g *generation) retry(ctx context.Context, health cell.Health, err error) e
 	return g.reload(ctx, health)
 }
 
-// load makes one attempt. Hooks see either all programs or none, and none before the protocol is one that they know.
+// load makes one attempt. Hooks see either all programs or none, and none before the protocol is one that this generation knows.
 func (g *generation) load(attempt int) error {
 	loaded, err := g.loadAll()
 	if err != nil {
@@ -118,7 +117,7 @@ func (g *generation) loadAll() (map[string]program, error) {
 	return loaded, nil
 }
 
-// publish writes the table, which the controller watches.
+// publish writes the table bpf-programs, which the controller watches.
 func (g *generation) publish(attempt int, err error) {
 	txn := g.params.DB.WriteTxn(g.params.Table)
 	defer txn.Commit()
@@ -140,7 +139,7 @@ func (g *generation) stop(cell.HookContext) error {
 	return nil
 }
 
-// program returns the program of a name, or nil while this generation is not loaded.
+// program returns the program with this name, or nil while this generation is not loaded.
 func (g *generation) program(name string) *program {
 	g.mu.RLock()
 	defer g.mu.RUnlock()

@@ -13,15 +13,14 @@ import (
 	"github.com/waggle-net/waggle/pkg/testnet"
 )
 
-// agentRun is what one run of the agent has: its handles of the kernel, and programs of its own for the hooks between a pod and its node.
+// agentRun is one run of the agent: its handles of the kernel, and its own programs for the hooks between a pod and its node.
 type agentRun struct {
 	kernel   kernel
 	programs map[string]program
 }
 
-// TestPrivilegedGeneration_ReplacedWithoutLosingAPacket lets a pod and its node exchange packets without a pause while two runs of the agent
-// replace each other's programs: the cls_bpf filters of both directions of the pod's link, and the program on waggle_host, which is a
-// cls_bpf filter before Linux 6.6.
+// TestPrivilegedGeneration_ReplacedWithoutLosingAPacket lets a pod and its node exchange packets without a pause while two runs of the agent replace each
+// other's programs: the cls_bpf filters of both directions of the pod's link, and the program on waggle_host, which is a cls_bpf filter before Linux 6.6.
 func TestPrivilegedGeneration_ReplacedWithoutLosingAPacket(t *testing.T) {
 	t.Parallel()
 	replacements := 30
@@ -39,7 +38,7 @@ func TestPrivilegedGeneration_ReplacedWithoutLosingAPacket(t *testing.T) {
 	n.pod.Do(n.awaitCarrier)
 	n.host.Do(func() {
 		n.mountBPF()
-		n.replaceBy(runs[0]) // also the pins, which were in the mounts of the other thread
+		n.replaceBy(runs[0]) // creates the pins again, which were in the mounts of another thread
 		echoes := n.exchange()
 		for i := range replacements {
 			echoes.pass()
@@ -54,7 +53,7 @@ func TestPrivilegedGeneration_ReplacedWithoutLosingAPacket(t *testing.T) {
 	})
 }
 
-// newRun is another run of the agent.
+// newRun returns another run of the agent.
 func (n *node) newRun() *agentRun {
 	n.t.Helper()
 	r := &agentRun{n.newKernel(), map[string]program{}}
@@ -69,10 +68,10 @@ func (n *node) newRun() *agentRun {
 	return r
 }
 
-// hostKey is the name of the program on waggle_host among those of devices.
+// hostKey is the key of the program on waggle_host.
 const hostKey = "waggle_host_egress"
 
-// replaceBy does what a starting agent does.
+// replaceBy attaches the programs of r, as a starting agent does.
 func (n *node) replaceBy(r *agentRun) {
 	n.t.Helper()
 	n.put(r.kernel, r.programs)
@@ -97,7 +96,7 @@ func (n *node) runs(r *agentRun) {
 	}
 }
 
-// routeToPod leads packets for the pod to waggle_host, as the node does.
+// routeToPod routes packets for the pod to waggle_host, as the node does.
 func (n *node) routeToPod() {
 	n.host.Do(func() {
 		n.check(netlink.RouteAdd(&netlink.Route{LinkIndex: n.hostIndex, Dst: host(podAddr), Scope: netlink.SCOPE_LINK, Src: router.AsSlice()}))
@@ -105,14 +104,14 @@ func (n *node) routeToPod() {
 	})
 }
 
-// echoes is an exchange of packets: the pod sends one when the echo of the one before it is back, so no buffer overflows.
+// echoes is an exchange of packets: the pod sends a packet when the echo of the previous one has arrived, so no buffer overflows.
 type echoes struct {
-	count atomic.Int64 // of those that came back
+	count atomic.Int64 // number of echoes that have arrived
 	ended chan error
 	end   chan struct{}
 }
 
-// exchange starts one between the pod and the node.
+// exchange starts an exchange between the pod and the node.
 func (n *node) exchange() *echoes {
 	e := &echoes{ended: make(chan error, 1), end: make(chan struct{})}
 	go echo(n.server)
@@ -140,7 +139,7 @@ func (n *node) exchange() *echoes {
 	return e
 }
 
-// echo sends back what comes until the socket is closed.
+// echo returns every packet to its sender until the socket is closed.
 func echo(conn *net.UDPConn) {
 	buffer := make([]byte, 16)
 	for {
@@ -148,17 +147,17 @@ func echo(conn *net.UDPConn) {
 		if err != nil {
 			return
 		}
-		_, _ = conn.WriteToUDPAddrPort(buffer[:size], peer) // the pod misses it
+		_, _ = conn.WriteToUDPAddrPort(buffer[:size], peer) // the pod notices a missing echo
 	}
 }
 
-// pass waits until packets that were sent after the call have come back, or the exchange has ended.
+// pass waits until packets that were sent after the call have returned, or the exchange has ended.
 func (e *echoes) pass() {
 	for before := e.count.Load(); e.count.Load() < before+2 && len(e.ended) == 0; time.Sleep(100 * time.Microsecond) {
 	}
 }
 
-// stop ends the exchange and returns what was lost.
+// stop ends the exchange and returns its error.
 func (e *echoes) stop() error {
 	close(e.end)
 	return <-e.ended

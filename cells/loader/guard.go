@@ -12,8 +12,8 @@ import (
 	"github.com/waggle-net/waggle/pkg/settings"
 )
 
-// guardRule is the rule without which no pod link is attached. A link that waits for its deletion is covered as well, and with a tunnel its device:
-// what comes from there has addresses of pods. Where nodes may send without the tunnel too, netdev_ingress marks what they send.
+// guardRule returns the nftables rules that must be installed before a pod link is attached. The rules also cover links that wait for their deletion and, with
+// a tunnel, the tunnel device, whose packets have addresses of pods. If nodes may also send past the tunnel, netdev_ingress marks their packets.
 func guardRule(a settings.Agent) nftguard.Rule {
 	groups := []uint32{podlink.Group, podlink.DeletedGroup}
 	if a.Tunnel() {
@@ -23,11 +23,11 @@ func guardRule(a settings.Agent) nftguard.Rule {
 		AnyMarked: a.Tunnel()}
 }
 
-// guard is the rule as far as the kernel takes it.
+// guard installs the rules as far as the kernel supports them.
 type guard struct {
 	agent     settings.Agent
-	mu        sync.Mutex // guards unchecked: one job installs, another reads
-	unchecked error      // why sources are not checked; nil when they are
+	mu        sync.Mutex // guards unchecked: one job installs, another job reads
+	unchecked error      // why source addresses are not checked; nil if they are
 }
 
 func (g *guard) reason() error {
@@ -46,8 +46,8 @@ func (g *guard) rule() nftguard.Rule {
 
 func (g *guard) read() (nftguard.State, error) { return nftguard.Read(g.rule()) }
 
-// install puts the rule in place. When the kernel refuses it with the check of sources and takes it without, the kernel
-// lacks what that check needs; pods must not wait for it.
+// install installs the rules. If the kernel rejects the rules with the check of source addresses and accepts them without, it lacks the expressions of that
+// check; pods must not wait for it.
 func (g *guard) install(put func(nftguard.Rule) error) error {
 	refused := put(guardRule(g.agent))
 	if refused != nil {
@@ -72,7 +72,7 @@ func (t *traffic) Guard() error {
 	return t.guard.install(nftguard.Install)
 }
 
-// reportGuard says what the rule has dropped.
+// reportGuard reports the number of packets that the rules have dropped.
 func reportGuard(health cell.Health, seen observed) {
 	if seen.Unchecked != nil {
 		health.Degraded("The kernel does not check who speaks with this node's addresses: load nft_fib_inet, or use a kernel with CONFIG_NFT_FIB_INET, and restart the agent",

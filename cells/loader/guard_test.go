@@ -12,7 +12,7 @@ import (
 	"github.com/waggle-net/waggle/pkg/settings"
 )
 
-// A kernel without nft fib gets the rest of the rule, and what was refused is known; one without nftables gets none.
+// On a kernel without nft fib the rest of the rules is installed, and the error is recorded; a kernel without nftables gets no rules.
 func TestGuard_KernelWithoutFib(t *testing.T) {
 	t.Parallel()
 	refused := errors.New("no such expression")
@@ -47,7 +47,7 @@ func TestGuard_KernelWithoutFib(t *testing.T) {
 	}
 }
 
-// Where nodes may send past the tunnel, programs mark what they send, and the rule accepts it.
+// If nodes may send past the tunnel, programs mark their packets, and the rules accept packets with the mark.
 func TestGuardRule_AcceptsWhatProgramsMark(t *testing.T) {
 	t.Parallel()
 	for mode, c := range map[string]struct {

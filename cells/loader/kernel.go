@@ -11,7 +11,7 @@ import (
 	"github.com/waggle-net/waggle/pkg/tc"
 )
 
-// kernel is all that this cell asks of the kernel. Its parts are open from the start hook to the stop hook.
+// kernel is the access of this cell to the kernel. Its parts are open from the start hook to the stop hook.
 type kernel struct {
 	Programs programs
 	Pods     podLinks
@@ -22,68 +22,67 @@ type kernel struct {
 // program is one loaded program.
 type program struct {
 	Name   string
-	ID     uint32        // the kernel's number; rises with every load
+	ID     uint32        // the kernel's program id; rises with every load
 	loaded *ebpf.Program // nil in tests without a kernel
-	steps  *ebpf.Map     // the programs of its tail calls; nil when it makes none
+	steps  *ebpf.Map     // the programs of its tail calls; nil if it makes none
 }
 
 // programs loads the objects.
 type programs interface {
-	// Load loads all programs or none. Those of an earlier call stay loaded.
+	// Load loads all programs or none. Programs of a previous call stay loaded.
 	Load() (map[string]program, error)
-	// Resizing reports whether the programs of the last call that succeeded were given maps of flows that get another size.
+	// Resizing reports whether the programs of the last successful call use maps of flows whose size is being changed.
 	Resizing() bool
-	// Unload gives up the programs of all calls but the last one that succeeded.
+	// Unload unloads the programs of all calls except the last successful one.
 	Unload()
 	Close()
 }
 
-// podLinks is what pod links share.
+// podLinks changes and observes the objects that pod links share.
 type podLinks interface {
 	Open() error
 	Close()
-	// Guard puts the nftables rule in place unless it stands.
+	// Guard installs the nftables rules unless they are installed.
 	Guard() error
-	// Hold gives a device the two blocks and leaves it down.
+	// Hold adds the two blocks to a device and leaves it down.
 	Hold(ifindex int) error
-	// SetFilter makes p the program of a block. With no program it only asks for one of ours: [errNoFilter].
+	// SetFilter makes p the program of a block. If p is nil, it only requires that a program of ours is attached, otherwise [errNoFilter].
 	SetFilter(block uint32, p *program) error
-	// Join verifies that the device is the one meant, gives it the blocks and sets it up: [errWrongDevice]. One that has
-	// another name by now is given its own again, and one with another MTU that MTU; 0 leaves it.
+	// Join verifies the identity of the device, adds the blocks to it and sets it up. It returns [errWrongDevice] for another device. It renames a renamed pod
+	// link back to name, and sets the MTU if mtu is not 0.
 	Join(ifindex int, name string, mtu int) error
-	// Changed waits for devices that lose their clsact and for filters that change, by whomever; rtnl.ErrLost when it may
-	// have missed some.
+	// Changed waits until a device loses its clsact or a filter changes, and returns the changes; rtnl.ErrLost if it may have missed some.
 	Changed(ctx context.Context) ([]tc.Change, error)
-	// RuleChanged waits until somebody changes the nftables rule.
+	// RuleChanged waits until the nftables rules are changed.
 	RuleChanged(ctx context.Context) error
-	// Observe reads back what the other methods have done.
+	// Observe reads from the kernel the state that the other methods set.
 	Observe() (observed, error)
 }
 
-// deviceLinks are programs on single devices, by a key that holds device and hook.
+// deviceLinks attaches programs to single devices. A key identifies device and hook.
 type deviceLinks interface {
-	// Attach makes p a program of a hook, the first unless others share it. With no program it only asks for one of ours:
+	// Attach makes p a program of a hook, the first one unless the hook is shared. If p is nil, it only requires that a program of ours is attached, otherwise
 	// [errNoFilter].
 	Attach(key string, at place, p *program) error
-	// Detach removes what Attach did; gone already is success.
+	// Detach undoes Attach; a missing attachment is no error.
 	Detach(key string) error
-	// Attached lists the keys of all that Attach ever did and Detach did not undo.
+	// Attached returns everything that is attached, by key, including attachments of previous runs.
 	Attached() (map[string]attached, error)
-	// AttachGroup makes p the program of a hook of a control group, "/" for the topmost. Otherwise it is as Attach.
+	// AttachGroup is like Attach for a hook of a control group; "/" is the root cgroup.
 	AttachGroup(key, group, hook string, p *program) error
-	// Groups gives the numbers of those of the groups that exist.
+	// Groups returns the ids of the groups that exist.
 	Groups(groups []string) map[string]uint64
 	// Ahead lists the programs that see the packets of a pod's link before its filters do.
 	Ahead(ifindex int) ([]string, error)
-	// PinsChanged waits until something is removed from where Attach pins.
+	// PinsChanged waits until a file in the directory of pinned links is removed.
 	PinsChanged(ctx context.Context) error
 }
 
-// place is one hook of a device that no pod's link is.
+// place is a hook of a device other than a pod's link.
 type place struct {
 	IfIndex int
 	Hook    string // ingress or egress
-	Shared  bool   // the device is not ours: programs of others may be there as well, and ahead of ours
+	Shared  bool   // programs of others may be on the hook, also ahead of ours
 }
 
 func (p place) attachType() ebpf.AttachType {
@@ -93,7 +92,7 @@ func (p place) attachType() ebpf.AttachType {
 	return ebpf.AttachTCXEgress
 }
 
-// filter is where cls_bpf stands in for tcx.
+// filter returns the place of the cls_bpf filter that replaces tcx on older kernels.
 func (p place) filter() tc.Place {
 	if p.Hook == ingress {
 		return tc.Ingress(p.IfIndex)
@@ -101,24 +100,24 @@ func (p place) filter() tc.Place {
 	return tc.Egress(p.IfIndex)
 }
 
-// attached is what one key stands for.
+// attached is the observed state of one key.
 type attached struct {
-	IfIndex int      // of the device; 0 when somebody has detached it
-	Group   uint64   // number of the control group; 0 when somebody has detached it
-	Program uint32   // its number
-	Ahead   []string // other people's programs that run before ours on the hook
+	IfIndex int      // of the device; 0 if the link was detached
+	Group   uint64   // id of the control group; 0 if the link was detached
+	Program uint32   // its id
+	Ahead   []string // programs of others that run before ours on the hook
 }
 
-// observed is the state of all pod links.
+// observed is the observed state of all pod links.
 type observed struct {
-	Guard   bool             // the nftables rule stands
-	Dropped nftguard.Dropped // by that rule
-	// Unchecked is why the rule does not look at sources; nil when it does.
+	Guard   bool             // the nftables rules are installed
+	Dropped nftguard.Dropped // by these rules
+	// Unchecked is why the rules do not check source addresses; nil if they do.
 	Unchecked error
 	Blocks    map[int]tc.Blocks // by ifindex of devices that have a clsact
-	Filters   map[uint32]uint32 // number of our program by block
-	Unpinned  map[uint32]error  // by block: why no pin holds the steps of our program; nil when one does
-	Ahead     []string          // other people's filters that run before ours on a block
+	Filters   map[uint32]uint32 // id of our program by block
+	Unpinned  map[uint32]error  // by block: why no pin holds the steps of our program; nil if one does
+	Ahead     []string          // filters of others that run before ours on a block
 }
 
 var (
@@ -126,5 +125,5 @@ var (
 	errWrongDevice = errors.New("the device is not the one that the endpoint was made with")
 )
 
-// blocks are the two blocks of every pod link.
+// blocks returns the two blocks of every pod link.
 func blocks() tc.Blocks { return tc.Blocks{Ingress: podlink.IngressBlock, Egress: podlink.EgressBlock} }

@@ -10,14 +10,14 @@ import (
 	"github.com/waggle-net/waggle/pkg/tc"
 )
 
-// hooksOf are the programs of a device that leads out.
+// hooksOf returns the hooks of a device that leads out, by program.
 func hooksOf(ifindex int) map[string]place {
 	return map[string]place{
 		bpf.NetdevIngress: {IfIndex: ifindex, Hook: ingress, Shared: true}, bpf.NetdevEgress: {IfIndex: ifindex, Hook: egress, Shared: true},
 	}
 }
 
-// Both hooks of a device with a name that no pin may have; what others put there stays ahead of ours.
+// Both hooks of a device whose name is not valid for a pin; programs of others stay ahead of ours.
 func TestPrivilegedNetdev_BothHooksBesideOthers(t *testing.T) {
 	t.Parallel()
 	n := newNode(t)
@@ -29,7 +29,7 @@ func TestPrivilegedNetdev_BothHooksBesideOthers(t *testing.T) {
 	n.host.Do(func() {
 		n.mountBPF()
 		index := n.veth("uplink.100", "outside")
-		for range 2 { // attached, then taken over by a later run
+		for range 2 { // attached, then reused by a later run
 			programs, err := n.kernel.Programs.Load()
 			n.check(err)
 			for name, at := range hooksOf(index) {
@@ -60,7 +60,7 @@ func TestPrivilegedNetdev_BothHooksBesideOthers(t *testing.T) {
 	})
 }
 
-// Without tcx: a filter of others in our place is not replaced, and a later run finds what one before it left.
+// Without tcx, a filter of others in our place is not replaced, and a later run finds the filters of a previous run.
 func TestPrivilegedNetdev_FiltersInPlaceOfTCX(t *testing.T) {
 	t.Parallel()
 	n := newNode(t)

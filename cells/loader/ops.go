@@ -13,7 +13,7 @@ import (
 	"github.com/waggle-net/waggle/pkg/tables/attachments"
 )
 
-// ops hangs programs on hooks.
+// ops attaches and detaches programs.
 type ops struct {
 	kernel     kernel
 	generation *generation
@@ -24,7 +24,7 @@ func newOps(k kernel, g *generation) *ops { return &ops{k, g} }
 // Update implements reconciler.Operations.
 func (o *ops) Update(_ context.Context, _ statedb.ReadTxn, _ statedb.Revision, a *attachments.Attachment) error {
 	switch a.Kind {
-	case attachments.Hold: // the rule stands before the first pod link can be attached
+	case attachments.Hold: // the rules must be installed before the first pod link is attached
 		if err := o.kernel.Pods.Guard(); err != nil {
 			return err
 		}
@@ -41,7 +41,7 @@ func (o *ops) Update(_ context.Context, _ statedb.ReadTxn, _ statedb.Revision, a
 	return fmt.Errorf("attach %s: kind %q is not known", a.Device, a.Kind)
 }
 
-// program is what the hook of a row shall run; nil leaves what is there.
+// program returns the program that the hook of a row must run; nil leaves the hook unchanged.
 func (o *ops) program(a *attachments.Attachment) *program {
 	if a.ProgramID == 0 {
 		return nil
@@ -49,7 +49,7 @@ func (o *ops) program(a *attachments.Attachment) *program {
 	return o.generation.program(a.Program)
 }
 
-// orOld says where the reason stands when there is neither a program of this run nor one of an earlier.
+// orOld names the table that has the reason if there is neither a program of this run nor one of a previous run.
 func (o *ops) orOld(err error) error {
 	if errors.Is(err, errNoFilter) {
 		return fmt.Errorf("%w, and generation %d is not loaded: see the table bpf-programs", err, o.generation.number)
@@ -57,7 +57,7 @@ func (o *ops) orOld(err error) error {
 	return err
 }
 
-// orVacant is [ops.orOld] for a pinned link, and notes whether the hook that refuses a program goes on with one of an earlier run.
+// orVacant is [ops.orOld] for a pinned link. It records whether a hook that rejects its program has no program of a previous run either.
 func (o *ops) orVacant(a *attachments.Attachment, err error) error {
 	a.Vacant = false
 	if err == nil {
@@ -70,8 +70,8 @@ func (o *ops) orVacant(a *attachments.Attachment, err error) error {
 	return o.orOld(err)
 }
 
-// Delete implements reconciler.Operations. Pod links and the device that holds the blocks keep their clsact until they
-// go themselves: without entries in the maps the programs drop everything, which a link without programs could not.
+// Delete implements reconciler.Operations. Pod links and the device that holds the blocks keep their clsact until they are deleted: without entries in the maps
+// the programs drop everything, whereas a link without programs would drop nothing.
 func (o *ops) Delete(_ context.Context, _ statedb.ReadTxn, _ statedb.Revision, a *attachments.Attachment) error {
 	if a.Kind != attachments.TCX && a.Kind != attachments.CGroup {
 		return nil
@@ -79,7 +79,7 @@ func (o *ops) Delete(_ context.Context, _ statedb.ReadTxn, _ statedb.Revision, a
 	return o.kernel.Devices.Detach(pinName(a))
 }
 
-// Prune implements reconciler.Operations. A pin in our directory is ours; everything else follows its device.
+// Prune implements reconciler.Operations. It detaches every pin in the directory that has no row; the kernel removes all other objects with their device.
 func (o *ops) Prune(_ context.Context, _ statedb.ReadTxn, rows iter.Seq2[*attachments.Attachment, statedb.Revision]) error {
 	have, err := o.kernel.Devices.Attached()
 	if err != nil {
@@ -97,12 +97,12 @@ func (o *ops) Prune(_ context.Context, _ statedb.ReadTxn, rows iter.Seq2[*attach
 	return errors.Join(errs...)
 }
 
-// placeOf is the hook of a row; only waggle_host is a device of ours.
+// placeOf returns the hook of a row. Our program must be the first only on waggle_host.
 func placeOf(a *attachments.Attachment) place {
 	return place{IfIndex: a.IfIndex, Hook: a.Hook, Shared: a.Device != podlink.HostDevice}
 }
 
-// pinName names the pin of a link. There is one control group, and no hook of it is called as one of a device.
+// pinName returns the name of the pin of a link. Only one control group has links, and the names of its hooks differ from the hooks of devices.
 func pinName(a *attachments.Attachment) string {
 	if a.Kind == attachments.CGroup {
 		return pinOf(string(attachments.CGroup), a.Hook)
@@ -110,7 +110,7 @@ func pinName(a *attachments.Attachment) string {
 	return pinOf(a.Device, a.Hook)
 }
 
-// pinOf spells out what a device's name may have and a pin's may not.
+// pinOf escapes characters that are valid in the name of a device but not in the name of a pin.
 func pinOf(device, hook string) string {
 	return strings.NewReplacer("%", "%25", ".", "%2e").Replace(device) + "_" + hook
 }

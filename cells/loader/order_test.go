@@ -17,7 +17,7 @@ import (
 	"github.com/waggle-net/waggle/pkg/tc"
 )
 
-// passing is somebody else's program, which leaves every packet to the next.
+// passing returns a foreign program that leaves every packet to the next program.
 func passing(t *testing.T) *ebpf.Program {
 	t.Helper()
 	p, err := ebpf.NewProgram(&ebpf.ProgramSpec{Name: "foreign", Type: ebpf.SchedCLS, License: "GPL",
@@ -39,7 +39,7 @@ func idOf(t *testing.T, p *ebpf.Program) ebpf.ProgramID {
 	return id
 }
 
-// Whoever puts a program ahead of ours on our device keeps it, behind ours; and ours is never missing on the way.
+// A program that is attached ahead of ours on waggle_host stays attached, but behind ours; ours is attached at all times.
 func TestPrivilegedDeviceLink_IsPutFirstAgainAndTheirsStay(t *testing.T) {
 	t.Parallel()
 	n := newNode(t)
@@ -75,13 +75,13 @@ func TestPrivilegedDeviceLink_IsPutFirstAgainAndTheirsStay(t *testing.T) {
 		}
 		ours, first, last := ebpf.ProgramID(p.ID), idOf(t, before), idOf(t, behind)
 
-		// Theirs were there first.
+		// A foreign program was attached first.
 		b := theirs(behind, nil)
 		defer b.Close()
 		n.check(links.Attach(key, onHost(n), &p))
 		expect("attached", ours, last)
 
-		// Somebody comes and insists, twice.
+		// A foreign program is attached ahead of ours, twice.
 		for range 2 {
 			a := theirs(before, link.Head())
 			have, err := links.Attached()
@@ -100,7 +100,7 @@ func TestPrivilegedDeviceLink_IsPutFirstAgainAndTheirsStay(t *testing.T) {
 		}
 		expect("alone with the first", ours, last)
 
-		// Somebody detaches ours by force; the pin stays.
+		// Our link is detached by force; the pin stays.
 		l, err := link.LoadPinnedLink(filepath.Join(links.dir, key), nil)
 		n.check(err)
 		n.check(l.Detach())
@@ -113,7 +113,7 @@ func TestPrivilegedDeviceLink_IsPutFirstAgainAndTheirsStay(t *testing.T) {
 	})
 }
 
-// A filter of somebody else's in our blocks, and a tcx program on a pod's link, see packets before ours do.
+// A foreign filter in our blocks, and a tcx program on a pod's link, see packets before ours do.
 func TestPrivilegedObserve_NamesWhatRunsAheadOnPodLinks(t *testing.T) {
 	t.Parallel()
 	n := newNode(t)
@@ -126,7 +126,7 @@ func TestPrivilegedObserve_NamesWhatRunsAheadOnPodLinks(t *testing.T) {
 		if ahead, err := n.kernel.Devices.Ahead(n.link); err != nil || len(ahead) != 0 {
 			t.Errorf("ahead on the link: %v, %v", ahead, err)
 		}
-		// With our priority and another handle the kernel puts it in front.
+		// The kernel puts a filter with our priority and another handle in front of ours.
 		filter := &netlink.BpfFilter{FilterAttrs: netlink.FilterAttrs{LinkIndex: -1, Parent: podlink.IngressBlock, Handle: 9,
 			Protocol: unix.ETH_P_ALL, Priority: 1}, Fd: foreign.FD(), Name: "foreign", DirectAction: true}
 		n.check(netlink.FilterAdd(filter))
@@ -135,7 +135,7 @@ func TestPrivilegedObserve_NamesWhatRunsAheadOnPodLinks(t *testing.T) {
 		}
 		l, err := link.AttachTCX(link.TCXOptions{Interface: n.link, Program: foreign, Attach: ebpf.AttachTCXIngress})
 		if errors.Is(err, link.ErrNotSupported) {
-			return // before Linux 6.6 nobody can
+			return // no tcx before Linux 6.6
 		}
 		n.check(err)
 		defer l.Close()
@@ -145,7 +145,7 @@ func TestPrivilegedObserve_NamesWhatRunsAheadOnPodLinks(t *testing.T) {
 	})
 }
 
-// A pod's link is given back what somebody changed of it; one with the name of another pod's link is not taken for ours.
+// Join restores a changed name, MTU and state of a pod's link; a link with the name of another pod's link is not treated as renamed.
 func TestPrivilegedJoin_PutsBackNameAndMTU(t *testing.T) {
 	t.Parallel()
 	n := newNode(t)
@@ -162,7 +162,7 @@ func TestPrivilegedJoin_PutsBackNameAndMTU(t *testing.T) {
 			l.Attrs().RawFlags&unix.IFF_UP == 0 || l.Attrs().Group != podlink.Group {
 			t.Errorf("the link is %+v, %v", l.Attrs(), err)
 		}
-		// While it is up, too.
+		// The same while the link is up.
 		n.check(n.kernel.Pods.Join(n.link, podName, 0))
 		if err := netlink.LinkSetName(l, "mine"); err == nil { // Linux 6.3 and newer
 			n.check(n.kernel.Pods.Join(n.link, podName, 0))

@@ -22,10 +22,10 @@ import (
 	"github.com/waggle-net/waggle/pkg/tables/podmtus"
 )
 
-// pause is the least time between two looks; the first after a pause does not wait.
+// pause is the minimum time between two checks; the first check after a pause does not wait.
 const pause = 20 * time.Millisecond
 
-// linkWatch finds pod links that somebody sets down, renames, or gives another group or MTU.
+// linkWatch finds pod links that another program sets down, renames, or gives another group or MTU.
 type linkWatch struct {
 	cell.In
 
@@ -39,10 +39,10 @@ func registerLinks(jobs job.Group, w linkWatch) {
 	heartbeat.Add(jobs, "repair-pod-links", w.run)
 }
 
-// known is what a look needs beyond the tables.
+// known is the state of the checks that is not in the tables.
 type known struct {
-	suspects map[int]bool // by ifindex: links that changed and were not judged yet
-	mtus     map[int]int  // by ifindex: what a link had when it was first judged, or what the cell podmtu gave it since
+	suspects map[int]bool // by ifindex: changed links that have not been checked yet
+	mtus     map[int]int  // by ifindex: the MTU at the first check of a link, or a later MTU from the cell podmtu
 }
 
 func (w linkWatch) run(ctx context.Context, health cell.Health) error {
@@ -71,13 +71,13 @@ func (w linkWatch) run(ctx context.Context, health cell.Health) error {
 		}
 		health.OK("Links of pods are as they were made")
 		heartbeat.Idle(ctx)
-		_, _ = changed.Wait(wait, 0) // an error is the end of the time or of ctx
+		_, _ = changed.Wait(wait, 0) // an error means that the grace period or ctx has ended
 		cancel()
 	}
 	return nil
 }
 
-// note takes one change of a device. A link that somebody renamed and regrouped is known by its number.
+// note records a change of a device. It recognizes a renamed and regrouped link by its index.
 func (k known) note(d *devices.Device, gone bool) {
 	_, joined := k.mtus[d.Index]
 	switch {
@@ -89,7 +89,7 @@ func (k known) note(d *devices.Device, gone bool) {
 	}
 }
 
-// judge looks at each suspect whose row is Done, marks what differs and forgets the others. It tells whether to look again after the grace.
+// judge checks each suspect whose row is Done, marks links that differ and forgets the others. It reports whether to check again after the grace period.
 func (w linkWatch) judge(txn statedb.ReadTxn, k known, now time.Time) (later bool) {
 	rows := make(map[int]*attachments.Attachment)
 	for row := range w.Table.All(txn) {
@@ -104,7 +104,7 @@ func (w linkWatch) judge(txn statedb.ReadTxn, k known, now time.Time) (later boo
 		switch {
 		case row == nil || d == nil || d.Group == podlink.DeletedGroup: // of no endpoint, or being deleted
 			delete(k.suspects, index)
-		case row.Status.Kind != reconciler.StatusKindDone: // looked at when it is
+		case row.Status.Kind != reconciler.StatusKindDone: // checked when it is Done
 		case now.Sub(row.Status.UpdatedAt) < drift.Grace:
 			later = true
 		default:
@@ -112,7 +112,7 @@ func (w linkWatch) judge(txn statedb.ReadTxn, k known, now time.Time) (later boo
 				k.mtus[index] = d.MTU
 			}
 			if given, _, _ := w.MTUs.Get(txn, podmtus.ByID(row.EndpointID)); given.HostMTU != 0 && given.HostIfIndex == index &&
-				d.MTU != k.mtus[index] { // otherwise the change that the row announces may not be observed yet
+				d.MTU != k.mtus[index] { // otherwise the change to the MTU of the row may not be observed yet
 				k.mtus[index] = given.HostMTU
 			}
 			outdated = outdated || row.MTU != 0 && row.MTU != k.mtus[index]
@@ -134,7 +134,7 @@ func (w linkWatch) device(txn statedb.ReadTxn, index int) *devices.Device {
 	return d
 }
 
-// findings says how a link is observed otherwise than it was made.
+// findings returns the differences between the observed link and its row.
 func (k known) findings(row *attachments.Attachment, d *devices.Device) (all []driftrepairs.Finding) {
 	add := func(wrong bool, found string) {
 		all = append(all, drift.If(wrong, driftrepairs.Link, row.Device, found)...)
@@ -148,7 +148,7 @@ func (k known) findings(row *attachments.Attachment, d *devices.Device) (all []d
 	return all
 }
 
-// mark puts into the rows what only this job knows, and makes them pending.
+// mark writes the MTUs, which only this job knows, to the rows, and marks rows with findings pending.
 func (w linkWatch) mark(k known, found map[int][]driftrepairs.Finding) {
 	wtxn := w.Drift.DB.WriteTxn(w.Table)
 	for row, revision := range w.Table.All(wtxn) {

@@ -39,7 +39,7 @@ var (
 // memoryMaps are the real maps without pins.
 type memoryMaps map[string]*ebpf.Map
 
-// newMemoryMaps makes them. Some may get another number of entries than their default.
+// newMemoryMaps creates the maps. The argument entries overrides the default number of entries by name.
 func newMemoryMaps(t *testing.T, entries map[string]uint32) memoryMaps {
 	t.Helper()
 	specs, err := bpf.MapSpecs()
@@ -65,7 +65,7 @@ func (m memoryMaps) Put(name string, k, v any) error       { return m[name].Put(
 func (m memoryMaps) Delete(name string, k any) error       { return m[name].Delete(k) }
 func (memoryMaps) Entries(string) ([]bpfmaps.Entry, error) { return nil, nil }
 
-// node is a namespace with our devices and one pod, and the real kernel in it.
+// node is a namespace with the devices of the agent and one pod, and the real kernel in it.
 type node struct {
 	t          *testing.T
 	host, pod  *testnet.Namespace
@@ -113,7 +113,7 @@ func newNode(t *testing.T) *node {
 	return n
 }
 
-// newKernel is the real kernel as one run of the agent has it.
+// newKernel returns the kernel of a new run of the agent.
 func (n *node) newKernel() kernel {
 	n.t.Helper()
 	k, err := newKernel(n.maps, n.agent, DefaultConfig, policy.Options{}, socketlb.Options{Enabled: true, BindProtection: true}, bpf.NewEncapProbe())
@@ -121,7 +121,7 @@ func (n *node) newKernel() kernel {
 	return k
 }
 
-// onHost is the hook of our own device.
+// onHost returns the hook of waggle_host.
 func onHost(n *node) place { return place{IfIndex: n.hostIndex, Hook: egress} }
 
 func (n *node) check(err error) {
@@ -145,7 +145,7 @@ func (n *node) veth(name, peer string) int {
 	return link.Attrs().Index
 }
 
-// makePod makes the link as the plugin does: its group is ours, its peer is born in the pod, the host end stays down.
+// makePod creates the link as the plugin does: in our group, with the peer created in the pod, and with the host end down.
 func (n *node) makePod() {
 	n.check(netlink.LinkAdd(&netlink.Veth{
 		LinkAttrs: netlink.LinkAttrs{Name: podName, HardwareAddr: hostMAC, Group: podlink.Group}, PeerName: "eth0",
@@ -175,7 +175,7 @@ func (n *node) configurePod() {
 	n.client = client
 }
 
-// writeFacts does what endpointmaps does.
+// writeFacts writes the entries that endpointmaps writes.
 func (n *node) writeFacts() {
 	n.check(n.maps[bpf.MapEndpointFacts].Put(uint32(endpointID), bpf.EndpointFacts{
 		Ifindex: uint32(n.link), Id: endpointID, Identity: 5, PolicyIngress: 1, PolicyEgress: 1, Revision: 1,
@@ -187,7 +187,7 @@ func (n *node) writeFacts() {
 	n.check(n.maps[bpf.MapEndpoints].Put(bpf.NewAddrKey(router), bpf.EndpointRef{Flags: bpf.FlagHost}))
 }
 
-// mountBPF gives the thread mounts of its own with a BPF file system. They end with the thread, and so do the pins.
+// mountBPF gives the thread its own mounts with a BPF file system. The kernel removes them, and so the pins, with the thread.
 func (n *node) mountBPF() {
 	n.check(unix.Unshare(unix.CLONE_NEWNS))
 	n.check(unix.Mount("", "/", "", unix.MS_REC|unix.MS_PRIVATE, ""))
@@ -195,7 +195,7 @@ func (n *node) mountBPF() {
 	n.check(err)
 }
 
-// attach loads a generation and attaches everything, in the order of the controller.
+// attach loads a generation and attaches all programs, in the order of the controller.
 func (n *node) attach() (programs map[string]program) {
 	n.t.Helper()
 	n.host.Do(func() {
@@ -227,7 +227,7 @@ func (n *node) put(k kernel, programs map[string]program) {
 	n.check(k.Pods.Join(n.link, podName, 0))
 }
 
-// awaitCarrier waits until the pod's end knows that the host end is up; until then it drops what it sends.
+// awaitCarrier waits until the pod's end has a carrier. Before that it drops all packets.
 func (n *node) awaitCarrier() {
 	for deadline := time.Now().Add(15 * time.Second); ; time.Sleep(time.Millisecond) {
 		link, err := netlink.LinkByName("eth0")
@@ -241,8 +241,8 @@ func (n *node) awaitCarrier() {
 	}
 }
 
-// send sends packets from the pod one after the other and counts what the node's stack delivers: for those that must come it
-// waits for long, for others a moment.
+// send sends packets from the pod one after the other and counts the packets that the node's stack delivers. It waits long for the first must packets, and
+// briefly for others.
 func (n *node) send(count, must int) (received int) {
 	n.t.Helper()
 	buffer := make([]byte, 16)
@@ -299,7 +299,7 @@ func TestPrivilegedGuard_LinkWithoutItsFilterPassesNothing(t *testing.T) {
 	if got := n.send(packets, 0); got != 0 {
 		t.Fatalf("without the filter %d packets reached the node", got)
 	}
-	if got := n.dropped(); got < packets { // the pod's own kernel may send something, too
+	if got := n.dropped(); got < packets { // the pod's own kernel may send packets, too
 		t.Fatalf("the rule counted %d packets, want %d", got, packets)
 	}
 	n.setGroup(podlink.DeletedGroup)
@@ -313,7 +313,7 @@ func TestPrivilegedGuard_LinkWithoutItsFilterPassesNothing(t *testing.T) {
 		if seen.Blocks[n.link] == blocks() || seen.Blocks[n.hold] != blocks() || !seen.Guard {
 			t.Errorf("the loss is not seen: %+v", seen)
 		}
-		n.check(n.kernel.Pods.Join(n.link, podName, 0)) // as the verify job has it done
+		n.check(n.kernel.Pods.Join(n.link, podName, 0)) // the repair that the verify job requests
 	})
 	if got := n.send(packets, packets); got != packets {
 		t.Fatalf("after the repair %d of %d packets reached the node", got, packets)
@@ -368,7 +368,7 @@ func TestPrivilegedDeviceLink_TakenOverAndUpdated(t *testing.T) {
 		if err := links.Attach(key, onHost(n), nil); !errors.Is(err, errNoFilter) {
 			t.Errorf("nothing is attached: %v, want %v", err, errNoFilter)
 		}
-		for range 3 { // first attached, then taken over by later runs
+		for range 3 { // attached, then reused by later runs
 			programs, err := n.kernel.Programs.Load()
 			n.check(err)
 			p := programs[bpf.HostEgress]
@@ -389,7 +389,7 @@ func TestPrivilegedDeviceLink_TakenOverAndUpdated(t *testing.T) {
 	})
 }
 
-// moveToNewDevice makes the device anew, as after somebody deleted it: the pin of the old one is in the way.
+// moveToNewDevice deletes and creates the device: the pin of the old device must be replaced.
 func (n *node) moveToNewDevice(links *tcxLinks, key string) {
 	link, err := netlink.LinkByName(podlink.HostDevice)
 	n.check(err)

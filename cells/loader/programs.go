@@ -19,7 +19,7 @@ import (
 	"github.com/waggle-net/waggle/pkg/sysctlfs"
 )
 
-// newKernel is the real kernel.
+// newKernel returns the real kernel.
 func newKernel(maps bpfmaps.Maps, agent settings.Agent, config Config, options policy.Options, sockets socketlb.Options, probe bpf.EncapProbe) (kernel, error) {
 	objects := &objects{maps: maps, agent: agent, config: config, options: options, sockets: sockets, probe: probe}
 	traffic := &traffic{steps: steps{stepsDir(agent)}, guard: guard{agent: agent}}
@@ -27,7 +27,7 @@ func newKernel(maps bpfmaps.Maps, agent settings.Agent, config Config, options p
 		config.check()
 }
 
-// objects loads the embedded programs onto the pinned maps.
+// objects loads the embedded programs with the pinned maps.
 type objects struct {
 	maps    bpfmaps.Maps
 	agent   settings.Agent
@@ -36,9 +36,9 @@ type objects struct {
 	sockets socketlb.Options
 	probe   bpf.EncapProbe
 	loaded  []io.Closer
-	former  []io.Closer // of earlier calls of Load
+	former  []io.Closer // of previous calls of Load
 
-	resizing bool // the programs in loaded were given maps of flows that get another size
+	resizing bool // the programs in loaded use maps of flows whose size is being changed
 }
 
 // Load implements programs.
@@ -68,7 +68,7 @@ func (o *objects) Load() (map[string]program, error) {
 // Resizing implements programs.
 func (o *objects) Resizing() bool { return o.resizing }
 
-// Copy loads a program of packets once more. It is the caller's.
+// Copy loads another copy of a program that processes packets. The caller must close it.
 func (o *objects) Copy(name string) (*ebpf.Program, error) {
 	maps, err := o.maps.All()
 	if err != nil {
@@ -81,7 +81,7 @@ func (o *objects) Copy(name string) (*ebpf.Program, error) {
 	return all.programs[name], nil
 }
 
-// load adds the programs of one object.
+// load loads one object and adds its programs to out.
 func (o *objects) load(object string, maps map[string]*ebpf.Map, out map[string]program) error {
 	all, err := o.one(object, maps)
 	if err != nil {
@@ -102,14 +102,14 @@ func (o *objects) load(object string, maps map[string]*ebpf.Map, out map[string]
 	return nil
 }
 
-// object is one loaded object.
+// object holds the programs of one loaded object.
 type object struct {
-	programs map[string]*ebpf.Program // those of hooks
-	steps    *ebpf.Map                // the other programs; nil when there are none
+	programs map[string]*ebpf.Program // programs of hooks, by name
+	steps    *ebpf.Map                // the other programs; nil if there are none
 }
 
-// one loads one object. Maps that it does not use are left out of its replacements, which would be an error; those that
-// belong to one generation (see bpf.MapSpecs) are nobody's replacement, so the object gets its own.
+// one loads one object. Its replacements contain only maps that the object uses, because other ones would be an error. A map that belongs to one generation
+// (see bpf.MapSpecs) is not replaced, so the object gets its own.
 func (o *objects) one(name string, maps map[string]*ebpf.Map) (object, error) {
 	spec, err := bpf.Load(name)
 	if err != nil {
@@ -122,7 +122,7 @@ func (o *objects) one(name string, maps map[string]*ebpf.Map) (object, error) {
 	for m := range spec.Maps {
 		if shared, found := maps[m]; found {
 			options.MapReplacements[m] = shared
-			spec.Maps[m].MaxEntries = shared.MaxEntries() // any size will do
+			spec.Maps[m].MaxEntries = shared.MaxEntries() // accept any size
 		}
 	}
 	collection, err := ebpf.NewCollectionWithOptions(spec, options)
@@ -139,7 +139,7 @@ func (o *objects) one(name string, maps map[string]*ebpf.Map) (object, error) {
 	return out, nil
 }
 
-// configure sets the load-time constants that an object has.
+// configure sets the load-time constants of an object.
 func (o *objects) configure(spec *ebpf.CollectionSpec, maps map[string]*ebpf.Map) error {
 	if v, found := spec.Variables[bpf.VariableSockHostNetns]; found {
 		cookie, err := netnsCookie()
@@ -173,7 +173,7 @@ func (o *objects) configure(spec *ebpf.CollectionSpec, maps map[string]*ebpf.Map
 	return nil
 }
 
-// configureResize sets for which change of the size of maps of flows an object is loaded, if there is one.
+// configureResize sets the number and the maps of the current change of size, if there is one.
 func configureResize(spec *ebpf.CollectionSpec, maps map[string]*ebpf.Map) error {
 	number, resized := spec.Variables[bpf.VariableResizeNumber], spec.Variables[bpf.VariableResizeMaps]
 	bits := bpfmaps.Resizing(maps)
@@ -188,8 +188,8 @@ func configureResize(spec *ebpf.CollectionSpec, maps map[string]*ebpf.Map) error
 	return errors.Join(number.Set(n), resized.Set(bits))
 }
 
-// configureTunnel sets what programs may do of the tunnel without its device, and the source ports with which they do it: those of the kernel, which the
-// device uses.
+// configureTunnel sets the operations that programs may use to encapsulate without the tunnel device, and their source ports: the local port range of the
+// kernel, which the device uses too.
 func (o *objects) configureTunnel(spec *ebpf.CollectionSpec) error {
 	if v := spec.Variables[bpf.VariableEncapModes]; v != nil {
 		if err := v.Set(o.probe().Modes); err != nil {
@@ -239,7 +239,7 @@ func (o *objects) constants(maps map[string]*ebpf.Map) map[string]uint32 {
 	}
 }
 
-// directAccepted is which nodes may send without the tunnel. Without a tunnel the question does not arise: the routes to all pods lead out of the node.
+// directAccepted selects the nodes that may send without the tunnel. It is 0 without a tunnel, because the routes to all pods lead out of the node.
 func directAccepted(a settings.Agent) uint32 {
 	switch {
 	case a.Hybrid:
@@ -250,7 +250,7 @@ func directAccepted(a settings.Agent) uint32 {
 	return 0
 }
 
-// configureNat sets how many translated flows there may be.
+// configureNat sets the limits of the numbers of translated flows.
 func (o *objects) configureNat(spec *ebpf.CollectionSpec, maps map[string]*ebpf.Map) error {
 	of := func(limit func(entries uint32) uint32) (limits [2]uint32) {
 		for i, m := range natmap.Maps() {
@@ -269,7 +269,7 @@ func (o *objects) configureNat(spec *ebpf.CollectionSpec, maps map[string]*ebpf.
 	return nil
 }
 
-// natShares are how many translated flows an endpoint may have of each family, and those of none together.
+// natShares returns, for each family, the quota of translated flows of one endpoint and the quota of all flows without an endpoint.
 func (o *objects) natShares(maps map[string]*ebpf.Map) (shares [4]uint32) {
 	for i, m := range natmap.Maps() {
 		entries := maps[m.Name].MaxEntries()
@@ -278,7 +278,7 @@ func (o *objects) natShares(maps map[string]*ebpf.Map) (shares [4]uint32) {
 	return shares
 }
 
-// parsed is an address that was checked.
+// parsed parses an address that check has accepted.
 func parsed(addr string) netip.Addr {
 	a, _ := netip.ParseAddr(addr)
 	return a
@@ -291,7 +291,7 @@ func one(yes bool) uint32 {
 	return 0
 }
 
-// Close implements programs. What is attached stays loaded.
+// Close implements programs. Attached programs stay loaded.
 func (o *objects) Close() {
 	o.Unload()
 	closeAll(o.loaded)

@@ -13,16 +13,16 @@ import (
 	"github.com/waggle-net/waggle/pkg/tables/attachments"
 )
 
-// protocolState is the word by which all programs know how to speak to each other; see bpf/protocol.h.
+// protocolState is the protocol that programs on hooks use between each other; see bpf/protocol.h.
 type protocolState interface {
-	// Protocol is the one in use; 0 when no agent has ever chosen one.
+	// Protocol returns the protocol in use; 0 if no agent has set one.
 	Protocol() (uint32, error)
-	// SetProtocol changes it, and returns when no packet is under way that was written in the one before.
+	// SetProtocol sets the protocol. It returns when no packet is being processed that was written in the previous protocol.
 	SetProtocol(protocol uint32) error
 }
 
-// settleProtocol makes the protocol one that this generation reads, before it touches the nftables rule or a hook. Programs
-// of the next generation, which are attached when this is a downgrade, know the highest of this one as well.
+// settleProtocol sets a protocol that this generation reads, before the agent changes the nftables rules or a hook. In a downgrade the attached programs are of
+// the next generation, which also knows the highest protocol of this one.
 func (g *generation) settleProtocol() error {
 	have, err := g.params.Kernel.State.Protocol()
 	if err != nil {
@@ -35,7 +35,7 @@ func (g *generation) settleProtocol() error {
 	return g.params.Kernel.State.SetProtocol(want)
 }
 
-// registerProtocol adds the job that goes over to the highest protocol once every hook runs this generation.
+// registerProtocol adds the job that sets the highest protocol when every hook runs this generation.
 func registerProtocol(g *generation, db *statedb.DB, table statedb.Table[*attachments.Attachment]) {
 	heartbeat.AddRetried(g.params.Jobs, "raise-protocol", func(ctx context.Context, health cell.Health) error {
 		for {

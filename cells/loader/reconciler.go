@@ -12,7 +12,7 @@ import (
 )
 
 const (
-	pruneInterval = 30 * time.Minute // stale pins are rare: a device of ours that went for good
+	pruneInterval = 30 * time.Minute // stale pins are rare: only a permanently removed device of ours leaves one
 	minRetry      = 100 * time.Millisecond
 	maxRetry      = time.Minute
 	roundSize     = 32 // attachments between two commits of statuses: each takes about a millisecond, and an ADD waits
@@ -23,9 +23,9 @@ func registerReconciler(params reconciler.Params, table statedb.RWTable[*attachm
 		(*attachments.Attachment).Clone, (*attachments.Attachment).WithStatus, (*attachments.Attachment).GetStatus, o, nil,
 		reconciler.WithName("attachments"),
 		reconciler.WithPruning(pruneInterval),
-		reconciler.WithRefreshing(0, nil), // the verify job marks what differs; nothing else needs a second look
+		reconciler.WithRefreshing(0, nil), // the verify job marks rows that differ, so rows need no refresh
 		reconciler.WithRetry(minRetry, maxRetry),
-		reconciler.WithRoundLimits(roundSize, rate.NewLimiter(rate.Inf, 1)), // no wait: an ADD may be in the table
+		reconciler.WithRoundLimits(roundSize, rate.NewLimiter(rate.Inf, 1)), // no delay between rounds: an ADD may be in the table
 	)
 	return err
 }

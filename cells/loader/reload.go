@@ -14,8 +14,9 @@ import (
 	"github.com/waggle-net/waggle/pkg/tables/bpfmaps"
 )
 
-// reload loads the programs again when maps of flows have got another size: those that were loaded for the change look into two maps, and keep the former ones in
-// memory. It returns at once when they were loaded for no change. Maps change before the table says so, so the programs say what they were loaded for.
+// reload loads the programs again after maps of flows have been resized: programs that were loaded for the change use two maps, and keep the former maps in
+// memory. It returns at once if the programs were loaded without a change. Maps change before the table bpf-maps does, so reload asks the programs which maps
+// they were loaded with.
 func (g *generation) reload(ctx context.Context, health cell.Health) error {
 	if !g.params.Kernel.Programs.Resizing() {
 		return nil
@@ -41,7 +42,7 @@ func (g *generation) reload(ctx context.Context, health cell.Health) error {
 	return nil
 }
 
-// isResizing reports whether a map of flows is about to get another size.
+// isResizing reports whether the size of a map of flows is being changed.
 func isResizing(txn statedb.ReadTxn, table statedb.Table[*bpfmaps.Map]) bool {
 	for m := range table.All(txn) {
 		if m.Twin != "" && slices.Contains(bpf.FlowMaps(), m.Name) {
@@ -51,7 +52,7 @@ func isResizing(txn statedb.ReadTxn, table statedb.Table[*bpfmaps.Map]) bool {
 	return false
 }
 
-// replace loads the programs again. When it fails, those of the load before are kept.
+// replace loads the programs again. If that fails, the programs of the previous load are kept.
 func (g *generation) replace(attempt int) error {
 	loaded, err := g.params.Kernel.Programs.Load()
 	if err != nil {
@@ -74,7 +75,7 @@ func (g *generation) runs(txn statedb.ReadTxn) bool {
 	return attachments.Replaced(txn, g.params.Hooks)
 }
 
-// await waits until a condition on the tables of maps and hooks holds. It returns false when ctx ends first.
+// await waits until a condition on the tables of maps and hooks is true. It returns false if ctx ends first.
 func (g *generation) await(ctx context.Context, holds func(statedb.ReadTxn) bool) bool {
 	for {
 		txn := heartbeat.Snapshot(ctx, g.params.DB, g.params.Maps, g.params.Hooks)

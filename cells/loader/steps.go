@@ -18,18 +18,18 @@ import (
 	"github.com/waggle-net/waggle/pkg/tables/attachments"
 )
 
-// stepsDir is where the maps of steps are pinned, each under "<program>_<number of the program>".
+// stepsDir is the directory of the pins of maps of steps, each named "<program>_<id of the program>".
 func stepsDir(agent settings.Agent) string { return filepath.Join(agent.PinDir(), "steps") }
 
-// steps keeps the maps through which programs on hooks make tail calls. The kernel empties such a map when no process has it open, unless it is pinned
-// (prog_array_map_clear in kernel/bpf/arraymap.c): the programs that an agent leaves behind would drop what their steps decide.
+// steps pins the maps through which programs on hooks make tail calls. The kernel empties such a map when no process has it open, unless it is pinned
+// (prog_array_map_clear in kernel/bpf/arraymap.c): without a pin, attached programs would drop the packets of their steps after the agent has ended.
 type steps struct{ dir string }
 
 func (s steps) path(program string, id uint32) string {
 	return filepath.Join(s.dir, program+"_"+strconv.FormatUint(uint64(id), 10))
 }
 
-// pin pins the steps of a program, unless they are.
+// pin pins the steps of a program, unless they are pinned.
 func (s steps) pin(p *program) error {
 	if s.missing(p.Name, p.ID) == nil {
 		return nil
@@ -48,7 +48,7 @@ func (s steps) pin(p *program) error {
 	return nil
 }
 
-// missing says why the steps of a program are not pinned, nil when they are: EROFS when they cannot be.
+// missing returns why the steps of a program are not pinned, nil if they are. The error is EROFS if the file system is read-only.
 func (s steps) missing(program string, id uint32) error {
 	_, err := os.Stat(s.path(program, id))
 	if err == nil {
@@ -60,7 +60,7 @@ func (s steps) missing(program string, id uint32) error {
 	return err
 }
 
-// unpinOthers removes the pins of all other programs of the same name, which run on no hook any more, after the last packet has left them.
+// unpinOthers removes the pins of all other programs of the same name, which no longer run on a hook, after the last packet has left them.
 func (s steps) unpinOthers(p *program) error {
 	pins, err := os.ReadDir(s.dir)
 	if err != nil {
@@ -88,7 +88,8 @@ func (s steps) unpinOthers(p *program) error {
 	return nil
 }
 
-// unpinned says why the steps of the program on a block are not pinned; nil when they are, or when the program is of an earlier run, which may have none.
+// unpinned returns why the steps of the program on a block are not pinned. It returns nil if they are, or if the program is of a previous run, which may have
+// none.
 func unpinned(a *attachments.Attachment, seen observed) error {
 	block := uint32(a.IfIndex)
 	if a.Kind != attachments.Block || a.ProgramID == 0 || seen.Filters[block] != a.ProgramID {
@@ -97,7 +98,7 @@ func unpinned(a *attachments.Attachment, seen observed) error {
 	return seen.Unpinned[block]
 }
 
-// reportSteps reports steps that end with the agent. A pin that can be made again is a finding instead.
+// reportSteps reports steps that end with the agent. A missing pin that can be created again is a finding instead.
 func reportSteps(health cell.Health, rows iter.Seq2[*attachments.Attachment, statedb.Revision], seen observed) {
 	for a := range rows {
 		if err := unpinned(a, seen); err != nil && !repairable(err) {

@@ -11,7 +11,7 @@ import (
 	"github.com/waggle-net/waggle/pkg/podlink"
 )
 
-// A pod's ARP request is answered by a step. It is answered after the agent has ended. Of many generations the last one has a pin.
+// A step answers a pod's ARP request, also after the agent has ended. Of several generations only the last has a pin.
 func TestPrivilegedSteps_OutliveTheAgent(t *testing.T) {
 	t.Parallel()
 	n := newNode(t)
@@ -35,7 +35,7 @@ func TestPrivilegedSteps_OutliveTheAgent(t *testing.T) {
 	})
 }
 
-// A pin that another program removes is noticed and made again: it would be missed when the agent ends.
+// A removed pin is noticed and created again. Without it the steps would end with the agent.
 func TestPrivilegedSteps_PinIsRepaired(t *testing.T) {
 	t.Parallel()
 	n := newNode(t)
@@ -56,7 +56,7 @@ func TestPrivilegedSteps_PinIsRepaired(t *testing.T) {
 	})
 }
 
-// forgetRouter removes the router from the pod's neighbors, so that the next packet waits for an answer to an ARP request.
+// forgetRouter removes the router from the pod's neighbors, so that the next packet waits for an ARP reply.
 func (n *node) forgetRouter() {
 	link, err := netlink.LinkByName("eth0")
 	n.check(err)

@@ -10,7 +10,7 @@ import (
 	"github.com/waggle-net/waggle/pkg/tables/attachments"
 )
 
-// A program of an earlier run may have no steps, so a missing pin says nothing about it.
+// A program of a previous run may have no steps, so a missing pin of such a program is no error.
 func TestUnpinned_OnlyProgramsOfThisRun(t *testing.T) {
 	t.Parallel()
 	const block = podlink.IngressBlock

@@ -23,21 +23,20 @@ import (
 	"github.com/waggle-net/waggle/pkg/tc"
 )
 
-// linkDir is where links are pinned, each under "<device>_<hook>".
+// linkDir is the directory of pinned links, each named "<device>_<hook>".
 func linkDir(agent settings.Agent) string { return filepath.Join(agent.PinDir(), "links") }
 
-// tcxLinks implements deviceLinks with tcx links that are pinned in dir, and with cls_bpf filters where the kernel has
-// no tcx.
+// tcxLinks implements deviceLinks with tcx links that are pinned in dir, and with cls_bpf filters if the kernel has no tcx.
 type tcxLinks struct {
 	traffic *traffic
 	dir     string
 	pins    *bpffs.Watch
-	copy    func(program string) (*ebpf.Program, error) // loads a program once more
+	copy    func(program string) (*ebpf.Program, error) // loads another copy of a program
 
-	mu      sync.Mutex       // guards what follows
-	haveTCX *bool            // whether the kernel has it; nil until it has been asked
-	filters map[string]place // by key, where cls_bpf stands in for tcx
-	adopted bool             // filters holds those of earlier runs, too
+	mu      sync.Mutex       // guards haveTCX, filters and adopted
+	haveTCX *bool            // whether the kernel has tcx; nil before the probe
+	filters map[string]place // by key, if cls_bpf replaces tcx
+	adopted bool             // filters includes the filters of previous runs
 }
 
 func newTCXLinks(t *traffic, dir string, copy func(string) (*ebpf.Program, error)) *tcxLinks {
@@ -59,7 +58,7 @@ func (t *tcxLinks) Attach(key string, at place, p *program) error {
 	return t.attachFilter(key, at, p)
 }
 
-// probe asks the kernel once whether it has tcx, which came with Linux 6.6.
+// probe reports whether the kernel has tcx (since Linux 6.6). It asks the kernel once.
 func (t *tcxLinks) probe() (bool, error) {
 	t.mu.Lock()
 	defer t.mu.Unlock()
@@ -73,7 +72,7 @@ func (t *tcxLinks) probe() (bool, error) {
 	}
 	defer nothing.Close()
 	_, err = link.AttachTCX(link.TCXOptions{Interface: math.MaxInt32, Program: nothing, Attach: ebpf.AttachTCXEgress})
-	found := errors.Is(err, unix.ENODEV) // a kernel that has it looks for the device
+	found := errors.Is(err, unix.ENODEV) // a kernel with tcx looks up the device
 	if !found && !errors.Is(err, link.ErrNotSupported) {
 		return false, fmt.Errorf("ask the kernel for tcx: attach to no device: %w", err)
 	}
@@ -98,19 +97,19 @@ func (t *tcxLinks) attachTCX(key string, at place, p *program) error {
 	case p == nil:
 		return fmt.Errorf("%s: %w", key, errNoFilter)
 	}
-	if err := t.Detach(key); err != nil { // a pin whose device is gone
+	if err := t.Detach(key); err != nil { // the pin of a removed device
 		return err
 	}
 	return t.create(key, pin, at, p)
 }
 
-// pinnedLink is a link that an earlier run, or an earlier attempt, has pinned.
+// pinnedLink is a link that a previous run, or a previous attempt, has pinned.
 type pinnedLink struct {
 	link.Link
 	info *link.Info
 }
 
-// openPinned opens a pinned link, or returns nil when there is none.
+// openPinned opens a pinned link, or returns nil if there is none.
 func openPinned(pin string) (*pinnedLink, error) {
 	l, err := link.LoadPinnedLink(pin, nil)
 	if errors.Is(err, os.ErrNotExist) {
@@ -127,7 +126,7 @@ func openPinned(pin string) (*pinnedLink, error) {
 	return &pinnedLink{l, info}, nil
 }
 
-// exchange lets the link run another program in one step, unless it runs that already.
+// exchange replaces the program of the link in one step, unless the link runs p already.
 func (l *pinnedLink) exchange(key string, p *program) error {
 	if uint32(l.info.Program) == p.ID {
 		return nil
@@ -138,7 +137,7 @@ func (l *pinnedLink) exchange(key string, p *program) error {
 	return nil
 }
 
-// openTCX opens a pinned link and tells whether it is on this very device.
+// openTCX opens a pinned link and reports whether it is attached to the device with this ifindex.
 func openTCX(pin string, ifindex int) (*pinnedLink, bool, error) {
 	l, err := openPinned(pin)
 	if l == nil {
@@ -148,7 +147,7 @@ func openTCX(pin string, ifindex int) (*pinnedLink, bool, error) {
 	return l, on != nil && on.Ifindex == uint32(ifindex), nil
 }
 
-// update exchanges the program of a link, and makes it the first of a hook that is ours.
+// update replaces the program of a link, and makes it the first on a hook that is not shared.
 func (t *tcxLinks) update(l *pinnedLink, key string, at place, p *program) error {
 	if err := l.exchange(key, p); err != nil {
 		return err
@@ -166,8 +165,8 @@ func (t *tcxLinks) update(l *pinnedLink, key string, at place, p *program) error
 	return nil
 }
 
-// moveFirst puts a link of ours in front of the others on its hook; theirs stay as they are. The kernel moves no link and
-// takes no program twice for one hook, so the link that is there runs a copy until the new one is in its place.
+// moveFirst makes our link the first on its hook; the links of others stay unchanged. The kernel moves no link and takes no program twice for one hook, so the
+// existing link runs a copy until the new link has replaced it.
 func (t *tcxLinks) moveFirst(old link.Link, key string, at place, p *program) error {
 	standIn, err := t.copy(p.Name)
 	if err != nil {
@@ -180,7 +179,7 @@ func (t *tcxLinks) moveFirst(old link.Link, key string, at place, p *program) er
 	pin := filepath.Join(t.dir, key)
 	err = t.create(key, pin+movingSuffix, at, p)
 	if err == nil {
-		err = os.Rename(pin+movingSuffix, pin) // takes the pin of the old link away, and with it the link
+		err = os.Rename(pin+movingSuffix, pin) // removes the pin of the old link, and with it the link
 	}
 	if err != nil {
 		return errors.Join(err, removeIfThere(pin+movingSuffix), old.Update(p.loaded))
@@ -188,10 +187,10 @@ func (t *tcxLinks) moveFirst(old link.Link, key string, at place, p *program) er
 	return nil
 }
 
-// movingSuffix ends the name of a pin that is about to take the place of another. The BPF file system allows no dots.
+// movingSuffix is the suffix of a pin that will replace another pin. The BPF file system allows no dots in names.
 const movingSuffix = "_moving"
 
-// create attaches and pins, ahead of what is there.
+// create attaches a link ahead of all other programs on the hook, and pins it.
 func (t *tcxLinks) create(key, pin string, at place, p *program) error {
 	if err := os.MkdirAll(t.dir, 0o700); err != nil {
 		return fmt.Errorf("make directory for pinned links: %w", err)
@@ -202,16 +201,16 @@ func (t *tcxLinks) create(key, pin string, at place, p *program) error {
 	}
 	defer l.Close()
 	if err := l.Pin(pin); err != nil {
-		return fmt.Errorf("pin link %s: %w", pin, err) // closing it detaches it again
+		return fmt.Errorf("pin link %s: %w", pin, err) // closing the link detaches it again
 	}
 	return nil
 }
 
-// before lists the programs ahead of a link on a hook; with no link, all.
+// before lists the programs ahead of a link on a hook; all programs if the link is not on the hook.
 func (t *tcxLinks) before(ifindex int, hook ebpf.AttachType, ours link.ID) (ahead []string, err error) {
 	all, err := link.QueryPrograms(link.QueryOptions{Target: ifindex, Attach: hook})
 	if errors.Is(err, link.ErrNotSupported) || errors.Is(err, unix.EINVAL) || errors.Is(err, unix.ENODEV) {
-		return nil, nil // before Linux 6.6, or the device is gone
+		return nil, nil // a kernel before Linux 6.6, or a removed device
 	}
 	if err != nil {
 		return nil, fmt.Errorf("list programs of ifindex %d: %w", ifindex, err)
@@ -232,7 +231,7 @@ func (t *tcxLinks) Ahead(ifindex int) ([]string, error) {
 	return append(in, out...), errors.Join(err1, err2)
 }
 
-// attachFilter stands in for tcx: a filter on the device itself, where one of ours is replaced in one step.
+// attachFilter is used if the kernel has no tcx: it adds a filter to the device itself, or replaces our filter in one step.
 func (t *tcxLinks) attachFilter(key string, at place, p *program) error {
 	if _, found, err := t.traffic.tc.Clsact(at.IfIndex); err != nil {
 		return err
@@ -250,7 +249,7 @@ func (t *tcxLinks) attachFilter(key string, at place, p *program) error {
 	return t.traffic.setFilter(at.filter(), p)
 }
 
-// refuseTheirs keeps us from replacing a filter of others that stands where we would put ours.
+// refuseTheirs returns an error if a filter of another program has the priority and handle of our filter.
 func (t *tcxLinks) refuseTheirs(key string, at place) error {
 	if !at.Shared {
 		return nil
@@ -268,7 +267,7 @@ func (t *tcxLinks) refuseTheirs(key string, at place) error {
 	return nil
 }
 
-// Detach implements deviceLinks. Removing the pin is what detaches: nobody else has the link.
+// Detach implements deviceLinks. Removing the pin detaches the link, because the pin is its only reference.
 func (t *tcxLinks) Detach(key string) error {
 	t.mu.Lock()
 	defer t.mu.Unlock()
@@ -307,7 +306,7 @@ func (t *tcxLinks) Attached() (map[string]attached, error) {
 	return out, errors.Join(err, t.addFilters(out))
 }
 
-// pinned reads one link back.
+// pinned reads the state of one pinned link.
 func (t *tcxLinks) pinned(pin string) (a attached, err error) {
 	l, err := link.LoadPinnedLink(pin, nil)
 	if err != nil {
@@ -331,7 +330,7 @@ func (t *tcxLinks) pinned(pin string) (a attached, err error) {
 	return a, err
 }
 
-// adopt finds, once, the filters that an earlier run has left on devices: there are no pins that would tell of them.
+// adopt finds, once, the filters that previous runs have left on devices. Filters have no pins that would name their devices.
 func (t *tcxLinks) adopt() error {
 	t.mu.Lock()
 	defer t.mu.Unlock()
@@ -344,7 +343,7 @@ func (t *tcxLinks) adopt() error {
 	}
 	for ifindex, shared := range devices {
 		if shared != (tc.Blocks{}) {
-			continue // a pod's link
+			continue // the link of a pod
 		}
 		for _, hook := range []string{ingress, egress} {
 			if err := t.adoptHook(place{IfIndex: ifindex, Hook: hook, Shared: true}); err != nil {
@@ -379,7 +378,7 @@ func (t *tcxLinks) adoptHook(at place) error {
 	return nil
 }
 
-// addFilters adds what stands in for tcx links.
+// addFilters adds the filters that replace tcx links.
 func (t *tcxLinks) addFilters(out map[string]attached) error {
 	t.mu.Lock()
 	defer t.mu.Unlock()

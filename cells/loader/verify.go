@@ -21,7 +21,7 @@ import (
 	"github.com/waggle-net/waggle/pkg/tc"
 )
 
-// maxNamed is how many programs ahead of ours the module's health names.
+// maxNamed is the number of programs ahead of ours that the health names.
 const maxNamed = 5
 
 // verifier compares the kernel with the rows.
@@ -39,7 +39,7 @@ func newVerifier(k kernel, w drift.Watch, table statedb.RWTable[*attachments.Att
 		guard: health.NewScope("nft-rule"), steps: health.NewScope("steps")}
 }
 
-// registerVerify looks on a timer, and whenever the kernel announces what may be a reason.
+// registerVerify adds the jobs that verify on a timer, and whenever the kernel announces a change that may concern a row.
 func registerVerify(jobs job.Group, v *verifier) {
 	heartbeat.AddTimer(jobs, "verify-attachments", func(context.Context) error {
 		_, err := v.look()
@@ -53,8 +53,7 @@ func registerVerify(jobs job.Group, v *verifier) {
 	}
 }
 
-// filtersChanged waits for a clsact or a filter of ours to change. The qdisc of a link that goes is announced as well; its
-// row is gone by then.
+// filtersChanged waits until a clsact or a filter of ours changes. The kernel also announces the qdisc of a deleted link, whose row has been deleted by then.
 func (v *verifier) filtersChanged(ctx context.Context) error {
 	for {
 		changes, err := v.kernel.Pods.Changed(ctx)
@@ -76,13 +75,13 @@ func concerns(c tc.Change, a *attachments.Attachment) bool {
 	switch a.Kind {
 	case attachments.Block:
 		return c.Block == uint32(a.IfIndex)
-	case attachments.TCX: // a filter may stand in for it
+	case attachments.TCX: // a filter may replace the tcx link
 		return c.Ifindex == a.IfIndex
 	}
 	return c.Clsact && c.Ifindex == a.IfIndex
 }
 
-// look reads the kernel back and marks the rows that it no longer agrees with.
+// look reads the state of the kernel and marks rows pending that differ from it.
 func (v *verifier) look() (again bool, err error) {
 	before := v.watch.DB.ReadTxn()
 	seen, err1 := v.kernel.Pods.Observe()
@@ -99,7 +98,7 @@ func (v *verifier) look() (again bool, err error) {
 	return again, v.reportOrder(before, seen)
 }
 
-// findings compares one row with what was seen.
+// findings compares one row with the observed state.
 func findings(a *attachments.Attachment, seen observed, links map[string]attached, groups map[string]uint64) []driftrepairs.Finding {
 	what := a.Device + " " + a.Hook
 	switch a.Kind {
@@ -120,7 +119,7 @@ func findings(a *attachments.Attachment, seen observed, links map[string]attache
 		l, found := links[pinName(a)]
 		all := programFinding(driftrepairs.TCX, what, a.ProgramID, l.Program, found && l.IfIndex == a.IfIndex)
 		if a.ProgramID == 0 || placeOf(a).Shared {
-			return all // nothing is moved without a program of this run, and none where others have the same right
+			return all // a move requires a program of this run, and a hook that is not shared
 		}
 		for _, other := range l.Ahead {
 			all = append(all, driftrepairs.Finding{Kind: driftrepairs.ProgramOrder, What: what, Found: other + " is ahead"})
@@ -130,7 +129,7 @@ func findings(a *attachments.Attachment, seen observed, links map[string]attache
 	return nil
 }
 
-// repairable reports whether a pin is missing that can be made.
+// repairable reports whether a pin is missing that can be created.
 func repairable(unpinned error) bool { return unpinned != nil && !errors.Is(unpinned, unix.EROFS) }
 
 func clsactFinding(a *attachments.Attachment, seen observed) []driftrepairs.Finding {
@@ -141,7 +140,7 @@ func clsactFinding(a *attachments.Attachment, seen observed) []driftrepairs.Find
 	return drift.If(have != blocks(), driftrepairs.Clsact, a.Device, "has other blocks")
 }
 
-// programFinding asks for the program that the row names; where it names none, any program of ours is right.
+// programFinding compares the program on a hook with the program of the row. If the row names none, any program of ours is right.
 func programFinding(kind driftrepairs.Kind, what string, want, have uint32, found bool) []driftrepairs.Finding {
 	if !found {
 		return drift.If(true, kind, what, "missing")
@@ -149,8 +148,8 @@ func programFinding(kind driftrepairs.Kind, what string, want, have uint32, foun
 	return drift.If(want != 0 && want != have, kind, what, fmt.Sprintf("runs program %d", have))
 }
 
-// reportOrder names programs of others that see the packets of pods before ours do. Ours cannot be put ahead of them
-// without taking theirs away, so they stay and everybody may know.
+// reportOrder reports programs of others that see the packets of pods before ours do. Ours cannot be moved ahead of them without detaching theirs, so the
+// health names them.
 func (v *verifier) reportOrder(before statedb.ReadTxn, seen observed) error {
 	ahead := slices.Clone(seen.Ahead)
 	var errs []error

@@ -8,17 +8,17 @@ import (
 	mapstable "github.com/waggle-net/waggle/pkg/tables/bpfmaps"
 )
 
-// Cell is the module.
+// Cell opens and pins the BPF maps and gives them to other cells.
 var Cell = cell.Module("maps", "Pinned BPF maps",
 	cell.Config(DefaultConfig),
 	cell.ProvidePrivate(
-		newKernel, // the BPF file system and the bpf system call; tests put a fake in its place
-		newSpecs,  // which maps there are and how they look, from the programs' objects
+		newKernel, // the BPF file system and the bpf system call; tests replace it with a fake
+		newSpecs,  // names and layouts of the maps, from the programs' objects
 	),
 	implementation,
 )
 
-// implementation is the module without what it knows of the machine.
+// implementation is the module without the providers that depend on the machine (kernel, specs).
 var implementation = cell.Group(
 	cell.ProvidePrivate(mapstable.NewTable), // only this cell writes
 	cell.Provide(
@@ -26,5 +26,5 @@ var implementation = cell.Group(
 		newMaps,                                 // the open maps, for other cells
 		newCommands,                             // maps/dump
 	),
-	cell.Invoke(func(bpfmaps.Maps) {}), // opened also when no other cell asks
+	cell.Invoke(func(bpfmaps.Maps) {}), // open the maps even if no other cell uses them
 )

@@ -8,7 +8,7 @@ import (
 	"github.com/waggle-net/waggle/bpf"
 )
 
-// Config is what was typed.
+// Config holds the configured sizes of maps, in entries (MaglevTables: in tables).
 type Config struct {
 	PolicyMax    int `mapstructure:"bpf-policy-map-max"`
 	CIDRsMax     int `mapstructure:"bpf-cidr-map-max"`
@@ -19,48 +19,49 @@ type Config struct {
 	NatMax       int `mapstructure:"bpf-nat-global-max"`
 }
 
-// DefaultConfig are the defaults.
+// DefaultConfig holds the default sizes.
 var DefaultConfig = Config{
 	PolicyMax: 65536, CIDRsMax: 512000, FlowsMax: 131072, ServicesMax: bpf.ServicesMax, AffinityMax: bpf.AffinityMax, MaglevTables: 256, NatMax: bpf.NatMax,
 }
 
-// Bounds of the size of the map policy: what one policy of a few rules needs, and what takes 100 MB.
+// Bounds of the size of the map policy. The minimum fits one policy of a few rules; the maximum takes 100 MB.
 const (
 	leastPolicy = 256
 	mostPolicy  = 1 << 20
 )
 
-// Bounds of the size of the map cidrs: a few rules, and what takes 400 MB when all entries are in use. It grows with its entries.
+// Bounds of the size of the map cidrs. The minimum fits a few rules; the maximum takes 400 MB when all entries are in use. The kernel allocates memory for each
+// entry in use.
 const (
 	leastCIDRs = 256
 	mostCIDRs  = 4 << 20
 )
 
-// Bounds of the size of the maps of established flows: a small edge node, and what takes 2 GB a family.
+// Bounds of the size of the maps of established flows. The minimum fits a small edge node; the maximum takes 2 GB for each address family.
 const (
 	leastFlows = 1024
 	mostFlows  = 16 << 20
 )
 
-// Bounds of the maps of services: what Kubernetes itself needs, and what has room for the largest clusters that there are.
+// Bounds of the size of the maps of services. The minimum fits the Services of Kubernetes itself; the maximum fits the largest known clusters.
 const (
 	leastServices = 256
 	mostServices  = 1 << 20
 )
 
-// mostTables is how many tables of Maglev take 2 GB at their default size.
+// mostTables is the number of Maglev tables that take 2 GB at the default table size.
 const mostTables = 16384
 
-// Bounds of the maps of translated flows.
+// Bounds of the size of the map nat4, in entries.
 const (
 	leastNat = 1024
 	mostNat  = 16 << 20
 )
 
-// rangesShare is how many entries policy has for each of policy_ranges: most ports are single ones.
+// rangesShare is the ratio of the size of policy to the size of policy_ranges: most rules name single ports.
 const rangesShare = 4
 
-// Flags registers the flags.
+// Flags adds one flag for each size; the values of c are the defaults.
 func (c Config) Flags(flags *pflag.FlagSet) {
 	flags.Int("bpf-policy-map-max", c.PolicyMax, fmt.Sprintf("Entries that all policies of this node share, %d to %d; ranges of "+
 		"ports have a quarter as many of their own", leastPolicy, mostPolicy))
@@ -77,7 +78,7 @@ func (c Config) Flags(flags *pflag.FlagSet) {
 		leastNat, mostNat))
 }
 
-// check says what is wrong with what was typed.
+// check returns an error if a size is out of its bounds.
 func (c Config) check() error {
 	for _, one := range []struct {
 		flag               string

@@ -9,16 +9,16 @@ import (
 	"github.com/waggle-net/waggle/pkg/bpfmaps"
 )
 
-// dumped is one element before it is sorted.
+// dumped is one element of a map.
 type dumped = bpfmaps.Entry
 
-// Dump implements kernel. Free elements of arrays, which are all zero, are left out.
+// Dump implements kernel. It omits free elements of arrays, whose values are all zero.
 func (realKernel) Dump(m *ebpf.Map, spec *ebpf.MapSpec) ([]dumped, error) {
 	switch m.Type() {
 	case ebpf.RingBuf:
 		return nil, nil // reading it would take events away from the monitor
 	case ebpf.SkStorage:
-		return nil, nil // it is with the sockets; the kernel shows one only to who holds it
+		return nil, nil // entries belong to sockets; reading one requires a descriptor of its socket
 	case ebpf.PerCPUArray, ebpf.PerCPUHash:
 		return dumpPerCPU(m, spec)
 	}

@@ -13,11 +13,11 @@ import (
 	"github.com/waggle-net/waggle/bpf"
 )
 
-// convert turns an entry of one layout into one of another; nil leaves it as it is.
+// convert converts an entry of one layout to another layout; a nil convert leaves entries unchanged.
 type convert = bpf.Convert
 
-// fill copies the entries of a map, converted, into one that nobody reads yet. Free elements of arrays are left out. A ring
-// buffer has no entries, and those of sockets stay with the sockets, which cannot be listed.
+// fill copies the entries of from, converted, to a map that no program reads yet. It omits free elements of arrays. A ring buffer has no entries, and entries
+// of socket storage stay with the sockets, which cannot be listed.
 func fill(to, from *ebpf.Map, convert convert) error {
 	switch from.Type() {
 	case ebpf.RingBuf, ebpf.SkStorage:
@@ -42,17 +42,18 @@ func fill(to, from *ebpf.Map, convert convert) error {
 	return all.Err()
 }
 
-// seen holds keys of entries, by their hashes.
+// seen is a set of keys, stored as hashes.
 type seen map[uint64]struct{}
 
-// seed is of all hashes of this process.
+// seed is the seed of all key hashes of this process.
 var seed = maphash.MakeSeed()
 
-// copyBatch is how many entries one system call reads. It is more than any bucket of a hash table holds.
+// copyBatch is the number of entries that one system call reads. It exceeds the number of entries in any bucket of a hash table.
 const copyBatch = 4096
 
-// exchange copies to each of two hash tables that programs use the entries that only the other one has and that no call before has seen: a program may have
-// deleted the copies of the others since. Other maps have no entries that programs make. It continues when a table is full, and returns an error then.
+// exchange copies entries between two hash tables that programs use: each table gets the entries that only the other one has and that no previous call has
+// seen. An entry that a previous call has seen is not copied again, because a program may have deleted its copy since. Programs create entries in hash tables
+// only, so exchange ignores other map types. When a table is full, exchange continues and returns an error at the end.
 func exchange(a, b *ebpf.Map, before seen) error {
 	if a.Type() != ebpf.Hash && a.Type() != ebpf.LRUHash {
 		return nil
@@ -60,8 +61,8 @@ func exchange(a, b *ebpf.Map, before seen) error {
 	return errors.Join(fillMissing(a, b, before), fillMissing(b, a, before))
 }
 
-// fillMissing copies the unseen entries of one table to the other. A batch is of whole buckets: unlike an iteration from key to key, it neither begins again nor
-// ends early when programs delete entries meanwhile.
+// fillMissing copies the unseen entries of from to to. A batch consists of whole buckets. So unlike an iteration from key to key, it neither restarts nor ends
+// early when programs delete entries concurrently.
 func fillMissing(to, from *ebpf.Map, before seen) error {
 	keys, values := rawSlice(from.KeySize()), rawSlice(from.ValueSize())
 	lost := 0
@@ -90,9 +91,9 @@ func fillMissing(to, from *ebpf.Map, before seen) error {
 	return nil
 }
 
-// migrate copies the entries of a hash table to one to which programs write as well: they write an entry to both tables, and delete it in from first. So an entry
-// that to already has is newer, and one that from has no longer after it was copied is deleted again. When to is full ([unix.E2BIG]) it goes on, and returns the
-// error at the end; after another one, the entries have to be copied again.
+// migrate copies the entries of a hash table to another one while programs write to both. Programs write an entry to both tables, and delete it in from first.
+// So an entry that exists in to is newer and stays, and a copy is deleted again if from no longer has the entry. When to is full ([unix.E2BIG]), migrate
+// continues and returns the error at the end. After any other error the entries must be copied again.
 func migrate(to, from *ebpf.Map) error {
 	lost := 0
 	var full, failed error
@@ -109,15 +110,15 @@ func migrate(to, from *ebpf.Map) error {
 	return err
 }
 
-// table is what [migrateEntry] needs of an [ebpf.Map].
+// table is the part of [ebpf.Map] that [migrateEntry] uses.
 type table interface {
 	LookupBytes(key any) ([]byte, error)
 	Update(key, value any, how ebpf.MapUpdateFlags) error
 	Delete(key any) error
 }
 
-// migrateEntry copies one entry, which it reads again: a batch is read some milliseconds before its last entry is copied. It returns when from has what was copied:
-// until then programs may have changed, deleted or replaced it, without finding the copy.
+// migrateEntry copies one entry. It reads the value again, because a batch is read some milliseconds before its last entry is copied. It returns when from has
+// the copied value: until then programs may have changed, deleted or replaced the entry without finding the copy.
 func migrateEntry(to, from table, key []byte) error {
 	value, err := from.LookupBytes(key)
 	if err != nil || value == nil {
@@ -131,7 +132,7 @@ func migrateEntry(to, from table, key []byte) error {
 		switch {
 		case err != nil || bytes.Equal(now, value):
 			return err
-		case now == nil: // this may delete what a program stores in both right now, so from is read once more
+		case now == nil: // this may delete a value that a program is storing in both tables, so from is read again
 			err = unlessAbsent(to.Delete(key))
 		case value == nil:
 			if err = to.Update(key, now, ebpf.UpdateNoExist); errors.Is(err, ebpf.ErrKeyExist) {
@@ -161,7 +162,7 @@ func unlessExists(err error) error {
 	return err
 }
 
-// eachKey calls do for the key of every entry of a hash table, batch after batch as [fillMissing] reads them.
+// eachKey calls do for the key of every entry of a hash table. It reads batches as [fillMissing] does.
 func eachKey(m *ebpf.Map, do func(key []byte)) error {
 	keys, values := rawSlice(m.KeySize()), rawSlice(m.ValueSize())
 	var cursor ebpf.MapBatchCursor
@@ -179,12 +180,12 @@ func eachKey(m *ebpf.Map, do func(key []byte)) error {
 	}
 }
 
-// rawSlice makes a slice of arrays of size bytes, as the library wants it for a batch.
+// rawSlice returns a slice of copyBatch arrays of size bytes, the form that the library requires for a batch.
 func rawSlice(size uint32) reflect.Value {
 	return reflect.MakeSlice(reflect.SliceOf(reflect.ArrayOf(int(size), reflect.TypeFor[byte]())), copyBatch, copyBatch)
 }
 
-// fillPerCPU knows only counters, whose layouts do not change.
+// fillPerCPU copies a per-CPU map without conversion: such maps hold only counters, whose layouts do not change.
 func fillPerCPU(to, from *ebpf.Map) error {
 	var (
 		key    []byte

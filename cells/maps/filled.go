@@ -14,9 +14,9 @@ import (
 	mapstable "github.com/waggle-net/waggle/pkg/tables/bpfmaps"
 )
 
-// markPrefix begins the name of a mark: a directory beside the pin of a map that its owner has not filled yet. The mark is made before the pin and removed when
-// hooks are given to programs that read the map, so the run after a crash waits for the owner as well. Releases that know no marks take such a name for the pin
-// of a map of another version, and remove it.
+// markPrefix is the prefix of the name of a mark: a directory beside the pin of a map that its owner has not filled yet. The mark is created before the pin and
+// removed when hooks are given to programs that read the map, so the run after a crash waits for the owner too. Releases that know no marks treat such a name
+// as the pin of a map of another version, and remove it.
 const markPrefix = "filling_"
 
 // Pauses between two attempts to remove marks.
@@ -25,18 +25,18 @@ const (
 	lastUnmark  = time.Minute
 )
 
-// markOf returns the path, or the name, of the mark of a pin.
+// markOf returns the path of the mark of a pin, or its name if pin is a name.
 func markOf(pin string) string {
 	return filepath.Join(filepath.Dir(pin), markPrefix+filepath.Base(pin))
 }
 
-// marked reports whether the owner of a pinned map had not filled it when the previous run ended. A directory that cannot be read proves nothing.
+// marked reports whether the owner of a pinned map had not filled it when the previous run ended. It returns true if the directory cannot be read.
 func (s *store) marked(pin string) bool {
 	names, err := s.Kernel.Pins(s.dir)
 	return err != nil || slices.Contains(names, filepath.Base(markOf(pin)))
 }
 
-// mark makes or removes the mark of a map.
+// mark creates the mark of a map, or removes it if the map is filled.
 func (s *store) mark(m *mapstable.Map) error {
 	if m.Filled {
 		return s.Kernel.Unpin(markOf(m.Pin))
@@ -44,7 +44,8 @@ func (s *store) mark(m *mapstable.Map) error {
 	return s.Kernel.Mark(markOf(m.Pin))
 }
 
-// followFilled waits until hooks are given to programs of this generation. The loader gives them none before all maps are filled.
+// followFilled waits until hooks are given to programs of this generation, and then marks all maps as filled. The loader gives no hook to such programs before
+// all maps are filled.
 func (s *store) followFilled(ctx context.Context, health cell.Health) error {
 	for {
 		txn := heartbeat.Snapshot(ctx, s.DB, s.Attachments)
@@ -65,7 +66,7 @@ func (s *store) followFilled(ctx context.Context, health cell.Health) error {
 	}
 }
 
-// setFilled pins the layouts before, which are filled as well, and removes all marks.
+// setFilled pins the maps of the previous layout, which are filled too, and removes all marks.
 func (s *store) setFilled() error {
 	var errs []error
 	var filled []opened

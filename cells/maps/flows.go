@@ -15,30 +15,30 @@ import (
 	"github.com/waggle-net/waggle/pkg/heartbeat"
 )
 
-// nextName ends the name of a map of flows that is to take the place of one of another size. Releases that know no such maps take its pin for that of another version,
-// and remove it.
+// nextName is the suffix of the name of a map of flows that will replace a map of another size. Releases that do not know such maps treat the pin as one of
+// another version, and remove it.
 const nextName = "_next"
 
-// retireAfter is how long a map of flows stays open after another one has taken its place: a cell may be reading it.
+// retireAfter is how long a map of flows stays open after its replacement, because a cell may be reading it.
 const retireAfter = time.Minute
 
 var errNoResizeState = errors.New("the map " + bpf.MapResizeState + " is not open, which says which maps of flows programs use")
 
-// flowResize is how far a change of the size of maps of flows is. Programs read the same from the map state.
+// flowResize is the state of a change of the size of maps of flows. Programs read the same state from the map resize_state.
 //
-// The pinned map stays the one that cells use until the change ends, and has every entry until then; see bpf/resize.h. So an agent that starts in between finds it
-// at its pin. What happens to a change that a previous run did not end:
+// Cells use the pinned map until the change ends, and it has every entry until then; see bpf/resize.h. So an agent that starts during the change finds all
+// entries at the pin. A change that the previous run did not end continues as follows:
 //
-//   - [bpf.ResizeBefore]: programs on hooks use the pinned map, whatever map of another size they were loaded for. The change goes on under its number, with maps of
-//     the sizes that are configured now.
-//   - [bpf.ResizeDuring]: all programs on hooks write to both maps. The change is ended first, for a later one has another number.
+//   - [bpf.ResizeBefore]: programs on hooks use the pinned map, whatever map of another size they were loaded for. The change continues under its number, with
+//     maps of the sizes that are configured now.
+//   - [bpf.ResizeDuring]: all programs on hooks write to both maps. This change is ended first, because a later change has another number.
 type flowResize struct {
 	state  *ebpf.Map
 	number uint32
 	phase  bpf.ResizePhase
 }
 
-// names lists all maps in the order in which they are opened: what a change of size has come to decides which map of flows is the present one.
+// names lists all maps in the order in which they are opened. resize_state is the first: its phase decides which map of flows is the present one.
 func (s *store) names() []string {
 	names := slices.Sorted(maps.Keys(s.Specs))
 	if at := slices.Index(names, bpf.MapResizeState); at >= 0 {
@@ -53,10 +53,10 @@ func (s *store) isFlows(name string) bool {
 	return found && slices.Contains(bpf.FlowMaps(), name)
 }
 
-// nextPin is where a map is pinned that is to take the place of one of another size.
+// nextPin returns the pin of the map that will replace a map of another size.
 func (s *store) nextPin(l layout) string { return s.pin(l.Name+nextName, l.Version) }
 
-// restoreResize reads from the map state what the previous run did not end.
+// restoreResize reads the state of a change from the map state, and ends a change that the previous run did not end.
 func (s *store) restoreResize(state *ebpf.Map) error {
 	value, err := s.Kernel.ResizeState(state)
 	if err != nil {
@@ -83,11 +83,11 @@ func (s *store) restoreResize(state *ebpf.Map) error {
 			return err
 		}
 	}
-	s.resize = r // only now may maps of flows be opened
+	s.resize = r // maps of flows may be opened from here on
 	return nil
 }
 
-// endInterrupted moves the entries of one map to that of another size, unless the previous run did.
+// endInterrupted moves the entries of one map to the map of another size, unless the previous run has done so.
 func (s *store) endInterrupted(l layout) error {
 	next, err := s.Kernel.OpenAny(l.MapSpec, s.nextPin(l))
 	if err != nil || next == nil {
@@ -107,7 +107,7 @@ func (s *store) endInterrupted(l layout) error {
 	return s.Kernel.Move(s.nextPin(l), s.pin(l.Name, l.Version))
 }
 
-// setPhase changes the phase for programs, and returns when those that read the one before have ended.
+// setPhase sets the phase for programs. It returns when no program runs that has read the previous phase.
 func (s *store) setPhase(r *flowResize, phase bpf.ResizePhase) error {
 	if err := s.Kernel.SetResizeState(r.state, bpf.ResizeState(r.number, phase)); err != nil {
 		return err
@@ -116,7 +116,7 @@ func (s *store) setPhase(r *flowResize, phase bpf.ResizePhase) error {
 	return nil
 }
 
-// planResize makes the map of the configured size that takes the place of a map of flows once every hook runs programs for it.
+// planResize creates the map of the configured size, which replaces a map of flows when every hook runs programs that use both.
 func (s *store) planResize(l layout, have uint32, o *opened) {
 	next, err := s.makeNext(l, o.m)
 	if err != nil {
@@ -142,7 +142,7 @@ func (s *store) makeNext(l layout, have *ebpf.Map) (*ebpf.Map, error) {
 	return next, nil
 }
 
-// beginResize tells programs that are loaded from now on for maps of another size to use the former ones. When it cannot, all maps keep their size.
+// beginResize sets the phase in which programs that are loaded for maps of another size use the former maps. If that fails, all maps keep their size.
 func (s *store) beginResize(open map[string]opened) {
 	if s.resize == nil || s.resize.phase == bpf.ResizeBefore {
 		return
@@ -165,7 +165,7 @@ func (s *store) beginResize(open map[string]opened) {
 	}
 }
 
-// endResize moves the entries of maps of flows to those of the configured size. Every hook runs programs that look into both.
+// endResize moves the entries of maps of flows to maps of the configured size. Every hook must run programs that use both maps.
 func (s *store) endResize(ctx context.Context) error {
 	if s.resize == nil || s.resize.phase == bpf.ResizeNone {
 		return nil
@@ -174,7 +174,7 @@ func (s *store) endResize(ctx context.Context) error {
 		if err := s.checkRoom(); err != nil {
 			return err
 		}
-		if err := s.Kernel.AwaitPackets(); err != nil { // those in programs that the last hook ran before: they write to the former map alone
+		if err := s.Kernel.AwaitPackets(); err != nil { // programs that the last hook ran before write only to the former map
 			return err
 		}
 		if err := s.setPhase(s.resize, bpf.ResizeDuring); err != nil {
@@ -187,11 +187,11 @@ func (s *store) endResize(ctx context.Context) error {
 	if err := s.replaceFlows(); err != nil {
 		return err
 	}
-	s.publishAll() // only now may programs be loaded for no change
+	s.publishAll() // programs may be loaded without a change from here on
 	return nil
 }
 
-// checkRoom returns an error when a map of flows holds by now more entries than are configured: they are not copied before some have ended.
+// checkRoom returns an error if a map of flows has more entries than are configured. Entries are copied when enough of them have expired.
 func (s *store) checkRoom() error {
 	s.mu.RLock()
 	defer s.mu.RUnlock()
@@ -241,8 +241,8 @@ func (s *store) migrateAll(ctx context.Context) error {
 	return errors.Join(errs...)
 }
 
-// migrate copies the entries of a map of flows. Those for which there is no room are lost, as they would be a moment later. After another error the former map has
-// to stay the one that has every entry.
+// migrate copies the entries of a map of flows. Entries that do not fit are lost, with a warning. After another error the former map must stay the map that has
+// every entry.
 func (s *store) migrate(name string, to, from *ebpf.Map) error {
 	err := s.Kernel.Migrate(to, from)
 	if errors.Is(err, unix.E2BIG) {
@@ -255,8 +255,8 @@ func (s *store) migrate(name string, to, from *ebpf.Map) error {
 	return nil
 }
 
-// replaceFlows puts the maps of another size into the places of those that cells use, and ends the change for programs. The lock keeps those that are loaded
-// meanwhile from getting maps of which only some are replaced.
+// replaceFlows replaces the maps that cells use by the maps of another size, and ends the change for programs. The lock prevents that programs are loaded with
+// maps of which only some are replaced.
 func (s *store) replaceFlows() error {
 	s.mu.Lock()
 	defer s.mu.Unlock()
@@ -283,12 +283,12 @@ func (s *store) replaceFlows() error {
 	return s.setPhase(s.resize, bpf.ResizeNone)
 }
 
-// closeRetired closes the maps whose places others have taken.
+// closeRetired closes replaced maps of flows after retireAfter.
 func (s *store) closeRetired(ctx context.Context) error {
 	s.mu.RLock()
 	retired := len(s.retired)
 	s.mu.RUnlock()
-	heartbeat.Snapshot(ctx, s.DB) // the job follows no table any more
+	heartbeat.Snapshot(ctx, s.DB) // the job no longer follows a table
 	if retired == 0 || heartbeat.Sleep(ctx, retireAfter) != nil {
 		return nil // the stop hook closes them
 	}

@@ -22,7 +22,7 @@ import (
 type flowRun struct {
 	t   *testing.T
 	s   *store
-	all map[string]*ebpf.Map // for programs
+	all map[string]*ebpf.Map // the maps that programs are loaded with
 }
 
 func startFlowRun(t *testing.T, dir string, entries uint32) flowRun {
@@ -54,7 +54,7 @@ func startFlowRun(t *testing.T, dir string, entries uint32) flowRun {
 func (r flowRun) present() *ebpf.Map { return r.all[bpf.MapCtEst4] }
 func (r flowRun) former() *ebpf.Map  { return r.all[bpf.FormerName(bpf.MapCtEst4)] }
 
-// begin makes an entry as a program in a phase does.
+// begin creates an entry as a program does in the given phase.
 func (r flowRun) begin(number uint32, phase bpf.ResizePhase, key uint32) {
 	r.t.Helper()
 	r.wantState(number, phase)
@@ -85,7 +85,7 @@ func (r flowRun) end() {
 	}
 }
 
-// An agent may be killed at any moment of a change of size, and the next one may have another size again: no entry is lost.
+// An agent may be killed at any step of a change of size, and the next run may have another size configured: no entry is lost.
 func TestPrivilegedFlows_RunsThatAreKilled(t *testing.T) {
 	t.Parallel()
 	inMapDir(t, func(dir string) {
@@ -121,7 +121,7 @@ func TestPrivilegedFlows_RunsThatAreKilled(t *testing.T) {
 		}
 		r.begin(2, bpf.ResizeDuring, 7)
 		if err := r.s.Each(bpf.MapCtEst4, func(m *ebpf.Map) error { return m.Delete(uint32(7)) }); err != nil {
-			t.Error(err) // the collector deletes it in both maps
+			t.Error(err) // the collector deletes the entry in both maps
 		}
 		if err := r.s.endResize(t.Context()); err != nil {
 			t.Error(err)
@@ -150,8 +150,8 @@ func TestPrivilegedFlows_RunsThatAreKilled(t *testing.T) {
 	})
 }
 
-// Programs begin and end flows in both maps while their entries are copied: afterwards each map has what has not ended, as it was last stored. With few keys and short
-// rounds, many rounds end while an entry is copied that was just deleted or replaced, and no copy is made after that.
+// Programs create and delete flows in both maps while their entries are copied: afterwards each map has every flow that still exists, with the last stored
+// value. With few keys and short rounds, many rounds end while a just deleted or replaced entry is being copied, and no further copy follows.
 func TestPrivilegedMigrate_WhileProgramsWriteToBoth(t *testing.T) {
 	t.Parallel()
 	testnet.RequirePrivileges(t)
@@ -175,7 +175,7 @@ func TestPrivilegedMigrate_WhileProgramsWriteToBoth(t *testing.T) {
 			go func() { ended <- p.run() }()
 		}
 		var err error
-		for running, copied := programs, false; running > 0 || !copied; { // on a busy machine, all may have ended before the first copy
+		for running, copied := programs, false; running > 0 || !copied; { // on a busy machine, all programs may have ended before the first copy
 			select {
 			case e := <-ended:
 				running--
@@ -201,7 +201,7 @@ func TestPrivilegedMigrate_WhileProgramsWriteToBoth(t *testing.T) {
 	}
 }
 
-// Entries for which there is no room are told from those that cannot be copied for another reason, and the others are copied.
+// Entries that do not fit cause another error than entries that cannot be copied for another reason, and all other entries are copied.
 func TestPrivilegedMigrate_NoRoom(t *testing.T) {
 	t.Parallel()
 	testnet.RequirePrivileges(t)
@@ -219,11 +219,11 @@ func TestPrivilegedMigrate_NoRoom(t *testing.T) {
 	}
 }
 
-// program does with some keys what programs do during a change (resize_update and resize_delete in bpf/resize.h).
+// program performs on some keys the operations of programs during a change (resize_update and resize_delete in bpf/resize.h).
 type program struct {
 	random   *rand.Rand
 	from, to *ebpf.Map
-	stored   map[uint32]uint32 // values of its keys, 0 for none; without those that were refused last, which the present map may have
+	stored   map[uint32]uint32 // values of its keys, 0 for none; without keys whose last write failed, which the present map may have
 }
 
 func (p *program) run() error {

@@ -9,7 +9,7 @@ import (
 	"github.com/waggle-net/waggle/bpf"
 )
 
-// ipcacheLayouts are the layouts of ipcache in the release before and in this one, of a map with another name.
+// ipcacheLayouts returns the layouts of ipcache in the previous and in this release, with another map name.
 func ipcacheLayouts(t *testing.T) (before, now layout) {
 	t.Helper()
 	all, err := bpf.MapSpecs()
@@ -22,8 +22,8 @@ func ipcacheLayouts(t *testing.T) (before, now layout) {
 	return before, now
 }
 
-// TestPrivilegedOpen_CrashBeforeTheOwnerHasFilledTheMap has runs end at each step of an upgrade. While the owner has not filled the map no run takes it for filled,
-// and then every run does. The release before finds its own map, and nothing of this one.
+// TestPrivilegedOpen_CrashBeforeTheOwnerHasFilledTheMap ends runs at each step of an upgrade. While the owner has not filled the map, no run treats it as
+// filled; afterwards every run does. The previous release finds its own map and no pin of this release.
 func TestPrivilegedOpen_CrashBeforeTheOwnerHasFilledTheMap(t *testing.T) {
 	t.Parallel()
 	inMapDir(t, func(dir string) {
@@ -80,8 +80,8 @@ func TestPrivilegedOpen_CrashBeforeTheOwnerHasFilledTheMap(t *testing.T) {
 	})
 }
 
-// TestPrivilegedOpen_IpcacheOfTheReleaseBefore goes from the release whose ipcache has addresses of nodes to this one and back. Programs of either find every
-// identity, and those of the release before find the addresses of nodes that are written here.
+// TestPrivilegedOpen_IpcacheOfTheReleaseBefore upgrades from the release whose ipcache has addresses of nodes to this release, and downgrades again. Programs
+// of both releases find every identity, and programs of the previous release find the node addresses that this release writes.
 func TestPrivilegedOpen_IpcacheOfTheReleaseBefore(t *testing.T) {
 	t.Parallel()
 	type entry = [8]byte
@@ -129,7 +129,8 @@ func TestPrivilegedOpen_IpcacheOfTheReleaseBefore(t *testing.T) {
 	})
 }
 
-// TestPrivilegedOpen_CIDRsOfTheReleaseBefore: values get the length of their key. That release has fewer entries; what does not fit there is no error here.
+// TestPrivilegedOpen_CIDRsOfTheReleaseBefore: values get the length of their key. The map of the previous release has fewer entries; an entry that does not fit
+// there causes no error.
 func TestPrivilegedOpen_CIDRsOfTheReleaseBefore(t *testing.T) {
 	t.Parallel()
 	inMapDir(t, func(dir string) {

@@ -15,55 +15,54 @@ import (
 	"github.com/waggle-net/waggle/pkg/bpfmaps"
 )
 
-// kernel is what this cell asks of the machine.
+// kernel is the access of this cell to the kernel and its file systems.
 type kernel interface {
-	// Prepare makes sure that root is a BPF file system and that dir below it exists.
+	// Prepare ensures that root is a BPF file system and that the directory dir below it exists.
 	Prepare(root, dir string) error
-	// Open opens the map that is pinned at path, of whatever size. Errors: [os.ErrNotExist]; [errUnfit] when something
-	// else is pinned there, or a map of another layout. What lies at the agent or the machine, such as a lack of file
-	// descriptors, says nothing about the pin: then it must stay.
+	// Open opens the map that is pinned at path, of any size. Errors: [os.ErrNotExist]; [errUnfit] if something else or a map of another layout is pinned
+	// there. Any other error is a condition of the agent or the machine, such as a lack of file descriptors: then the pin must stay.
 	Open(spec *ebpf.MapSpec, path string) (*ebpf.Map, error)
-	// OpenAny is Open, but returns nil when nothing of that layout is pinned there.
+	// OpenAny is like Open, but returns nil if no map of that layout is pinned at path.
 	OpenAny(spec *ebpf.MapSpec, path string) (*ebpf.Map, error)
-	// Create makes a map without a pin.
+	// Create creates a map without a pin.
 	Create(spec *ebpf.MapSpec) (*ebpf.Map, error)
 	// Fill copies the entries of a map; see [fill].
 	Fill(to, from *ebpf.Map, convert convert) error
 	// Exchange copies the entries that only one of two maps has; see [exchange].
 	Exchange(a, b *ebpf.Map, before seen) error
-	// Migrate copies the entries of a table that programs use to another one; see [migrate].
+	// Migrate copies the entries of a table that programs use to another table; see [migrate].
 	Migrate(to, from *ebpf.Map) error
-	// Count counts the entries of a table.
+	// Count returns the number of entries of a table.
 	Count(m *ebpf.Map) (uint32, error)
-	// ResizeState reads the value of the map of that name. SetResizeState changes it, and returns when no program runs that has read the one before.
+	// ResizeState reads the value of the map resize_state. SetResizeState sets the value, and returns when no program runs that has read the previous value.
 	ResizeState(m *ebpf.Map) (uint32, error)
 	SetResizeState(m *ebpf.Map, value uint32) error
-	// AwaitPackets returns when no program runs that runs now.
+	// AwaitPackets returns when every program that runs at the time of the call has ended.
 	AwaitPackets() error
-	// Pin, Move and Unpin change the directory; what is unpinned lives on in programs that use it. Unpin also removes a mark; what is not there is no error.
+	// Pin, Move and Unpin change the directory; programs keep the maps whose pins are removed. Unpin also removes a mark. A missing pin is no error for Unpin.
 	Pin(m *ebpf.Map, path string) error
 	Move(from, to string) error
 	Unpin(path string) error
-	// Mark makes a mark; it may be there.
+	// Mark creates a mark; an existing mark is no error.
 	Mark(path string) error
 	// Pins lists the names in the directory, marks included.
 	Pins(dir string) ([]string, error)
-	// Watch returns what waits until something is removed from the directory.
+	// Watch returns a function that waits until a file in the directory is removed.
 	Watch(dir string) func(context.Context) error
-	// Size is the number of entries that a map has room for; bytes for a ring buffer.
+	// Size returns the capacity of a map in entries, of a ring buffer in bytes.
 	Size(m *ebpf.Map) uint32
-	// Memory is what the kernel charges for a map, in bytes.
+	// Memory returns the memory that the kernel charges for a map, in bytes; 0 if it is unknown.
 	Memory(m *ebpf.Map) uint64
-	// Dump prints all entries of a map.
+	// Dump returns all entries of a map as text.
 	Dump(m *ebpf.Map, spec *ebpf.MapSpec) ([]dumped, error)
-	// Close gives the map back; the pin stays.
+	// Close closes the handle of a map; the pin stays.
 	Close(m *ebpf.Map) error
 }
 
-// errUnfit means that what is pinned cannot be the map that is wanted.
+// errUnfit means that the pinned object is not a map of the requested layout.
 var errUnfit = errors.New("what is pinned there is not this map")
 
-// realKernel is the machine.
+// realKernel implements kernel with system calls.
 type realKernel struct{}
 
 func newKernel() kernel { return realKernel{} }
@@ -105,13 +104,13 @@ func (realKernel) Open(spec *ebpf.MapSpec, path string) (*ebpf.Map, error) {
 	return m, nil
 }
 
-// isAgentsOwn tells errors that say something about the agent or the machine of the moment, and nothing about the pin.
+// isAgentsOwn reports whether an error is a condition of the agent or the machine, not a property of the pin.
 func isAgentsOwn(err error) bool {
 	return slices.ContainsFunc([]error{unix.EMFILE, unix.ENFILE, unix.ENOMEM, unix.EINTR, unix.EAGAIN, unix.EPERM, unix.EROFS, unix.EIO},
 		func(e error) bool { return errors.Is(err, e) })
 }
 
-// Create makes a map. The spec's own pinning is not used: it would take over what is pinned by its name.
+// Create creates a map. It ignores the pinning of the spec, which would open a map that is pinned under the same name.
 func (realKernel) Create(spec *ebpf.MapSpec) (*ebpf.Map, error) {
 	spec = spec.Copy()
 	spec.Pinning = ebpf.PinNone
@@ -160,7 +159,7 @@ func (realKernel) SetResizeState(m *ebpf.Map, value uint32) error {
 
 func (realKernel) AwaitPackets() error { return bpfmaps.AwaitPackets() }
 
-// Pin pins a copy of the handle: the library remembers where it has pinned one, and does nothing there a second time.
+// Pin pins a clone of the handle: the library records where it has pinned a handle, and does not pin it there a second time.
 func (realKernel) Pin(m *ebpf.Map, path string) error {
 	same, err := m.Clone()
 	if err == nil {

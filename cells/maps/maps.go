@@ -27,20 +27,20 @@ import (
 )
 
 const (
-	firstRetry = 250 * time.Millisecond // memory that is short for a moment
+	firstRetry = 250 * time.Millisecond // for a temporary lack of memory
 	lastRetry  = time.Minute
 
-	soonReplaced = time.Minute // hooks that are not replaced so long after the start have something that keeps them from it
+	soonReplaced = time.Minute // hooks that are not replaced this long after the start are reported in the health
 )
 
 var errHooks = errors.New("hooks run programs of another generation")
 
-// params is what the maps need.
+// params are the dependencies of the store.
 type params struct {
 	cell.In
 
 	Log       *slog.Logger
-	Health    cell.Health // of the module: what it says outlives the jobs
+	Health    cell.Health // of the module: it persists after the jobs have ended
 	Jobs      job.Group
 	Lifecycle cell.Lifecycle
 	Agent     settings.Agent
@@ -49,7 +49,7 @@ type params struct {
 	Kernel    kernel
 	Specs     specs
 	Drift     drift.Watch
-	// Attachments say when hooks are given to this generation, and when all run it.
+	// Attachments records when hooks are given to this generation, and when all hooks run it.
 	Attachments statedb.Table[*attachments.Attachment]
 }
 
@@ -58,13 +58,13 @@ type store struct {
 	params
 	dir string
 
-	mu   sync.RWMutex      // guards open; held for reading while a map is written, so that no twin is closed meanwhile
+	mu   sync.RWMutex      // guards open; held for reading while a map is written, so that no twin is closed during a write
 	open map[string]opened // nil before the start and after the stop
 
-	copying sync.Mutex // taken after mu: while entries of a map of another size are copied, or deleted in both
+	copying sync.Mutex // taken after mu while entries are copied between maps of two sizes, or deleted in both
 
 	resize  *flowResize // nil until its map is open; written by the start hook, by the job open-maps, and by drop-resized-maps after that
-	retired []*ebpf.Map // maps of flows whose places others have taken
+	retired []*ebpf.Map // replaced maps of flows, not yet closed
 }
 
 func newMaps(p params) (bpfmaps.Maps, bpfmaps.Batches, bpfmaps.Copies, bpfmaps.Formers) {
@@ -98,7 +98,7 @@ func (s *store) start(cell.HookContext) error {
 	return nil
 }
 
-// retry opens what could not be opened, until all are.
+// retry opens failed maps again until all maps are open.
 func (s *store) retry(ctx context.Context, failed error) error {
 	said := ""
 	for pause := firstRetry; failed != nil; pause = min(2*pause, lastRetry) {
@@ -135,7 +135,7 @@ func (s *store) reopen() {
 	s.publish(again)
 }
 
-// failures joins why maps are not open.
+// failures joins the errors of all maps that are not open.
 func (s *store) failures() error {
 	s.mu.RLock()
 	defer s.mu.RUnlock()
@@ -146,8 +146,8 @@ func (s *store) failures() error {
 	return errors.Join(errs...)
 }
 
-// dropResized moves flows to maps of another size once every hook runs this generation, and gives up other maps of another size. Until then programs of both
-// generations make entries of the latter, each in its own map, and these are exchanged again and again.
+// dropResized moves flows to maps of another size when every hook runs this generation, and removes other maps of another size. Until then programs of both
+// generations create entries in the latter, each in its own map, and dropResized exchanges these entries periodically.
 func (s *store) dropResized(ctx context.Context, health cell.Health) error {
 	began, next, replacing := time.Now(), time.Now(), false
 	for {
@@ -188,9 +188,9 @@ func (s *store) dropResized(ctx context.Context, health cell.Health) error {
 	}
 }
 
-// exchangePause returns the pause after an exchange that took so long, so long after the start. A flow that begins at a hook of one generation and continues at
-// one of the other within the pause and the exchange after it is not found there, so while hooks are replaced the pause is what the exchange took, half of a
-// CPU, and before that 20 ms if that is longer.
+// exchangePause returns the pause after an exchange of duration took, at time sinceStart after the start. A flow that begins at a hook of one generation and
+// continues at a hook of the other within the pause and the next exchange is not found there. So while hooks are replaced, the pause equals the duration of the
+// exchange, which takes half of a CPU. Before that the pause is at least 20 ms, and from soonReplaced on at least 5 s.
 func exchangePause(replacing bool, took, sinceStart time.Duration) time.Duration {
 	switch {
 	case sinceStart >= soonReplaced:
@@ -239,7 +239,8 @@ func (s *store) unpinTwins() (dropped []opened, err error) {
 	return dropped, errors.Join(errs...)
 }
 
-// exchangeAll exchanges the entries that programs made in maps of another size since the last time. What cells write is in both maps.
+// exchangeAll exchanges the entries that programs have created in maps of another size since the previous exchange. Entries that cells write are in both maps
+// already.
 func (s *store) exchangeAll(ctx context.Context) {
 	for name := range s.Specs {
 		heartbeat.Busy(ctx)
@@ -272,7 +273,7 @@ func (s *store) publishAll() {
 	s.publish(all)
 }
 
-// publish writes the rows of maps as they are now: another job may have changed one since the caller did. The caller does not hold s.mu.
+// publish writes the current rows of maps, because another job may have changed a row since the caller did. The caller must not hold s.mu.
 func (s *store) publish(all []opened) {
 	txn := s.DB.WriteTxn(s.Table)
 	defer txn.Commit()
@@ -316,7 +317,7 @@ func (s *store) Get(name string) (*ebpf.Map, error) {
 	return o.m, err
 }
 
-// get finds an open map; s.mu is held.
+// get returns an open map. The caller must hold s.mu.
 func (s *store) get(name string) (opened, error) {
 	if s.open == nil {
 		return opened{}, fmt.Errorf("map %s: %w", name, bpfmaps.ErrNotOpen)
@@ -343,7 +344,7 @@ func (s *store) PutFormer(name string, key, value, former any) error {
 	})
 }
 
-// put writes an entry, and lets also write its twin, if there is one.
+// put writes an entry, and calls also for the twin if there is one.
 func (s *store) put(name string, key, value any, also func(*twin) error) error {
 	s.mu.RLock()
 	defer s.mu.RUnlock()

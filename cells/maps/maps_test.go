@@ -38,13 +38,13 @@ func TestScripts(t *testing.T) {
 	celltest.Run(t, "testdata/*.txtar", cellsOf(testSpecs))
 }
 
-// With maps of flows.
+// Scripts with maps of flows.
 func TestScripts_Flows(t *testing.T) {
 	t.Parallel()
 	celltest.Run(t, "testdata/flows/*.txtar", cellsOf(flowSpecs))
 }
 
-// What has to wait.
+// Scripts in which jobs wait, with virtual time.
 func TestScripts_Waits(t *testing.T) {
 	t.Parallel()
 	celltest.RunVirtual(t, "testdata/waits/*.txtar", cellsOf(flowSpecs))
@@ -67,7 +67,7 @@ func cellsOf(newSpecs func() specs) func(testing.TB) []cell.Cell {
 	}
 }
 
-// flowSpecs are two maps of flows, and what says which of them programs use.
+// flowSpecs returns two maps of flows and resize_state.
 func flowSpecs() specs {
 	hash := func(name string, key, value uint32) layout {
 		return layout{&ebpf.MapSpec{Name: name, Type: ebpf.Hash, KeySize: key, ValueSize: value, MaxEntries: 1000}, 1, nil}
@@ -78,7 +78,7 @@ func flowSpecs() specs {
 	}
 }
 
-// testSpecs are two maps, so that scripts are short. Facts had another layout in the release before.
+// testSpecs returns two maps, so that scripts are short. endpoint_facts had another layout in the previous release.
 func testSpecs() specs {
 	former := &bpf.Former{Version: 1, Spec: &ebpf.MapSpec{Name: "endpoint_facts", Type: ebpf.Array, KeySize: 4, ValueSize: 72,
 		MaxEntries: 4096}}
@@ -88,12 +88,12 @@ func testSpecs() specs {
 	}
 }
 
-// fakeKernel remembers what is pinned.
+// fakeKernel is a kernel that stores pins in memory.
 type fakeKernel struct {
 	mu      sync.Mutex
 	pins    map[string]*ebpf.MapSpec // by path
 	open    map[*ebpf.Map]*ebpf.MapSpec
-	fail    map[string]int // how often a call is refused from now on
+	fail    map[string]int // number of further calls that fail, by call
 	log     []string
 	noMount bool
 	removed chan struct{}
@@ -340,7 +340,7 @@ func (f *fakeKernel) commands(m bpfmaps.Maps, db *statedb.DB, table statedb.RWTa
 	})
 }
 
-// inPrivateBPFFS runs f on a thread with a BPF file system of its own, which ends with the thread.
+// inPrivateBPFFS runs f on a thread with its own BPF file system, which the kernel removes with the thread.
 func inPrivateBPFFS(t *testing.T, f func(root string)) {
 	t.Helper()
 	root := filepath.Join(t.TempDir(), "bpf")

@@ -6,7 +6,7 @@ import (
 	"github.com/cilium/ebpf"
 )
 
-// entry is a table of one key, which lets something happen before each call. Its value is nil for none.
+// entry is a table of one key that calls before at the start of each call. Its value is nil if there is no entry.
 type entry struct {
 	value  []byte
 	before func()
@@ -43,8 +43,8 @@ func (e *entry) remove() error {
 	return nil
 }
 
-// What a program does to an entry while it is copied happens between all pairs of steps of the copy: both maps have the same in the end. What the program was refused
-// may be left in the present map alone.
+// A program changes an entry between any two steps of the copy: both maps have the same value at the end. An entry whose creation failed for the program may
+// exist in the present map alone.
 func TestMigrateEntry_AmongTheStepsOfAProgram(t *testing.T) {
 	t.Parallel()
 	for name, begin := range map[string]func(from, to *entry, refused *bool) []func(){
@@ -89,7 +89,7 @@ func TestMigrateEntry_AmongTheStepsOfAProgram(t *testing.T) {
 	}
 }
 
-// What a program changes by a pointer to the former entry is copied when it does so before that is read for the last time.
+// A change that a program makes through a pointer to the former entry is copied if it happens before the last read of that entry.
 func TestMigrateEntry_ChangedWhileItIsCopied(t *testing.T) {
 	t.Parallel()
 	for call := range 3 {
@@ -102,7 +102,7 @@ func TestMigrateEntry_ChangedWhileItIsCopied(t *testing.T) {
 	}
 }
 
-// migrateAmong copies an entry; before its call of number positions[i], step i of the program happens. It returns what is left.
+// migrateAmong copies an entry and runs step i of the program before call number positions[i] of the copy. It returns the remaining values.
 func migrateAmong(t *testing.T, begin func(from, to *entry, refused *bool) []func(), positions []int) (refused bool, former, present []byte) {
 	t.Helper()
 	call, from, to := 0, &entry{value: []byte("old")}, &entry{}
@@ -118,7 +118,7 @@ func migrateAmong(t *testing.T, begin func(from, to *entry, refused *bool) []fun
 	if err := migrateEntry(to, from, nil); err != nil {
 		t.Error(err)
 	}
-	for _, step := range steps { // the copy took fewer calls
+	for _, step := range steps { // the copy made fewer calls
 		step()
 	}
 	return refused, from.value, to.value

@@ -15,22 +15,22 @@ import (
 	mapstable "github.com/waggle-net/waggle/pkg/tables/bpfmaps"
 )
 
-// What follows the name of a pin.
+// Suffixes of pins.
 const (
-	resizedSuffix = "_resized" // a map that programs may still read while one of another size takes its place
-	unfitSuffix   = "_unfit"   // what was found in place of a map; nobody but an operator removes it
+	resizedSuffix = "_resized" // a map that programs may still read after a map of another size has replaced it
+	unfitSuffix   = "_unfit"   // an object that was found at the pin of a map; only an operator removes it
 )
 
-// opened is one map, or why there is none.
+// opened is one map, or the error that prevents its use.
 type opened struct {
 	m    *ebpf.Map
-	twin *twin     // written as well; nil when no other programs can be attached
-	next *ebpf.Map // of flows: the map of another size that takes the place of m when every hook runs programs for it; nil for none
+	twin *twin     // gets every write too; nil if no programs that use another map can be attached
+	next *ebpf.Map // for flows: the map of another size that replaces m when every hook runs programs for it; nil for none
 	err  error
 	row  *mapstable.Map
 }
 
-// openMap takes over the pinned map, or makes one and fills it from what programs of another generation read.
+// openMap opens the pinned map, or creates a map and fills it from the map that programs of another generation read.
 func (s *store) openMap(l layout) (o opened) {
 	pin := s.pin(l.Name, l.Version)
 	o.row = describe(l, pin)
@@ -64,7 +64,7 @@ func (s *store) pin(name string, version uint32) string {
 	return filepath.Join(s.dir, bpf.PinName(name, version))
 }
 
-// openPresent opens or makes the map of the present layout.
+// openPresent opens or creates the map of the present layout.
 func (s *store) openPresent(l layout, pin string, o *opened) error {
 	if s.isFlows(l.Name) && s.resize == nil {
 		return errNoResizeState
@@ -90,13 +90,13 @@ func (s *store) openPresent(l layout, pin string, o *opened) error {
 		s.replaceSize(l, pin, have, o)
 		return nil
 	}
-	if old, err := s.Kernel.Open(l.MapSpec, pin+resizedSuffix); err == nil { // the run before did not come to replace all hooks
+	if old, err := s.Kernel.Open(l.MapSpec, pin+resizedSuffix); err == nil { // the previous run ended before all hooks were replaced
 		o.twin = &twin{m: old, pin: pin + resizedSuffix, resized: true, seen: make(seen)}
 	}
 	return nil
 }
 
-// setAside moves what cannot be the map out of the way. Programs keep the map that they use, wherever its pin went.
+// setAside renames a pin that does not fit to <pin>_unfit. Programs keep the map that they use, wherever its pin is.
 func (s *store) setAside(pin string, why error, o *opened) error {
 	if err := s.Kernel.Move(pin, pin+unfitSuffix); err != nil {
 		return fmt.Errorf("%w, and it cannot be moved out of the way: %w; remove it, the agent tries again", why, err)
@@ -107,8 +107,8 @@ func (s *store) setAside(pin string, why error, o *opened) error {
 	return nil
 }
 
-// makeMap makes the map, fills it from its twin, when there is one, and pins it only then, marked when its owner has yet to fill it: a crash leaves nothing
-// that the next run takes for filled.
+// makeMap creates the map and fills it from its twin, if there is one. It pins the map after that, with a mark if its owner has yet to fill it, so after a
+// crash the next run treats no unfilled map as filled.
 func (s *store) makeMap(l layout, pin string, o *opened) error {
 	m, err := s.Kernel.Create(l.MapSpec)
 	if err != nil {
@@ -127,7 +127,7 @@ func (s *store) makeMap(l layout, pin string, o *opened) error {
 	return nil
 }
 
-// fillNew copies what programs read now: the map of another size that an interrupted run left, or that of the layout before.
+// fillNew copies the map that programs read now: the map of another size that an interrupted run left, or the map of the previous layout.
 func (s *store) fillNew(l layout, pin string, m *ebpf.Map, o *opened) error {
 	if old, err := s.Kernel.Open(l.MapSpec, pin+resizedSuffix); err == nil {
 		o.twin = &twin{m: old, pin: pin + resizedSuffix, resized: true, seen: make(seen)}
@@ -139,7 +139,7 @@ func (s *store) fillNew(l layout, pin string, m *ebpf.Map, o *opened) error {
 	}
 	old, err := s.Kernel.Open(l.Former.Spec, s.pin(l.Name, l.Former.Version))
 	if err != nil {
-		return nil // openFormer makes one, or says what is wrong
+		return nil // openFormer creates one or returns the error
 	}
 	o.twin = &twin{m: old, pin: s.pin(l.Name, l.Former.Version), back: l.Former.Back}
 	o.row.Filled = !l.Former.Partial
@@ -147,7 +147,7 @@ func (s *store) fillNew(l layout, pin string, m *ebpf.Map, o *opened) error {
 	return s.Kernel.Fill(m, old, l.Former.Forward)
 }
 
-// openFormer opens the map of the layout before, or makes it: whoever goes back a release finds it as it must be.
+// openFormer opens the map of the previous layout, or creates it, so that a downgrade to the previous release finds a current map.
 func (s *store) openFormer(l layout, o *opened) error {
 	pin := s.pin(l.Name, l.Former.Version)
 	old, err := s.Kernel.Open(l.Former.Spec, pin)
@@ -168,7 +168,8 @@ func (s *store) openFormer(l layout, o *opened) error {
 	return nil
 }
 
-// makeFormer makes the map of the layout before from the present one. The release before knows no marks: without a pin it waits until it has filled its own.
+// makeFormer creates the map of the previous layout from the present map. It does not pin an unfilled map: the previous release knows no marks, and waits for
+// the owners to fill its map only if there is no pin.
 func (s *store) makeFormer(l layout, pin string, o *opened) (*ebpf.Map, error) {
 	m, err := s.Kernel.Create(l.Former.Spec)
 	if err != nil {
@@ -183,8 +184,7 @@ func (s *store) makeFormer(l layout, pin string, o *opened) (*ebpf.Map, error) {
 	return m, nil
 }
 
-// replaceSize puts a map of the wanted size into the place of one of another size. When that cannot be done, for want of memory
-// or because there are more entries than fit, the map that is there stays in use.
+// replaceSize replaces a map by one of the configured size. If there is too little memory, or there are more entries than fit, the existing map stays in use.
 func (s *store) replaceSize(l layout, pin string, have uint32, o *opened) {
 	m, err := s.makeResized(l, pin, o.m)
 	if err != nil {
@@ -207,7 +207,7 @@ func (s *store) makeResized(l layout, pin string, old *ebpf.Map) (*ebpf.Map, err
 	if err != nil {
 		return nil, err
 	}
-	if l.Name != bpf.MapMaglev { // tables of another size, which programs can do without until they are there anew
+	if l.Name != bpf.MapMaglev { // tables of another size; programs work without them until they are written again
 		err = s.Kernel.Fill(m, old, nil)
 	}
 	if err == nil {
@@ -231,12 +231,11 @@ func (o *opened) closeTwin(k kernel) {
 	}
 }
 
-// pinned is how our pins are called.
+// pinned matches the names of the pins that this cell creates.
 var pinned = regexp.MustCompile(`^[a-z0-9_]+_v[0-9]+(` + resizedSuffix + `)?$`)
 
-// unpinStrangers unpins maps of layouts that this build does not know, before it writes to any: from now on nobody would
-// keep them current, and the generation that knows them must make them anew when it comes back. Programs that are attached
-// keep theirs.
+// unpinStrangers unpins maps of layouts that this build does not know, before it writes to any map. From then on no agent keeps such a map current, so a
+// generation that knows its layout must create it again. Attached programs keep their maps.
 func (s *store) unpinStrangers() error {
 	var known []string
 	for name, l := range s.Specs {
@@ -267,7 +266,7 @@ func describe(l layout, pin string) *mapstable.Map {
 		MaxEntries: l.MaxEntries, Pin: pin, Owner: o, Filled: filled}
 }
 
-// owner names the cell that fills a map.
+// owner returns the cell that fills a map, or OwnerDatapath if programs fill it.
 func owner(name string) string {
 	switch name {
 	case bpf.MapEndpointFacts, bpf.MapLinks, bpf.MapEndpoints:

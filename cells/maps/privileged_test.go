@@ -21,12 +21,12 @@ import (
 	mapstable "github.com/waggle-net/waggle/pkg/tables/bpfmaps"
 )
 
-// wide is a map of pairs, as one release has it: key a number, value a number of so many bytes.
+// wide is the layout of a hash table in one release; keys are numbers, values are numbers of valueSize bytes.
 func wide(version, valueSize, entries uint32) layout {
 	return layout{&ebpf.MapSpec{Name: "numbers", Type: ebpf.Hash, KeySize: 4, ValueSize: valueSize, MaxEntries: entries}, version, nil}
 }
 
-// release2 has values of 8 bytes; what was 4 bytes in release 1 counts tens now.
+// release2 has values of 8 bytes in units of one; release 1 has values of 4 bytes in units of ten.
 func release2() layout {
 	l := wide(2, 8, 16)
 	l.Former = &bpf.Former{Version: 1, Spec: wide(1, 4, 16).MapSpec,
@@ -69,7 +69,7 @@ func (r run) put(k uint32, v any) {
 	}
 }
 
-// end closes the maps, as a process does when it is killed.
+// end closes the maps, as the kernel does when a process is killed.
 func (r run) end() {
 	r.t.Helper()
 	if err := r.s.stop(nil); err != nil {
@@ -77,7 +77,7 @@ func (r run) end() {
 	}
 }
 
-// want compares what a pin holds.
+// want compares the entries of a pinned map with entries.
 func want[V comparable](t *testing.T, dir, pin string, entries map[uint32]V) {
 	t.Helper()
 	wantKeys(t, dir, pin, entries)
@@ -152,8 +152,8 @@ func TestPrivilegedOpen_ReusesWhatFits(t *testing.T) {
 	})
 }
 
-// One release changes the layout. Programs of both find all entries in their own map, whichever agent wrote them, also after
-// the release before has come back for a while.
+// A release changes the layout. Programs of both releases find all entries in their own map, whichever agent wrote the entries, also after a temporary
+// downgrade to the previous release.
 func TestPrivilegedLayout_UpgradeAndDowngrade(t *testing.T) {
 	t.Parallel()
 	inMapDir(t, func(dir string) {
@@ -161,7 +161,7 @@ func TestPrivilegedLayout_UpgradeAndDowngrade(t *testing.T) {
 		r.put(1, uint32(5))
 		r.end()
 
-		for range 2 { // the second time both maps are there
+		for range 2 { // in the second round both maps exist
 			r = startRun(t, dir, release2())
 			if row := r.s.open["numbers"].row; !row.Filled || row.Twin == "" || row.Error != "" {
 				t.Errorf("the upgrade: %+v", row)
@@ -177,7 +177,7 @@ func TestPrivilegedLayout_UpgradeAndDowngrade(t *testing.T) {
 			r.end()
 		}
 
-		r = startRun(t, dir, wide(1, 4, 16)) // the downgrade finds its map as it must be
+		r = startRun(t, dir, wide(1, 4, 16)) // the downgrade finds a current map
 		wantPins(t, dir, "numbers_v1")
 		r.put(3, uint32(7))
 		r.end()
@@ -186,14 +186,14 @@ func TestPrivilegedLayout_UpgradeAndDowngrade(t *testing.T) {
 		want(t, dir, "numbers_v2", map[uint32]uint64{1: 50, 3: 70})
 		r.end()
 
-		if err := os.Remove(filepath.Join(dir, "numbers_v1")); err != nil { // by whoever
+		if err := os.Remove(filepath.Join(dir, "numbers_v1")); err != nil { // by any other program
 			t.Error(err)
 		}
 		r = startRun(t, dir, release2())
 		want(t, dir, "numbers_v1", map[uint32]uint32{1: 5, 3: 7})
 		r.end()
 
-		r = startRun(t, dir, wide(2, 8, 16)) // the release after knows the former layout no more
+		r = startRun(t, dir, wide(2, 8, 16)) // the next release does not know the former layout
 		wantPins(t, dir, "numbers_v2")
 		r.end()
 	})
@@ -205,7 +205,7 @@ func TestPrivilegedResize(t *testing.T) {
 		r := startRun(t, dir, wide(1, 4, 3))
 		r.put(1, uint32(5))
 		r.end()
-		for range 2 { // the run that makes it bigger ends before the hooks are replaced
+		for range 2 { // the run that enlarges the map ends before the hooks are replaced
 			r = startRun(t, dir, wide(1, 4, 8))
 			r.put(2, uint32(6))
 			for _, pin := range []string{"numbers_v1", "numbers_v1_resized"} {
@@ -213,18 +213,18 @@ func TestPrivilegedResize(t *testing.T) {
 			}
 			r.end()
 		}
-		// A crash between the two steps.
+		// A crash between the two steps of the replacement.
 		if err := os.Remove(filepath.Join(dir, "numbers_v1")); err != nil {
 			t.Error(err)
 		}
 		r = startRun(t, dir, wide(1, 4, 8))
 		want(t, dir, "numbers_v1", map[uint32]uint32{1: 5, 2: 6})
-		// A program of the generation before goes on to write to its map until its hook is replaced.
+		// A program of the previous generation continues to write to its map until its hook is replaced.
 		former := r.s.open["numbers"].twin.m
 		if err := errors.Join(former.Delete(uint32(1)), former.Put(uint32(3), uint32(7)), former.Put(uint32(2), uint32(9))); err != nil {
 			t.Error(err)
 		}
-		// What a cell deletes in both maps does not come back.
+		// An entry that a cell deletes in both maps is not restored.
 		if err := errors.Join(r.s.Put("numbers", uint32(4), uint32(8)), r.s.Each("numbers", func(m *ebpf.Map) error { return m.Delete(uint32(4)) })); err != nil {
 			t.Error(err)
 		}
@@ -238,7 +238,7 @@ func TestPrivilegedResize(t *testing.T) {
 		}
 		r.end()
 
-		r = startRun(t, dir, wide(1, 4, 2)) // more entries than fit: it stays as it is, and works
+		r = startRun(t, dir, wide(1, 4, 2)) // more entries than fit: the map keeps its size and stays usable
 		if m, err := r.s.Get("numbers"); err != nil || m.MaxEntries() != 8 {
 			t.Errorf("the map that is too full for its new size: %v, %v", m, err)
 		}
@@ -250,7 +250,7 @@ func TestPrivilegedResize(t *testing.T) {
 	})
 }
 
-// What a program of one generation makes in a map of another size, one of the other generation finds a moment later, although hooks are still replaced.
+// While hooks are being replaced, an entry that a program of one generation creates in its map is copied to the map of the other generation within moments.
 func TestPrivilegedResize_EntriesFollowWhileHooksAreReplaced(t *testing.T) {
 	t.Parallel()
 	inMapDir(t, func(dir string) {
@@ -277,13 +277,13 @@ func TestPrivilegedResize_EntriesFollowWhileHooksAreReplaced(t *testing.T) {
 			if err := from.Put(k, k+5); err != nil {
 				t.Error(err)
 			}
-			if k == 2 { // what a program of this generation deletes does not come back
+			if k == 2 { // an entry that a program of this generation deletes is not restored
 				if err := present.Delete(uint32(1)); err != nil {
 					t.Error(err)
 				}
 			}
 			for begin := time.Now(); to.Lookup(k, new(uint32)) != nil; time.Sleep(time.Millisecond) {
-				if time.Since(begin) > 15*time.Second { // wall clock: what must come is awaited
+				if time.Since(begin) > 15*time.Second { // wall clock; the loop polls for the entry
 					t.Errorf("entry %d does not come", k)
 					return
 				}
@@ -295,7 +295,7 @@ func TestPrivilegedResize_EntriesFollowWhileHooksAreReplaced(t *testing.T) {
 	})
 }
 
-// Tables of more entries than one batch are exchanged whole, those of programs that delete entries meanwhile as well.
+// Tables with more entries than one batch are exchanged completely, also while programs delete entries.
 func TestPrivilegedExchange_ManyEntries(t *testing.T) {
 	t.Parallel()
 	const each = copyBatch + copyBatch/2
@@ -352,7 +352,7 @@ func numbersOf(tb testing.TB, kind ebpf.MapType, entries uint32) *ebpf.Map {
 	return m
 }
 
-// BenchmarkExchange_524288Flows measures an exchange of translated flows of which all are known, as many as the map of them has room for.
+// BenchmarkExchange_524288Flows measures an exchange of a full map of translated flows whose entries have all been seen.
 func BenchmarkExchange_524288Flows(b *testing.B) {
 	all, err := bpf.MapSpecs()
 	if err != nil {
@@ -384,7 +384,7 @@ func BenchmarkExchange_524288Flows(b *testing.B) {
 	}
 }
 
-// Whatever else is found at the place of a map is moved out of the way, and the map is made anew.
+// Any other object at the pin of a map is moved to another name, and the map is created again.
 func TestPrivilegedOpen_SetsAsideWhatIsNoSuchMap(t *testing.T) {
 	t.Parallel()
 	for name, pin := range map[string]func(path string) error{
@@ -431,7 +431,7 @@ func pinProgram(path string) error {
 	return errors.Join(p.Pin(path), p.Close())
 }
 
-// What the kernel does not let us make leaves the map of another size in use.
+// If the kernel cannot create the map, the map of another size stays in use.
 func TestPrivilegedResize_WithoutMemoryKeepsTheMap(t *testing.T) {
 	t.Parallel()
 	inMapDir(t, func(dir string) {
@@ -466,7 +466,7 @@ func TestPrivilegedOpen_AllMapsOfThePrograms(t *testing.T) {
 					t.Errorf("round %d: open %s: %+v", round, name, o.row)
 					continue
 				}
-				// Of an array every kernel reports the memory; package bpf holds the budget of all maps.
+				// Every kernel reports the memory of an array; package bpf tests the memory budget of all maps.
 				if name == bpf.MapMetrics && o.row.Memory == 0 {
 					t.Errorf("round %d: %s takes no memory", round, name)
 				}

@@ -17,8 +17,8 @@ import (
 	"github.com/waggle-net/waggle/pkg/tables/driftrepairs"
 )
 
-// addRepin pins again what somebody has unpinned: at once when the kernel announces it, else on the timer. While the agent
-// runs the map is open, so nothing of it is lost.
+// addRepin adds the jobs that restore removed pins: at once when the kernel announces the removal, otherwise on a timer. The agent has the maps open, so no
+// contents are lost.
 func (s *store) addRepin() {
 	look := func() (bool, error) { return false, s.repin() }
 	heartbeat.AddTimer(s.Jobs, "verify-pins", func(context.Context) error { return s.repin() }, s.Drift.Interval)
@@ -27,7 +27,7 @@ func (s *store) addRepin() {
 	})
 }
 
-// repin compares the directory with what was pinned there. A pin that is there is not judged: the next start does that.
+// repin restores missing pins. It does not verify the maps at existing pins; the next start does.
 func (s *store) repin() error {
 	have, err := s.Kernel.Pins(s.dir)
 	if err != nil && !errors.Is(err, os.ErrNotExist) {
@@ -40,7 +40,7 @@ func (s *store) repin() error {
 	return err
 }
 
-// pinMissing pins what have lacks, and says what it has pinned.
+// pinMissing pins the open maps whose pins are not in have, and returns the paths of the pins that it has restored.
 func (s *store) pinMissing(have []string) (again []string, err error) {
 	s.mu.RLock()
 	defer s.mu.RUnlock()
@@ -64,7 +64,7 @@ func (s *store) pinMissing(have []string) (again []string, err error) {
 		return nil, nil
 	}
 	errs := []error{s.Kernel.Prepare(s.Agent.BPFRoot, s.dir)}
-	for _, m := range unfilled { // the directory may be gone as a whole
+	for _, m := range unfilled { // the whole directory may be missing
 		if err := s.mark(m); err != nil {
 			errs = append(errs, err)
 			delete(missing, m.Pin)

@@ -9,14 +9,14 @@ import (
 	"github.com/waggle-net/waggle/pkg/settings"
 )
 
-// layout is one map as this build's programs want it.
+// layout is the layout of one map for the programs of this build.
 type layout struct {
 	*ebpf.MapSpec
 	Version uint32
-	Former  *bpf.Former // what the release before made of it; nil when it was the same
+	Former  *bpf.Former // the layout in the previous release; nil if it is the same
 }
 
-// specs are the maps of all programs by name.
+// specs holds the layouts of the maps of all programs, by name.
 type specs map[string]layout
 
 func newSpecs(c Config, agent settings.Agent) (specs, error) {
@@ -43,7 +43,7 @@ func newSpecs(c Config, agent settings.Agent) (specs, error) {
 	for name, spec := range all {
 		out[name] = layout{spec, bpf.LayoutVersion(name), bpf.FormerLayout(name)}
 	}
-	for _, name := range []string{bpf.MapIpcache, bpf.MapCIDRs} { // all entries are written to both
+	for _, name := range []string{bpf.MapIpcache, bpf.MapCIDRs} { // the twin gets all entries too
 		if l := out[name]; l.Former != nil {
 			l.Former.Spec.MaxEntries = l.MaxEntries
 		}
@@ -51,12 +51,12 @@ func newSpecs(c Config, agent settings.Agent) (specs, error) {
 	return out, nil
 }
 
-// addresses is the size of ipcache: 150,000 pods and 5,000 nodes take 330,000 entries with both families. An empty one takes 16 bytes of memory for each.
+// addresses is the size of ipcache: 150,000 pods and 5,000 nodes take 330,000 entries with both families. An empty map takes 16 bytes of memory for each entry.
 const addresses = 1 << 19
 
-// lruPerCPU is the least number of entries of an LRU map for each possible CPU. Before Linux 6.17 each CPU takes free entries in batches of 128
-// and evicts entries of its own list first (kernel/bpf/bpf_lru_list.c): with fewer than two batches for each CPU, one CPU evicts entries
-// that are in use while others hold free ones.
+// lruPerCPU is the minimum number of entries of an LRU map for each possible CPU. Before Linux 6.17 each CPU takes free entries in batches of 128 and evicts
+// entries of its own list first (kernel/bpf/bpf_lru_list.c): with fewer than two batches for each CPU, one CPU evicts entries that are in use while other CPUs
+// hold free ones.
 const lruPerCPU = 256
 
 // sizeLRU enlarges LRU maps that are too small for the machine's CPUs.

@@ -8,7 +8,7 @@ import (
 	"github.com/waggle-net/waggle/pkg/settings"
 )
 
-// TestSpecs_RoomForMaglev: tables take memory only where somebody may want one.
+// TestSpecs_RoomForMaglev: tables take memory only if a service may use Maglev.
 func TestSpecs_RoomForMaglev(t *testing.T) {
 	t.Parallel()
 	for name, c := range map[string]struct {
@@ -28,8 +28,8 @@ func TestSpecs_RoomForMaglev(t *testing.T) {
 	}
 }
 
-// In a cluster of 5,000 nodes with 30 pods each, a pod has an address of each family, and a node has one in the underlay and one in the tunnel. With a smaller
-// map the last pods would have no identity.
+// A cluster of 5,000 nodes with 30 pods each: a pod has an address of each family, and a node has one in the underlay and one in the tunnel. With a smaller map
+// some pods would have no identity.
 func TestSpecs_IpcacheHoldsALargeCluster(t *testing.T) {
 	t.Parallel()
 	specs, err := newSpecs(DefaultConfig, settings.Agent{})

@@ -9,20 +9,20 @@ import (
 	"golang.org/x/sys/unix"
 )
 
-// twin is the same map in another form, which programs of another generation may read. Every write goes there as well.
+// twin is a second copy of a map, of another layout or size, which programs of another generation may read. Every write is repeated in it.
 type twin struct {
 	m    *ebpf.Map
 	pin  string
-	back convert // from the present layout into this one
-	// resized is true when only the number of entries differs. Then nobody needs it once every hook runs this generation.
-	// A twin of another layout is kept, so that the release before finds its map as it must be.
+	back convert // converts from the present layout to this one
+	// resized is true if only the number of entries differs. Such a twin is removed when every hook runs this generation. A twin of another layout is kept, so
+	// that the previous release finds a current map.
 	resized  bool
-	unpinned bool // until the present map is filled: the release before would take it for filled
-	warned   bool // that entries were not copied
-	seen     seen // entries that both maps have had
+	unpinned bool // until the present map is filled: the previous release would treat a pinned map as filled
+	warned   bool // a failed copy of entries was logged
+	seen     seen // entries that have been in both maps
 }
 
-// put repeats a write.
+// put converts an entry and writes it to the twin.
 func (t *twin) put(key, value any) error {
 	k, err := binary.Append(nil, binary.NativeEndian, key)
 	if err != nil {
@@ -37,21 +37,21 @@ func (t *twin) put(key, value any) error {
 		return nil
 	}
 	if t.m.Type() == ebpf.Array && binary.NativeEndian.Uint32(k) >= t.m.MaxEntries() {
-		return nil // the smaller map cannot have it, and whoever reads that knows that it may be missing
+		return nil // the smaller map has no such element; its programs handle a missing one
 	}
 	return t.write(k, v)
 }
 
-// write writes an entry of the twin's layout.
+// write writes an entry in the layout of the twin.
 func (t *twin) write(key, value any) error {
 	err := t.m.Put(key, value)
 	if full := errors.Is(err, unix.E2BIG) || errors.Is(err, unix.ENOSPC); err == nil || full && !t.resized {
-		return nil // the release before has a smaller map, and is without the entry as well
+		return nil // the previous release has a smaller map, and lacks the entry as well
 	}
 	return fmt.Errorf("write to %s: %w", t.pin, err)
 }
 
-// remove repeats a deletion; what never was there is no error.
+// remove deletes an entry from the twin; a missing entry is no error.
 func (t *twin) remove(key any, size uint32) error {
 	k, err := binary.Append(nil, binary.NativeEndian, key)
 	if err != nil {

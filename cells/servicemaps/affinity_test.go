@@ -9,8 +9,8 @@ import (
 	"github.com/waggle-net/waggle/bpf"
 )
 
-// A service takes the traffic policy Local, and Cluster again: clients outside may keep only backends of this node meanwhile, those here
-// all. Nobody loses a backend before its entry has.
+// A service changes to the traffic policy Local, and back to Cluster: with Local, external clients may keep only backends of this node, internal clients all.
+// No client loses a backend before the entry does.
 func TestModel_AffinityFollowsThePolicy(t *testing.T) {
 	t.Parallel()
 	m := newModel(t, newFakes(200, 600, 12))
@@ -20,7 +20,7 @@ func TestModel_AffinityFollowsThePolicy(t *testing.T) {
 		m.change(a)
 	}
 	m.settle(a)
-	const id = 1050 // of the row
+	const id = 1050 // id of the row
 	some := slices.Sorted(maps.Keys(m.backs))
 	here, elsewhere := some[0], some[1]
 	both, outside, inside := uint32(1<<bpf.ScopeExternal|1<<bpf.ScopeInternal), uint32(1<<bpf.ScopeExternal), uint32(1<<bpf.ScopeInternal)

@@ -12,7 +12,7 @@ import (
 	"github.com/waggle-net/waggle/pkg/tables/frontends"
 )
 
-// TestRun_IsAliveInALongPass: a first pass on a busy node takes minutes. It is none that hangs, and the agent is not started anew for it.
+// TestRun_IsAliveInALongPass: a first pass on a busy node takes minutes. It does not count as a stall, so the agent is not restarted.
 func TestRun_IsAliveInALongPass(t *testing.T) {
 	t.Parallel()
 	f := newFakes(200, 600, 0)
@@ -29,7 +29,7 @@ func TestRun_IsAliveInALongPass(t *testing.T) {
 	require.Equal(t, 2*time.Minute, pass.Run(t, a.run))
 }
 
-// TestPass_OfManyTablesIsAlive: a table of Maglev takes milliseconds to compute, and a pass may need thousands.
+// TestPass_OfManyTablesIsAlive: the computation of a Maglev table takes milliseconds, and a pass may need thousands of tables.
 func TestPass_OfManyTablesIsAlive(t *testing.T) {
 	t.Parallel()
 	a, marks := newAgent(t, newFakes(200, 600, 12)), 0

@@ -9,8 +9,8 @@ import (
 	"github.com/waggle-net/waggle/pkg/tables/backends"
 )
 
-// changedBackends lists the rows that may have to be written, and notes whom nobody wants any more. One that is due and has changed as well is
-// there twice, which does no harm.
+// changedBackends lists the rows that may have to be written, and marks backends without a row as not wanted. A row that is both due and changed is listed
+// twice, which is harmless.
 func (c *controller) changedBackends(txn statedb.ReadTxn, changed *statedb.WatchSet, due bool) (rows []*backends.Backend) {
 	if due {
 		for id := range c.againBackends {
@@ -40,7 +40,7 @@ func (c *controller) goneBackend(id uint32) {
 	}
 }
 
-// writeBackends puts backends into their map, and tells whether one is there that was not.
+// writeBackends writes backends to their map, and reports whether a backend was added.
 func (c *controller) writeBackends(rows []*backends.Backend) (added bool) {
 	var w writes[uint32, bpf.Backend, *backends.Backend]
 	for _, row := range rows {
@@ -75,7 +75,7 @@ func (c *controller) notWritten(row *backends.Backend, err error) {
 	c.againBackends[row.ID] = fmt.Errorf("write backend %d, %s: %w", row.ID, row.Address, err)
 }
 
-// removeBackends removes those that nobody wants and that no slot names.
+// removeBackends removes backends that have no row and that no slot names.
 func (c *controller) removeBackends() {
 	var ids []uint32
 	for id := range c.orphans {

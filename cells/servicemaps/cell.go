@@ -8,19 +8,19 @@ import (
 	"github.com/waggle-net/waggle/pkg/tables/servicemapusage"
 )
 
-// Cell is the module.
+// Cell writes services to the BPF maps.
 var Cell = cell.Module("service-maps", "Services as entries of BPF maps",
-	cell.Provide(servicemaps.New), // the real maps, which others read; tests put fakes in their place
+	cell.Provide(servicemaps.New), // the real maps, which other cells read; tests replace them with fakes
 	implementation,
 )
 
-// implementation is the module without its way to the kernel.
+// implementation is the module without its access to the kernel.
 var implementation = cell.Group(
 	cell.Config(DefaultConfig),
 	cell.ProvidePrivate(servicemapusage.NewTable), // only this cell writes
 	cell.Provide(
-		statedb.RWTable[servicemapusage.Usage].ToTable, // anyone may read
+		statedb.RWTable[servicemapusage.Usage].ToTable, // read-only for other cells
 		newListCommand, // lb/list
 	),
-	cell.Invoke(register), // rows into the maps, and back what somebody else changes there
+	cell.Invoke(register), // writes rows to the maps, and restores changed entries
 )

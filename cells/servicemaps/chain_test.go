@@ -30,9 +30,9 @@ import (
 	"github.com/waggle-net/waggle/pkg/testseed"
 )
 
-// TestPrivilegedChain_MapsEqualAPlainModel changes Services, slices, and addresses of the node at random, on their way through both cells
-// into real maps, whose writes fail at times, and restarts the agent. When nothing changes any more the maps say what a plain reading of the objects
-// says, and whoever stayed over a restart has the id that it had.
+// TestPrivilegedChain_MapsEqualAPlainModel changes Services, slices, and addresses of the node at random. They pass through both cells into real maps, some of
+// whose writes fail, and the agent is restarted. After the last change the maps equal a simple model of the objects, and objects that exist before and after a
+// restart keep their ids.
 func TestPrivilegedChain_MapsEqualAPlainModel(t *testing.T) {
 	t.Parallel()
 	for round := range 2 {
@@ -53,7 +53,7 @@ func TestPrivilegedChain_MapsEqualAPlainModel(t *testing.T) {
 	}
 }
 
-// chain is a node's services with what there is of them.
+// chain is the services of a node with their objects.
 type chain struct {
 	*testing.T
 	*rand.Rand
@@ -61,12 +61,12 @@ type chain struct {
 	hive  *upstream.Hive
 	log   *slog.Logger
 	dir   string
-	fails atomic.Bool // some writes of maps do
+	fails atomic.Bool // some writes of maps fail
 	maps  bpfmaps.Batches
 
 	services map[string]*k8s.Service
 	slices   map[string]*k8s.EndpointSlice
-	addrs    map[netip.Addr]bool // of the node, and whether NodePorts are there
+	addrs    map[netip.Addr]bool // of the node; the value reports whether NodePorts use the address
 }
 
 type chainTables struct {
@@ -90,11 +90,11 @@ func newChain(t *testing.T) *chain {
 	return c
 }
 
-// unreliable maps refuse every other call while they are told to.
+// unreliable maps fail every other call while fails is set.
 type unreliable struct {
 	memoryMaps
 	fails *atomic.Bool
-	calls *atomic.Int64 // that were made while they refuse some
+	calls *atomic.Int64 // number of calls while fails is set
 }
 
 func (u unreliable) refuses() bool { return u.fails.Load() && u.calls.Add(1)%2 == 0 }
@@ -142,7 +142,7 @@ func (c *chain) stop() {
 	}
 }
 
-// restart ends the agent and starts another, with some changes in between.
+// restart stops the agent and starts another one, with some changes in between.
 func (c *chain) restart() {
 	c.Helper()
 	fronts, backs, err := servicemaps.New(c.maps).IDs()
@@ -189,7 +189,7 @@ func (c *chain) insertAddrs(txn statedb.WriteTxn) {
 	}
 }
 
-// mirror makes a table what it shall be, and leaves rows alone that already are.
+// mirror sets the contents of a table, and leaves equal rows unchanged.
 func mirror[R interface {
 	comparable
 	Key() string
@@ -210,7 +210,7 @@ func mirror[R interface {
 	}
 }
 
-// alter makes, replaces or removes one of the objects, which are few.
+// alter creates, replaces or removes one object of a small set.
 func (c *chain) alter() {
 	i := c.IntN(8)
 	name := fmt.Sprintf("service-%d", i)
@@ -240,7 +240,7 @@ func (c *chain) alter() {
 
 func (c *chain) some() bool { return c.IntN(3) == 0 }
 
-// service makes one whose addresses and ports are nobody else's.
+// service creates a Service with unique addresses and ports.
 func (c *chain) service(name string, i int) *k8s.Service {
 	s := &k8s.Service{Namespace: "shop", Name: name, Type: "ClusterIP", ExternalLocal: c.some(), InternalLocal: c.some(), PublishNotReadyAddrs: c.some(),
 		ClusterIPs: []netip.Addr{netip.AddrFrom4([4]byte{10, 96, 1, byte(i)}), netip.MustParseAddr(fmt.Sprintf("fd00:10:96::%d", i+1))},
@@ -263,7 +263,7 @@ func (c *chain) service(name string, i int) *k8s.Service {
 	return s
 }
 
-// slice makes one of three slices of a service, with endpoints that other services may have as well.
+// slice creates one of three slices of a service, with endpoints that other services may have as well.
 func (c *chain) slice(service string) *k8s.EndpointSlice {
 	n := c.IntN(3)
 	s := &k8s.EndpointSlice{Namespace: "shop", Name: fmt.Sprintf("%s-%d", service, n), Service: service, AddressType: "IPv4",
@@ -287,10 +287,10 @@ func (c *chain) slice(service string) *k8s.EndpointSlice {
 	return s
 }
 
-// answers are the backends that take new connections: of clients outside, and of those inside.
+// answers are the backends that take new connections of external and of internal clients.
 type answers struct{ outside, inside []loadbalancer.Address }
 
-// plain reads the objects as a person would.
+// plain computes the expected backends from the objects in a simple way.
 func (c *chain) plain() map[loadbalancer.Address]answers {
 	all := map[loadbalancer.Address]answers{}
 	for _, s := range c.services {
@@ -334,7 +334,7 @@ func (c *chain) plain() map[loadbalancer.Address]answers {
 	return all
 }
 
-// takers are those that are ready, or else those that end and still answer; and the same of this node alone.
+// takers returns the ready backends, or else the terminating ones that still serve, of the cluster and of this node.
 func (c *chain) takers(s *k8s.Service, p k8s.ServicePort, protocol loadbalancer.Protocol, is4 bool) (cluster, local []loadbalancer.Address) {
 	var ready, ending, readyHere, endingHere []loadbalancer.Address
 	for _, slice := range c.slices {
@@ -370,7 +370,7 @@ func (c *chain) takers(s *k8s.Service, p k8s.ServicePort, protocol loadbalancer.
 	return ready, readyHere
 }
 
-// dumped is what the maps say, in the same words.
+// dumped returns the contents of the maps in the form of plain.
 func (c *chain) dumped() (map[loadbalancer.Address]answers, error) {
 	fronts, backs, err := servicemaps.New(c.maps).Dump()
 	if err != nil {
@@ -384,7 +384,7 @@ func (c *chain) dumped() (map[loadbalancer.Address]answers, error) {
 		byID[b.ID] = b.Address
 	}
 	all := map[loadbalancer.Address]answers{}
-	for _, f := range fronts { // that for outside comes first
+	for _, f := range fronts { // the external entry is first
 		var list []loadbalancer.Address
 		for _, id := range f.Backends {
 			at, found := byID[id]
@@ -403,7 +403,7 @@ func (c *chain) dumped() (map[loadbalancer.Address]answers, error) {
 	return all, nil
 }
 
-// named tells whether a slice of a service names a backend.
+// named reports whether a slice of a service names a backend.
 func (c *chain) named(at loadbalancer.Address) bool {
 	for _, s := range c.slices {
 		if c.services["shop/"+s.Service] == nil || !slices.ContainsFunc(s.Endpoints, func(e k8s.SliceEndpoint) bool { return e.Addrs[0] == at.Addr }) {
@@ -416,7 +416,7 @@ func (c *chain) named(at loadbalancer.Address) bool {
 	return false
 }
 
-// requireEqual waits until the maps are what they shall be, and nothing of what was is left.
+// requireEqual waits until the maps equal the model and have no other entries.
 func (c *chain) requireEqual() {
 	c.Helper()
 	want := c.plain()

@@ -15,8 +15,8 @@ import (
 	"github.com/waggle-net/waggle/pkg/tables/frontends"
 )
 
-// TestModel_Churn changes rows at random, lets map writes fail, restarts, and damages entries. Whoever reads meanwhile finds only what is whole
-// and what some version of the rows says; when nothing happens any more the maps are what the rows say.
+// TestModel_Churn changes rows at random, makes map writes fail, restarts, and damages entries. A concurrent reader finds only complete entries that some
+// version of the rows has requested; after the last change the maps equal the rows.
 func TestModel_Churn(t *testing.T) {
 	t.Parallel()
 	for round := range 60 {
@@ -35,7 +35,7 @@ func TestModel_Churn(t *testing.T) {
 				m.now = m.now.Add(time.Duration(m.random.IntN(700)) * time.Millisecond)
 				a.step(m.now)
 				if m.random.IntN(10) == 0 {
-					m.now = m.now.Add(quarantine) // a process does not come back faster
+					m.now = m.now.Add(quarantine) // a process does not restart faster
 					a = m.restart(true)
 				}
 			}
@@ -56,12 +56,12 @@ func TestModel_Churn(t *testing.T) {
 	}
 }
 
-// TestModel_Drift has somebody else change all kinds of entries. Reading back finds each, and repairs it.
+// TestModel_Drift changes all kinds of entries behind the agent. A verification finds and repairs each.
 func TestModel_Drift(t *testing.T) {
 	t.Parallel()
 	m := newModel(t, newFakes(200, 600, 12))
 	a := m.restart(true)
-	for i := 0; i < 80 || len(m.backs) < 2; i++ { // a table needs two
+	for i := 0; i < 80 || len(m.backs) < 2; i++ { // a table requires two
 		m.change(a)
 	}
 	txn := a.DB.WriteTxn(a.Frontends.Table)
@@ -123,8 +123,8 @@ func TestModel_Drift(t *testing.T) {
 	}
 }
 
-// TestModel_DriftWhileOthersFail has a row for whose slots there is no room, which is tried again later and later, and somebody who removes the entry
-// of another and a backend. What was removed does not wait for the first.
+// TestModel_DriftWhileOthersFail has a row for which there are too few slots, with growing retry intervals, and removes the entry of another row and a backend.
+// Their repair does not wait for the first row.
 func TestModel_DriftWhileOthersFail(t *testing.T) {
 	t.Parallel()
 	m := newModel(t, newFakes(200, 1, 12))
@@ -150,7 +150,7 @@ func TestModel_DriftWhileOthersFail(t *testing.T) {
 	}
 }
 
-// TestModel_RetriesWhileOthersChange has a write fail while other rows change all the time. It is tried again as if they did not.
+// TestModel_RetriesWhileOthersChange makes a write fail while other rows change continuously. The retry is not delayed by these changes.
 func TestModel_RetriesWhileOthersChange(t *testing.T) {
 	t.Parallel()
 	m := newModel(t, newFakes(200, 600, 12))
@@ -171,7 +171,7 @@ func TestModel_RetriesWhileOthersChange(t *testing.T) {
 	}
 }
 
-// lose removes any entry.
+// lose removes an arbitrary entry.
 func lose[K comparable, V any](f *fake[K, V]) bool {
 	for key := range f.entries {
 		delete(f.entries, key)
@@ -180,7 +180,7 @@ func lose[K comparable, V any](f *fake[K, V]) bool {
 	return false
 }
 
-// spoil changes any entry.
+// spoil changes an arbitrary entry.
 func spoil[K comparable, V any](f *fake[K, V], change func(*V)) bool {
 	for key, value := range f.entries {
 		change(&value)
@@ -201,8 +201,8 @@ func (m *model) spoilSlot(f *fake[uint32, uint32], run func(bpf.Service) (first,
 	return false
 }
 
-// TestModel_NoRoom has maps that are too small. Nothing that is in force is lost, what fits comes in, statuses name the flag, and when others
-// have gone all is as it must be.
+// TestModel_NoRoom uses maps that are too small. Nothing in force is lost, rows that fit come into force, statuses name the flag, and when other rows are
+// removed all rows come into force.
 func TestModel_NoRoom(t *testing.T) {
 	t.Parallel()
 	for round := range 20 {

@@ -21,7 +21,7 @@ import (
 	"github.com/waggle-net/waggle/pkg/tables/frontends"
 )
 
-// balanced is what lb/list prints: what the kernel has. What was not asked for is nil.
+// balanced is the output of lb/list: the contents of the kernel's maps. Lists that were not requested are nil.
 type balanced struct {
 	Frontends []named               `json:"frontends,omitzero"`
 	Backends  []servicemaps.Backend `json:"backends,omitzero"`
@@ -29,19 +29,19 @@ type balanced struct {
 	Ranges    []sourceRange         `json:"sourceRanges,omitzero"`
 }
 
-// named is a frontend with the service that it is of; empty when nobody wants it any more.
+// named is a frontend with its service; the service is empty if the frontend has no row.
 type named struct {
 	servicemaps.Frontend
 	Service string `json:"service,omitempty"`
 }
 
-// reverse is the address that answers of backends get in place of the backend's, by the id that flows remember.
+// reverse is the address that replaces the backend's address in replies, by the frontend id in flows.
 type reverse struct {
 	ID uint32 `json:"id"`
 	loadbalancer.Address
 }
 
-// sourceRange is a prefix whose clients may use a frontend, or may not.
+// sourceRange is a prefix whose clients a frontend allows or denies.
 type sourceRange struct {
 	ID uint32 `json:"id"`
 	loadbalancer.Address
@@ -88,7 +88,7 @@ func newListCommand(db *statedb.DB, maps servicemaps.Maps, table statedb.Table[*
 	}))
 }
 
-// chosen is the one list that was asked for, or "".
+// chosen returns the name of the requested list, or "" for the default output.
 func chosen(flags *pflag.FlagSet, args []string) (only string, err error) {
 	if len(args) > 0 {
 		return "", fmt.Errorf("want no arguments, got %q: %w", args, script.ErrUsage)
@@ -118,7 +118,7 @@ func newBalanced(fronts []servicemaps.Frontend, backs []servicemaps.Backend, ser
 	return all
 }
 
-// only is one list, or frontends and backends.
+// only returns one list, or frontends and backends.
 func (b balanced) only(list string) balanced {
 	switch list {
 	case "frontends":
@@ -133,7 +133,7 @@ func (b balanced) only(list string) balanced {
 	return balanced{Frontends: b.Frontends, Backends: b.Backends}
 }
 
-// text is for people.
+// text formats a list for the terminal.
 func (b balanced) text(list string) string {
 	var out strings.Builder
 	w := tabwriter.NewWriter(&out, 0, 8, 2, ' ', 0)
@@ -161,7 +161,7 @@ func (b balanced) text(list string) string {
 	default:
 		b.withBackends(w)
 	}
-	_ = w.Flush() // a builder takes everything
+	_ = w.Flush() // a Builder returns no error
 	return out.String()
 }
 
@@ -180,7 +180,7 @@ func (b balanced) withBackends(w *tabwriter.Writer) {
 	}
 }
 
-// columns are those with which a line begins.
+// columns returns the first columns of a line.
 func (f named) columns() string {
 	scope := "external"
 	if f.Scope == bpf.ScopeInternal {

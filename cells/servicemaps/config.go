@@ -2,15 +2,15 @@ package servicemaps
 
 import "github.com/spf13/pflag"
 
-// Config is what was typed.
+// Config holds the seed of Maglev tables, 12 bytes in base64.
 type Config struct {
 	Seed string `mapstructure:"bpf-lb-maglev-hash-seed"`
 }
 
-// DefaultConfig are the defaults. The seed is Cilium's; the tables that come of it are not.
+// DefaultConfig holds Cilium's default seed; the tables that result from it differ from Cilium's.
 var DefaultConfig = Config{Seed: "JLfvgnHc2kaSUFaI"}
 
-// Flags registers the flags.
+// Flags adds the flag; the value of c is the default.
 func (c Config) Flags(flags *pflag.FlagSet) {
 	flags.String("bpf-lb-maglev-hash-seed", c.Seed, "12 bytes in base64, of which Maglev's tables are made with the backends; the same on all nodes")
 }

@@ -35,32 +35,32 @@ type params struct {
 	Usage     statedb.RWTable[servicemapusage.Usage]
 }
 
-// controller is the one loop of the cell.
+// controller is the state of the only loop of the cell.
 type controller struct {
 	params
 	seed  maglev.Seed
-	alive func() // says that a pass goes on: after each piece of work of which there is a known number
+	alive func() // reports progress of a pass; called after each step of bounded size
 	*inForce
 
 	frontendChanges *changes.Feed[*frontends.Frontend]
 	backendChanges  *changes.Feed[*backends.Backend]
-	// again are rows that could not be brought into force, by the keys of their entries and by id, each with why; nil is for those whose
-	// entries somebody else has changed.
+	// again are rows that could not be brought into force, with the errors, by the keys of their entries and by id. The error is nil if another writer has
+	// changed their entries.
 	again         map[bpf.ServiceKey]error
 	againBackends map[uint32]error
-	// leaving are entries that nobody wants and that are still there; so are the backends.
+	// leaving are entries without a row that are still in the map, orphans such backends.
 	leaving map[bpf.ServiceKey]error
 	orphans map[uint32]error
-	untidy  map[uint32]error // frontends that have belongings too many, by id
+	untidy  map[uint32]error // frontends with members or ranges to remove, by id
 	later   later
 
-	complete bool // both tables are, so what no row wants goes
-	roomier  bool // something has gone from a map
+	complete bool // both tables are complete, so entries without a row are removed
+	roomier  bool // an entry was removed from a map
 	retry    time.Duration
 	retryAt  time.Time
-	verified int               // times that maps were read back
-	unread   error             // why that failed the last time
-	refused  map[string]uint64 // what found no room, by map
+	verified int               // number of verifications
+	unread   error             // error of the last verification
+	refused  map[string]uint64 // number of refused writes of full maps, by map
 	told     []servicemapusage.Usage
 }
 
@@ -88,8 +88,8 @@ func register(jobs job.Group, p params) error {
 	return err
 }
 
-// run has no settle time: one change shall be in force at once, and what comes meanwhile is the next pass. It reads the maps back as well,
-// because nobody else knows what was written, and then nobody writes meanwhile.
+// run has no debounce interval: a change must be in force at once, and changes during a pass are handled by the next pass. The same loop verifies the maps,
+// because only it knows the written entries, and so no write happens during the verification.
 func (c *controller) run(ctx context.Context, health cell.Health) error {
 	c.alive = func() { heartbeat.Busy(ctx) }
 	if err := c.begin(); err != nil {
@@ -117,7 +117,7 @@ func (c *controller) run(ctx context.Context, health cell.Health) error {
 	}
 }
 
-// sooner is the shorter of two waits, of which the first may be 0 for never.
+// sooner returns the shorter of two waits. The first may be 0, which means forever.
 func sooner(a, b time.Duration) time.Duration {
 	b = max(b, time.Nanosecond)
 	if a == 0 {
@@ -126,14 +126,14 @@ func sooner(a, b time.Duration) time.Duration {
 	return min(a, b)
 }
 
-// sleep waits for a change, or for some time when that is not 0. It tells whether to go on.
+// sleep waits for a change, or for at most d if d is not 0. It reports whether ctx is still valid.
 func sleep(ctx context.Context, changed *statedb.WatchSet, d time.Duration) bool {
 	wait, cancel := ctx, context.CancelFunc(func() {})
 	if d > 0 {
 		wait, cancel = context.WithTimeout(ctx, d)
 	}
 	defer cancel()
-	_, _ = changed.Wait(wait, 0) // an error is the end of the time or of ctx
+	_, _ = changed.Wait(wait, 0) // an error means that the time or ctx has ended
 	return ctx.Err() == nil
 }
 
@@ -150,7 +150,7 @@ func (c *controller) begin() (err error) {
 	return errors.Join(err, err2)
 }
 
-// report says how much is in force, or what is not and why.
+// report reports the number of entries in force, or the problems.
 func (c *controller) report(health cell.Health) {
 	const most = 3
 	var errs []error
@@ -174,7 +174,7 @@ func (c *controller) report(health cell.Health) {
 	health.OK(fmt.Sprintf("Entries of frontends: %d, of backends: %d", len(c.entries), len(c.backends)))
 }
 
-// problems are all that is not as it should be.
+// problems calls do for each error that is not resolved.
 func (c *controller) problems(do func(error)) {
 	for _, all := range []map[uint32]error{c.againBackends, c.orphans, c.untidy} {
 		for _, err := range all {
@@ -192,9 +192,9 @@ func (c *controller) problems(do func(error)) {
 	}
 }
 
-// pass brings the maps up to a snapshot, as far as that is possible now. The order is the point of this cell: backends, then what entries name
-// (slots, tables, members, ranges), then the entries, and only then goes what nobody needs any more. It says after which time another pass is
-// due although nothing has changed; 0 for never.
+// pass updates the maps to a snapshot of the tables, as far as possible. The order of writes is essential: backends, then everything that entries name (slots,
+// tables, members, ranges), then the entries, and only after them the removal of unused parts. It returns the time after which another pass must run without a
+// change; 0 for never.
 func (c *controller) pass(txn statedb.ReadTxn, changed *statedb.WatchSet, now time.Time) time.Duration {
 	due := c.release(now) || c.roomier || !now.Before(c.retryAt)
 	c.roomier = false
@@ -217,8 +217,8 @@ func (c *controller) pass(txn statedb.ReadTxn, changed *statedb.WatchSet, now ti
 	return c.wait(now, due)
 }
 
-// wait says when to look again. What fails is tried later and later; a pass that has tried nothing again, because only a change was due, does not
-// postpone that: where something changes all the time, it would never come.
+// wait returns the time until the next pass. The pause between retries grows. A pass that retried nothing, because it only handled a change, does not postpone
+// the retry: otherwise continuous changes would prevent it.
 func (c *controller) wait(now time.Time, tried bool) (d time.Duration) {
 	failing := false
 	c.problems(func(err error) { failing = failing || !errors.Is(err, errLater) })
@@ -240,7 +240,7 @@ func (c *controller) wait(now time.Time, tried bool) (d time.Duration) {
 	return d
 }
 
-// completed notes when both tables are complete: then everything in the maps that no row wants has to go.
+// completed records when both tables are complete: from then on everything in the maps without a row is removed.
 func (c *controller) completed(txn statedb.ReadTxn, changed *statedb.WatchSet) {
 	if c.complete {
 		return

@@ -13,18 +13,18 @@ import (
 	"github.com/waggle-net/waggle/pkg/servicemaps"
 )
 
-// fake is a map that holds state, has room for so much, and fails as it is told.
+// fake is a map in memory with a limited size, whose changes fail on request.
 type fake[K comparable, V any] struct {
 	name  string
 	size  int
-	array bool // then K is uint32
+	array bool // K is uint32 then
 
 	mu      sync.Mutex
 	entries map[K]V
 	writes  int
-	fails   func() bool                      // the next change; nil for never
-	before  func(key K, value V, there bool) // called ahead of each change, without the lock
-	after   func()                           // called after each, likewise
+	fails   func() bool                      // for the next change; nil for never
+	before  func(key K, value V, there bool) // called before each change, without the lock
+	after   func()                           // called after each change, without the lock
 }
 
 func newFakeMap[K comparable, V any](name string, size int) *fake[K, V] {
@@ -128,7 +128,7 @@ func (f *fake[K, V]) fail(fails func() bool) {
 	f.fails = fails
 }
 
-// count is how many changes there were.
+// count returns the number of changes.
 func (f *fake[K, V]) count() int {
 	f.mu.Lock()
 	defer f.mu.Unlock()
@@ -146,7 +146,7 @@ type fakes struct {
 	affinity *fake[bpf.AffinityKey, bpf.AffinityEntry]
 }
 
-// tableSize is that of Maglev's tables in tests.
+// tableSize is the size of Maglev tables in tests.
 const tableSize = 251
 
 func newFakes(size, slots, tables int) *fakes {
@@ -168,7 +168,7 @@ func (f *fakes) maps() servicemaps.Maps {
 		Affinity: f.affinity}
 }
 
-// fail lets changes of all maps fail.
+// fail sets when changes of all maps fail.
 func (f *fakes) fail(fails func() bool) {
 	f.services.fail(fails)
 	f.backends.fail(fails)
@@ -178,12 +178,12 @@ func (f *fakes) fail(fails func() bool) {
 	f.ranges.fail(fails)
 }
 
-// writes is how many changes there were.
+// writes returns the number of changes of all maps except affinity.
 func (f *fakes) writes() int {
 	return f.services.count() + f.backends.count() + f.slots.count() + f.maglev.count() + f.members.count() + f.ranges.count()
 }
 
-// list is what the slots of an entry hold.
+// list returns the backends in the slots of an entry.
 func (f *fakes) list(s bpf.Service) []uint32 {
 	list := make([]uint32, s.Count)
 	for i := range list {

@@ -11,7 +11,7 @@ import (
 	"github.com/waggle-net/waggle/pkg/tables/frontends"
 )
 
-// batches are what has to be in other maps before entries may be there.
+// batches are the writes to other maps that must precede the writes of entries.
 type batches struct {
 	slots   writes[uint32, uint32, *plan]
 	maglev  writes[uint32, uint32, *table]
@@ -19,8 +19,7 @@ type batches struct {
 	ranges  writes[bpf.SourceRangeKey, uint32, *plan]
 }
 
-// changedFrontends lists the rows that have to be brought into force, and notes which entries nobody wants any more. Those that could not be
-// are tried again when it is due.
+// changedFrontends lists the rows that have to be brought into force, and marks entries whose row was deleted. Rows that failed are retried if due is true.
 func (c *controller) changedFrontends(txn statedb.ReadTxn, changed *statedb.WatchSet, due bool) (plans []*plan) {
 	retried := map[bpf.ServiceKey]bool{}
 	if due {
@@ -32,7 +31,7 @@ func (c *controller) changedFrontends(txn statedb.ReadTxn, changed *statedb.Watc
 			delete(c.again, key)
 		}
 	}
-	for _, change := range c.frontendChanges.UpTo(txn, changed) { // of one row no more than one change
+	for _, change := range c.frontendChanges.UpTo(txn, changed) { // at most one change for each row
 		row := change.Object
 		key := bpf.NewServiceKey(row.Address, bpf.ScopeExternal)
 		switch {
@@ -46,7 +45,7 @@ func (c *controller) changedFrontends(txn statedb.ReadTxn, changed *statedb.Watc
 	return plans
 }
 
-// gone notes that a row is gone.
+// gone records that a row was deleted.
 func (c *controller) gone(id uint32, key bpf.ServiceKey) {
 	delete(c.again, key)
 	delete(c.later.since, key)
@@ -61,7 +60,7 @@ func (c *controller) gone(id uint32, key bpf.ServiceKey) {
 	}
 }
 
-// disown notes that an entry does not want what belongs to an id.
+// disown records that the entry no longer uses the members and ranges of an id.
 func (c *controller) disown(id uint32, key bpf.ServiceKey) {
 	b := c.belong[id]
 	if b == nil || !b.wanted || b.of != key {
@@ -77,7 +76,7 @@ func (c *controller) writeFrontends(plans []*plan, now time.Time) {
 	var w batches
 	for _, p := range plans {
 		c.plan(p, &w)
-		c.alive() // a table of Maglev may have been computed
+		c.alive() // a Maglev table may have been computed
 	}
 	w.slots.put(c.maps.Slots, func(p *plan, _, _ uint32, err error) {
 		if err != nil {
@@ -102,7 +101,7 @@ func (c *controller) writeFrontends(plans []*plan, now time.Time) {
 		if err != nil {
 			strike(c.belong[r.Service].ranges, bpf.SourceRangeOf(r), &c.ranges)
 			p.lacks(c.fullIs(c.maps.Ranges.Name(), err, "--bpf-lb-map-max"))
-			p.close = p.close || p.row.Deny // its clients would be allowed
+			p.close = p.close || p.row.Deny // otherwise its clients would be allowed
 		}
 	})
 	c.alive()
@@ -115,7 +114,7 @@ func (c *controller) writeFrontends(plans []*plan, now time.Time) {
 			c.closeOutside(p)
 		}
 	}
-	for _, scope := range []uint8{bpf.ScopeInternal, bpf.ScopeExternal} { // the second refers to the first
+	for _, scope := range []uint8{bpf.ScopeInternal, bpf.ScopeExternal} { // the external entry refers to the internal one
 		c.writeEntries(plans, scope, now)
 		c.alive()
 	}
@@ -124,7 +123,7 @@ func (c *controller) writeFrontends(plans []*plan, now time.Time) {
 	}
 }
 
-// withoutTable lets an entry whose table of Maglev could not be written go without one.
+// withoutTable removes the reference to a Maglev table that could not be written from its entry.
 func (c *controller) withoutTable(p *plan) {
 	have, next := c.entries[p.key], p.next[bpf.ScopeExternal]
 	if next != nil && next.table != nil && next.table.err != nil {
@@ -142,11 +141,11 @@ func (c *controller) withoutTable(p *plan) {
 	}
 }
 
-// closeOutside has the external entry of a plan allow its ranges, of which a row that denies has none. The rest of the row comes into force: a full map
-// keeps neither new backends away nor the ranges of an earlier policy in force.
+// closeOutside changes the external entry of a plan to allow only its ranges, of which a row that denies has none. The rest of the row comes into force, so a
+// full map neither delays new backends nor keeps the ranges of a previous policy in force.
 func (c *controller) closeOutside(p *plan) {
 	have, next := c.entries[p.key], p.next[bpf.ScopeExternal]
-	if next == nil { // kept
+	if next == nil { // the entry is kept
 		copied := *have
 		if next = &copied; next.table != nil {
 			next.table.users++
@@ -180,21 +179,21 @@ func (c *controller) writeEntries(plans []*plan, scope uint8, now time.Time) {
 	})
 }
 
-// replace notes that an entry is in force now.
+// replace records that an entry is in force.
 func (c *controller) replace(key bpf.ServiceKey, next *entry, now time.Time) {
 	delete(c.leaving, key)
 	if have := c.entries[key]; have != nil {
 		was := *have
 		if next.shares(have) {
-			was.ours = false // the slots stay
+			was.ours = false // the new entry uses the slots
 		}
 		c.retire(was, c.holdRanges(was.value, next.value), now)
 	}
 	c.entries[key] = next
 }
 
-// holdRanges returns the id of a frontend whose source ranges have to stay for a while, or 0: the entry that is replaced reads them, and programs may have
-// read that entry just before.
+// holdRanges returns the id of a frontend whose source ranges must stay for the quarantine time, or 0. The replaced entry uses them, and programs may just have
+// read that entry.
 func (c *controller) holdRanges(was, is bpf.Service) uint32 {
 	b := c.belong[was.Id]
 	const policy = bpf.ServiceRanges | bpf.ServiceRangesDeny
@@ -205,7 +204,7 @@ func (c *controller) holdRanges(was, is bpf.Service) uint32 {
 	return was.Id
 }
 
-// settle notes what is wanted and what is not, now that a row is in force or cannot be.
+// settle records the wanted entries after a row has come into force or failed.
 func (c *controller) settle(p *plan) {
 	if err := p.err(); err != nil {
 		c.again[p.key] = fmt.Errorf("bring %s of service %s into force: %w", p.row.Address, p.row.Service, err)
@@ -218,7 +217,7 @@ func (c *controller) settle(p *plan) {
 			delete(c.leaving, key)
 		}
 		if _, leaves := c.leaving[key]; p.fatal != nil && have != nil && !leaves && have.value.Id == p.row.ID {
-			have.wanted = true // it stays in force
+			have.wanted = true // the previous entry stays in force
 		}
 	}
 	if p.fatal != nil {
@@ -238,7 +237,7 @@ func (c *controller) settle(p *plan) {
 	}
 }
 
-// leave removes entries that nobody wants. One of scope internal stays while the other refers to it.
+// leave removes entries without a row. An internal entry stays while the external entry refers to it.
 func (c *controller) leave(now time.Time) {
 	for _, scope := range []uint8{bpf.ScopeExternal, bpf.ScopeInternal} {
 		var keys []bpf.ServiceKey
@@ -263,7 +262,7 @@ func (c *controller) leave(now time.Time) {
 	}
 }
 
-// wrote notes what the map has of a member now.
+// wrote records the scopes of a member in the map.
 func (c *controller) wrote(m bpf.AffinityMember, scopes uint32, err error) {
 	members := c.belong[m.Service].members
 	now := members[m.Backend]
@@ -276,7 +275,7 @@ func (c *controller) wrote(m bpf.AffinityMember, scopes uint32, err error) {
 	}
 }
 
-// tidy removes what frontends do not want any more of other maps.
+// tidy removes members and ranges that frontends no longer use.
 func (c *controller) tidy() {
 	var members []bpf.AffinityMember
 	var fewer writes[bpf.AffinityMember, uint32, struct{}]

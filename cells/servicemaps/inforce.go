@@ -8,57 +8,57 @@ import (
 	"github.com/waggle-net/waggle/pkg/servicemaps"
 )
 
-// inForce is what the maps hold, as far as this run knows.
+// inForce is the contents of the maps, as known to this run.
 type inForce struct {
 	maps     servicemaps.Maps
 	entries  map[bpf.ServiceKey]*entry
 	backends map[uint32]*backend
-	belong   map[uint32]*belongings // by id of a frontend; those without any are left out
-	refs     map[uint32]int32       // how many runs of slots name a backend, those in quarantine included
-	slots    []uint32               // what was written to service_slots
-	runs     *runs                  // which of them are somebody's
-	tables   *tables                // of Maglev
-	waiting  []quarantined          // by time
-	sizes    map[string]uint32      // room in each map
-	members  uint32                 // how many all belongings are together
+	belong   map[uint32]*belongings // by id of a frontend; frontends without any are omitted
+	refs     map[uint32]int32       // number of runs of slots that name a backend, including quarantined runs
+	slots    []uint32               // contents of service_slots as written
+	runs     *runs                  // allocation of the slots
+	tables   *tables                // Maglev tables
+	waiting  []quarantined          // sorted by time
+	sizes    map[string]uint32      // capacity of each map
+	members  uint32                 // number of members of all belongings
 	ranges   uint32
 }
 
-// entry is one of services.
+// entry is an entry of the map services.
 type entry struct {
 	value bpf.Service
 	table *table // nil without Maglev
-	// wanted is false of one whose row is gone, or did not come yet in this run.
+	// wanted is false if the row of the entry is deleted, or has not been handled yet in this run.
 	wanted bool
-	// ours is false where an earlier run has left it with slots that others have too, or that do not exist.
+	// ours is false if a previous run has left the entry with slots that another entry has too, or that do not exist.
 	ours bool
-	// changed means that somebody else has changed it, so it has to be written again; damaged, that this happened to its slots or
-	// its table, so it needs others.
+	// changed means that another writer has changed the entry, so it must be written again. damaged means that its slots or its table were changed, so it needs
+	// others.
 	changed, damaged bool
 }
 
-// backend is one of backends.
+// backend is an entry of the map backends.
 type backend struct {
 	value   bpf.Backend
 	wanted  bool
-	changed bool // by somebody else
+	changed bool // by another writer
 }
 
-// belongings are what other maps hold of a frontend, by its id.
+// belongings are the members and ranges of a frontend in other maps.
 type belongings struct {
-	of      bpf.ServiceKey // whose they are, when they are wanted
+	of      bpf.ServiceKey // the owner, while wanted is true
 	wanted  bool
-	members map[uint32]member        // backends
-	ranges  map[bpf.SourceRange]bool // false of those that are not wanted any more
-	held    int                      // times that ranges have to stay until something leaves quarantine
-	// unsettled means that the row is not in force yet: ranges that it does not want may be those of the entry that is.
+	members map[uint32]member        // by backend
+	ranges  map[bpf.SourceRange]bool // false for ranges that are no longer used
+	held    int                      // number of quarantined entries that need the ranges
+	// unsettled means that the row is not in force yet: the entry in force may still use ranges that the row does not.
 	unsettled bool
 }
 
-// member says which scopes of a frontend have a backend, a bit for each: as the map has it, and as it shall be. None is nowhere.
+// member holds the scopes of a frontend that have a backend, one bit for each: those in the map, and the desired ones. 0 means no scope.
 type member struct{ has, wants uint32 }
 
-// enter adds to belongings, or says another thing of one that is there. Like [strike] it keeps the number of all.
+// enter adds a member or range, or changes its value. Like [strike] it updates the total in all.
 func enter[K comparable, V any](some map[K]V, key K, value V, all *uint32) {
 	if _, there := some[key]; !there {
 		*all++
@@ -66,7 +66,7 @@ func enter[K comparable, V any](some map[K]V, key K, value V, all *uint32) {
 	some[key] = value
 }
 
-// strike takes from belongings what is in the map no more.
+// strike removes a member or range that is no longer in the map.
 func strike[K comparable, V any](some map[K]V, key K, all *uint32) {
 	if _, there := some[key]; there {
 		*all--
@@ -76,24 +76,24 @@ func strike[K comparable, V any](some map[K]V, key K, all *uint32) {
 
 func (b *belongings) empty() bool { return len(b.members) == 0 && len(b.ranges) == 0 && b.held == 0 }
 
-// quarantine is how long slots stay as they are when the entry that named them is gone: whoever has read it is done with a packet or a
-// system call long before.
+// quarantine is how long slots stay unchanged after their entry was replaced or removed. A program that has read the entry finishes its packet or system call
+// long before.
 const quarantine = time.Second
 
-// quarantined is what is free some time after an entry was replaced.
+// quarantined are the parts of a replaced entry that become free at a time.
 type quarantined struct {
 	until        time.Time
-	first, count uint32 // slots
+	first, count uint32 // run of slots
 	table        *table
-	id           uint32 // of a frontend whose source ranges are to go; 0 for none
+	id           uint32 // of a frontend whose source ranges are held; 0 for none
 }
 
-// list is what the slots of an entry hold.
+// list returns the backends in the slots of an entry.
 func (f *inForce) list(e *entry) []uint32 {
 	return f.slots[e.value.First : e.value.First+e.value.Count]
 }
 
-// refer counts the backends that a run of slots names.
+// refer adds by to the reference count of each backend in a run of slots.
 func (f *inForce) refer(list []uint32, by int32) {
 	for _, id := range list {
 		if f.refs[id] += by; f.refs[id] == 0 {
@@ -102,7 +102,7 @@ func (f *inForce) refer(list []uint32, by int32) {
 	}
 }
 
-// retire puts what an entry had into quarantine. id is that of the frontend if its ranges have to go as well.
+// retire quarantines the slots and the table of an entry. id is the frontend whose ranges are held, or 0.
 func (f *inForce) retire(e entry, id uint32, now time.Time) {
 	q := quarantined{until: now.Add(quarantine), table: e.table, id: id}
 	if e.ours {
@@ -113,7 +113,7 @@ func (f *inForce) retire(e entry, id uint32, now time.Time) {
 	}
 }
 
-// release frees what has been in quarantine for long enough, and tells whether there was something.
+// release frees everything whose quarantine has ended, and reports whether there was something to free.
 func (c *controller) release(now time.Time) (released bool) {
 	for len(c.waiting) > 0 && !c.waiting[0].until.After(now) {
 		q := c.waiting[0]
@@ -135,7 +135,7 @@ func (f *inForce) drop(first, count uint32) {
 	f.runs.give(first, count)
 }
 
-// read takes over what an earlier run has left.
+// read restores the state from the maps, as a previous run left them.
 func read(m servicemaps.Maps, tableSize uint32) (*inForce, error) {
 	f := &inForce{maps: m, entries: map[bpf.ServiceKey]*entry{}, backends: map[uint32]*backend{}, belong: map[uint32]*belongings{},
 		refs: map[uint32]int32{}}
@@ -211,7 +211,7 @@ func (f *inForce) readBelongings() error {
 	return nil
 }
 
-// of finds what belongs to a frontend, or makes room for it.
+// of returns the belongings of a frontend, and creates them if there are none.
 func (f *inForce) of(id uint32) *belongings {
 	b := f.belong[id]
 	if b == nil {

@@ -9,20 +9,20 @@ import (
 	"github.com/waggle-net/waggle/bpf"
 )
 
-// later is who waits for slots to leave quarantine.
+// later is the state of rows that wait for quarantined slots.
 type later struct {
-	since   map[bpf.ServiceKey]time.Time // when a row that is not in force found no room for the first time
-	now     time.Time                    // of this pass
-	longest uint32                       // neighbouring slots that would be free without quarantine
-	known   bool                         // in this pass
+	since   map[bpf.ServiceKey]time.Time // when a row that is not in force first found too few free slots
+	now     time.Time                    // time of this pass
+	longest uint32                       // longest run of slots that would be free without quarantine
+	known   bool                         // longest is valid in this pass
 }
 
 var errLater = errors.New("there is no room until slots leave quarantine")
 
 func (l *later) begin(now time.Time) { l.now, l.known = now, false }
 
-// noSlots fails a row. Where slots in quarantine would be enough it is to wait for these, but only once: where others change all the
-// time there is always something in quarantine, and who gets it is not said.
+// noSlots fails a row. If quarantined slots would suffice, the row waits for them, but for one quarantine time only: if other rows change continuously, some
+// slots are always quarantined, and other rows may get them.
 func (c *controller) noSlots(p *plan, n int) {
 	since, waits := c.later.since[p.key]
 	if !waits {
@@ -37,7 +37,7 @@ func (c *controller) noSlots(p *plan, n int) {
 	p.fail(fmt.Errorf("the map %s has no room for %d more in a row, of %d in all: raise --bpf-lb-map-max", c.maps.Slots.Name(), n, len(c.slots)))
 }
 
-// promised is the longest run of slots that there would be without quarantine.
+// promised returns the length of the longest run of slots that would be free without quarantine.
 func (c *controller) promised() uint32 {
 	if !c.later.known {
 		r := runs{taken: slices.Clone(c.runs.taken), size: c.runs.size}

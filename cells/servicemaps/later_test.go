@@ -30,7 +30,7 @@ func newSlotted(t *testing.T) *slotted {
 	return s
 }
 
-// want has a frontend served by some backends, and makes a pass.
+// want assigns backends to a frontend, and makes a pass.
 func (s *slotted) want(i int, ids ...uint32) {
 	txn := s.DB.WriteTxn(s.Frontends.Table)
 	_, _, _ = s.Frontends.Table.Insert(txn, &frontends.Frontend{Address: frontAddress(i), ID: uint32(100 + i), Service: "shop/web", Backends: ids,
@@ -58,7 +58,7 @@ func (s *slotted) expect(i int, kind reconciler.StatusKind, when string) {
 	}
 }
 
-// TestFullSlots_AreReportedWhileOthersChange: what is in quarantine would not be enough.
+// TestFullSlots_AreReportedWhileOthersChange: the quarantined slots would not suffice.
 func TestFullSlots_AreReportedWhileOthersChange(t *testing.T) {
 	t.Parallel()
 	s := newSlotted(t)
@@ -72,7 +72,7 @@ func TestFullSlots_AreReportedWhileOthersChange(t *testing.T) {
 	s.expect(3, reconciler.StatusKindError, "at once")
 }
 
-// TestFullSlots_WaitForQuarantine: what is there is enough.
+// TestFullSlots_WaitForQuarantine: the quarantined slots suffice.
 func TestFullSlots_WaitForQuarantine(t *testing.T) {
 	t.Parallel()
 	s := newSlotted(t)
@@ -89,7 +89,7 @@ func TestFullSlots_WaitForQuarantine(t *testing.T) {
 	}
 }
 
-// TestFullSlots_AreReportedWhenOthersGetThem: there is always enough in quarantine, and never room.
+// TestFullSlots_AreReportedWhenOthersGetThem: enough slots are always quarantined, but never free.
 func TestFullSlots_AreReportedWhenOthersGetThem(t *testing.T) {
 	t.Parallel()
 	s := newSlotted(t)

@@ -29,7 +29,7 @@ import (
 
 var privatePrefix = netip.MustParsePrefix("10.0.0.0/8")
 
-// ledger counts what was found.
+// ledger records findings.
 type ledger []driftrepairs.Finding
 
 func (l *ledger) Record(findings ...driftrepairs.Finding) { *l = append(*l, findings...) }
@@ -88,7 +88,7 @@ func (a *agent) step(now time.Time) time.Duration {
 	return a.pass(a.DB.ReadTxn(), statedb.NewWatchSet(), now)
 }
 
-// model is what rows there are, and what anybody may find in the maps.
+// model holds the current rows, and the entries that a reader of the maps may find.
 type model struct {
 	t        *testing.T
 	random   *rand.Rand
@@ -98,11 +98,11 @@ type model struct {
 	backs    map[uint32]*backends.Backend
 	ids      map[loadbalancer.Address]uint32 // of frontends
 	nextBack uint32
-	// lists are those that a key may have or have had.
+	// lists are the backend lists that a key may have or have had.
 	lists map[bpf.ServiceKey]map[string]bool
-	// partial means that not all that rows say can be written.
+	// partial means that some parts of the rows cannot be written.
 	partial bool
-	// readers are entries that somebody may have read less than a second ago, with what their slots held.
+	// readers are entries that a program may have read less than a second ago, with the contents of their slots.
 	readers []reader
 }
 
@@ -120,7 +120,7 @@ func frontAddress(i int) loadbalancer.Address {
 	return loadbalancer.Address{Addr: netip.AddrFrom4([4]byte{172, byte(i >> 16), byte(i >> 8), byte(i)}), Port: 80, Protocol: loadbalancer.TCP}
 }
 
-// watch has each change of the maps checked.
+// watch checks each change of the maps.
 func (m *model) watch() {
 	f := m.fakes
 	f.services.before = func(key bpf.ServiceKey, _ bpf.Service, _ bool) {
@@ -153,7 +153,7 @@ func (m *model) watch() {
 	f.members.after, f.ranges.after = m.sane, m.sane
 }
 
-// sane checks every entry that somebody could read now.
+// sane checks every entry that a program could read now.
 func (m *model) sane() {
 	m.t.Helper()
 	f := m.fakes
@@ -186,7 +186,7 @@ func (m *model) sane() {
 	}
 }
 
-// had tells whether the rows have ever given a key these backends, or some more while not all of them can be written.
+// had reports whether the rows have ever given a key these backends, or a superset of them if partial is set.
 func (m *model) had(key bpf.ServiceKey, list []uint32) bool {
 	if m.lists[key][keyOf(list)] || !m.partial {
 		return m.lists[key][keyOf(list)]
@@ -200,7 +200,7 @@ func (m *model) had(key bpf.ServiceKey, list []uint32) bool {
 	return false
 }
 
-// remember notes what a row allows to be found.
+// remember records the lists that a row allows.
 func (m *model) remember(row *frontends.Frontend) {
 	for scope, list := range [][]uint32{row.Backends, row.Internal} {
 		key := bpf.NewServiceKey(row.Address, uint8(scope))
@@ -211,7 +211,7 @@ func (m *model) remember(row *frontends.Frontend) {
 	}
 }
 
-// some chooses backends.
+// some selects backends at random.
 func (m *model) some() []uint32 {
 	var list []uint32
 	for _, id := range slices.Sorted(maps.Keys(m.backs)) {
@@ -222,7 +222,7 @@ func (m *model) some() []uint32 {
 	return list
 }
 
-// front makes up a row.
+// front creates a random row.
 func (m *model) front(i int) *frontends.Frontend {
 	a := frontAddress(i)
 	if m.ids[a] == 0 {
@@ -258,7 +258,7 @@ func (m *model) change(a *agent) {
 			b := &backends.Backend{Address: backAddress(m.nextBack), ID: m.nextBack, State: backends.Active, Local: m.random.IntN(2) == 0}
 			m.backs[b.ID] = b
 			m.insertBack(txn, a, b)
-		case 1: // one goes
+		case 1: // a backend is removed
 			for id, b := range m.backs {
 				delete(m.backs, id)
 				_, _, _ = a.backs.Delete(txn, b)
@@ -272,7 +272,7 @@ func (m *model) change(a *agent) {
 				}
 				break
 			}
-		case 2: // one changes
+		case 2: // a backend changes
 			for id, b := range m.backs {
 				next := *b
 				next.Local = !b.Local
@@ -280,7 +280,7 @@ func (m *model) change(a *agent) {
 				m.insertBack(txn, a, &next)
 				break
 			}
-		case 3: // a frontend goes
+		case 3: // a frontend is removed
 			if row := m.fronts[frontAddress(i)]; row != nil {
 				delete(m.fronts, row.Address)
 				_, _, _ = a.Frontends.Table.Delete(txn, row)
@@ -301,7 +301,7 @@ func (m *model) insertBack(txn statedb.WriteTxn, a *agent, b *backends.Backend) 
 	_, _, _ = a.backs.Insert(txn, b)
 }
 
-// restart begins a new run with the rows that there are.
+// restart begins a new run with the current rows.
 func (m *model) restart(seen bool) *agent {
 	a := newAgent(m.t, m.fakes)
 	if !seen {
@@ -319,7 +319,7 @@ func (m *model) restart(seen bool) *agent {
 	return a
 }
 
-// settle makes passes until nothing is left to do.
+// settle makes passes until no work is left.
 func (m *model) settle(a *agent) {
 	m.t.Helper()
 	for range 1000 {

@@ -12,24 +12,24 @@ import (
 	"github.com/waggle-net/waggle/pkg/tables/frontends"
 )
 
-// plan is how one row of frontends comes to be in force.
+// plan is the work that brings one row of frontends into force.
 type plan struct {
 	row      *frontends.Frontend
 	revision statedb.Revision
 	key      bpf.ServiceKey // of scope external
-	// next are the entries that have to be written, by scope; nil leaves the one that there is.
+	// next are the entries to write, by scope; nil leaves the existing entry unchanged.
 	next [2]*entry
-	kept [2]bool // the entry there is right as it is
-	// fatal keeps what was in force. Without it the rest of the row comes into force, and short says what is missing.
+	kept [2]bool // the existing entry is current
+	// fatal keeps the previous state in force. If it is nil, the row comes into force, and short is the error of a missing part.
 	fatal, short error
-	before       uint32 // id that the entry has had
+	before       uint32 // id of the existing entry
 	// slotsFailed means that slots could not be written.
 	slotsFailed bool
-	// close means that a range that denies could not be written: the frontend serves no external client.
+	// close means that a range of a row that denies could not be written: the frontend serves no external client.
 	close bool
 }
 
-// keyOf is the key of one of the two entries.
+// keyOf returns the key of the entry of a scope.
 func (p *plan) keyOf(scope uint8) bpf.ServiceKey {
 	key := p.key
 	key.Scope = scope
@@ -42,20 +42,20 @@ func (p *plan) fail(err error) {
 	}
 }
 
-// lacks notes one thing that is missing; the first is enough for a status.
+// lacks records a missing part; a status reports only the first.
 func (p *plan) lacks(err error) {
 	if p.short == nil {
 		p.short = err
 	}
 }
 
-// err is why the row is not in force as it should be, nil when it is.
+// err returns why the row is not completely in force, nil if it is.
 func (p *plan) err() error { return cmp.Or(p.fatal, p.short) }
 
 // inForce reports whether the datapath serves all clients of the row.
 func (p *plan) inForce() bool { return p.fatal == nil && !p.close }
 
-// scopes are those of a row, in the order in which their entries are written: the second one refers to the first.
+// scopes returns the scopes of a row, in the order in which their entries are written: the external entry refers to the internal one.
 func scopes(row *frontends.Frontend) []uint8 {
 	if row.TwoScopes {
 		return []uint8{bpf.ScopeInternal, bpf.ScopeExternal}
@@ -63,7 +63,7 @@ func scopes(row *frontends.Frontend) []uint8 {
 	return []uint8{bpf.ScopeExternal}
 }
 
-// valueOf is what the entry of a scope says, but for where its slots are.
+// valueOf returns the entry of a scope without the position of its slots and table.
 func valueOf(row *frontends.Frontend, scope uint8) bpf.Service {
 	v := bpf.Service{Id: row.ID, Affinity: row.Affinity}
 	v.Flags = only(row.Drop, bpf.ServiceDrop) | only(row.Kind == frontends.NodePort, bpf.ServiceNodePort) |
@@ -76,7 +76,7 @@ func valueOf(row *frontends.Frontend, scope uint8) bpf.Service {
 	return v
 }
 
-// only is the flag when it applies.
+// only returns the flag if it applies, otherwise 0.
 func only[F ~uint8 | ~uint32](applies bool, flag F) F {
 	if applies {
 		return flag
@@ -84,7 +84,7 @@ func only[F ~uint8 | ~uint32](applies bool, flag F) F {
 	return 0
 }
 
-// listIn is who shall serve a scope.
+// listIn returns the desired backends of a scope.
 func listIn(row *frontends.Frontend, scope uint8) []uint32 {
 	if scope == bpf.ScopeInternal {
 		return row.Internal
@@ -92,7 +92,7 @@ func listIn(row *frontends.Frontend, scope uint8) []uint32 {
 	return row.Backends
 }
 
-// listOf is who serves a scope, without those that are not in the map, and why one of these is not.
+// listOf returns the backends of a scope that are in the map, and the error of a missing one.
 func (c *controller) listOf(row *frontends.Frontend, scope uint8) (list []uint32, err error) {
 	list = listIn(row, scope)
 	missing := func(id uint32) bool { return c.backends[id] == nil }
@@ -104,7 +104,7 @@ func (c *controller) listOf(row *frontends.Frontend, scope uint8) (list []uint32
 	return slices.DeleteFunc(slices.Clone(list), missing), err
 }
 
-// plan finds out what of a row has to be written, and reserves room for it.
+// plan determines the writes for a row, and reserves slots and tables for them.
 func (c *controller) plan(p *plan, w *batches) {
 	if have := c.entries[p.key]; have != nil {
 		p.before = have.value.Id
@@ -125,7 +125,7 @@ func (c *controller) planEntry(p *plan, scope uint8, w *batches) {
 	if missing != nil {
 		p.lacks(missing)
 		if len(list) == 0 && have != nil && have.value.Count > 0 {
-			p.fail(missing) // better those of before than nobody
+			p.fail(missing) // previous backends are better than none
 			return
 		}
 	}
@@ -139,21 +139,21 @@ func (c *controller) planEntry(p *plan, scope uint8, w *batches) {
 		c.planTable(p, next, have, list, w)
 	}
 	if same && have.value == next.value && !have.changed {
-		c.tables.drop(next.table) // it is the one that the entry has
+		c.tables.drop(next.table) // the table that the entry has
 		p.kept[scope] = true
 		return
 	}
 	p.next[scope] = next
 }
 
-// planSlots finds slots for an entry: those that it has when they hold what they must. It tells whether there was nothing to do.
+// planSlots assigns backend slots to an entry and keeps its current slots if their backends are unchanged. It reports whether the slots stay the same.
 func (c *controller) planSlots(p *plan, next, have *entry, list []uint32, w *batches) (same bool) {
 	if have != nil && have.ours && !have.damaged && have.value.Count == next.value.Count {
 		if slices.Equal(c.list(have), list) {
 			next.value.First = have.value.First
 			return true
 		}
-		if len(list) > 0 && !anyIn(c.list(have)) { // the array was made anew, and nobody reads it yet
+		if len(list) > 0 && !anyIn(c.list(have)) { // the array was created again, and no program reads it yet
 			next.value.First = have.value.First
 			c.refer(c.list(next), -1)
 			c.putSlots(p, next, list, w)
@@ -173,7 +173,7 @@ func (c *controller) planSlots(p *plan, next, have *entry, list []uint32, w *bat
 	return false
 }
 
-// putSlots has slots written, and counts the backends in them.
+// putSlots adds the writes of slots, and counts the backends in them.
 func (c *controller) putSlots(p *plan, next *entry, list []uint32, w *batches) {
 	copy(c.list(next), list)
 	c.refer(list, 1)
@@ -182,7 +182,7 @@ func (c *controller) putSlots(p *plan, next *entry, list []uint32, w *batches) {
 	}
 }
 
-// planTable finds a table of Maglev for an entry. Without room for one the entry goes without.
+// planTable assigns a Maglev table to an entry. If there is no free table, the entry has none.
 func (c *controller) planTable(p *plan, next, have *entry, list []uint32, w *batches) {
 	use := func(t *table) {
 		t.users++
@@ -232,7 +232,7 @@ func (c *controller) putTable(t *table, contents []uint32, w *batches) {
 	}
 }
 
-// undo gives back what was reserved for a row that cannot come into force. Nobody has seen it.
+// undo frees the slots and tables that were reserved for a row that cannot come into force. No program has used them.
 func (c *controller) undo(p *plan) {
 	for scope, next := range p.next {
 		have := c.entries[p.keyOf(uint8(scope))]
@@ -252,12 +252,12 @@ func (c *controller) undo(p *plan) {
 	}
 }
 
-// shares tells whether an entry goes on with the slots of the one before.
+// shares reports whether an entry has the same slots as the existing one.
 func (e *entry) shares(have *entry) bool {
 	return have != nil && have.ours && e.value.Count > 0 && have.value.First == e.value.First && have.value.Count == e.value.Count
 }
 
-// planBelongings adds what a row wants of other maps. What it does not want any more goes when its entries are in force.
+// planBelongings adds the members and ranges of a row. Unused ones are removed after the entries are in force.
 func (c *controller) planBelongings(p *plan, w *batches) {
 	id := p.row.ID
 	b := c.belong[id]
@@ -281,7 +281,7 @@ func (c *controller) planBelongings(p *plan, w *batches) {
 	}
 }
 
-// planMembers adds scopes to backends. Those that do not have one any more keep the bit as long as an entry may still name them.
+// planMembers adds scopes to backends. A backend keeps the bits of former scopes while an entry may still name it.
 func (c *controller) planMembers(p *plan, b *belongings, w *batches) {
 	for _, scope := range scopes(p.row) {
 		for _, backend := range listIn(p.row, scope) {
@@ -297,7 +297,7 @@ func (c *controller) planMembers(p *plan, b *belongings, w *batches) {
 	}
 }
 
-// wantNothing marks all to go.
+// wantNothing marks all members and ranges as unused.
 func (b *belongings) wantNothing() {
 	for backend, m := range b.members {
 		b.members[backend] = member{has: m.has}

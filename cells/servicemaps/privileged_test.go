@@ -32,7 +32,7 @@ func (m memoryMaps) DeleteBatch(name string, keys any) (int, error) {
 	return m.all[name].BatchDelete(keys, nil)
 }
 
-// realMaps makes the maps of services. sizes are those that differ from the programs'.
+// realMaps creates the maps of services. The argument sizes overrides the sizes in the programs.
 func realMaps(t testing.TB, sizes map[string]uint32) servicemaps.Maps {
 	t.Helper()
 	return servicemaps.New(newMemoryMaps(t, sizes))
@@ -63,10 +63,10 @@ func newMemoryMaps(t testing.TB, sizes map[string]uint32) memoryMaps {
 	return m
 }
 
-// many is how many services the budget speaks of.
+// many is the number of services in the performance budget.
 const many = 50000
 
-// insert makes rows of services with one backend each.
+// insert inserts rows of services with one backend each.
 func insert(a *agent, from, to int) {
 	txn := a.DB.WriteTxn(a.Frontends.Table, a.backs)
 	defer txn.Commit()
@@ -78,7 +78,8 @@ func insert(a *agent, from, to int) {
 	}
 }
 
-// BenchmarkPrivilegedRestart is how long 50,000 services with one backend each take, with their statuses, when a run before has written them all.
+// BenchmarkPrivilegedRestart measures the first pass over 50,000 services with one backend each, with their statuses, after a previous run has written them
+// all.
 func BenchmarkPrivilegedRestart(b *testing.B) {
 	maps := realMaps(b, nil)
 	for b.Loop() {
@@ -91,7 +92,7 @@ func BenchmarkPrivilegedRestart(b *testing.B) {
 	}
 }
 
-// processorTime is what the process has used, which others on the machine change little.
+// processorTime returns the CPU time of the process, which depends little on other load of the machine.
 func processorTime(b *testing.B) time.Duration {
 	b.Helper()
 	var used unix.Rusage
@@ -101,7 +102,7 @@ func processorTime(b *testing.B) time.Duration {
 	return time.Duration(used.Utime.Nano() + used.Stime.Nano())
 }
 
-// TestPrivilegedMaps_TellWhatWasWritten writes real maps, and reads them back with a run that has to write nothing, and as a dump.
+// TestPrivilegedMaps_TellWhatWasWritten writes real maps, and reads them in a run that must write nothing, and as a dump.
 func TestPrivilegedMaps_TellWhatWasWritten(t *testing.T) {
 	t.Parallel()
 	maps := realMaps(t, map[string]uint32{bpf.MapMaglev: 20 * tableSize})
@@ -155,7 +156,7 @@ func copyInto[K comparable, V any](t *testing.T, to *fake[K, V], from servicemap
 	}
 }
 
-// TestPrivilegedMaps_Full fills real maps, and finds which errors the kernel has for that.
+// TestPrivilegedMaps_Full fills real maps, and checks that the errors of the kernel are recognized.
 func TestPrivilegedMaps_Full(t *testing.T) {
 	t.Parallel()
 	maps := realMaps(t, map[string]uint32{bpf.MapServices: 1, bpf.MapSourceRanges: 1})

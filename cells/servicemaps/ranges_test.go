@@ -14,8 +14,8 @@ import (
 	"github.com/waggle-net/waggle/pkg/tables/frontends"
 )
 
-// Whoever names clients of one family says nothing of the other. Its address admits nobody, as in Cilium, rather than everybody, as
-// kube-proxy has it: a range that was forgotten must not open the service.
+// With source ranges of only one family, the address of the other family allows no client, as in Cilium. kube-proxy allows all clients there. A forgotten range
+// must not open the service.
 func TestValueOf_RangesOfTheOtherFamilyAdmitNobody(t *testing.T) {
 	t.Parallel()
 	only4 := []netip.Prefix{netip.MustParsePrefix("192.0.2.0/24")}
@@ -28,7 +28,7 @@ func TestValueOf_RangesOfTheOtherFamilyAdmitNobody(t *testing.T) {
 	}
 }
 
-// ranged is an agent with one frontend with source ranges, and a map of ranges of some size.
+// ranged is an agent with one frontend with source ranges, and a map of ranges of a given size.
 type ranged struct {
 	*testing.T
 	*agent
@@ -78,7 +78,7 @@ func (r *ranged) round(after time.Duration) *frontends.Frontend {
 	return row
 }
 
-// allows reports what programs do with an external client. Programs of a previous build read any range of theirs as one that allows.
+// allows reports whether programs allow an external client. Programs of a previous build treat every range that they know as one that allows.
 func (r *ranged) allows(client string, previous bool) bool {
 	s := r.f.services.get(bpf.NewServiceKey(frontAddress(1), bpf.ScopeExternal))
 	if s.Id == 0 || s.Flags&bpf.ServiceOutside == 0 || s.Flags&bpf.ServiceRanges == 0 {
@@ -97,8 +97,8 @@ const rangeA, rangeB, rangeC = "192.0.2.0/24", "198.51.100.0/24", "203.0.113.0/2
 
 var clientOf = map[string]string{rangeA: "192.0.2.9", rangeB: "198.51.100.9", rangeC: "203.0.113.9"}
 
-// Without capacity for all ranges, a frontend that allows its ranges serves the clients of those that were written. One that denies them serves no
-// external client, and its backends are those of the row nevertheless.
+// Without capacity for all ranges, a frontend that allows its ranges serves the clients of the written ranges. A frontend that denies its ranges serves no
+// external client, but gets the backends of its row.
 func TestFullMap_RangesThatDenyFailClosed(t *testing.T) {
 	t.Parallel()
 	for deny, served := range map[bool]bool{false: true, true: false} {
@@ -134,7 +134,7 @@ func TestFullMap_PolicyThatTurnsIntoDeny(t *testing.T) {
 		}
 	}
 	deny := policy{true, rangeB + " " + rangeC}
-	r.f.ranges.after = func() { // another frontend takes what this one leaves
+	r.f.ranges.after = func() { // another frontend takes the freed entries
 		if keys := r.f.ranges.keys(); len(keys) < r.f.ranges.size {
 			r.f.ranges.entries[other] = 1
 		}

@@ -22,7 +22,7 @@ import (
 	"github.com/waggle-net/waggle/pkg/tables/frontends"
 )
 
-// TestReadiness_WaitsForTheMaps: the node is behind until the kernel has the frontends that are known at the start.
+// TestReadiness_WaitsForTheMaps: the node is not ready until the kernel has the frontends that are known at the start.
 func TestReadiness_WaitsForTheMaps(t *testing.T) {
 	t.Parallel()
 	f, gate := newFakes(8, 16, 1), make(chan struct{})

@@ -2,21 +2,21 @@ package servicemaps
 
 import "math/bits"
 
-// runs gives out runs of neighbouring elements of an array, and knows nothing of what is in them. Short runs come from the beginning and
-// long ones from the end, so that what is free stays in one piece as well as it can.
+// runs allocates runs of adjacent elements of an array; it does not know their contents. Short runs are allocated from the start and long ones from the end,
+// which limits fragmentation.
 type runs struct {
-	taken []uint64 // a bit for each element
+	taken []uint64 // one bit for each element
 	size  uint32
 	low   uint32 // no element below is free
-	used  uint32 // how many are taken
+	used  uint32 // number of taken elements
 }
 
-// short is how long a run from the beginning may be.
+// short is the maximum length of a run that is allocated from the start.
 const short = 16
 
 func newRuns(size uint32) *runs { return &runs{taken: make([]uint64, (size+63)/64), size: size} }
 
-// take takes a certain run, unless a part of it is taken or there is no such part.
+// take allocates a given run, unless a part of it is taken or out of range.
 func (r *runs) take(first, n uint32) bool {
 	if uint64(first)+uint64(n) > uint64(r.size) || r.nextTaken(first, first+n) != first+n {
 		return false
@@ -28,7 +28,7 @@ func (r *runs) take(first, n uint32) bool {
 	return true
 }
 
-// get takes any run of n elements. Of a run of none nothing is taken.
+// get allocates any run of n elements. For n = 0 it allocates nothing.
 func (r *runs) get(n uint32) (first uint32, found bool) {
 	if n > r.size {
 		return 0, false
@@ -44,7 +44,7 @@ func (r *runs) get(n uint32) (first uint32, found bool) {
 	return first, found
 }
 
-// give gives back what was taken.
+// give frees a run.
 func (r *runs) give(first, n uint32) {
 	for i := first; i < first+n; i++ {
 		r.taken[i/64] &^= 1 << (i % 64)
@@ -53,7 +53,7 @@ func (r *runs) give(first, n uint32) {
 	r.used -= n
 }
 
-// longest is how many elements that are free stand together at most.
+// longest returns the length of the longest free run.
 func (r *runs) longest() (n uint32) {
 	for at := r.nextFree(0); at < r.size; at = r.nextFree(at) {
 		end := r.nextTaken(at, r.size)
@@ -85,7 +85,7 @@ func (r *runs) down(n uint32) (first uint32, found bool) {
 	return 0, false
 }
 
-// nextFree is the first free element from at on, or the size.
+// nextFree returns the first free element from at on, or the size.
 func (r *runs) nextFree(at uint32) uint32 {
 	for at < r.size {
 		if free := ^r.taken[at/64] >> (at % 64); free != 0 {
@@ -96,7 +96,7 @@ func (r *runs) nextFree(at uint32) uint32 {
 	return r.size
 }
 
-// nextTaken is the first taken element from at on, or end.
+// nextTaken returns the first taken element from at on, or end.
 func (r *runs) nextTaken(at, end uint32) uint32 {
 	for at < end {
 		if taken := r.taken[at/64] >> (at % 64); taken != 0 {
@@ -107,7 +107,7 @@ func (r *runs) nextTaken(at, end uint32) uint32 {
 	return end
 }
 
-// lastFree is one more than the last free element below end, or 0.
+// lastFree returns one more than the last free element below end, or 0.
 func (r *runs) lastFree(end uint32) uint32 {
 	for end > 0 {
 		last := end - 1
@@ -119,7 +119,7 @@ func (r *runs) lastFree(end uint32) uint32 {
 	return 0
 }
 
-// lastTaken is one more than the last taken element from first to end, or first.
+// lastTaken returns one more than the last taken element from first to end, or first.
 func (r *runs) lastTaken(first, end uint32) uint32 {
 	for end > first {
 		last := end - 1

@@ -6,8 +6,8 @@ import (
 	"github.com/waggle-net/waggle/pkg/testseed"
 )
 
-// TestRuns_AgreesWithANaiveModel takes and gives at random. Nobody gets what another has, and who gets nothing could not have got it. The longest
-// free run is what it is said to be.
+// TestRuns_AgreesWithANaiveModel allocates and frees at random. Runs never overlap, an allocation fails only if there is no such free run, and longest returns
+// the length of the longest free run.
 func TestRuns_AgreesWithANaiveModel(t *testing.T) {
 	t.Parallel()
 	random := testseed.New(t)

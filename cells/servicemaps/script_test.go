@@ -26,12 +26,12 @@ import (
 
 func TestMain(m *testing.M) { goleak.VerifyTestMain(m) }
 
-// TestScripts is not parallel: the time that a script has would pass while it waits for the models to be done.
+// TestScripts is not parallel: otherwise the time limit of a script would pass while it waits for the model tests.
 func TestScripts(t *testing.T) {
 	celltest.Run(t, "testdata/in-*.txtar", scriptCells)
 }
 
-// TestScripts_Virtual runs scripts that are exact about time.
+// TestScripts_Virtual runs scripts with exact times.
 func TestScripts_Virtual(t *testing.T) {
 	celltest.RunVirtual(t, "testdata/virtual-*.txtar", scriptCells)
 }
@@ -69,7 +69,7 @@ func newInputs(db *statedb.DB, fronts statedb.RWTable[*frontends.Frontend], back
 		}))
 }
 
-// commands let scripts look at the fake maps and disturb them.
+// commands are script commands that inspect and change the fake maps.
 func commands(f *fakes) upstream.ScriptCmdsOut {
 	simple := func(summary string, run func(args ...string) (string, error)) script.Cmd {
 		return script.Command(script.CmdUsage{Summary: summary, Args: "..."}, func(_ *script.State, args ...string) (script.WaitFunc, error) {
@@ -104,7 +104,7 @@ func commands(f *fakes) upstream.ScriptCmdsOut {
 	})
 }
 
-// show prints what is in force.
+// show prints the entries in force.
 func show(m servicemaps.Maps) (string, error) {
 	fronts, backs, err := m.Dump()
 	var out strings.Builder

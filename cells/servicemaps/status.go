@@ -10,9 +10,9 @@ import (
 	"github.com/waggle-net/waggle/pkg/tables/frontends"
 )
 
-// publish says of rows whether they are in force. Of rows that have changed since it only counts the revision: they come again.
+// publish writes the statuses of rows. For a row that has changed since, it only counts the revision: the next pass handles the row again.
 func (c *controller) publish(plans []*plan) {
-	const most = 4096 // rows while which nobody else can write the table
+	const most = 4096 // rows in one transaction, which blocks other writers of the table
 	for some := range slices.Chunk(plans, most) {
 		txn := c.DB.WriteTxn(c.Frontends.Table)
 		for _, p := range some {
@@ -25,7 +25,7 @@ func (c *controller) publish(plans []*plan) {
 	}
 }
 
-// say writes the status of a row, unless it says so already.
+// say writes the status of a row, unless it is unchanged.
 func (c *controller) say(txn statedb.WriteTxn, p *plan, err error) {
 	status := reconciler.StatusDone()
 	if err != nil {

@@ -11,7 +11,7 @@ import (
 	"github.com/waggle-net/waggle/pkg/tables/frontends"
 )
 
-// TestInForce_IsToldApartFromStatus: a frontend is in force without a backend that found no slot in the map, and is not when it has none of its own.
+// TestInForce_IsToldApartFromStatus: a frontend is in force without a backend that does not fit into the map, and is not in force without enough slots.
 func TestInForce_IsToldApartFromStatus(t *testing.T) {
 	t.Parallel()
 	f := newFakes(20, 8, 0)
@@ -21,7 +21,7 @@ func TestInForce_IsToldApartFromStatus(t *testing.T) {
 	for id := range uint32(2) {
 		_, _, _ = a.backs.Insert(txn, &backends.Backend{Address: backAddress(id + 1), ID: id + 1, State: backends.Active})
 	}
-	many := make([]uint32, 9) // of eight slots
+	many := make([]uint32, 9) // more than the eight slots
 	for i := range many {
 		many[i] = 1
 	}
@@ -44,7 +44,7 @@ func TestInForce_IsToldApartFromStatus(t *testing.T) {
 	}
 }
 
-// TestApplied_GrowsWhileTheRowChanges: a row that changes in each round is never in force itself, but counts the revisions that were.
+// TestApplied_GrowsWhileTheRowChanges: a row that changes in each round is never in force itself, but counts its previous revisions that were.
 func TestApplied_GrowsWhileTheRowChanges(t *testing.T) {
 	t.Parallel()
 	s := newSlotted(t)

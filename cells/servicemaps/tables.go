@@ -7,33 +7,33 @@ import (
 	"github.com/waggle-net/waggle/pkg/servicemaps"
 )
 
-// tables are those of Maglev in their array. Frontends with the same backends share one.
+// tables allocates Maglev tables in their array. Frontends with the same backends share one table.
 type tables struct {
-	size  uint32 // slots of a new one
+	size  uint32 // slots of a new table
 	users []int32
 	first uint32            // no unit below is free
-	byKey map[string]*table // of this size, with their contents known
-	byAt  map[uint32]*table // those that an earlier run has left, by their first slot
+	byKey map[string]*table // tables of this size with known contents
+	byAt  map[uint32]*table // tables of a previous run, by their first slot
 	seed  maphash.Seed
-	used  uint32 // units that are somebody's
+	used  uint32 // number of units in use
 }
 
-// table is one of them.
+// table is one Maglev table.
 type table struct {
 	at, size uint32
-	key      string // the ids of its backends, see [keyOf]; empty while it is not known
-	sum      uint64 // of its contents
-	empty    bool   // the array was made anew: nobody reads it yet
-	users    int    // entries, those in quarantine included
-	err      error  // why it could not be written
+	key      string // the ids of its backends, see [keyOf]; empty if unknown
+	sum      uint64 // hash of the contents
+	empty    bool   // the array was created again: no program reads the table yet
+	users    int    // number of entries, including quarantined ones
+	err      error  // error of its write
 }
 
-// newTables has an array of so many elements; it is taken apart into units of the size of a table.
+// newTables returns the allocation of an array, divided into units of the size of a table.
 func newTables(size, elements uint32) *tables {
 	return &tables{size: size, users: make([]int32, elements/size), byKey: map[string]*table{}, byAt: map[uint32]*table{}, seed: maphash.MakeSeed()}
 }
 
-// keyOf makes a key of ids.
+// keyOf returns a key for a list of ids.
 func keyOf(ids []uint32) string {
 	key := make([]byte, 0, 4*len(ids))
 	for _, id := range ids {
@@ -42,7 +42,7 @@ func keyOf(ids []uint32) string {
 	return string(key)
 }
 
-// adopt takes over a table that an entry of an earlier run names.
+// adopt restores a table that an entry of a previous run names.
 func (t *tables) adopt(at, size uint32, elements []uint32) *table {
 	found := t.byAt[at]
 	if found == nil || found.size != size {
@@ -55,7 +55,7 @@ func (t *tables) adopt(at, size uint32, elements []uint32) *table {
 	return found
 }
 
-// use marks the units of a table.
+// use adds by to the users of the units of a table.
 func (t *tables) use(one *table, by int32) {
 	if one.size == 0 {
 		return
@@ -72,7 +72,7 @@ func (t *tables) use(one *table, by int32) {
 	}
 }
 
-// get finds room for a table.
+// get allocates a table.
 func (t *tables) get(key string, contents []uint32) (*table, bool) {
 	for ; int(t.first) < len(t.users); t.first++ {
 		if t.users[t.first] == 0 {
@@ -85,25 +85,25 @@ func (t *tables) get(key string, contents []uint32) (*table, bool) {
 	return nil, false
 }
 
-// fits tells whether a table may hold contents of the present size where it is.
+// fits reports whether a table has the present size and a valid position.
 func (t *tables) fits(one *table) bool {
 	return one.size == t.size && one.at%t.size == 0 && int(one.at/t.size) < len(t.users)
 }
 
-// know says what a table has turned out to hold.
+// know records the contents of a restored table.
 func (t *tables) know(one *table, key string) {
 	one.key, t.byKey[key] = key, one
 	delete(t.byAt, one.at)
 }
 
-// forget keeps a table from getting more users, for instance because it was damaged.
+// forget prevents new users of a table, for instance because it was damaged.
 func (t *tables) forget(one *table) {
 	if t.byKey[one.key] == one {
 		delete(t.byKey, one.key)
 	}
 }
 
-// drop takes a user from a table; without any it is free.
+// drop removes a user from a table, and frees the table if it has no other user.
 func (t *tables) drop(one *table) {
 	if one == nil {
 		return
@@ -118,7 +118,7 @@ func (t *tables) drop(one *table) {
 	}
 }
 
-// count is how many elements of the array are in use.
+// count returns the number of elements of the array that are in use.
 func (t *tables) count() uint32 { return t.used * t.size }
 
 func (t *tables) sum(contents []uint32) uint64 {

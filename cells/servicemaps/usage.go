@@ -8,7 +8,7 @@ import (
 	"github.com/waggle-net/waggle/pkg/tables/servicemapusage"
 )
 
-// fullIs counts an error that means that a map is full, and adds the remedy.
+// fullIs counts an error that means that a map is full, and adds the flag to raise.
 func (c *controller) fullIs(in string, err error, flag string) error {
 	if servicemaps.Full(err) {
 		c.refused[in]++
@@ -17,7 +17,7 @@ func (c *controller) fullIs(in string, err error, flag string) error {
 	return err
 }
 
-// readSizes is for maps of which nothing else knows how many entries they take.
+// readSizes reads the capacities of the maps.
 func (f *inForce) readSizes() (err error) {
 	f.sizes = map[string]uint32{}
 	for _, m := range []interface {
@@ -31,7 +31,7 @@ func (f *inForce) readSizes() (err error) {
 	return nil
 }
 
-// usage says how full each map is. It counts nothing: that would take longer than most changes.
+// usage returns the usage of each map. It uses maintained counters, because counting would take longer than most changes.
 func (c *controller) usage() []servicemapusage.Usage {
 	all := []servicemapusage.Usage{
 		{Map: c.maps.Services.Name(), Entries: uint32(len(c.entries))},
@@ -47,7 +47,7 @@ func (c *controller) usage() []servicemapusage.Usage {
 	return all
 }
 
-// account writes the rows that differ from those that it wrote last.
+// account writes the rows that differ from the previously written ones.
 func (c *controller) account() {
 	all := c.usage()
 	if slices.Equal(all, c.told) {
@@ -57,7 +57,7 @@ func (c *controller) account() {
 	defer txn.Commit()
 	for i, u := range all {
 		if c.told == nil || c.told[i] != u {
-			_, _, _ = c.Usage.Insert(txn, u) // fails only when a row is not what the index expects
+			_, _, _ = c.Usage.Insert(txn, u) // fails only if a row does not match the index
 		}
 	}
 	c.told = all

@@ -23,8 +23,7 @@ func (o *opened) WriteTxnTotalAcquisition(_ string, tables []string, _ time.Dura
 	}
 }
 
-// TestAccount_WritesOnlyWhatIsNew: a pass that leaves the maps as full as they were takes no lock. The numbers themselves are held against the maps
-// by every check of the model.
+// TestAccount_WritesOnlyWhatIsNew: a pass that does not change the usage of the maps takes no lock. The checks of the model compare the numbers with the maps.
 func TestAccount_WritesOnlyWhatIsNew(t *testing.T) {
 	t.Parallel()
 	s := newSlotted(t)

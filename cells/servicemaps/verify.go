@@ -13,14 +13,13 @@ import (
 	"github.com/waggle-net/waggle/pkg/tables/driftrepairs"
 )
 
-// few is how many entries are read back at once. Of more each run reads one map.
+// few is the maximum number of entries and backends for which one run verifies all maps. With more, each run verifies one map.
 const few = 5000
 
-// verify compares the maps with what was written. Rows whose entries differ are written again in the next pass; what nobody wants is removed
-// at once.
+// verify compares the maps with the written entries. Rows whose entries differ are written again in the next pass; unknown entries are removed at once.
 func (c *controller) verify(txn statedb.ReadTxn) {
 	if !c.complete {
-		return // there may be entries of the run before
+		return // there may be entries of the previous run
 	}
 	looks := []func() error{c.lookAtServices, c.lookAtBackends, c.lookAtSlots, c.lookAtTables, c.lookAtMembers, c.lookAtRanges}
 	if len(c.entries)+len(c.backends) > few {
@@ -35,7 +34,7 @@ func (c *controller) verify(txn statedb.ReadTxn) {
 	c.forgotten(txn)
 }
 
-// forgotten finds backends whose row has got another id, which no change of the table tells.
+// forgotten finds backends whose row has another id, for which the table reports no change.
 func (c *controller) forgotten(txn statedb.ReadTxn) {
 	for id, b := range c.backends {
 		if _, _, found := c.Backends.Get(txn, backends.ByID(id)); !found && b.wanted {
@@ -44,8 +43,8 @@ func (c *controller) forgotten(txn statedb.ReadTxn) {
 	}
 }
 
-// differs notes that an entry or something that belongs to it is not what was written. One finding for a row is enough, and one that failed is
-// tried again in any case.
+// differs records that an entry or a part of it differs from the written one. It counts at most one finding for a row, and none for a row that is to be retried
+// anyway.
 func (c *controller) differs(key bpf.ServiceKey, in, what string) {
 	key.Scope = bpf.ScopeExternal
 	if _, known := c.again[key]; !known {
@@ -54,13 +53,13 @@ func (c *controller) differs(key bpf.ServiceKey, in, what string) {
 	}
 }
 
-// found has something counted, and what is to be tried again is due at once.
+// found records a finding and makes the retry due at once.
 func (c *controller) found(in, what string) {
 	c.retryAt = time.Time{}
 	c.Drift.Repairs.Record(driftrepairs.Finding{Kind: driftrepairs.MapEntry, What: in, Found: what})
 }
 
-// compare reads a map back. Entries that were not written are removed.
+// compare reads a map. It removes entries that were not written by this cell.
 func compare[K comparable, V comparable](c *controller, table servicemaps.Table[K, V], wanted func(K) bool, name func(K) string) (map[K]V, error) {
 	keys, values, err := table.Dump()
 	if err != nil {
@@ -78,7 +77,7 @@ func compare[K comparable, V comparable](c *controller, table servicemaps.Table[
 	return have, table.Delete(strangers).Error()
 }
 
-// wrong says how an entry differs, "" when it does not.
+// wrong returns how an entry differs, "" if it does not.
 func wrong[K, V comparable](have map[K]V, key K, want V) string {
 	switch value, found := have[key]; {
 	case !found:
@@ -122,7 +121,7 @@ func (c *controller) lookAtBackends() error {
 	return err
 }
 
-// lookAtSlots reads as far as there are lists: the map has a hundred thousand elements.
+// lookAtSlots reads the slots up to the last used one, because the map has about a hundred thousand elements.
 func (c *controller) lookAtSlots() error {
 	end := 0
 	for _, e := range c.entries {

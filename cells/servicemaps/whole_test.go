@@ -38,13 +38,13 @@ import (
 	"github.com/waggle-net/waggle/pkg/tables/sources"
 )
 
-// whole is the way of services from the rows of Kubernetes into real maps: the cell of the model and this one, as in the agent.
+// whole is the path of services from the rows of Kubernetes to real maps: the cell services and this cell, as in the agent.
 type whole struct {
 	*testing.B
 	wholeTables
 	hive    *upstream.Hive
 	log     *slog.Logger
-	written chan int // how many entries of services were written at once
+	written chan int // number of entries of services in each write
 }
 
 type wholeTables struct {
@@ -57,7 +57,7 @@ type wholeTables struct {
 	Rows     statedb.Table[*frontends.Frontend]
 }
 
-// toldMaps tell which entries were written.
+// toldMaps report the number of written entries.
 type toldMaps struct {
 	memoryMaps
 	written chan int
@@ -71,7 +71,7 @@ func (m toldMaps) PutBatch(name string, keys, values any) (int, error) {
 	return n, err
 }
 
-// newWhole builds it and starts nothing. The tables are empty and complete.
+// newWhole creates the cells without starting them. The tables are empty and complete.
 func newWhole(b *testing.B) *whole {
 	w := &whole{B: b, log: hivetest.Logger(b, hivetest.LogLevel(slog.LevelWarn)), written: make(chan int, 1000)}
 	maps := toldMaps{newMemoryMaps(b, nil), w.written}
@@ -85,7 +85,7 @@ func newWhole(b *testing.B) *whole {
 	return w
 }
 
-// newWholeHive has both cells and the tables that they read.
+// newWholeHive returns a hive with both cells and the tables that they read.
 func newWholeHive(maps bpfmaps.Batches, more ...cell.Cell) *upstream.Hive {
 	return hive.New(append(more, celltest.Infrastructure(), account.Cell, settings.Cell, services.Cell, Cell,
 		cell.Provide(func() bpfmaps.Batches { return maps },
@@ -96,7 +96,7 @@ func newWholeHive(maps bpfmaps.Batches, more ...cell.Cell) *upstream.Hive {
 			statedb.RWTable[*endpoints.Endpoint].ToTable, statedb.RWTable[sources.Source].ToTable))...)
 }
 
-// insertSynced says that all objects are the API server's.
+// insertSynced marks all tables as synced with the API server.
 func insertSynced(txn statedb.WriteTxn, table statedb.RWTable[sources.Source]) {
 	for _, name := range []string{"k8s-services", "k8s-endpointslices", "k8s-pods", "k8s-nodes", "cilium-nodes"} {
 		_, _, _ = table.Insert(txn, sources.Source{Table: name, State: sources.Synced})
@@ -115,7 +115,7 @@ func (w *whole) stop() {
 	}
 }
 
-// wait waits until so many entries were written.
+// wait waits until n entries have been written.
 func (w *whole) wait(n int) {
 	for timeout := time.After(time.Minute); n > 0; {
 		select {
@@ -127,7 +127,7 @@ func (w *whole) wait(n int) {
 	}
 }
 
-// told waits until the table says of all services that they are in force.
+// told waits until all services in the table are in force.
 func (w *whole) told() {
 	for deadline := time.Now().Add(time.Minute); ; {
 		all, changed := w.Rows.AllWatch(w.DB.ReadTxn())
@@ -148,7 +148,7 @@ func (w *whole) told() {
 	}
 }
 
-// objects are a Service and its slice as an API server sends them.
+// objects returns a Service and its slice as an API server sends them.
 func objects(i int, port int32) (*corev1.Service, *discoveryv1.EndpointSlice) {
 	name, namespace := fmt.Sprintf("service-%05d", i), fmt.Sprintf("namespace-%d", i%100)
 	uid := func(kind uint32) types.UID {
@@ -174,7 +174,7 @@ func objects(i int, port int32) (*corev1.Service, *discoveryv1.EndpointSlice) {
 	return s, e
 }
 
-// insert writes the rows of Kubernetes.
+// insert inserts the rows of Kubernetes.
 func (w *whole) insert(from, to int, port int32) {
 	txn := w.DB.WriteTxn(w.Services, w.Slices)
 	defer txn.Commit()
@@ -197,7 +197,7 @@ func (w *whole) insert(from, to int, port int32) {
 
 const firstPort = 8080
 
-// heap is what is in use of it.
+// heap returns the size of the heap in use, in bytes.
 func heap() int64 {
 	runtime.GC()
 	runtime.GC()
@@ -206,9 +206,9 @@ func heap() int64 {
 	return int64(m.HeapAlloc)
 }
 
-// BenchmarkPrivilegedServices measures 50,000 services with one backend each through both cells: from the start of the cells, with the rows of
-// Kubernetes there, until the last entry is in the maps, and until the table says so; the heap that all of it takes; and one change, from its row in
-// k8s-endpointslices to the map.
+// BenchmarkPrivilegedServices measures 50,000 services with one backend each through both cells: the time from the start of the cells, with the rows of
+// Kubernetes present, until the last entry is in the maps, and until the table reports it; the heap in use; and one change, from its row in k8s-endpointslices
+// to the map.
 func BenchmarkPrivilegedServices(b *testing.B) {
 	for b.Loop() {
 		w := newWhole(b)

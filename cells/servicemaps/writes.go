@@ -2,7 +2,7 @@ package servicemaps
 
 import "github.com/waggle-net/waggle/pkg/servicemaps"
 
-// writes are entries that go into a map together, each for somebody.
+// writes are entries that are written to a map together, each with its requester.
 type writes[K comparable, V, W any] struct {
 	keys   []K
 	values []V
@@ -13,7 +13,7 @@ func (w *writes[K, V, W]) add(whom W, key K, value V) {
 	w.keys, w.values, w.whom = append(w.keys, key), append(w.values, value), append(w.whom, whom)
 }
 
-// put writes all. done is called for each with why it failed, nil when it did not.
+// put writes all entries, and calls done for each with its error, which is nil for success.
 func (w *writes[K, V, W]) put(table servicemaps.Table[K, V], done func(whom W, key K, value V, err error)) {
 	if len(w.keys) == 0 {
 		return
