@@ -1,4 +1,4 @@
-/* What other nodes send to pods and addresses of this node without the tunnel. */
+/* Packets that other nodes send, without the tunnel, to pods and addresses of this node. */
 #pragma once
 
 #include <linux/bpf.h>
@@ -14,7 +14,7 @@
 
 #define ACCEPTS_ROUTED 2 /* from nodes with NODE_ROUTED */
 
-/* 1 when all nodes may send to pods without the tunnel, whatever this node does, ACCEPTS_ROUTED when some may. */
+/* 1: all nodes may send to pods without the tunnel, whatever mode this node uses; ACCEPTS_ROUTED: only some nodes may. */
 volatile const __u32 direct_accepted = 0;
 
 /* admit_from reports whether a node may send to pods without the tunnel. */
@@ -27,9 +27,9 @@ static __always_inline int admit_from(__u32 id)
 	return (node = bpf_map_lookup_elem(&nodes, &id)) && (node->flags & NODE_ROUTED);
 }
 
-/* admit marks a packet that netdev_ingress has read and leaves to the stack, from an address of another node or of one of its pods to one of this node or of a pod here. The
- * route to its source may lead into waggle_host, as those to pods of this node do, and the nftables rules drop packets of other devices with such a
- * source unless they have the mark. */
+/* admit sets the mark on a packet that netdev_ingress has read and passes to the stack, if it is from another node or one of its pods and for this node or one
+ * of its pods. The route to its source may lead into waggle_host, as the routes to pods of this node do. The nftables rules drop packets of other devices with
+ * such a source, unless they have the mark. */
 __attribute__((noinline)) int admit(struct __sk_buff *skb)
 {
 	struct flow *flow = flow_current();
@@ -60,7 +60,7 @@ __attribute__((noinline)) int admit(struct __sk_buff *skb)
 	return 0;
 }
 
-/* admit_target reports whether the target of the entry of the work is on another node that may be reached without the tunnel. */
+/* admit_target reports whether the destination in the entry of the work is on another node that may be reached without the tunnel. */
 __attribute__((noinline)) int admit_target(__u32 family)
 {
 	struct nat_work *work = nat_work();

@@ -1,4 +1,4 @@
-/* ARP of a pod: the gateway is answered for, everything else ends here. */
+/* ARP of a pod: requests for the gateway are answered, all other messages are dropped. */
 #pragma once
 
 #include <linux/bpf.h>
@@ -10,7 +10,7 @@
 #include "packet.h"
 #include "reasons.h"
 
-/* The system's <linux/if_arp.h> drags in headers of the C library. */
+/* The system's <linux/if_arp.h> includes headers of the C library. */
 #define ARP_HARDWARE_ETHERNET 1
 #define ARP_REQUEST 1
 #define ARP_REPLY 2
@@ -33,7 +33,7 @@ static __always_inline int arp_is_ethernet_ipv4(const struct arp_message *arp)
 	       arp->hardware_length == ETH_ALEN && arp->protocol_length == sizeof(__be32);
 }
 
-/* arp_check judges a message. CONTINUE means that it asks for the gateway. */
+/* arp_check evaluates a message. CONTINUE means that it is a request for the gateway. */
 static __always_inline verdict arp_check(const struct arp_message *arp, const struct endpoint_facts *self)
 {
 	if (!arp_is_ethernet_ipv4(arp))
@@ -43,7 +43,7 @@ static __always_inline verdict arp_check(const struct arp_message *arp, const st
 	/* A probe, sent before an address is used, has the sender 0.0.0.0. */
 	if (arp->sender_ip && !endpoint_has_ipv4(self, arp->sender_ip))
 		return DROP(FILE_ARP, REASON_SOURCE_IP);
-	/* Nobody asked, or the pod announces or probes its own address: the node knows it already. */
+	/* An unsolicited reply, or the pod announces or probes its own address, which the node already knows. */
 	if (arp->operation != bpf_htons(ARP_REQUEST) || endpoint_has_ipv4(self, arp->target_ip))
 		return DROP(FILE_ARP, REASON_HOUSEKEEPING);
 	if (!self->gateway_ipv4 || arp->target_ip != self->gateway_ipv4)

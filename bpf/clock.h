@@ -1,4 +1,4 @@
-/* Time as entries keep it. */
+/* The unit of time in map entries. */
 #pragma once
 
 #include <linux/types.h>

@@ -1,4 +1,4 @@
-/* Conntrack: finding, keeping and ending the entries of flows. */
+/* Conntrack: finding, storing and expiring the entries of flows. */
 #pragma once
 
 #include <linux/bpf.h>
@@ -12,21 +12,21 @@
 #include "reasons.h"
 #include "resize.h"
 
-/* Timeouts of flows in ticks: of TCP connections that stand, that do not stand yet, that were reset or closed by both sides,
- * and of everything else. */
+/* Timeouts of flows in ticks: of established TCP connections, of TCP connections that are not established, of TCP connections that were reset or closed by both
+ * sides, and of all other flows. */
 volatile const __u32 ct_tcp_timeout = 7451;
 volatile const __u32 ct_tcp_syn_timeout = 56;
 volatile const __u32 ct_tcp_close_timeout = 10;
 volatile const __u32 ct_any_timeout = 56;
 
-/* How many established flows one endpoint may have. */
+/* Maximum of established flows of one endpoint. */
 volatile const __u32 ct_share = CT_FLOWS / 4;
 
-/* New flows for each endpoint and tick that go to ct_new4 and ct_new6: as many that it initiates, and as many that its peers initiate. With more, 16
+/* Limit of new flows in ct_new4 and ct_new6 for each endpoint and tick: as many that it initiates, and as many that its peers initiate. With a higher limit, 16
  * endpoints at their limit would evict the new flows of all others within a tick. */
 volatile const __u32 ct_new_rate = CT_NEW_FLOWS / 16;
 
-/* How many flows each endpoint can always have, and how many all endpoints together may have beyond that. */
+/* Flows that each endpoint can always have, and the maximum of flows beyond these guarantees, of all endpoints together. */
 volatile const __u32 ct_guarantee = CT_GUARANTEE;
 volatile const __u32 ct_beyond = CT_FLOWS - CT_GUARANTEE * CT_ENDPOINTS;
 
@@ -47,11 +47,11 @@ union ct_key {
 
 static __always_inline int ct_expired(const struct ct_entry *entry, __u32 now) { return (__s32)(entry->expires - now) <= 0; }
 
-/* Of packets and map values the kernel reads words at any place, of the stack at multiples of their size only. */
+/* The kernel reads words of packets and map values at any address, words of the stack only at multiples of their size. */
 typedef __u64 __attribute__((may_alias)) word;
 typedef __u32 __attribute__((may_alias)) half_word;
 
-/* word_at reads eight bytes at a multiple of four: of less the compiler would read each byte alone. */
+/* word_at reads eight bytes at a multiple of four. With a lower alignment the compiler would read each byte alone. */
 static __always_inline __u64 word_at(const void *at)
 {
 	const half_word *half = at;
@@ -59,7 +59,7 @@ static __always_inline __u64 word_at(const void *at)
 	return (__u64)half[1] << 32 | half[0];
 }
 
-/* The two ends of an entry: 0 is the opener, 1 the target. An index instead of a condition spares the verifier half of the ways. */
+/* The two ends of an entry: 0 is the initiator, 1 the responder. An index instead of a condition halves the paths that the verifier checks. */
 static __always_inline __u32 ct_end_id(const struct ct_entry *entry, __u32 end)
 {
 	return *(const __u16 *)((const void *)entry + __builtin_offsetof(struct ct_entry, opener) + (end & 1) * sizeof(entry->opener));
@@ -80,10 +80,10 @@ static __always_inline __u32 ct_end_revision(const struct ct_entry *entry, __u32
 /* ct_path returns the path of a flow. */
 static __always_inline enum flow_path ct_path(const struct ct_entry *entry) { return entry->flags & CT_VIA_STACK ? PATH_STACK : PATH_PEER; }
 
-/* ct_end tells which end of an entry a side of its key is; CT_OPENER_SECOND is bit 0. */
+/* ct_end returns the end of an entry that is at a side of its key; CT_OPENER_SECOND is bit 0. */
 static __always_inline __u32 ct_end(const struct ct_entry *entry, __u32 second) { return (entry->flags ^ second) & 1; }
 
-/* ct_asker tells in a key whose question an ICMP message is about. */
+/* ct_asker returns the value of asker in a key: the side that sent the request to which an ICMP message belongs. */
 static __always_inline __u8 ct_asker(const struct l4 *l4, int second)
 {
 	if (l4->role == L4_PLAIN)
@@ -91,20 +91,20 @@ static __always_inline __u8 ct_asker(const struct l4 *l4, int second)
 	return 1 + (l4->role == L4_ANSWER ? !second : second);
 }
 
-/* The keys are made without branches: the verifier would walk the caller once for each combination. Nor are they stored by bytes, which a CPU that reads
- * them as words right after would have to wait for. */
+/* The keys are computed without branches: the verifier would check the caller once for each combination. They are not stored by bytes either: a CPU that reads
+ * them as words right after would wait for the stores. */
 
 /* is_above returns 1 when a is greater than b, otherwise 0: the borrow of b - a (Hacker's Delight, 2-13). */
 static __always_inline __u64 is_above(__u64 a, __u64 b) { return ((~b & a) | ((~b | a) & (b - a))) >> 63; }
 
-/* hidden returns a number of which the compiler then knows nothing. */
+/* hidden returns its argument, and hides the value from the compiler. */
 static __always_inline __u64 hidden(__u64 number)
 {
 	asm("" : "+r"(number));
 	return number;
 }
 
-/* is_below returns 1 when a is smaller than b, otherwise 0, for numbers of less than 64 bits. The compiler would make branches of it. */
+/* is_below returns 1 when a is smaller than b, otherwise 0, for numbers of less than 64 bits. hidden keeps the compiler from generating branches. */
 static __always_inline __u64 is_below(__u64 a, __u64 b) { return hidden(a - b) >> 63; }
 
 /* is_equal returns 1 when both are equal, otherwise 0. */
@@ -115,7 +115,7 @@ static __always_inline __u64 is_equal(__u64 a, __u64 b)
 	return ~(differ | -differ) >> 63;
 }
 
-/* ct_key_rest is the last word of a key, all after the addresses; second is 1 when the sender is its second side, otherwise 0. */
+/* ct_key_rest returns the last word of a key, all fields after the addresses; second is 1 when the sender is the second side, otherwise 0. */
 static __always_inline __u64 ct_key_rest(const struct l4 *l4, __u64 second)
 {
 	__u64 swap = (l4->sport ^ l4->dport) & -second;
@@ -123,8 +123,8 @@ static __always_inline __u64 ct_key_rest(const struct l4 *l4, __u64 second)
 	return (l4->sport ^ swap) | (l4->dport ^ swap) << 16 | (__u64)l4->protocol << 32 | (__u64)ct_asker(l4, second) << 40 | (__u64)l4->type << 48;
 }
 
-/* ct_key4_make makes the key of a packet between two addresses, and returns 1 when the sender is its second side, otherwise 0. What callers make of that
- * they mask, for Linux 6.1 forgets how large a number can be after an exclusive or; the compiler would leave out the mask if it knew the number. */
+/* ct_key4_make makes the key of a packet between two addresses, and returns 1 when the sender is its second side, otherwise 0. Callers mask values that they
+ * compute from the result: Linux 6.1 loses the bounds of a number after an exclusive or. The compiler would omit the mask if it knew the number. */
 static __always_inline int ct_key4_make(union ct_key *key, const void *from, const void *to, const struct l4 *l4)
 {
 	__be32 source = *(const __be32 *)from, target = *(const __be32 *)to;
@@ -154,7 +154,7 @@ static __always_inline int ct_key6_make(union ct_key *key, const void *from, con
 	return hidden(second);
 }
 
-/* ct_check folds a key of 64-bit words. It is no hash for tables, it tells an entry from those that had its memory before. */
+/* ct_check folds a key of 64-bit words. It is no hash for tables: it distinguishes an entry from previous entries in the same memory. */
 static __always_inline __u32 ct_check(const void *key, const int words)
 {
 	__u64 sum = 0;
@@ -165,9 +165,9 @@ static __always_inline __u32 ct_check(const void *key, const int words)
 	return (__u32)(sum >> 32) | 1;
 }
 
-/* Keys and values for the functions below stand on the stack: the helpers of Linux 6.1 take none from memory that a function was handed. */
+/* Keys and values for the functions below are on the stack: helpers of Linux 6.1 accept none from memory that a function got as an argument. */
 
-/* ct_established finds the entry of an established flow for packets that may be fast. While the map gets another size it misses flows that ct_find finds. */
+/* ct_established finds the entry of an established flow for the fast path. While the map is resized it misses flows that ct_find finds. */
 static __always_inline struct ct_entry *ct_established(const union ct_key *key, __u8 family)
 {
 	if (family == 6)
@@ -175,7 +175,7 @@ static __always_inline struct ct_entry *ct_established(const union ct_key *key, 
 	return bpf_map_lookup_elem(&ct_est4, &key->v4);
 }
 
-/* Where the entry of a flow is. */
+/* The table that has the entry of a flow. */
 enum ct_table {
 	CT_NOWHERE = 0,
 	CT_IN_NEW = 1,
@@ -183,7 +183,7 @@ enum ct_table {
 	CT_IN_ESTABLISHED = 3,
 };
 
-/* ct_find finds the entry of a flow and the table that it is in. */
+/* ct_find finds the entry of a flow, and the table that has it. */
 static __always_inline struct ct_entry *ct_find(const union ct_key *key, __u8 family, enum ct_table *table)
 {
 	struct ct_entry *entry;
@@ -201,11 +201,11 @@ static __always_inline struct ct_entry *ct_find(const union ct_key *key, __u8 fa
 	return NULL;
 }
 
-/* ct_payer is the endpoint that a flow is charged to. */
+/* ct_payer returns the endpoint for which a flow counts. */
 static __always_inline __u32 ct_payer(const struct ct_entry *entry) { return entry->opener ? entry->opener : entry->target; }
 
-/* ct_count adds to the number of a slot of ct_flows and returns the sum. The agent corrects the numbers, so they may be off by some for a while,
- * also below 0. */
+/* ct_count adds to the counter in a slot of ct_flows and returns the sum. The agent corrects the counters, so they may be slightly wrong for a while, also
+ * below 0. */
 static __always_inline __s32 ct_count(__u32 slot, __s32 flows)
 {
 	__s32 *count = bpf_map_lookup_elem(&ct_flows, &slot);
@@ -220,8 +220,8 @@ static __always_inline void ct_discharge(__u32 endpoint)
 		ct_count(0, -1);
 }
 
-/* ct_charge adds one established flow, and returns 0 when the endpoint may not have it: it has its share, or it has more than its guarantee
- * and all such flows together have what the guarantees of others leave. */
+/* ct_charge adds one established flow. It returns 0 when the endpoint may not have it: the endpoint has used up its share, or it has used up its guarantee and
+ * the flows of all endpoints beyond guarantees have reached ct_beyond. */
 static __always_inline int ct_charge(__u32 endpoint)
 {
 	__s32 count = ct_count(endpoint, 1);
@@ -241,7 +241,7 @@ static __always_inline void ct_signal(__u8 family, __u32 endpoint)
 	bpf_ringbuf_output(&ct_signals, &signal, sizeof(signal), 0);
 }
 
-/* ct_forget deletes an entry from its table. It may be the one in the map, whose memory serves another flow right after. */
+/* ct_forget deletes an entry from its table. The argument may point into the map, whose memory may be reused for another flow immediately. */
 static __always_inline void ct_forget(const union ct_key *key, __u8 family, enum ct_table table, const struct ct_entry *entry)
 {
 	__u32 payer = ct_payer(entry);
@@ -264,7 +264,7 @@ static __always_inline void ct_forget(const union ct_key *key, __u8 family, enum
 	}
 }
 
-/* ct_bursts counts a new flow, and reports whether its endpoint began too many in this tick, or others too many with it. */
+/* ct_bursts counts a new flow. It reports whether the endpoint, or its peers, initiated too many flows in this tick. */
 static __always_inline int ct_bursts(const struct ct_entry *entry)
 {
 	__u32 slot = entry->opener ? entry->opener : ENDPOINTS_MAX + entry->target;
@@ -272,7 +272,7 @@ static __always_inline int ct_bursts(const struct ct_entry *entry)
 	return rate_exceeded(bpf_map_lookup_elem(&ct_rates, &slot), ct_now(), ct_new_rate);
 }
 
-/* ct_keep_new stores a flow that is not established. One that is in a table stays there. */
+/* ct_keep_new stores a flow that is not established. A flow that already has an entry stays in its table. */
 static __always_inline verdict ct_keep_new(const union ct_key *key, __u8 family, enum ct_table table, const struct ct_entry *entry)
 {
 	long err;
@@ -293,7 +293,7 @@ static __always_inline int ct_store(const union ct_key *key, __u8 family, const 
 	return resize_update(RESIZE_CT_EST4, &ct_est4, &ct_est4_former, &key->v4, entry, how);
 }
 
-/* ct_refused says why an established flow cannot be stored. */
+/* ct_refused returns the drop for an established flow that cannot be stored. */
 static __always_inline verdict ct_refused(int err, __u8 family)
 {
 	if (err != -ERRNO_TOO_BIG && err != -ERRNO_NO_MEMORY)
@@ -310,7 +310,7 @@ static __always_inline verdict ct_replace(const union ct_key *key, __u8 family, 
 	return err ? ct_refused(err, family) : CONTINUE;
 }
 
-/* ct_establish moves a flow to the established ones. Another CPU may do that at the same time. */
+/* ct_establish moves a flow to the established ones. Another CPU may do this at the same time. */
 static __always_inline verdict ct_establish(const union ct_key *key, __u8 family, enum ct_table table, const struct ct_entry *entry)
 {
 	__u32 payer = ct_payer(entry);
@@ -329,13 +329,13 @@ static __always_inline verdict ct_establish(const union ct_key *key, __u8 family
 	return CONTINUE;
 }
 
-/* The first CT_EXACT packets of a flow are counted one by one, and later ones on the fast path by a sample: one in 2^CT_SAMPLE_BITS, which counts for as many. */
+/* The first CT_EXACT packets of a flow are counted one by one. On the fast path one of 2^CT_SAMPLE_BITS later packets is counted, for that many. */
 #define CT_EXACT 1024
 #define CT_SAMPLE_BITS 4
 
-/* ct_account counts a packet of an established flow, by a number that a CPU counts upwards, and seldom writes to the entry of a long flow: then each of two CPUs with
- * its packets reads the entry from its own cache. Multiples of the golden ratio are spread evenly, and those of every second or third number as well (Knuth, 6.4), so
- * flows whose packets come in turn have equal shares of the sample. There is no branch but one: the verifier would walk each way. */
+/* ct_account counts a packet of an established flow. number is a counter of the CPU. The function seldom writes to the entry of a long flow, so two CPUs with
+ * packets of the flow read the entry from their own caches. Multiples of the golden ratio are spread evenly, and so are every second or third of them (Knuth,
+ * 6.4): flows whose packets alternate have equal shares of the sample. There is only one branch, because the verifier would check each path. */
 static __always_inline void ct_account(struct ct_entry *entry, __u32 bytes, __u64 number)
 {
 	__u64 is_exact = is_below(entry->packets << 16 >> 16, CT_EXACT);
@@ -351,8 +351,8 @@ static __always_inline void ct_account(struct ct_entry *entry, __u32 bytes, __u6
 /* ct_own_reset is the flag that a segment of a TCP connection sets or clears. */
 static __always_inline __u32 ct_own_reset(int sender_opens) { return sender_opens ? CT_OPENER_RESET : CT_TARGET_RESET; }
 
-/* ct_advance updates the state of a flow from a packet. A reset closes the flow while it is the last segment of its sender: the peer ignores a
- * reset whose sequence number is outside of its window (RFC 9293, 3.10.7.4), and then its alleged sender goes on to send. */
+/* ct_advance updates the state of a flow from a packet. A reset closes the flow only while it is the last segment of its sender: the peer ignores a reset whose
+ * sequence number is outside of its window (RFC 9293, 3.10.7.4), and then the real sender continues to send. */
 static __always_inline void ct_advance(struct ct_entry *entry, const struct l4 *l4, int sender_opens, __u32 now)
 {
 	__u32 timeout = ct_any_timeout, reset = ct_own_reset(sender_opens);

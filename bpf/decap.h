@@ -1,5 +1,5 @@
-/* Decapsulation of what another node sends to a pod here, past the tunnel device and the stack. A packet is changed only after all checks: whatever is
- * unusual, or must not arrive, stays as it came, and the device and overlay_ingress decide. */
+/* Decapsulation of packets from other nodes for pods on this node, without the tunnel device and the stack. A packet changes only after all checks: packets
+ * that are unusual, or must not arrive, stay unchanged, and the device and overlay_ingress handle them. */
 #pragma once
 
 #include <linux/bpf.h>
@@ -29,7 +29,7 @@
 
 #define DECAP_TO_IPV6 (1 << 8) /* BPF_F_ADJ_ROOM_DECAP_L3_IPV6 of Linux 6.3 */
 
-/* A packet inside of another one. */
+/* An inner packet. */
 struct decap {
 	struct addr_key from;
 	struct addr_key to;
@@ -38,7 +38,7 @@ struct decap {
 	__u8 pad[3];
 };
 
-/* decap_outer reports whether the outer header is one that this node would not have to do more with than to remove it. */
+/* decap_outer reports whether this node has only to remove the outer header. */
 static __always_inline int decap_outer(struct __sk_buff *skb, const struct flow *flow)
 {
 	return flow->family == 4 && flow->fragment == FRAGMENT_NONE &&
@@ -46,8 +46,8 @@ static __always_inline int decap_outer(struct __sk_buff *skb, const struct flow 
 	       !skb->gso_size; /* an aggregate would stay one of tunnel packets */
 }
 
-/* decap_inner reads the ends of the packet inside, and reports whether it needs nothing from the stack. Fragments and extension headers are left to the
- * stack as pod_to_node leaves them: the node's connection tracking takes a reply for invalid when it has not seen the request. */
+/* decap_inner reads the ends of the inner packet, and reports whether the packet needs nothing from the stack. Fragments and extension headers are left to the
+ * stack, as in pod_to_node: the node's connection tracking treats a reply as invalid if it has not seen the request. */
 static __always_inline int decap_inner(struct __sk_buff *skb, struct decap *in, void *head, const void *end, __be16 proto)
 {
 	struct iphdr *ipv4 = head + ENCAP_INNER;
@@ -73,7 +73,7 @@ static __always_inline int decap_inner(struct __sk_buff *skb, struct decap *in, 
 	return 1;
 }
 
-/* decap_read reads a packet of the tunnel, and reports whether it can be decapsulated here. */
+/* decap_read reads a packet of the tunnel. It reports whether the program can decapsulate the packet. */
 __attribute__((noinline)) int decap_read(struct __sk_buff *skb, const struct flow *flow, struct decap *in)
 {
 	struct encap_headers *outer;
@@ -94,7 +94,7 @@ __attribute__((noinline)) int decap_read(struct __sk_buff *skb, const struct flo
 	return decap_inner(skb, in, head, PACKET_FIELD(skb, data_end), outer->eth.h_proto);
 }
 
-/* decap_strip removes the outer headers. PASS when the kernel refuses; the packet is then as it was. */
+/* decap_strip removes the outer headers. PASS when the kernel rejects this; the packet is then unchanged. */
 __attribute__((noinline)) int decap_strip(struct __sk_buff *skb, __u32 family)
 {
 	__u64 flags = BPF_F_ADJ_ROOM_NO_CSUM_RESET;
@@ -120,7 +120,7 @@ __attribute__((noinline)) int decap_strip(struct __sk_buff *skb, __u32 family)
 	return CONTINUE;
 }
 
-/* decap_target returns the pod that a packet of a node is for; NULL when it is for none, does not fit, or is not of that node. */
+/* decap_target returns the pod that has the inner destination; NULL when there is none, the packet does not fit, or its source is not of that node. */
 static __always_inline struct endpoint_facts *decap_target(struct __sk_buff *skb, const struct decap *in, __u32 node)
 {
 	struct endpoint_facts *facts;
@@ -133,7 +133,7 @@ static __always_inline struct endpoint_facts *decap_target(struct __sk_buff *skb
 	return bpf_check_mtu(skb, facts->ifindex, &mtu, -ENCAP_LENGTH, 0) ? NULL : facts;
 }
 
-/* decap_node finds the node that has sent a packet of the tunnel to this one. It reports whether there is one. */
+/* decap_node finds the node that sent a packet of the tunnel to this node. It reports whether there is one. */
 __attribute__((noinline)) int decap_node(const struct flow *flow, __u32 *node)
 {
 	struct addr_key key;
@@ -148,7 +148,7 @@ __attribute__((noinline)) int decap_node(const struct flow *flow, __u32 *node)
 	return node_of_underlay(&key, node) && *node != NODE_THIS;
 }
 
-/* decap_deliver delivers the inner packet to a pod: one of an established flow straight into its namespace, any other to its program. */
+/* decap_deliver delivers the inner packet to a pod: one of an established flow straight into its namespace, any other to the pod's program. */
 __attribute__((noinline)) int decap_deliver(struct __sk_buff *skb, const struct endpoint_facts *to, __u32 identity)
 {
 	struct whole packet = {};
@@ -163,7 +163,7 @@ __attribute__((noinline)) int decap_deliver(struct __sk_buff *skb, const struct 
 	return deliver_in(skb, to, established);
 }
 
-/* decapsulate delivers a packet of the tunnel to the pod that it is for, whose program judges it. PASS when the tunnel device takes it. */
+/* decapsulate delivers a packet of the tunnel to its pod, whose program evaluates it. PASS when the tunnel device handles the packet. */
 __attribute__((noinline)) int decapsulate(struct __sk_buff *skb, const struct flow *flow)
 {
 	struct endpoint_facts *facts;

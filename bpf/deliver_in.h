@@ -1,4 +1,4 @@
-/* Delivery of what comes from outside to a pod here. */
+/* Delivery of packets from outside of the node to its pods. */
 #pragma once
 
 #include <linux/bpf.h>
@@ -8,8 +8,8 @@
 #include "eth.h"
 #include "reasons.h"
 
-/* deliver_in delivers a packet to a pod: one of an established flow straight into its namespace, any other to its program. Its own function, which the
- * verifier walks through once for both ways between nodes. */
+/* deliver_in delivers a packet to a pod: one of an established flow straight into its namespace, any other to the pod's program. It is a separate function,
+ * which the verifier checks once for both paths between nodes. */
 __attribute__((noinline)) int deliver_in(struct __sk_buff *skb, const struct endpoint_facts *to, int established)
 {
 	verdict v;

@@ -1,4 +1,4 @@
-/* The path of packets between pods of different nodes that meet by routes: past the stacks of both nodes, by the routes of both. */
+/* The path of packets between pods of different nodes that routes connect: past the stacks of both nodes, by the routes of both. */
 #pragma once
 
 #include <linux/bpf.h>
@@ -15,7 +15,7 @@
 #include "reasons.h"
 #include "whole.h"
 
-/* 1 when there is a tunnel, and programs forward what pods exchange with those of nodes that are reached past it. */
+/* 1 when there is a tunnel, and programs forward packets between pods and pods of nodes that are reached past the tunnel. */
 volatile const __u32 direct_beside_tunnel = 0;
 
 #define DIRECT_TOS_SHIFT 20 /* of the traffic class in the first word of an IPv6 header */
@@ -23,23 +23,23 @@ volatile const __u32 direct_beside_tunnel = 0;
 /* A packet between pods of different nodes, and a route for it or for its reply. */
 struct direct {
 	struct whole packet;
-	__u32 ifindex; /* where the route leads */
-	__u32 mtu;     /* what the path to the node carries, 0 when it carries all; when the packet is too long, what fits */
+	__u32 ifindex; /* device that the route uses */
+	__u32 mtu;     /* maximum that the path to the node carries, 0 for no limit; when the packet is too long, the length that fits */
 	struct bpf_redir_neigh hop;
 };
 
-/* direct_possible reports whether slots of nodes may say that programs forward without a tunnel what pods of different nodes exchange. */
+/* direct_possible reports whether slots of nodes may say that programs forward packets between pods of different nodes without a tunnel. */
 static __always_inline int direct_possible(void) { return !tunnel_port || direct_beside_tunnel; }
 
-/* direct_forwards reports whether they do so now: no hook of a generation before may be attached, as it would leave the replies to the stack, whose
- * connection tracking would see nothing else and take them for invalid. */
+/* direct_forwards reports whether programs do so now: no hook of a previous generation may be attached, because it would leave the replies to the stack, whose
+ * connection tracking would see only them and treat them as invalid. */
 static __always_inline int direct_forwards(void)
 {
 	return direct_possible() && protocol_written() >= (tunnel_port ? PROTOCOL_HYBRID : PROTOCOL_DIRECT);
 }
 
-/* direct_node returns the node of a pod to which routes lead, NULL for other addresses. Nodes themselves are met by the stack, whose sockets speak with
- * them. */
+/* direct_node returns the node of a pod to which routes lead, NULL for other addresses. The stack handles packets for nodes themselves, because its sockets
+ * serve them. */
 static __always_inline struct node *direct_node(const struct addr_key *addr)
 {
 	struct ipcache_entry *entry = bpf_map_lookup_elem(&ipcache, addr);
@@ -54,7 +54,7 @@ static __always_inline struct node *direct_node(const struct addr_key *addr)
 	return node->mode == NODE_DIRECT ? node : NULL;
 }
 
-/* direct_ask makes the question for a route from one end of a packet to the other, as a packet is routed that arrives where this one did. */
+/* direct_ask fills in the parameters of a FIB lookup from one end of a packet to the other, for a packet that arrives on the device of this one. */
 static __always_inline void direct_ask(struct __sk_buff *skb, struct bpf_fib_lookup *fib, const struct whole *packet, const struct addr_key *from,
 				       const struct addr_key *to)
 {
@@ -73,5 +73,5 @@ static __always_inline void direct_ask(struct __sk_buff *skb, struct bpf_fib_loo
 	fib->ipv4_dst = *(const __be32 *)to->addr;
 }
 
-/* direct_answered reports whether a route was found. Whose link address is not known yet is asked for when the packet is sent. */
+/* direct_answered reports whether the FIB lookup found a route. If the neighbour's link address is unknown, the kernel resolves it when the packet is sent. */
 static __always_inline int direct_answered(long found) { return found == BPF_FIB_LKUP_RET_SUCCESS || found == BPF_FIB_LKUP_RET_NO_NEIGH; }

@@ -1,5 +1,5 @@
-/* Delivery of what a pod of another node that is met by routes sends to a pod here. A packet is changed only after all checks: whatever is unusual, or must not
- * arrive, stays as it came, and the stack decides. */
+/* Delivery of packets that pods of other nodes send by routes to pods on this node. A packet changes only after all checks: packets that are unusual, or must
+ * not arrive, stay unchanged, and the stack handles them. */
 #pragma once
 
 #include <linux/bpf.h>
@@ -18,7 +18,7 @@
 #include "reasons.h"
 #include "whole.h"
 
-/* direct_target returns the pod that a packet is for; NULL when it is for none, does not fit, or is of no pod to which routes lead. */
+/* direct_target returns the pod that has the destination; NULL when there is none, the packet does not fit, or no routes lead to the pod of its source. */
 static __always_inline struct endpoint_facts *direct_target(struct __sk_buff *skb, const struct whole *packet)
 {
 	struct endpoint_facts *facts;
@@ -31,8 +31,8 @@ static __always_inline struct endpoint_facts *direct_target(struct __sk_buff *sk
 	return bpf_check_mtu(skb, facts->ifindex, &mtu, 0, 0) < 0 || packet->segment > mtu ? NULL : facts;
 }
 
-/* direct_returns reports whether the node reaches the source of a packet by the device by which the packet came. So the stack would take it however
- * strictly it filters by the reverse path, and it has no address of this node. */
+/* direct_returns reports whether the route to the source of a packet uses the device on which the packet arrived. Then even a strict reverse path filter of the
+ * stack accepts the packet, and its source is no address of this node. */
 __attribute__((noinline)) int direct_returns(struct __sk_buff *skb, const struct whole *packet)
 {
 	struct bpf_fib_lookup fib = {};
@@ -43,7 +43,7 @@ __attribute__((noinline)) int direct_returns(struct __sk_buff *skb, const struct
 	return direct_answered(bpf_fib_lookup(skb, &fib, sizeof(fib), 0)) && fib.ifindex == skb->ifindex;
 }
 
-/* direct_hop takes one hop from a packet that was received. Its own function, so that the verifier walks once through what follows. */
+/* direct_hop decrements the TTL of a received packet. It is a separate function, so that the verifier checks the code after it once. */
 __attribute__((noinline)) int direct_hop(struct __sk_buff *skb, __u32 family)
 {
 	if (family != 6)
@@ -52,8 +52,8 @@ __attribute__((noinline)) int direct_hop(struct __sk_buff *skb, __u32 family)
 	return ipv6_hop(skb);
 }
 
-/* direct_receive delivers a packet to the pod that it is for: one that changes nothing about an established flow straight into the namespace of the pod, and
- * with established 0 any other, whose program judges it as if it came from the stack. PASS for the rest, which stays as it is. */
+/* direct_receive delivers a packet to its pod. With established 1 it puts a packet that changes nothing about an established flow straight into the pod's
+ * namespace; with 0 it sends any other to the pod's program, which evaluates it like a packet from the stack. PASS for all others, which stay unchanged. */
 __attribute__((noinline)) int direct_receive(struct __sk_buff *skb, int established)
 {
 	struct endpoint_facts *facts;

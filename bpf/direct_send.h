@@ -1,4 +1,4 @@
-/* Sending of what a pod sends to a pod of another node that is met by routes. Whatever is unusual goes to the stack as it is. */
+/* Sending packets of a pod to a pod of another node by routes. Unusual packets are passed to the stack unchanged. */
 #pragma once
 
 #include <linux/bpf.h>
@@ -16,7 +16,7 @@
 #include "reasons.h"
 #include "whole.h"
 
-/* direct_leads reports whether the destination is a pod of another node to which routes lead, and how much the path carries. */
+/* direct_leads reports whether the destination is a pod of another node to which routes lead, and sets the MTU of the path. */
 static __always_inline int direct_leads(struct direct *out)
 {
 	struct node *node = direct_node(&out->packet.to);
@@ -27,7 +27,7 @@ static __always_inline int direct_leads(struct direct *out)
 	return 1;
 }
 
-/* direct_route finds the way of a packet: CONTINUE, STEP_TOO_BIG with out->mtu, or PASS when there is none for programs. */
+/* direct_route finds the route of a packet: CONTINUE, STEP_TOO_BIG with out->mtu, or PASS when there is none that programs can use. */
 __attribute__((noinline)) int direct_route(struct __sk_buff *skb, struct direct *out)
 {
 	struct bpf_fib_lookup fib = {};
@@ -57,8 +57,8 @@ __attribute__((noinline)) int direct_route(struct __sk_buff *skb, struct direct 
 	return CONTINUE;
 }
 
-/* direct_send sends what a pod sends to a pod of another node: REDIRECTED, PASS when the stack shall do that, or a drop, also when the packet is too
- * long; then *mtu bytes would fit. netdev_egress sees the packet as the stack would hand it over, so it is masqueraded, or not, as it would be there. */
+/* direct_send sends a packet of a pod to a pod of another node. It returns REDIRECTED, PASS when the stack must send the packet, or a drop. If the packet is
+ * too long, that is a drop and *mtu is the length that fits. netdev_egress processes the packet like one from the stack, so masquerading is the same. */
 __attribute__((noinline)) int direct_send(struct __sk_buff *skb, const struct endpoint_facts *self, __u32 *mtu)
 {
 	struct direct out = {};

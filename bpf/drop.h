@@ -1,4 +1,4 @@
-/* The end of a packet's way through a program: count it, and report it when it is dropped. */
+/* The end of a packet's processing in a program: count it, and report it when it is dropped. */
 #pragma once
 
 #include <linux/bpf.h>
@@ -11,7 +11,7 @@
 #include "packet.h"
 #include "reasons.h"
 
-/* What is known of a packet when it is judged. Steps fill it in as they learn. */
+/* The data about a packet that reports need. Steps fill it in. */
 struct observation {
 	__u32 src_label;
 	__u32 dst_label;
@@ -21,7 +21,7 @@ struct observation {
 	__u16 pad;
 };
 
-/* Not inlined, so that the type information has the enums, and the verifier sees one copy. */
+/* Not inlined, so that the type information includes the enums, and the verifier checks one copy. */
 static __noinline int drop_report(struct __sk_buff *skb, enum drop_reason reason, enum source_file file, __u16 line,
 				  const struct observation *seen)
 {
@@ -42,17 +42,17 @@ static __noinline int drop_report(struct __sk_buff *skb, enum drop_reason reason
 	record.event.line = line;
 	record.event.file = file;
 	record.event.ifindex = skb->ifindex;
-	/* Readers expect a frame: one without addresses stands for that of a link without header. */
+	/* Readers expect a frame: packets of links without a header get one without addresses. */
 	if (missing)
 		((struct ethhdr *)record.packet)->h_proto = skb->protocol;
-	/* No packet is shorter than this. The verifier wants a lower bound, and before Linux 6.8 learns none from != 0. */
+	/* No packet is shorter than this. The verifier requires a lower bound, and before Linux 6.8 derives none from != 0. */
 	if (captured < ETH_HLEN || bpf_skb_load_bytes(skb, 0, record.packet + missing, captured))
 		captured = missing = 0;
 	record.event.len_cap = captured + missing;
 	return event_emit(&record, sizeof(record.event) + captured + missing);
 }
 
-/* drop ends a packet for the reason of a verdict. Its own function, so that the verifier walks through it once and not for each reason. */
+/* drop ends a packet for the reason of a verdict. It is a separate function, so that the verifier checks it once and not for each reason. */
 __attribute__((noinline)) int drop(struct __sk_buff *skb, verdict v, const struct observation *seen)
 {
 	__u8 reason = drop_reason_of(v);
@@ -67,8 +67,8 @@ __attribute__((noinline)) int drop(struct __sk_buff *skb, verdict v, const struc
 	return TC_ACT_SHOT;
 }
 
-/* finish turns a verdict into the action for the kernel; pass is the action for packets that the program leaves alone. A code that is no
- * verdict drops the packet. */
+/* finish converts a verdict into the action for the kernel; pass is the action for packets that the program leaves unchanged. A code that is no verdict drops
+ * the packet. */
 static __always_inline int finish(struct __sk_buff *skb, verdict v, const struct observation *seen, int pass)
 {
 	if (v >= 0 && v != PASS && v != REDIRECTED)

@@ -1,5 +1,5 @@
-/* Encapsulation and decapsulation by the programs themselves: what they need to make the frames that the tunnel device would make. The device remains for
- * everything unusual. */
+/* Encapsulation and decapsulation by programs: the data that they need to create the frames that the tunnel device would create. The device handles all unusual
+ * packets. */
 #pragma once
 
 #include <linux/bpf.h>
@@ -10,7 +10,7 @@
 #include <bpf/bpf_endian.h>
 #include <bpf/bpf_helpers.h>
 
-/* Which frames of the tunnel programs make and take by themselves: ENCAP_..., as far as the kernel lets them. */
+/* Frames of the tunnel that programs send and receive themselves: ENCAP_... bits, as far as the kernel supports them. */
 volatile const __u32 encap_modes = 0;
 
 #define ENCAP_SENDS_IPV4 1    /* frames to other nodes with IPv4 inside */
@@ -19,14 +19,14 @@ volatile const __u32 encap_modes = 0;
 #define ENCAP_SENDS_IPV6 8    /* frames to other nodes with IPv6 inside */
 #define ENCAP_SENDS (ENCAP_SENDS_IPV4 | ENCAP_SENDS_IPV6)
 
-/* In tc_index of a packet that netdev_ingress has decapsulated, for the program of the pod. The stack and its rules do not touch that field. Whoever could
- * set it in another network namespace cannot bring a mark from there. */
+/* Value of tc_index in a packet that netdev_ingress has decapsulated, read by pod_ingress. The stack and its rules do not change that field. A process that can
+ * set it in another network namespace cannot carry a mark into this one. */
 #define ENCAP_TC_INDEX 0x5747
 
-#define VXLAN_FLAGS 0x08000000 /* the VNI is valid, and nothing else is set */
+#define VXLAN_FLAGS 0x08000000 /* the VNI is valid, and no other flag is set */
 #define VXLAN_VNI_SHIFT 8
 
-/* All that stands in front of the inner packet, after the Ethernet header of the link. */
+/* All headers before the inner packet, after the Ethernet header of the link. */
 struct encap_headers {
 	struct iphdr ip;
 	struct udphdr udp;
@@ -38,9 +38,9 @@ struct encap_headers {
 #define ENCAP_LENGTH 50
 _Static_assert(sizeof(struct encap_headers) == ENCAP_LENGTH, "the overhead of the tunnel over IPv4");
 
-#define ENCAP_INNER (ETH_HLEN + ENCAP_LENGTH) /* where the inner packet begins in a frame of the link */
+#define ENCAP_INNER (ETH_HLEN + ENCAP_LENGTH) /* offset of the inner packet in a frame of the link */
 
-/* What the routes into the tunnel say, which the agent writes. */
+/* Properties of the routes into the tunnel. The agent writes them. */
 struct encap {
 	__u32 mtu;	    /* of inner packets; 0 while the device encapsulates all */
 	__u8 mac[ETH_ALEN]; /* of waggle_host: source and destination of inner frames */

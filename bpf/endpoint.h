@@ -1,4 +1,4 @@
-/* The endpoints of this node: what is known of each, and how a packet finds one by its link or its address. */
+/* The endpoints of this node: the properties of each, and the look-ups by its link or its address. */
 #pragma once
 
 #include <linux/bpf.h>
@@ -12,25 +12,25 @@
 
 #define ENDPOINT_IPV4 1 /* flags of endpoint_facts */
 #define ENDPOINT_IPV6 2
-#define ADDRESS_HOST 1	/* flag of endpoint_ref: the node itself */
+#define ADDRESS_HOST 1	/* flag of endpoint_ref: an address of the node itself */
 
 /* One endpoint. A slot whose ifindex is 0 is free. */
 struct endpoint_facts {
 	__u32 ifindex;		/* host end of the pod's link */
 	__u32 identity;
-	/* Policy ids (0 drops, 1 allows all), each with the shape of the policy: the classes of keys that it has (policy.h). A
-	 * pair is read at once, so it stands at a multiple of eight bytes. */
+	/* Policy ids (0 drops, 1 allows all), each with the shape of the policy: the classes of keys that it has (policy.h). A pair is read at once, so it is
+	 * aligned to eight bytes. */
 	__u32 policy_ingress;
 	__u32 shape_ingress;
 	__u32 policy_egress;
 	__u32 shape_egress;
-	/* What would hold if the policies in audit mode counted; id 0 when there are none. */
+	/* The same, including the policies in audit mode; id 0 when there are none. */
 	__u32 audit_ingress;
 	__u32 audit_shape_ingress;
 	__u32 audit_egress;
 	__u32 audit_shape_egress;
-	__u32 policy_revision;	/* rises when what the policies say of established flows may have changed */
-	__u32 revision;		/* rises with each write of the slot, also over deletion, and never returns */
+	__u32 policy_revision;	/* increases when the verdict of the policies on established flows may have changed */
+	__u32 revision;		/* increases with each write of the slot, also over deletion, and never repeats */
 	__u16 id;
 	__u16 flags;
 	__u8 pod_mac[ETH_ALEN];
@@ -43,7 +43,7 @@ struct endpoint_facts {
 
 _Static_assert(__builtin_offsetof(struct endpoint_facts, policy_ingress) % 8 == 0, "read at once");
 
-/* An address of either family; IPv4 takes the first four bytes and leaves the others 0. */
+/* An address of either family; an IPv4 address uses the first four bytes, the others are 0. */
 struct addr_key {
 	__u8 addr[16] __attribute__((aligned(4)));
 	__u8 family; /* 4 or 6 */
@@ -71,7 +71,7 @@ struct {
 
 struct {
 	__uint(type, BPF_MAP_TYPE_HASH);
-	__uint(max_entries, 16384); /* two addresses for each endpoint, as many of the node itself */
+	__uint(max_entries, 16384); /* two addresses for each endpoint, and as many of the node itself */
 	__type(key, struct addr_key);
 	__type(value, struct endpoint_ref);
 } bpf_endpoints SEC(".maps");
@@ -84,8 +84,8 @@ static __always_inline struct endpoint_facts *endpoint_by_id(__u32 id)
 	return facts && facts->ifindex ? facts : NULL;
 }
 
-/* endpoint_by_link returns the endpoint behind a host end. The facts must name the same link: while one endpoint takes
- * the place of another, a packet must meet either none or the right one. */
+/* endpoint_by_link returns the endpoint behind a host end. The facts must name the same link: while one endpoint replaces another, a packet must find either
+ * none or the correct one. */
 static __always_inline struct endpoint_facts *endpoint_by_link(__u32 ifindex)
 {
 	__u32 *id = bpf_map_lookup_elem(&bpf_links, &ifindex);

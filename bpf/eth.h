@@ -20,7 +20,7 @@ static __always_inline int mac_equal(const __u8 *a, const __u8 *b)
 
 static __always_inline void mac_copy(__u8 *to, const __u8 *from) { __builtin_memcpy(to, from, ETH_ALEN); }
 
-/* eth_parse checks what every frame must fulfil, when the link has frames, and stores the protocol of the packet (network order). */
+/* eth_parse makes the checks that every frame must pass, when the link has frames, and stores the protocol of the packet (network order). */
 static __always_inline verdict eth_parse(struct __sk_buff *skb, __be16 *proto)
 {
 	struct ethhdr *eth;
@@ -30,7 +30,7 @@ static __always_inline verdict eth_parse(struct __sk_buff *skb, __be16 *proto)
 		return CONTINUE;
 	if (!(eth = packet_head(skb, sizeof(*eth))))
 		return DROP(FILE_ETH, REASON_TRUNCATED);
-	/* The outer tag of a received frame is out of band, a second one is not. */
+	/* The outer tag of a received frame is out of band, a second tag is in the frame. */
 	if (skb->vlan_present || eth->h_proto == bpf_htons(ETH_P_8021Q) || eth->h_proto == bpf_htons(ETH_P_8021AD))
 		return DROP(FILE_ETH, REASON_VLAN);
 	if (bpf_ntohs(eth->h_proto) < ETH_PROTO_MIN)
@@ -39,7 +39,7 @@ static __always_inline verdict eth_parse(struct __sk_buff *skb, __be16 *proto)
 	return CONTINUE;
 }
 
-/* eth_address gives the frame new addresses. */
+/* eth_address writes the MAC addresses of a frame. */
 static __always_inline verdict eth_address(struct __sk_buff *skb, const __u8 *to, const __u8 *from)
 {
 	struct ethhdr *eth = packet_head(skb, sizeof(*eth));
@@ -51,7 +51,7 @@ static __always_inline verdict eth_address(struct __sk_buff *skb, const __u8 *to
 	return CONTINUE;
 }
 
-/* eth_turn gives the frame back to who sent it. */
+/* eth_turn exchanges the MAC addresses, so that the frame returns to its sender. */
 static __always_inline verdict eth_turn(struct __sk_buff *skb)
 {
 	struct ethhdr *eth;
@@ -67,7 +67,7 @@ static __always_inline verdict eth_turn(struct __sk_buff *skb)
 	return CONTINUE;
 }
 
-/* eth_from tells whether the frame was sent by mac. */
+/* eth_from reports whether mac is the source of the frame. */
 static __always_inline int eth_from(struct __sk_buff *skb, const __u8 *mac)
 {
 	struct ethhdr *eth = packet_head(skb, sizeof(*eth));
@@ -75,7 +75,7 @@ static __always_inline int eth_from(struct __sk_buff *skb, const __u8 *mac)
 	return eth && mac_equal(eth->h_source, mac);
 }
 
-/* eth_to tells whether the frame is meant for mac alone. */
+/* eth_to reports whether mac is the destination of the frame. */
 static __always_inline int eth_to(struct __sk_buff *skb, const __u8 *mac)
 {
 	struct ethhdr *eth = packet_head(skb, sizeof(*eth));

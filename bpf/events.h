@@ -1,4 +1,4 @@
-/* Events for the agent: a ring buffer, and a token bucket per endpoint that keeps it from being flooded. */
+/* Events for the agent: a ring buffer, and a token bucket for each endpoint that limits its events. */
 #pragma once
 
 #include <linux/bpf.h>
@@ -16,14 +16,14 @@
 struct drop_event {
 	__u8 type;
 	__u8 reason;
-	__u16 source;	 /* endpoint at whose link this happened, 0 when unknown */
+	__u16 source;	 /* endpoint whose link the packet used, 0 when unknown */
 	__u32 hash;	 /* of the flow */
 	__u32 len_orig;
 	__u16 len_cap;
 	__u16 version;
 	__u32 src_label; /* identities */
 	__u32 dst_label;
-	__u32 dst_id;	 /* local endpoint that it was meant for; 0 in egress */
+	__u32 dst_id;	 /* local endpoint that is the destination; 0 in egress */
 	__u16 line;
 	__u8 file;
 	__s8 ext_error;
@@ -40,13 +40,13 @@ struct drop_record {
 struct verdict_event {
 	__u8 type;
 	__u8 reason;
-	__u16 source; /* endpoint whose policy was asked */
+	__u16 source; /* endpoint whose policy was evaluated */
 	__u32 hash;   /* of the flow */
 	__u32 len_orig;
 	__u16 len_cap;
 	__u16 version;
 	__u32 remote_label; /* identity of the peer */
-	__s32 verdict;	    /* 0 allows; a drop is its reason, negative */
+	__s32 verdict;	    /* 0 allows; a drop is its reason as a negative number */
 	__u16 dst_port;	    /* in the host's order; the type of ICMP */
 	__u8 protocol;
 	__u8 flags; /* direction, VERDICT_... and the match from bit 3 on */
@@ -57,22 +57,22 @@ _Static_assert(sizeof(struct verdict_event) == 32, "readers know the layout by i
 
 #define VERDICT_IPV6 0x04
 #define VERDICT_MATCH_SHIFT 3
-#define VERDICT_AUDITED 0x40 /* the policies under audit would have denied it */
+#define VERDICT_AUDITED 0x40 /* the policies in audit mode would have denied it */
 
 struct verdict_record {
 	struct verdict_event event;
 	__u8 packet[EVENT_CAPTURE_MAX];
 };
 
-/* One bucket of events of an endpoint. CPUs race on it on purpose: an event too many costs less than a lock. */
+/* A token bucket for the events of an endpoint. CPUs race on it on purpose: an excess event costs less than a lock. */
 struct token_bucket {
 	__u64 refilled;	  /* jiffies of the last refill */
 	__u32 tokens;
-	__u32 suppressed; /* events that were not reported, since boot of the map; drops were counted in metrics */
+	__u32 suppressed; /* events that were not reported, since the map was created; drops were counted in metrics */
 };
 
 #define TOKENS_MAX 32
-/* One event more every so many jiffies: 25 to 250 a second, by the kernel's CONFIG_HZ. */
+/* Jiffies for each refilled token: 25 to 250 events a second, by the kernel's CONFIG_HZ. */
 #define TOKEN_JIFFIES 4
 
 struct {
@@ -90,11 +90,11 @@ struct {
 struct {
 	__uint(type, BPF_MAP_TYPE_ARRAY);
 	__uint(max_entries, ENDPOINTS_MAX);
-	__type(key, __u32); /* local endpoint id; 0 is shared by all that is nobody's */
+	__type(key, __u32); /* local endpoint id; packets without an endpoint share 0 */
 	__type(value, struct token_bucket);
 } drop_tokens SEC(".maps");
 
-/* Verdicts have buckets of their own: however many flows an endpoint opens, its drops are reported. */
+/* Verdict events have separate token buckets: drops are reported however many flows an endpoint initiates. */
 struct {
 	__uint(type, BPF_MAP_TYPE_ARRAY);
 	__uint(max_entries, ENDPOINTS_MAX);
@@ -133,7 +133,7 @@ static __always_inline void event_lost(void)
 		(*lost)++;
 }
 
-/* Not inlined, so that the type information has the record. */
+/* Not inlined, so that the type information includes the record. */
 static __noinline int event_emit(struct drop_record *record, __u32 size)
 {
 	if (!bpf_ringbuf_output(&events, record, size, 0))

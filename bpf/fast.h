@@ -1,5 +1,5 @@
-/* The fast path of pods, for packets that change nothing about their flow. Everything unusual is left to the slow path, which makes every check that is
- * made here as well, and drops packets for its reasons. */
+/* The fast path of pods, for packets that change nothing about their flow. Every unusual packet is left to the slow path, which includes all checks of the fast
+ * path, and drops packets for its own reasons. */
 #pragma once
 
 #include <linux/bpf.h>
@@ -24,12 +24,12 @@
 #include "service_maps.h"
 
 #define NOT_FAST (-1)
-#define FAST_STACK (-2) /* the packet goes to the stack, or past it to another node */
+#define FAST_STACK (-2) /* the packet is passed to the stack, or past it to another node */
 
-/* 0 leaves every packet to the slow path. */
+/* 0: the slow path handles every packet. */
 volatile const __u32 fast_path = 1;
 
-/* The beginning of TCP and UDP. */
+/* The first fields of TCP and UDP headers. */
 struct fast_ports {
 	__be16 sport;
 	__be16 dport;
@@ -40,7 +40,7 @@ struct fast_ports {
 #define FAST_TCP_LENGTH 20
 #define FAST_UDP_LENGTH 8
 
-/* fast_l4 reads the ports of a packet with length bytes after its IP header, and reports whether the packet may be fast. */
+/* fast_l4 reads the ports of a packet with length bytes after its IP header. It reports whether the packet may take the fast path. */
 static __always_inline int fast_l4(struct l4 *l4, const struct fast_ports *ports, __u32 length, const void *end)
 {
 	if ((const void *)ports + FAST_UDP_LENGTH > end)
@@ -54,7 +54,7 @@ static __always_inline int fast_l4(struct l4 *l4, const struct fast_ports *ports
 	return !(ports->tcp_flags & (TCP_SYN | TCP_FIN | TCP_RST));
 }
 
-/* A packet that may be fast. */
+/* A packet that may take the fast path. */
 struct fast {
 	void *frame;
 	void *ip;
@@ -63,10 +63,10 @@ struct fast {
 	__u32 second;
 };
 
-/* The low half is what ct_now said in the jiffies of the high half; 0 when nobody has asked yet. */
+/* The low half is the result of ct_now in the jiffies of the high half; 0 before the first read. */
 volatile __u64 fast_clock;
 
-/* fast_now is ct_now, which is asked once in two jiffies: the coarse clock goes on with them. */
+/* fast_now returns ct_now, read once in two jiffies: the coarse clock advances with jiffies. */
 static __always_inline __u32 fast_now(void)
 {
 	__u32 jiffies = bpf_jiffies64() | 1;
@@ -79,7 +79,7 @@ static __always_inline __u32 fast_now(void)
 	return clock;
 }
 
-/* fast_target is where a packet goes, in the form of a service. */
+/* fast_target returns the destination of a packet as a service key. */
 static __always_inline struct service_key fast_target(const struct fast *packet, const __u8 family)
 {
 	struct service_key to = { .port = packet->l4.dport, .protocol = packet->l4.protocol };
@@ -91,8 +91,8 @@ static __always_inline struct service_key fast_target(const struct fast *packet,
 	return to;
 }
 
-/* fast_unanswered finds the flow of a datagram that has no reply yet: one-way UDP is never established. It is sent again, and a service that begins
- * meanwhile gets it. */
+/* fast_unanswered finds the flow of a datagram that has no reply yet: one-way UDP is never established. The look-up is repeated for each datagram, so a service
+ * that is created meanwhile gets the next one. */
 static __always_inline struct ct_entry *fast_unanswered(const struct fast *packet, const union ct_key *key, const __u8 family)
 {
 	struct service_key to = fast_target(packet, family);
@@ -104,7 +104,7 @@ static __always_inline struct ct_entry *fast_unanswered(const struct fast *packe
 	return entry;
 }
 
-/* fast_epochs returns the epochs that the flow of a packet must have. */
+/* fast_epochs returns the epochs that the entry of a packet's flow must have. */
 static __always_inline __u32 fast_epochs(const struct fast *packet, const struct ct_entry *entry, const __u8 family)
 {
 	struct service_key to;
@@ -115,7 +115,7 @@ static __always_inline __u32 fast_epochs(const struct fast *packet, const struct
 	return epochs_of(&to.addr, 0);
 }
 
-/* fast_goes_on tells whether the packet changes nothing about a flow. */
+/* fast_goes_on reports whether the packet changes nothing about a flow. */
 static __always_inline int fast_goes_on(const struct fast *packet, const struct ct_entry *entry, __u32 now, const __u8 family)
 {
 	__u32 flags = entry->flags;
@@ -130,7 +130,7 @@ static __always_inline int fast_goes_on(const struct fast *packet, const struct 
 _Static_assert(__builtin_offsetof(struct endpoint_facts, host_mac) == __builtin_offsetof(struct endpoint_facts, pod_mac) + ETH_ALEN,
 	       "as the addresses of a frame to the pod");
 
-/* fast_addressed tells whether an endpoint sent a frame to its host end. The words that hold the addresses have two bytes more, which do not count. */
+/* fast_addressed reports whether an endpoint sent a frame to its host end. The words with the addresses include two more bytes, which are ignored. */
 static __always_inline int fast_addressed(const void *frame, const struct endpoint_facts *self)
 {
 	const void *pod = self->pod_mac, *host = self->host_mac;
@@ -140,7 +140,7 @@ static __always_inline int fast_addressed(const void *frame, const struct endpoi
 	return !(target << 16 | source >> 16);
 }
 
-/* fast_address gives a frame the addresses of one to an endpoint. */
+/* fast_address writes the MAC addresses of a frame to an endpoint. */
 static __always_inline void fast_address(void *frame, const struct endpoint_facts *to)
 {
 	const void *from = to->pod_mac;
@@ -149,8 +149,8 @@ static __always_inline void fast_address(void *frame, const struct endpoint_fact
 	*(half_word *)(frame + 8) = *(const half_word *)(from + 8);
 }
 
-/* fast_sender returns the endpoint that sends into a flow, when it is behind the link and its facts are those by which the flow was judged. It then
- * has the source address of the packet, which is in the key of the flow. */
+/* fast_sender returns the endpoint that sends into a flow, when the endpoint is behind the link and has the revision by which the flow was evaluated. The
+ * endpoint then has the source address of the packet, because the key of the flow contains it. */
 static __always_inline const struct endpoint_facts *fast_sender(struct __sk_buff *skb, const struct ct_entry *entry, __u32 second)
 {
 	__u32 own = ct_end(entry, second);
@@ -161,7 +161,7 @@ static __always_inline const struct endpoint_facts *fast_sender(struct __sk_buff
 	return self;
 }
 
-/* fast_peer returns the endpoint that receives from a flow, NULL when its facts have changed. */
+/* fast_peer returns the endpoint that receives packets of a flow, NULL when its facts have changed. */
 static __always_inline const struct endpoint_facts *fast_peer(const struct ct_entry *entry, __u32 second)
 {
 	__u32 other = !ct_end(entry, second);
@@ -180,7 +180,7 @@ static __always_inline void fast_count(struct __sk_buff *skb, struct ct_entry *e
 	ct_account(entry, skb->len, metrics_count(REASON_FORWARDED, DIRECTION_EGRESS, skb->len));
 }
 
-/* fast_hop decrements the TTL or the hop limit; it returns 0 when that is 1 at most. */
+/* fast_hop decrements the TTL or the hop limit; it returns 0 when that is at most 1. */
 static __always_inline int fast_hop(void *header, const __u8 family)
 {
 	struct ipv6hdr *ipv6 = header;
@@ -201,8 +201,8 @@ static __always_inline int fast_hop(void *header, const __u8 family)
 	return 1;
 }
 
-/* fast_stack returns the action for a packet that the stack forwards. The step that sends to other nodes has nothing to do for an address that only this node or
- * no node has: when that changes, the epochs of the flow change as well. */
+/* fast_stack returns the action for a packet that the stack forwards. The step that sends to other nodes is not needed for an address that only this node or no
+ * node has: when this changes, the epochs of the flow change as well. */
 static __always_inline int fast_stack(const struct ct_entry *entry, __u32 second)
 {
 	__u32 peer = ct_end_identity(entry, !ct_end(entry, second));
@@ -210,7 +210,7 @@ static __always_inline int fast_stack(const struct ct_entry *entry, __u32 second
 	return peer == IDENTITY_HOST || peer == world_ipv4 || peer == world_ipv6 ? TC_ACT_OK : FAST_STACK;
 }
 
-/* fast_send sends a packet to the stack, or into the pod of the peer. It returns the action, FAST_STACK, or NOT_FAST; then the packet is unchanged. */
+/* fast_send sends a packet to the stack, or into the pod of the peer. It returns the action, FAST_STACK, or NOT_FAST with the packet unchanged. */
 static __always_inline int fast_send(struct __sk_buff *skb, const struct fast *packet, const union ct_key *key, const __u8 family)
 {
 	struct ct_entry *entry = ct_established(key, family);
@@ -229,7 +229,7 @@ static __always_inline int fast_send(struct __sk_buff *skb, const struct fast *p
 		action = fast_stack(entry, packet->second);
 	} else {
 		if (!(peer = fast_peer(entry, packet->second)) || *(volatile __u32 *)&entry->check != packet->check || !fast_hop(packet->ip, family))
-			return NOT_FAST; /* the check again: the entry may have become that of another flow meanwhile */
+			return NOT_FAST; /* compared again: meanwhile the memory of the entry may have been reused for another flow */
 		fast_address(packet->frame, peer);
 		skb->mark = 0;
 		metrics_count(REASON_FORWARDED, DIRECTION_INGRESS, skb->len);
@@ -239,7 +239,7 @@ static __always_inline int fast_send(struct __sk_buff *skb, const struct fast *p
 	return action;
 }
 
-/* Functions of their own, so that the verifier walks through them once, and so that a packet which is not fast does not pay for their stack. */
+/* Separate functions, so that the verifier checks them once, and so that a packet off the fast path does not pay for their stack. */
 __attribute__((noinline)) int fast4(struct __sk_buff *skb)
 {
 	void *data = PACKET_FIELD(skb, data), *end = PACKET_FIELD(skb, data_end);

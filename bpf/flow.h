@@ -1,4 +1,4 @@
-/* The flow that a packet belongs to, as the steps of a program find it out. */
+/* The flow of a packet, as the steps of a program determine it. */
 #pragma once
 
 #include <linux/bpf.h>
@@ -12,48 +12,48 @@
 #include "reasons.h"
 #include "verdict.h"
 
-/* "Self" is the endpoint at whose link a program runs: it sends what has the direction egress, and gets the rest. Its peer is the
- * other end. */
+/* "Self" is the endpoint at whose link a program runs: it sends packets with the direction egress, and receives the others. The peer is the other
+ * end. */
 struct flow {
-	/* From the packet. */
+	/* Read from the packet. */
 	struct addr_key from;
 	struct addr_key to;
 	struct l4 l4;
 	__u32 end;	 /* of the packet; padding may follow */
-	__u32 datagram;	 /* of a fragment, as on the wire */
-	__u16 at;	 /* where the upper header begins, if this part has it */
-	__u16 quoted;	 /* where an ICMP error has the IP header that it is about, once the rest here says what that is; otherwise 0 */
+	__u32 datagram;	 /* id of a fragment's datagram, as on the wire */
+	__u16 at;	 /* offset of the upper header, if this part of a datagram has it */
+	__u16 quoted;	 /* offset of the inner IP header in an ICMP error, once the other fields describe the inner packet; otherwise 0 */
 	__u8 fragment;	 /* FRAGMENT_... */
 	__u8 family;
 	__u8 direction;
 	__u8 hops;
 	__u16 self;	 /* local endpoint id */
-	/* Found out. */
-	__u16 peer;	   /* local endpoint id, 0 when it is none */
-	__u32 peer_identity; /* 0 when nobody had to ask */
+	/* Determined by the steps. */
+	__u16 peer;	   /* local endpoint id, 0 when it is not local */
+	__u32 peer_identity; /* 0 when no look-up was necessary */
 	__u32 check;	     /* of the key */
-	__u32 epochs;	     /* of a peer elsewhere, as they were before anything was asked that they stand for */
+	__u32 epochs;	     /* of a remote peer, read before the look-ups that they cover */
 	__u32 local_epochs;  /* of a local peer, likewise */
-	__u8 second;	   /* the sender is the second side of the key */
-	__u8 known;	   /* entry is that of a flow that goes on, not of one that begins */
-	__u8 table;	   /* enum ct_table: where the entry of the flow is, or of one before it with the same key */
-	__u8 path;	   /* enum flow_path, of what self sends */
-	__u8 peer_refused; /* it was the peer's policy that said no */
-	__u8 foreign;	   /* for self, and made neither by it nor by the node's own stack */
-	__u8 service;	   /* FLOW_..., what the packet has to do with a service */
+	__u8 second;	   /* 1: the sender is the second side of the key */
+	__u8 known;	   /* entry is of an existing flow, not of a new one */
+	__u8 table;	   /* enum ct_table: the table that has the entry of the flow, or of a previous flow with the same key */
+	__u8 path;	   /* enum flow_path, of packets that self sends */
+	__u8 peer_refused; /* the policy of the peer denied the packet */
+	__u8 foreign;	   /* for self, and created neither by self nor by the node's own stack */
+	__u8 service;	   /* FLOW_...: how the packet relates to a service */
 	__u8 midstream;	   /* a TCP segment without SYN whose connection has no entry */
-	__u8 tunnelled;	   /* it came through the tunnel */
-	__u8 by_tunnel;	   /* the peer is another node, and what self sends to it goes through the tunnel */
+	__u8 tunnelled;	   /* the packet arrived through the tunnel */
+	__u8 by_tunnel;	   /* the peer is another node, and packets of self to it leave through the tunnel */
 	__u8 by_vni;	   /* ipcache does not know the peer, and its identity is a VNI */
-	__u32 tunnelled_identity; /* of its sender, as overlay_ingress found it; 0 when it is unknown */
+	__u32 tunnelled_identity; /* of its sender, determined by overlay_ingress; 0 when it is unknown */
 	union ct_key key;
-	struct ct_entry entry; /* what is to be stored, when the packet changes it */
-	struct dealing dealing; /* what is evaluated, when policies are */
+	struct ct_entry entry; /* the entry to store, when the packet changes it */
+	struct dealing dealing; /* verdict context, when policies are evaluated */
 	struct policy_question question;
 };
 
-/* The flow of the packet that this CPU processes. Programs of these hooks do not interrupt each other on one CPU. The flow is not on the stack,
- * whose 512 bytes all functions of a call chain share. */
+/* The flow of the packet that this CPU processes. Programs of these hooks do not interrupt each other on one CPU. The flow is not on the stack, because all
+ * functions of a call chain share its 512 bytes. */
 struct {
 	__uint(type, BPF_MAP_TYPE_PERCPU_ARRAY);
 	__uint(max_entries, 1);
@@ -61,7 +61,7 @@ struct {
 	__type(value, struct flow);
 } flow_works SEC(".maps");
 
-/* flow_current returns the flow of this CPU as the program before a tail call has left it. */
+/* flow_current returns the flow of this CPU as the program before a tail call left it. */
 static __always_inline struct flow *flow_current(void)
 {
 	__u32 zero = 0;
@@ -69,7 +69,7 @@ static __always_inline struct flow *flow_current(void)
 	return bpf_map_lookup_elem(&flow_works, &zero);
 }
 
-/* flow_work returns the flow of this CPU with all fields zero but the direction. */
+/* flow_work returns the flow of this CPU, with all fields zero except the direction. */
 static __always_inline struct flow *flow_work(__u8 direction)
 {
 	struct flow *flow = flow_current();
@@ -81,9 +81,9 @@ static __always_inline struct flow *flow_work(__u8 direction)
 	return flow;
 }
 
-#define FLOW_TO_SERVICE 1 /* it was for a service and goes to the backend now */
-#define FLOW_TO_NEW 2	  /* ... and is the first one of its flow */
-#define FLOW_OF_BACKEND 3 /* it comes from a backend, and from the service for its client */
+#define FLOW_TO_SERVICE 1 /* the packet was for a service; its destination is the backend now */
+#define FLOW_TO_NEW 2	  /* the same, and it is the first packet of its flow */
+#define FLOW_OF_BACKEND 3 /* the packet is from a backend; its client gets it from the service */
 
 static __always_inline void flow_of_ipv4(struct flow *flow, const struct ipv4_packet *packet)
 {
@@ -111,7 +111,7 @@ static __always_inline void flow_of_ipv6(struct flow *flow, const struct ipv6_pa
 	flow->hops = packet->hop_limit;
 }
 
-/* flow_name makes the key. Its own function, as others here, so that the verifier walks through it once. */
+/* flow_name makes the key. It is a separate function, like others here, so that the verifier checks it once. */
 __attribute__((noinline)) int flow_name(struct flow *flow)
 {
 	if (!flow)
@@ -126,7 +126,7 @@ __attribute__((noinline)) int flow_name(struct flow *flow)
 	return 0;
 }
 
-/* flow_date notes the epochs of the peer of self, which has the source or the target address of the packet. */
+/* flow_date stores the epochs of the peer of self, which has the source or the destination address of the packet. */
 __attribute__((noinline)) int flow_date(struct flow *flow, int is_source)
 {
 	struct addr_key peer;
@@ -139,8 +139,8 @@ __attribute__((noinline)) int flow_date(struct flow *flow, int is_source)
 	return 0;
 }
 
-/* flow_lookup copies the entry under the key of the flow, sets its table, and returns whether it is of this flow and not expired. A copy
- * suffices where nothing is written: the verifier would go through the rest once for each table. */
+/* flow_lookup copies the entry under the key of the flow, sets its table, and reports whether it is of this flow and not expired. A copy suffices for reading.
+ * With a pointer the verifier would check the rest once for each table. */
 __attribute__((noinline)) int flow_lookup(struct flow *flow, __u32 now)
 {
 	struct ct_entry *entry;
@@ -159,16 +159,16 @@ __attribute__((noinline)) int flow_lookup(struct flow *flow, __u32 now)
 	return flow->entry.check == flow->check && !ct_expired(&flow->entry, now);
 }
 
-/* flow_self tells which side of the key self is. */
+/* flow_self returns the side of the key that self is. */
 static __always_inline __u32 flow_self(const struct flow *flow) { return flow->second ^ (flow->direction == DIRECTION_INGRESS); }
 
-/* is_foreign tells whether a packet for self was made neither by it nor by the node's own stack. */
+/* is_foreign reports whether a packet for self was created neither by self nor by the node's own stack. */
 static __always_inline int is_foreign(struct __sk_buff *skb, const struct flow *flow, const struct endpoint_facts *self)
 {
 	return flow->direction == DIRECTION_INGRESS && skb->ingress_ifindex && skb->ingress_ifindex != self->ifindex;
 }
 
-/* flow_stands tells whether all that an entry was judged by still holds, and finds out about the peer. */
+/* flow_stands reports whether the cached verdict of an entry is valid, and determines the peer. */
 __attribute__((noinline)) int flow_stands(struct flow *flow, const struct ct_entry *entry, const struct endpoint_facts *self)
 {
 	struct endpoint_facts *facts;
@@ -182,10 +182,10 @@ __attribute__((noinline)) int flow_stands(struct flow *flow, const struct ct_ent
 		flow->service = FLOW_OF_BACKEND;
 	if (ct_end_id(entry, own) != self->id || ct_end_revision(entry, own) != self->revision)
 		return 0;
-	/* What was let in because it was made here nobody else goes on with, whose address may have been changed to the node's. */
+	/* A flow that was allowed as host traffic is not reusable by a packet of another origin, even if SNAT gave it the node's address. */
 	if (own && flow->foreign && entry->opener_identity == IDENTITY_HOST)
 		return 0;
-	/* ipcache may not know the sender, and then no epoch tells that another pod has its address now. */
+	/* If ipcache does not know the sender, no epoch shows that another pod has its address now. */
 	if (flow->tunnelled && ct_end_identity(entry, !own) != flow->tunnelled_identity)
 		return 0;
 	if (peer) {

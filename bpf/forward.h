@@ -1,5 +1,5 @@
-/* Forwarding past the node's stack of packets that belong to a translated flow of a client outside: to a backend on another node, and from it
- * back to the client. */
+/* Forwarding, past the node's stack, of packets of translated flows between external clients and backends on other nodes, in both
+ * directions. */
 #pragma once
 
 #include <linux/bpf.h>
@@ -13,7 +13,7 @@
 #include "netdev.h"
 #include "reasons.h"
 
-/* forward gives a packet its new ends and sends it out of the node again. */
+/* forward translates the addresses and ports of a packet and sends it out of the node. */
 static __always_inline verdict forward(struct __sk_buff *skb, struct flow *flow)
 {
 	verdict v;
@@ -28,7 +28,7 @@ static __always_inline verdict forward(struct __sk_buff *skb, struct flow *flow)
 	return leave_send(skb, flow->family);
 }
 
-/* forward_error does the same to an ICMP error about a packet of such a flow. PASS when it is about another packet; the packet is then as it came. */
+/* forward_error does the same with an ICMP error about a packet of such a flow. PASS when it is about another packet; the packet is then unchanged. */
 static __always_inline verdict forward_error(struct __sk_buff *skb, struct flow *flow)
 {
 	__u32 quoted = flow->at + ICMP_LENGTH, length = flow->end - link_header, hops = flow->hops, redirect;

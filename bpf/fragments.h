@@ -1,4 +1,4 @@
-/* Fragments: the parts of a datagram that do not have its ports belong to the flow of the part that has them. */
+/* Fragments: the parts of a datagram without its ports belong to the flow of the part that has them. */
 #pragma once
 
 #include <linux/bpf.h>
@@ -9,15 +9,15 @@
 #include "reasons.h"
 
 struct frag_key {
-	__u8 saddr[16]; /* IPv4 takes the first four bytes and leaves the others 0 */
+	__u8 saddr[16]; /* an IPv4 address uses the first four bytes, the others are 0 */
 	__u8 daddr[16];
 	__u32 id;	/* as on the wire */
-	__u16 endpoint; /* at whose link, so that nobody speaks for others */
+	__u16 endpoint; /* at whose link the fragment arrived, so that an endpoint cannot spoof fragments of others */
 	__u8 protocol;
 	__u8 family; /* 4 or 6 */
 };
 
-/* What stands in the first fragment; see struct l4. */
+/* The ports of the first fragment; see struct l4. */
 struct frag_entry {
 	__be16 sport;
 	__be16 dport;
@@ -43,7 +43,7 @@ static __always_inline void frag_key_make(struct frag_key *key, const struct flo
 	key->family = flow->family;
 }
 
-/* fragment_recall finds what the first fragment said. Functions of their own have room for the key on their stack. */
+/* fragment_recall reads the ports of the first fragment. It is a separate function, because the key needs stack space. */
 __attribute__((noinline)) int fragment_recall(struct flow *flow)
 {
 	struct frag_entry *first;
@@ -61,7 +61,7 @@ __attribute__((noinline)) int fragment_recall(struct flow *flow)
 	return CONTINUE;
 }
 
-/* fragment_remember is for first fragments that were let through; the others are lost without them. */
+/* fragment_remember stores the ports of a first fragment that passed. Without them the later fragments are dropped. */
 __attribute__((noinline)) int fragment_remember(const struct flow *flow)
 {
 	struct frag_entry first = {};

@@ -1,4 +1,4 @@
-/* Packets from outside that change nothing about an established flow of a pod: they go straight into its namespace, past the program of the pod. */
+/* Packets from outside that change nothing about an established flow of a pod: they are put straight into its namespace, past the pod's program. */
 #pragma once
 
 #include <linux/bpf.h>
@@ -16,9 +16,9 @@
 
 #define GOES_ON_TCP_LENGTH 20
 #define GOES_ON_UDP_LENGTH 8
-#define GOES_ON_TCP_FLAGS_AT 13 /* in the header */
+#define GOES_ON_TCP_FLAGS_AT 13 /* offset in the header */
 
-/* goes_on_ports reads what names a flow of TCP or UDP. It reports whether the packet may be one that changes nothing about its flow. */
+/* goes_on_ports reads the ports of TCP or UDP. It reports whether the packet may be one that changes nothing about its flow. */
 static __always_inline int goes_on_ports(struct __sk_buff *skb, const struct whole *packet, struct l4 *l4)
 {
 	__u32 at = whole_at(packet), is_tcp = packet->protocol == IPPROTO_TCP;
@@ -35,9 +35,9 @@ static __always_inline int goes_on_ports(struct __sk_buff *skb, const struct who
 	return !(flags & (TCP_SYN | TCP_FIN | TCP_RST));
 }
 
-/* goes_on reports whether the program of the pod would let a packet pass as one that changes nothing about an established flow (track_quickly), and then
- * counts it as that would. The packet may have become another one since netdev_ingress has read it. identity is that of the sender of a packet that came
- * through the tunnel. */
+/* goes_on reports whether the pod's program would pass a packet that changes nothing about an established flow (track_quickly), and then counts it in
+ * the same way. The packet may have been translated since netdev_ingress read it. identity is the identity of the sender, for a packet from the
+ * tunnel. */
 __attribute__((noinline)) int goes_on(struct __sk_buff *skb, const struct whole *packet, const struct endpoint_facts *self, __u32 tunnelled, __u32 identity)
 {
 	struct flow *flow = flow_current();

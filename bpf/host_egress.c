@@ -1,6 +1,6 @@
 //go:build ignore
 
-/* Egress of waggle_host, where the node's routes lead whatever is for a pod, with a tunnel also for pods of other nodes. */
+/* Egress of waggle_host: the node's routes send all packets for pods to it, with a tunnel also those for pods of other nodes. */
 #include <linux/bpf.h>
 #include <linux/if_ether.h>
 #include <linux/pkt_cls.h>
@@ -16,7 +16,7 @@
 #include "overlay.h"
 #include "reasons.h"
 
-/* towards finds the endpoint that has an address of a range of pods, or the node that has it, and sends the packet to it. */
+/* towards finds the endpoint with an address of a pod range, or the node that has the address, and sends the packet to it. */
 static __always_inline verdict towards(struct __sk_buff *skb, const struct addr_key *from, const struct addr_key *to, struct observation *seen)
 {
 	struct endpoint_ref *ref = bpf_map_lookup_elem(&bpf_endpoints, to);
@@ -60,7 +60,7 @@ static __always_inline verdict judge(struct __sk_buff *skb, struct observation *
 		to = addr_key_ipv6(&ipv6.daddr);
 		break;
 	default:
-		return PASS; /* it stays between waggle_host and its peer */
+		return PASS; /* the packet stays between waggle_host and its peer */
 	}
 	v = towards(skb, &from, &to, seen);
 	if (v < 0)

@@ -1,4 +1,4 @@
-/* Who stands behind an address that is no endpoint of this node, or that a packet merely claims as its source. */
+/* The identity behind an address that no endpoint of this node has, or that a packet merely claims as its source. */
 #pragma once
 
 #include <linux/bpf.h>
@@ -6,11 +6,11 @@
 #include <bpf/bpf_helpers.h>
 #include "endpoint.h"
 
-/* Identities of all that no entry covers, by family. */
+/* Identities of addresses that no entry covers, by family. */
 volatile const __u32 world_ipv4 = 2;
 volatile const __u32 world_ipv6 = 2;
 
-/* UDP port of the tunnel between nodes, in the order of the host; 0 when pods of different nodes meet by routes. */
+/* UDP port of the tunnel between nodes, in host byte order; 0 when routes connect the pods of different nodes. */
 volatile const __u32 tunnel_port = 0;
 
 #define IDENTITY_UNKNOWN 0
@@ -25,8 +25,8 @@ volatile const __u32 tunnel_port = 0;
 
 struct ipcache_entry {
 	__u32 identity;
-	__u16 node; /* id of the node that has the address; 0 when it is no other node's */
-	__u8 flags; /* 0: none are defined */
+	__u16 node; /* id of the node that has the address; 0 when no other node has it */
+	__u8 flags; /* none are defined: 0 */
 	__u8 pad;
 };
 
@@ -43,7 +43,7 @@ struct lpm_key {
 struct {
 	__uint(type, BPF_MAP_TYPE_HASH);
 	__uint(max_entries, 131072);
-	__uint(map_flags, BPF_F_NO_PREALLOC); /* the agent alone writes it; most nodes need a fraction */
+	__uint(map_flags, BPF_F_NO_PREALLOC); /* only the agent writes it; most nodes need a fraction of the entries */
 	__type(key, struct addr_key);	      /* whole addresses */
 	__type(value, struct ipcache_entry);
 } ipcache SEC(".maps");
@@ -61,7 +61,7 @@ struct cidr {
 	__u32 bits;	/* prefixlen of the key, by which a look-up finds the next wider CIDR */
 };
 
-/* The CIDRs that policies name. policy.h says which of those that hold an address count. */
+/* The CIDRs that policies name. policy.h describes which of the CIDRs around an address apply. */
 struct {
 	__uint(type, BPF_MAP_TYPE_LPM_TRIE);
 	__uint(max_entries, 65536);
@@ -70,14 +70,14 @@ struct {
 	__type(value, struct cidr);
 } cidrs SEC(".maps");
 
-#define EPOCH_IPCACHE 0 /* raised after each change of ipcache_prefixes; and of ipcache, by agents that know no shards */
-#define EPOCH_CIDRS 1	/* raised after each change of cidrs */
+#define EPOCH_IPCACHE 0 /* incremented after each change of ipcache_prefixes; and of ipcache, by agents without shards */
+#define EPOCH_CIDRS 1	/* incremented after each change of cidrs */
 #define EPOCHS 2
 #define EPOCH_SHARDS_LOG 12
 #define EPOCH_SHARDS (1 << EPOCH_SHARDS_LOG)
 
 /* A flow is evaluated again when the identity of its peer may have changed, or a CIDR that a policy names. Each slot has one writer, and never
- * falls. */
+ * decreases. */
 struct {
 	__uint(type, BPF_MAP_TYPE_ARRAY);
 	__uint(max_entries, EPOCHS);
@@ -85,7 +85,7 @@ struct {
 	__type(value, __u32);
 } epochs SEC(".maps");
 
-/* The epochs of whole addresses, by their hash: a change of one address leaves the flows with nearly all others as they are. */
+/* The epochs of whole addresses, by their hash: a change of one address does not affect the flows with nearly all others. */
 struct {
 	__uint(type, BPF_MAP_TYPE_ARRAY);
 	__uint(max_entries, EPOCH_SHARDS);
@@ -113,8 +113,8 @@ static __always_inline __u32 ipcache_identity(const struct addr_key *addr)
 	return entry ? entry->identity : world_identity(addr->family);
 }
 
-/* ipcache_node finds the id of the node of an address; 0 when no other node has it. Where nothing is known of an address itself, the node of its range
- * has it. */
+/* ipcache_node finds the id of the node of an address; 0 when no other node has it. If no entry covers the address itself, the node of its range has
+ * it. */
 static __always_inline __u32 ipcache_node(const struct addr_key *addr)
 {
 	struct ipcache_entry *entry = bpf_map_lookup_elem(&ipcache, addr);
@@ -138,14 +138,14 @@ static __always_inline int ipcache_in_range(const struct addr_key *addr)
 	return range && range->node;
 }
 
-/* identity_is_remote_node reports whether an identity is that of another node, with or without an API server. */
+/* identity_is_remote_node reports whether an identity is an identity of other nodes, with or without an API server. */
 static __always_inline int identity_is_remote_node(__u32 identity)
 {
 	return identity == IDENTITY_REMOTE_NODE || identity == IDENTITY_API_SERVER || (identity & IDENTITY_SCOPE) == IDENTITY_SCOPE_REMOTE_NODE;
 }
 
-/* source_identity names the sender of a packet that the stack hands to a pod. What was made on this node has no input
- * device; the source address proves nothing about that, so what was forwarded is never the node. */
+/* source_identity returns the identity of the sender of a packet that the stack delivers to a pod. A packet that was created on this node has no input device.
+ * The source address proves nothing about that, so a forwarded packet never has the identity of the node. */
 static __always_inline __u32 source_identity(struct __sk_buff *skb, const struct addr_key *source)
 {
 	__u32 identity;
@@ -158,7 +158,7 @@ static __always_inline __u32 source_identity(struct __sk_buff *skb, const struct
 
 #define EPOCH_MULTIPLIER 0x9e3779b97f4a7c15ULL
 
-/* epoch_shard is the slot of epoch_shards of an address; EpochShard in Go computes the same. */
+/* epoch_shard returns the slot of an address in epoch_shards; EpochShard in Go computes the same. */
 static __always_inline __u32 epoch_shard(const struct addr_key *addr)
 {
 	__u64 high = *(const __u32 *)addr->addr | (__u64) * (const __u32 *)(addr->addr + 4) << 32;
@@ -174,13 +174,13 @@ static __always_inline __u32 epoch_of(__u32 slot)
 	return epoch ? *epoch : 0;
 }
 
-/* Sums of epochs differ by small numbers, and programs of another generation add up other slots. The sums of this one are far from theirs, and those for
- * local peers far from the others: otherwise a sum that grows by 1 could reach one that was stored for another reason. */
+/* Sums of epochs differ by small numbers, and programs of another generation add other slots. The sums of this generation are far from theirs, and the sums of
+ * local peers far from the others: otherwise a sum that increases by 1 could reach one that was stored for another reason. */
 #define EPOCH_SHARD_WEIGHT 0x9e3779b1U
 #define EPOCH_LOCAL 0x80000000U
 
-/* epochs_of changes with every change of the identity of an address, or of the CIDRs that policies name. Of a local endpoint only the CIDRs count: its
- * identity is one of its facts. */
+/* epochs_of changes with every change of the identity of an address, or of the CIDRs that policies name. For a local endpoint only the CIDRs count, because its
+ * facts contain its identity. */
 static __always_inline __u32 epochs_of(const struct addr_key *peer, int is_local)
 {
 	__u32 shard, *epoch;

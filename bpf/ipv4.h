@@ -11,7 +11,7 @@
 #define IPV4_MORE_FRAGMENTS 0x2000
 #define IPV4_FRAGMENT_OFFSET 0x1fff
 
-/* What the programs need of a header, kept apart from the packet because helpers void its pointers. */
+/* The parsed fields of a header, stored outside of the packet because helpers invalidate pointers into it. */
 struct ipv4_packet {
 	__be32 saddr;
 	__be32 daddr;
@@ -19,7 +19,7 @@ struct ipv4_packet {
 	__u8 ttl;
 	__u8 fragment; /* FRAGMENT_... */
 	__u32 id;      /* of a fragment's datagram, as on the wire */
-	__u32 l4;      /* where the upper header begins, if this part has it */
+	__u32 l4;      /* offset of the upper header, if this part of a datagram has it */
 	__u32 end;     /* of the packet; padding may follow */
 };
 
@@ -56,14 +56,14 @@ static __always_inline verdict ipv4_parse(struct __sk_buff *skb, struct ipv4_pac
 	return CONTINUE;
 }
 
-/* ipv4_is_group tells whether addr is a multicast group or the limited broadcast. */
+/* ipv4_is_group reports whether addr is a multicast group or the limited broadcast. */
 static __always_inline int ipv4_is_group(__be32 addr)
 {
 	return (addr & bpf_htonl(0xf0000000)) == bpf_htonl(0xe0000000) || addr == bpf_htonl(0xffffffff);
 }
 
-/* ipv4_is_node_local reports whether addr never leaves the node that uses it: 0/8 ("this network") and 127/8 (loopback), RFC 6890. The stack
- * would take such packets from a pod's link when route_localnet is set. */
+/* ipv4_is_node_local reports whether addr never leaves the node that uses it: 0/8 ("this network") and 127/8 (loopback), RFC 6890. With route_localnet, the
+ * stack would accept such packets from a pod's link. */
 static __always_inline int ipv4_is_node_local(__be32 addr)
 {
 	__be32 network = addr & bpf_htonl(0xff000000);
@@ -71,17 +71,17 @@ static __always_inline int ipv4_is_node_local(__be32 addr)
 	return network == 0 || network == bpf_htonl(0x7f000000);
 }
 
-/* ipv4_hop_at takes one from the time to live, which the caller has found to be above 1, and mends the checksum. */
+/* ipv4_hop_at decrements the TTL, which must be above 1, and updates the checksum. */
 static __always_inline void ipv4_hop_at(struct iphdr *ip)
 {
-	/* One less in the high byte of a word is one more in the complement: RFC 1624 with a carry of at most one. */
+	/* A decrement of the high byte of a word increments the complement: RFC 1624 with a carry of at most one. */
 	__u32 sum = ip->check + bpf_htons(0x0100);
 
 	ip->check = sum + (sum >= 0xffff);
 	ip->ttl--;
 }
 
-/* ipv4_hop does the same to the header of a packet. */
+/* ipv4_hop does the same with the header of a packet. */
 static __always_inline verdict ipv4_hop(struct __sk_buff *skb)
 {
 	__u32 offset = link_header;

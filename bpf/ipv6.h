@@ -11,7 +11,7 @@
 #include "packet.h"
 #include "reasons.h"
 
-#define IPV6_EXTENSIONS_MAX 6 /* more of them serve nobody but attackers */
+#define IPV6_EXTENSIONS_MAX 6 /* longer chains serve only attacks */
 
 #define NEXT_HOP_BY_HOP 0
 #define NEXT_ROUTING 43
@@ -27,7 +27,7 @@
 #define IPV6_FRAGMENT_OFFSET 0xfff8 /* the low three bits are flags */
 #define IPV6_MORE_FRAGMENTS 1
 
-/* What the programs need of a header, kept apart from the packet because helpers void its pointers. */
+/* The parsed fields of a header, stored outside of the packet because helpers invalidate pointers into it. */
 struct ipv6_packet {
 	struct in6_addr saddr;
 	struct in6_addr daddr;
@@ -35,7 +35,7 @@ struct ipv6_packet {
 	__u8 hop_limit;
 	__u8 fragment;	/* FRAGMENT_... once ipv6_skip_extensions ran */
 	__u32 id;	/* of a fragment's datagram, as on the wire */
-	__u32 l4;	/* where the upper header begins, if this part has it */
+	__u32 l4;	/* offset of the upper header, if this part of a datagram has it */
 	__u32 end;	/* of the packet; padding may follow */
 };
 
@@ -87,13 +87,13 @@ static __always_inline int is_upper(const struct ipv6_packet *packet)
 	return !ipv6_is_extension(packet->protocol) || packet->fragment == FRAGMENT_LATER;
 }
 
-/* ipv6_skip_extension reads one extension header. Its own function, so that the verifier walks through it once. */
+/* ipv6_skip_extension reads one extension header. It is a separate function, so that the verifier checks it once. */
 __attribute__((noinline)) int ipv6_skip_extension(struct __sk_buff *skb, struct ipv6_packet *packet)
 {
 	struct {
 		__u8 next;
 		__u8 length;
-		__be16 offset; /* this and the next are meaningful in a fragment header only */
+		__be16 offset; /* this field and the next are valid only in a fragment header */
 		__u32 id;
 	} extension;
 
@@ -115,8 +115,8 @@ __attribute__((noinline)) int ipv6_skip_extension(struct __sk_buff *skb, struct 
 	return CONTINUE;
 }
 
-/* ipv6_skip_extensions finds the upper protocol. Chains that are too long or leave the packet are refused: a header that cannot be read could
- * hide anything. */
+/* ipv6_skip_extensions finds the upper protocol. Chains that are too long or exceed the packet are dropped, because a header that cannot be read could hide
+ * anything. */
 __attribute__((noinline)) int ipv6_skip_extensions(struct __sk_buff *skb, struct ipv6_packet *packet)
 {
 	verdict v;
@@ -157,7 +157,7 @@ static __always_inline int endpoint_has_ipv6(const struct endpoint_facts *facts,
 	return (facts->flags & ENDPOINT_IPV6) && ipv6_equal(addr, facts->ipv6);
 }
 
-/* ipv6_hop takes one from the hop limit, which the caller has found to be above 1. */
+/* ipv6_hop decrements the hop limit, which must be above 1. */
 static __always_inline verdict ipv6_hop(struct __sk_buff *skb)
 {
 	__u32 offset = link_header;

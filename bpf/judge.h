@@ -1,4 +1,4 @@
-/* Judging a flow: who the peer is, and what the policies of both ends say. */
+/* Policy evaluation of a flow: the identity of the peer, and the verdicts of the policies of both ends. */
 #pragma once
 
 #include <linux/bpf.h>
@@ -18,9 +18,9 @@
 #include "reasons.h"
 #include "verdict.h"
 
-/* A peer as a judgement finds it. */
+/* A peer, as the evaluation determines it. */
 struct peer {
-	const struct endpoint_facts *facts; /* of a local endpoint that gets and sends without the stack, otherwise NULL */
+	const struct endpoint_facts *facts; /* of a local endpoint that sends and receives without the stack, otherwise NULL */
 	__u32 identity;
 	__u32 revision;
 };
@@ -32,7 +32,7 @@ static __always_inline int has_address(const struct endpoint_facts *facts, const
 	return endpoint_has_ipv4(facts, *(const __be32 *)addr->addr);
 }
 
-/* peer_of_sender finds whom a pod sends to. */
+/* peer_of_sender finds the peer to which a pod sends. */
 static __always_inline verdict peer_of_sender(const struct addr_key *to, enum flow_path path, struct peer *peer)
 {
 	struct endpoint_ref *ref = bpf_map_lookup_elem(&bpf_endpoints, to);
@@ -60,23 +60,23 @@ static __always_inline verdict peer_of_sender(const struct addr_key *to, enum fl
 	return CONTINUE;
 }
 
-/* is_loopback tells whether the stack brings a pod what it sent itself, under whatever address: nobody is kept from oneself. */
+/* is_loopback reports whether the stack returns to a pod a packet that the pod sent, under whatever source address. Such a packet is always allowed. */
 static __always_inline int is_loopback(struct __sk_buff *skb, const struct flow *flow, const struct endpoint_facts *self)
 {
 	return flow->direction == DIRECTION_INGRESS && skb->ingress_ifindex == self->ifindex;
 }
 
-/* is_encapsulated reports whether a pod sends to the tunnel of a node, into which only nodes send. Its own function, because flow_judge has no stack
- * left. */
+/* is_encapsulated reports whether a pod sends to the tunnel of a node, to which only nodes may send. It is a separate function, because flow_judge has no stack
+ * space left. */
 __attribute__((noinline)) int is_encapsulated(const struct flow *flow, __u32 identity)
 {
 	return flow && tunnel_port && flow->l4.protocol == IPPROTO_UDP && flow->l4.dport == bpf_htons(tunnel_port) &&
 	       (identity == IDENTITY_HOST || identity_is_remote_node(identity));
 }
 
-/* ask_tunnel notes who sent a packet for a pod that came through the tunnel, over its device or decapsulated by netdev_ingress: it has the mark of
- * overlay_ingress. What a node sent is answered past the stack of this node when it came past it. So is what came by the device from an address to which no
- * route into the tunnel leads; otherwise the connection tracking of this node, which has seen the question, is to see the answer. */
+/* ask_tunnel stores the sender of a packet for a pod that came through the tunnel, by its device or decapsulated by netdev_ingress: it has the mark of
+ * overlay_ingress. Replies to a node bypass the stack of this node if the request bypassed it, or came by the device from an address to which no route into the
+ * tunnel leads. Otherwise the connection tracking of this node, which has seen the request, must see the reply. */
 __attribute__((noinline)) int ask_tunnel(struct __sk_buff *skb, struct flow *flow)
 {
 	struct addr_key from;
@@ -95,7 +95,7 @@ __attribute__((noinline)) int ask_tunnel(struct __sk_buff *skb, struct flow *flo
 }
 
 /* identify_by_vni sets the identity of a peer that ipcache does not know: the VNI of its packet. A packet to the peer has no VNI, so the peer keeps the
- * identity by which the flow was evaluated, while policies know that. Otherwise the peer stays unknown. */
+ * identity by which the flow was evaluated, while policies know this identity. Otherwise the peer stays unknown. */
 __attribute__((noinline)) int identify_by_vni(struct flow *flow)
 {
 	__u32 identity = IDENTITY_UNKNOWN;
@@ -113,8 +113,8 @@ __attribute__((noinline)) int identify_by_vni(struct flow *flow)
 	return 0;
 }
 
-/* flow_judge asks the policy of self and, where it gets the packet without the stack, of the peer, in the direction in which the
- * flow was opened. What it finds stands in the entry. */
+/* flow_judge evaluates the policy of self and, if the peer receives the packet without the stack, the policy of the peer, in the direction of the first packet
+ * of the flow. It stores the result in the entry. */
 __attribute__((noinline)) int flow_judge(struct __sk_buff *skb, struct flow *flow, const struct endpoint_facts *self)
 {
 	struct addr_key address; /* of the peer; helpers of Linux 6.1 take no key from the flow */
@@ -129,7 +129,7 @@ __attribute__((noinline)) int flow_judge(struct __sk_buff *skb, struct flow *flo
 		return DROP(FILE_JUDGE, REASON_POLICY);
 	entry = &flow->entry;
 	d = &flow->dealing;
-	/* Read first: whoever changes the facts changes it after them. */
+	/* Read first: a writer increments it after it changed the facts. */
 	revision = *(volatile const __u32 *)&self->revision;
 	sends = flow->direction == DIRECTION_EGRESS;
 	d->peer = address = sends ? flow->to : flow->from;

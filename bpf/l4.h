@@ -1,4 +1,4 @@
-/* What stands behind the IP header, as far as flows and policies need it. */
+/* The header behind the IP header, as far as flows and policies need it. */
 #pragma once
 
 #include <linux/bpf.h>
@@ -15,22 +15,22 @@
 #define TCP_RST 0x04
 #define TCP_ACK 0x10
 
-#define ICMP_LENGTH 8 /* of a question, and of an error in front of the packet that it is about */
+#define ICMP_LENGTH 8 /* of a request, and of an error without its inner packet */
 
-/* What an ICMP message is to a flow. */
+/* The role of an ICMP message in a flow. */
 enum l4_role {
-	L4_PLAIN = 0,  /* no ICMP */
-	L4_ASKS = 1,   /* a question, or a message that has no answer */
+	L4_PLAIN = 0,  /* not ICMP */
+	L4_ASKS = 1,   /* a request, or a message that has no reply */
 	L4_ANSWER = 2,
 	L4_ERROR = 3,
 };
 
 struct l4 {
-	__be16 sport; /* 0 where the protocol has no ports; the identifier of ICMP is in both */
+	__be16 sport; /* 0 when the protocol has no ports; an ICMP identifier is in both */
 	__be16 dport;
 	__u8 protocol;
 	__u8 role;
-	__u8 type;	/* ICMP: of the question, also in its answer */
+	__u8 type;	/* ICMP: of the request, also in its reply */
 	__u8 tcp_flags; /* 0 in later fragments */
 };
 
@@ -39,7 +39,7 @@ static __always_inline int l4_is_icmp(__u8 protocol)
 	return protocol == IPPROTO_ICMP || protocol == PROTOCOL_ICMPV6;
 }
 
-/* l4_icmpv4 tells an answer from a question, and stores the type of the question. Types without an answer are questions. */
+/* l4_icmpv4 distinguishes replies from requests, and stores the type of the request. Types without a reply count as requests. */
 static __always_inline void l4_icmpv4(struct l4 *l4, __u8 type)
 {
 	l4->role = L4_ASKS;
@@ -82,8 +82,8 @@ static __always_inline int l4_has_identifier(const struct l4 *l4)
 	return l4->type == 8 || l4->type == 13 || l4->type == 15 || l4->type == 17;
 }
 
-/* l4_read reads the header at an offset of a packet that ends at another, whose protocol the caller has filled in; the rest of l4 is 0. A packet inside an ICMP error may end after eight bytes. Its own function, so that the
- * verifier walks through it once. */
+/* l4_read reads the header at an offset of a packet with the given end. The caller has set the protocol; other fields are 0. An inner packet of an ICMP error
+ * may end after eight bytes. It is a separate function, so that the verifier checks it once. */
 __attribute__((noinline)) int l4_read(struct __sk_buff *skb, __u32 at, __u32 end, int embedded, struct l4 *l4)
 {
 	union {

@@ -1,4 +1,4 @@
-/* Leaving by a device at once, past the node's stack, which takes no packet from outside that has an address of the node as its source. */
+/* Sending packets out of a device at once, past the node's stack, which accepts no packet from outside with an address of the node as its source. */
 #pragma once
 
 #include <linux/bpf.h>
@@ -16,7 +16,7 @@
 #define FAMILY_IPV4 2 /* AF_INET */
 #define FAMILY_IPV6 10
 
-/* The way of a packet, found before it is changed. */
+/* The route of a packet, looked up before the packet is changed. */
 struct leave {
 	__u32 ifindex;
 	__u32 mtu;
@@ -37,7 +37,7 @@ static __always_inline struct leave *leave_work(void)
 	return bpf_map_lookup_elem(&leaves, &zero);
 }
 
-/* leave_length is how long the packet is without its link's header, or each of those that it will be cut into. */
+/* leave_length returns the length of the packet without a link header, or of the longest packet after segmentation. */
 static __always_inline __u32 leave_length(struct __sk_buff *skb, const struct flow *flow)
 {
 	__u32 header = 8, length;
@@ -51,7 +51,7 @@ static __always_inline __u32 leave_length(struct __sk_buff *skb, const struct fl
 	return length < 65535 ? length : 65535;
 }
 
-/* leave_route finds the way for what the packet becomes. Its own function, so that the question has room on its stack. */
+/* leave_route looks up the route of the translated packet. It is a separate function, because the parameters need stack space. */
 __attribute__((noinline)) int leave_route(struct __sk_buff *skb, __u32 family, __u32 length)
 {
 	struct nat_work *work = nat_work();
@@ -79,7 +79,7 @@ __attribute__((noinline)) int leave_route(struct __sk_buff *skb, __u32 family, _
 	leave->mtu = fib.mtu_result;
 	if (found == BPF_FIB_LKUP_RET_FRAG_NEEDED)
 		return STEP_TOO_BIG;
-	/* Whose link address is not known yet is asked for when the packet is sent. */
+	/* If the neighbour's link address is unknown, the kernel resolves it when the packet is sent. */
 	if (found != BPF_FIB_LKUP_RET_SUCCESS && found != BPF_FIB_LKUP_RET_NO_NEIGH)
 		return DROP(FILE_LEAVE, REASON_NO_ROUTE);
 	leave->ifindex = fib.ifindex;
@@ -88,7 +88,7 @@ __attribute__((noinline)) int leave_route(struct __sk_buff *skb, __u32 family, _
 	return CONTINUE;
 }
 
-/* leave_send sends a packet, which has its new ends already, on the way that was found. */
+/* leave_send sends a translated packet on the route that was found. */
 __attribute__((noinline)) int leave_send(struct __sk_buff *skb, __u32 family)
 {
 	struct leave *leave = leave_work();
@@ -99,7 +99,7 @@ __attribute__((noinline)) int leave_send(struct __sk_buff *skb, __u32 family)
 	v = family == 6 ? ipv6_hop(skb) : ipv4_hop(skb);
 	if (v != CONTINUE)
 		return v;
-	/* bpf_redirect_neigh removes the header of a link. */
+	/* bpf_redirect_neigh removes a link header. */
 	if (!link_header && bpf_skb_change_head(skb, ETH_HLEN, 0))
 		return DROP(FILE_LEAVE, REASON_WRITE);
 	return bpf_redirect_neigh(leave->ifindex, &leave->hop, sizeof(leave->hop), 0) == REDIRECTED ? REDIRECTED :

@@ -1,4 +1,4 @@
-/* The packet mark, by which the rest of the node knows that our programs have judged a packet. */
+/* The packet mark, by which the node recognizes packets that Waggle's programs have evaluated. */
 #pragma once
 
 #include <linux/types.h>
@@ -7,14 +7,14 @@
 #define MARK_MAGIC_IDENTITY 0x0f00
 #define MARK_MASK 0x0f00
 
-/* mark_of puts an identity into Cilium's layout: its low 16 bits on top, its high 8 bits at the bottom. Another layout, or
- * another magic number, is another protocol: then protocol_written() decides here which of the two it is. */
+/* mark_of encodes an identity in Cilium's layout: its low 16 bits at the top, its high 8 bits at the bottom. Another layout, or another magic number, would be
+ * another protocol, which protocol_written() selects here. */
 static __always_inline __u32 mark_of(__u32 identity)
 {
 	return ((identity & 0xffff) << 16) | ((identity >> 16) & 0xff) | MARK_MAGIC_IDENTITY;
 }
 
-/* mark_identity returns the identity in a mark of a program of ours; 0 when another program has changed the mark. Bits 12 to 15 are not ours. */
+/* mark_identity returns the identity in a mark of Waggle's programs; 0 when another program has changed the mark. Bits 12 to 15 belong to other programs. */
 static __always_inline __u32 mark_identity(__u32 mark)
 {
 	return (mark & MARK_MASK) == MARK_MAGIC_IDENTITY ? mark >> 16 | (mark & 0xff) << 16 : 0;

@@ -1,4 +1,4 @@
-/* Devices that lead out of the node: under which addresses packets leave by them, and whose packets keep their own. */
+/* Devices that lead out of the node: the source addresses of packets that leave by them, and the destinations for which pods keep their addresses. */
 #pragma once
 
 #include <linux/bpf.h>
@@ -10,11 +10,11 @@
 #define NETDEVS_MAX 256
 
 enum netdev_flag {
-	NETDEV_MASQUERADE_IPV4 = 1, /* pods that speak with the outside over this device get its IPv4 address */
+	NETDEV_MASQUERADE_IPV4 = 1, /* flows that pods initiate to the outside over this device get its IPv4 address */
 	NETDEV_MASQUERADE_IPV6 = 2,
 };
 
-/* The addresses serve remote backends of services also where nothing is masqueraded. */
+/* The addresses are also used without masquerading, for remote backends of services. */
 struct netdev {
 	__be32 ipv4; /* primary address of the device, 0 for none */
 	enum netdev_flag flags; /* any of them */
@@ -29,8 +29,8 @@ struct {
 	__type(value, struct netdev);
 } netdevs SEC(".maps");
 
-/* Targets for which pods keep their addresses although ipcache takes them for the outside: the native routing CIDRs, and exclusions.
- * Among prefixes that hold each other the longest says what holds: 1 to keep it, 0 to masquerade. */
+/* Destinations for which pods keep their addresses although ipcache has the world for them: the native routing CIDRs, and exclusions. The longest prefix around
+ * an address decides: 1 keeps the address, 0 masquerades. */
 struct {
 	__uint(type, BPF_MAP_TYPE_LPM_TRIE);
 	__uint(max_entries, 16384);

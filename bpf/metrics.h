@@ -11,7 +11,7 @@ struct metrics_value {
 	__u64 bytes;
 };
 
-#define REASONS 256 /* all that fit eight bits */
+#define REASONS 256 /* all values of eight bits */
 
 struct {
 	__uint(type, BPF_MAP_TYPE_PERCPU_ARRAY);
@@ -20,7 +20,7 @@ struct {
 	__type(value, struct metrics_value);
 } metrics SEC(".maps");
 
-/* metrics_count returns how many packets this CPU has counted for the reason and direction. */
+/* metrics_count counts a packet, and returns the number of packets of this CPU for the reason and direction. */
 static __always_inline __u64 metrics_count(__u8 reason, enum direction direction, __u32 bytes)
 {
 	__u32 slot = (__u32)reason * DIRECTIONS + direction;

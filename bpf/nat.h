@@ -1,6 +1,6 @@
-/* Entries of translated flows, and the translation under way. Code that uses the memory of a map stands in a branch for each family, as the verifier
- * does not keep apart which of the maps memory belongs to; here and in what finds, makes and uses entries (nat_find.h, nat_create.h, nat_rewrite.h,
- * nat_error.h) all functions are real ones, so that it walks through each once. */
+/* Entries of translated flows, and the current translation. Code that uses the memory of a map has a branch for each family, because the verifier does not
+ * distinguish which map memory belongs to. Here and in the code that finds, creates and uses entries (nat_find.h, nat_create.h, nat_rewrite.h, nat_error.h) no
+ * function is inlined, so the verifier checks each one once. */
 #pragma once
 
 #include <linux/bpf.h>
@@ -14,11 +14,11 @@
 #include "resize.h"
 #include "service.h"
 
-/* A translation under way. It stands in a map of its own because no stack has room for it; programs on the path of packets are not
- * interrupted by others on the same CPU. An IPv4 address takes the first four bytes of its field, the others are 0. */
+/* The current translation. It is in a map, because no stack has enough space for it; programs on the path of packets do not interrupt each other on one CPU. An
+ * IPv4 address uses the first four bytes of its field, the others are 0. */
 struct nat_work {
-	struct nat_key6 key;	 /* a packet as it comes to a place */
-	struct nat_entry6 entry; /* what it becomes */
+	struct nat_key6 key;	 /* a packet at a hook */
+	struct nat_entry6 entry; /* the translated packet */
 	/* For the functions below, each key with its entry. */
 	struct nat_key6 twin;
 	struct nat_entry6 reply;
@@ -26,17 +26,17 @@ struct nat_work {
 	struct nat_entry6 found;
 	struct nat_key4 key4;
 	struct nat_entry4 entry4;
-	__u8 was[32] __attribute__((aligned(8))); /* two addresses of a header, an IPv4 address takes four bytes */
+	__u8 was[32] __attribute__((aligned(8))); /* two addresses of a header, four bytes for an IPv4 address */
 	__u8 is[32] __attribute__((aligned(8)));
-	/* For whoever looks for a service. */
+	/* For service look-ups. */
 	struct choice choice;
-	/* For whoever looks into an ICMP error: its own ends. */
+	/* For ICMP errors: the addresses of the error itself. */
 	struct addr_key from;
 	struct addr_key to;
 	struct l4 l4;
 };
 
-/* Which key and entry of the work. */
+/* Indexes of a key and an entry in the work. */
 #define NAT_OWN 0
 #define NAT_TWIN 1
 #define NAT_OTHER 2
@@ -55,7 +55,7 @@ static __always_inline struct nat_work *nat_work(void)
 	return bpf_map_lookup_elem(&nat_works, &zero);
 }
 
-/* How entries of both families begin, and how they go on after the addresses. */
+/* The first fields of entries of both families, and the fields after the addresses. */
 struct nat_head {
 	__u32 check;
 	__u32 expires;
@@ -87,7 +87,7 @@ static __always_inline int nat_expired(const void *entry, __u32 now)
 	return (__s32)(((const struct nat_head *)entry)->expires - now) <= 0;
 }
 
-/* nat_key puts the ends of a packet into the key. */
+/* nat_key writes the addresses and ports of a packet to the key. */
 static __always_inline void nat_key(struct nat_work *work, const struct addr_key *from, const struct addr_key *to, __be16 sport, __be16 dport,
 				    __u8 protocol, enum nat_place place)
 {
@@ -100,7 +100,7 @@ static __always_inline void nat_key(struct nat_work *work, const struct addr_key
 	work->key.pad[0] = work->key.pad[1] = 0;
 }
 
-/* What both families do the same way with a map: which says with what key and entry. */
+/* A key and an entry of the work, for the map operations that both families share. */
 struct nat_slot {
 	struct nat_key6 key;
 	struct nat_entry6 entry;
@@ -139,7 +139,7 @@ static __always_inline void nat_read4(struct nat_entry6 *to, const struct nat_en
 	*nat_rest(to, 6) = *nat_rest((void *)from, 4);
 }
 
-/* nat_load copies the entry of a key into its slot, and reports whether there is one; memory that serves another key by now is none. */
+/* nat_load copies the entry of a key into its slot. It reports whether there is one: memory that was reused for another key does not count. */
 __attribute__((noinline)) int nat_load(__u32 family, __u32 which)
 {
 	struct nat_work *work = nat_work();
@@ -163,7 +163,7 @@ __attribute__((noinline)) int nat_load(__u32 family, __u32 which)
 	return slot->entry.check == check;
 }
 
-/* nat_store writes the entry of a slot with its check. */
+/* nat_store writes the entry of a slot, with its check, to the map. */
 __attribute__((noinline)) int nat_store(__u32 family, __u32 which, __u64 how)
 {
 	struct nat_work *work = nat_work();
@@ -183,7 +183,7 @@ __attribute__((noinline)) int nat_store(__u32 family, __u32 which, __u64 how)
 	return resize_update(RESIZE_NAT4, &nat4, &nat4_former, &work->key4, &work->entry4, how);
 }
 
-/* nat_delete deletes the entry of a key. The flow counts no more when that was the one of its first direction, as the slot has it. */
+/* nat_delete deletes the entry of a key. The flow no longer counts if the entry, which the slot must have, is of its first direction. */
 __attribute__((noinline)) int nat_delete(__u32 family, __u32 which)
 {
 	struct nat_work *work = nat_work();
@@ -203,7 +203,7 @@ __attribute__((noinline)) int nat_delete(__u32 family, __u32 which)
 	return err;
 }
 
-/* nat_set_source makes an address the source of the entry of the work, and reports whether there is one: 0 is none. */
+/* nat_set_source sets the source address of the entry of the work. It reports whether the address exists: 0 is none. */
 static __always_inline int nat_set_source(struct nat_work *work, __u32 family, __be32 ipv4, const word *ipv6)
 {
 	word *source = (word *)work->entry.saddr;
@@ -247,7 +247,7 @@ static __always_inline void nat_mirror(struct nat_work *work)
 	work->reply.flags = (work->entry.flags & ~NAT_OF_SENDER) ^ NAT_REPLY;
 }
 
-/* nat_forget deletes both entries of the flow that key and entry are of. */
+/* nat_forget deletes both entries of the flow to which key and entry belong. */
 __attribute__((noinline)) int nat_forget(__u32 family)
 {
 	struct nat_work *work = nat_work();

@@ -1,4 +1,4 @@
-/* Making the two entries of a translated flow. */
+/* Creation of the two entries of a translated flow. */
 #pragma once
 
 #include <linux/bpf.h>
@@ -10,7 +10,7 @@
 #include "nat_share.h"
 #include "reasons.h"
 
-/* nat_refused says why a flow cannot be stored. */
+/* nat_refused returns the drop for a flow that cannot be stored. */
 static __always_inline verdict nat_refused(const struct nat_work *work, __u32 family, int err)
 {
 	if (err != -ERRNO_TOO_BIG && err != -ERRNO_NO_MEMORY)
@@ -19,11 +19,11 @@ static __always_inline verdict nat_refused(const struct nat_work *work, __u32 fa
 	return DROP(FILE_NAT_CREATE, REASON_NAT_FULL);
 }
 
-/* What nat_claim says. */
+/* Results of nat_claim. */
 #define NAT_CLAIMED 0
-#define NAT_SHARED 1 /* another CPU did so for the same flow, or it is what is left of an earlier one: it begins anew */
+#define NAT_SHARED 1 /* another CPU stored it for the same flow, or it is left from a previous flow between the same ends and is reused */
 
-/* nat_claim stores the twin, in place of one whose flow is over. It returns what the kernel said when it cannot. */
+/* nat_claim stores the reverse entry, and replaces one of an expired flow. On failure it returns the error of the kernel. */
 __attribute__((noinline)) int nat_claim(__u32 family)
 {
 	struct nat_work *work = nat_work();
@@ -50,9 +50,9 @@ __attribute__((noinline)) int nat_claim(__u32 family)
 	return nat_store(family, NAT_TWIN, BPF_NOEXIST);
 }
 
-/* nat_create stores both entries of a flow that begins, from key and entry, of which check and expires are filled in. Another CPU may do
- * that for the same flow at the same time; then entry is what that one stored. It returns STEP_TAKEN when another flow already has what
- * this one would become. */
+/* nat_create stores both entries of a new flow, from key and entry; it sets check and expires. Another CPU may create the same flow at the same time; then
+ * entry becomes the entry of that CPU. It returns STEP_TAKEN when the packets of another flow already have the addresses and ports that the translation would
+ * give. */
 __attribute__((noinline)) int nat_create(__u32 family)
 {
 	struct nat_work *work = nat_work();

@@ -1,4 +1,4 @@
-/* Translating an ICMP error by the packet that it quotes. */
+/* Translation of an ICMP error by its inner packet. */
 #pragma once
 
 #include <linux/bpf.h>
@@ -11,7 +11,7 @@
 #include "nat_rewrite.h"
 #include "reasons.h"
 
-/* nat_word replaces 16 bits inside an ICMP message, whose own checksum stands at another offset. */
+/* nat_word replaces 16 bits inside an ICMP message, whose own checksum is at another offset. */
 __attribute__((noinline)) int nat_word(struct __sk_buff *skb, __u32 at, __u32 was, __u32 now, __u32 checksum)
 {
 	__be16 is = now;
@@ -20,7 +20,7 @@ __attribute__((noinline)) int nat_word(struct __sk_buff *skb, __u32 at, __u32 wa
 	return err | bpf_skb_store_bytes(skb, at, &is, sizeof(is), 0);
 }
 
-/* nat_quoted gives the upper header that an ICMP error quotes other ports, and mends its checksum where the quote goes so far. */
+/* nat_quoted replaces the ports in the inner upper header of an ICMP error, and updates its checksum if the inner packet includes it. */
 __attribute__((noinline)) int nat_quoted(struct __sk_buff *skb, __u32 at, __u32 end, __s64 difference, __u32 checksum)
 {
 	struct nat_work *work = nat_work();
@@ -55,9 +55,9 @@ __attribute__((noinline)) int nat_quoted(struct __sk_buff *skb, __u32 at, __u32 
 	return err | nat_word(skb, own, old, sum, checksum);
 }
 
-/* nat_rewrite_error translates an ICMP error about a packet whose IP header is quoted at one offset and whose upper header at another. The
- * error goes the way of key, so the packet that it quotes has the ends of key the other way round. Who sends the error need not be an end
- * of the flow, so its address changes only when it is. */
+/* nat_rewrite_error translates an ICMP error by its inner IP header, at one offset, and its inner upper header, at another. The error has the direction of key,
+ * so the inner packet has the addresses and ports of key exchanged. A router may have sent the error: the source address of the error changes only if it is an
+ * end of the flow. */
 __attribute__((noinline)) int nat_rewrite_error(struct __sk_buff *skb, __u32 family, __u32 quoted, __u32 upper, __u32 end)
 {
 	__u32 checksum = quoted - ICMP_LENGTH + 2, size = family == 6 ? 32 : 8;
@@ -71,7 +71,7 @@ __attribute__((noinline)) int nat_rewrite_error(struct __sk_buff *skb, __u32 fam
 	nat_pair(work->was, work->key.daddr, work->key.saddr, family);
 	nat_pair(work->is, work->entry.daddr, work->entry.saddr, family);
 	difference = nat_difference(work, family);
-	/* In IPv4 the quoted header's own checksum makes up for its addresses. */
+	/* In IPv4 the checksum of the inner header compensates for its addresses. */
 	err = nat_addresses(skb, work, quoted, family, difference, 0);
 	if (family == 6)
 		err |= bpf_l4_csum_replace(skb, checksum, 0, difference, 0);

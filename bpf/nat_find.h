@@ -1,4 +1,4 @@
-/* Finding the entry of a translated flow, and what packets say about how long it lasts. */
+/* Look-up of the entry of a translated flow, and updates of its timeout by packets. */
 #pragma once
 
 #include <linux/bpf.h>
@@ -10,7 +10,7 @@
 #include "nat.h"
 #include "resize.h"
 
-/* nat_is_twin reports whether the reply of the work translates to the packet of its key. */
+/* nat_is_twin reports whether the reverse entry of the work translates to the packet of its key. */
 static __always_inline int nat_is_twin(const struct nat_work *work)
 {
 	__u64 differ = (work->reply.sport ^ work->key.dport) | (work->reply.dport ^ work->key.sport) | (work->reply.twin ^ work->key.place);
@@ -21,18 +21,18 @@ static __always_inline int nat_is_twin(const struct nat_work *work)
 	return !differ;
 }
 
-/* nat_closed is not 0 when the flags of both directions say that a connection has ended. */
+/* nat_closed returns a value other than 0 when the flags of both directions say that a connection is closed. */
 static __always_inline __u32 nat_closed(__u32 own, __u32 twin) { return ((own | twin) & NAT_SENDER_RESET) | (own & twin & NAT_SENDER_FIN); }
 
-/* nat_reopens reports whether a SYN begins a connection anew that the flags of both directions say has ended. What answers the beginning of a
- * connection, while its entries say that it has ended, answers one that was not translated. */
+/* nat_reopens reports whether a SYN initiates a connection again that is closed by the flags of both directions. A SYN-ACK on a connection whose entries say
+ * that it is closed belongs to a connection that was not translated. */
 __attribute__((noinline)) int nat_reopens(__u32 tcp_flags, __u32 own, __u32 twin)
 {
 	return (tcp_flags & TCP_SYN) && (tcp_flags & TCP_ACK ? nat_closed(own, twin) : (own | twin) & NAT_SENDER_CLOSING);
 }
 
-/* nat_restore stores the missing entry of the replies to a flow, and returns 0 when it cannot, because another flow uses the port now or the map is
- * full. The collector may delete the entry while a packet of the initiator recreates the flow. */
+/* nat_restore stores the missing entry of the replies to a flow. It returns 0 on failure, because another flow uses the port now or the map is full. The
+ * collector may delete the entry while a packet of the initiator recreates the flow. */
 __attribute__((noinline)) int nat_restore(__u32 family)
 {
 	struct nat_work *work = nat_work();
@@ -58,8 +58,8 @@ static __always_inline void nat_renew_in(void *own, __u32 check, const struct na
 		nat_rest(own, family)->flags = entry->flags;
 }
 
-/* nat_renew notes in the map when the entry of the work expires, and its flags if this packet changed those that were read. A packet of the same sender
- * on another CPU may have noted the end of the connection meanwhile: a packet that changes no flag then changes nothing. */
+/* nat_renew writes the timeout of the entry of the work to the map, and its flags if this packet changed them. A packet of the same sender on another CPU may
+ * have recorded the end of the connection meanwhile: then a packet that changes no flag changes nothing. */
 __attribute__((noinline)) int nat_renew(__u32 family, __u32 flags)
 {
 	struct nat_work *work = nat_work();
@@ -76,8 +76,8 @@ __attribute__((noinline)) int nat_renew(__u32 family, __u32 flags)
 	return 1;
 }
 
-/* nat_follow is nat_find for packets that say something about both directions, or whose own one has expired, and for one of the initiator in each
- * tick. The entry was loaded. */
+/* nat_follow is nat_find for packets that may concern both directions, or whose own entry has expired, and for one packet of the initiator in each tick. The
+ * caller has loaded the entry. */
 __attribute__((noinline)) int nat_follow(__u32 family, __u32 tcp_flags)
 {
 	struct nat_work *work = nat_work();
@@ -126,7 +126,7 @@ __attribute__((noinline)) int nat_follow(__u32 family, __u32 tcp_flags)
 	return 1;
 }
 
-/* nat_quickly refreshes an entry about whose flow a packet says nothing new; 0 means that it may, or that the initiator sends its first packet in this
+/* nat_quickly refreshes an entry if the packet changes nothing else about its flow. 0 means that the packet may do so, or is the first of the initiator in this
  * tick. */
 static __always_inline int nat_quickly(struct nat_head *own, __u32 flags, __u8 protocol, __u32 tcp_flags)
 {
@@ -180,14 +180,14 @@ __attribute__((noinline)) int nat_find6(__u32 tcp_flags)
 	return nat_quickly((struct nat_head *)own, own->flags, work->key.protocol, tcp_flags) || nat_follow(6, tcp_flags);
 }
 
-/* nat_find looks for the key, copies what it becomes into entry and notes what a packet says about its flow. It returns 1 when there is
- * an entry, 0 when there is none or the flow is over; the entries of such a flow are gone then. */
+/* nat_find looks up the key, copies the translated packet into entry and updates the flow. It returns 1 when there is an entry, 0 when there is none or the
+ * flow has expired; nat_find deletes the entries of such a flow. */
 static __always_inline int nat_find(__u32 family, __u32 tcp_flags)
 {
 	return family == 6 ? nat_find6(tcp_flags) : nat_find4(tcp_flags);
 }
 
-/* nat_peek is nat_find for ICMP errors, which tell nothing about how long a flow lasts. */
+/* nat_peek is nat_find for ICMP errors, which do not affect the timeout of a flow. */
 __attribute__((noinline)) int nat_peek(__u32 family)
 {
 	struct nat_work *work = nat_work();

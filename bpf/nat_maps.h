@@ -1,4 +1,4 @@
-/* Translated flows. */
+/* The maps of translated flows. */
 #pragma once
 
 #include <linux/bpf.h>
@@ -10,21 +10,21 @@
 #define NAT_FLOWS4 524288
 #define NAT_FLOWS6 262144
 
-/* Added to the family of a ct_signal, which names the endpoint that a flow is of, 0 for none of this node. */
-#define NAT_SIGNAL 16	    /* nat4 or nat6 is full, or no port was left: the flow was refused */
-#define NAT_SHARE_SIGNAL 32 /* the endpoint has used up its share: the flow was refused */
-#define NAT_WAKE_SIGNAL 48  /* the endpoint comes near it */
+/* Added to the family of a ct_signal, which names the endpoint of a flow, 0 for none of this node. */
+#define NAT_SIGNAL 16	    /* nat4 or nat6 is full, or no port was left: the flow was dropped */
+#define NAT_SHARE_SIGNAL 32 /* the endpoint has used up its share: the flow was dropped */
+#define NAT_WAKE_SIGNAL 48  /* the endpoint has nearly used up its share */
 
-/* Where a translation takes place. */
+/* The hooks that translate. */
 enum nat_place {
-	NAT_FROM_POD = 1,    /* in pod_egress, before the flow of the packet is looked for */
-	NAT_TO_POD = 2,	     /* where a packet goes into a pod, after its flow was found */
+	NAT_FROM_POD = 1,    /* in pod_egress, before the flow of the packet is looked up */
+	NAT_TO_POD = 2,	     /* on delivery to a pod, after the flow of the packet was found */
 	NAT_FROM_OUTSIDE = 3, /* in netdev_ingress */
 	NAT_TO_OUTSIDE = 4,   /* in netdev_egress */
 };
 
-/* A packet as it comes to the place. ICMP questions and answers have their identifier as both ports, errors are translated by what they
- * quote. */
+/* A packet at a hook. ICMP requests and replies have their identifier as both ports; ICMP errors are translated by their inner
+ * packets. */
 struct nat_key4 {
 	__be32 saddr;
 	__be32 daddr;
@@ -46,23 +46,23 @@ struct nat_key6 {
 };
 
 enum nat_flag {
-	NAT_SERVICE = 1,      /* a client and a backend of a service */
-	NAT_MASQUERADE = 2,   /* a pod as this node */
-	NAT_NODE = 4,	      /* of the node itself: an ICMP question, or a flow whose tuple was taken */
-	NAT_REPLY = 8,	      /* the entry is for what the flow's target sends */
+	NAT_SERVICE = 1,      /* between a client and a backend of a service */
+	NAT_MASQUERADE = 2,   /* of a pod under an address of this node */
+	NAT_NODE = 4,	      /* of the node itself: an ICMP request, or a flow whose tuple was in use */
+	NAT_REPLY = 8,	      /* the entry is for packets of the flow's responder */
 	NAT_SENDER_FIN = 16,
 	NAT_SENDER_RESET = 32,
-	NAT_REDIRECT = 64,    /* what it becomes has an address of this node as source and leaves at once, past the stack */
-	NAT_SENDER_STANDS = 128, /* TCP: a segment without SYN came by */
-	NAT_DIRECT = 256,     /* a pod and whom it asks past a service, from a port that it asks the service from as well */
+	NAT_REDIRECT = 64,    /* the translated packet has an address of this node as its source, and leaves at once, past the stack */
+	NAT_SENDER_STANDS = 128, /* TCP: a segment without SYN passed */
+	NAT_DIRECT = 256,     /* of a pod with a peer past a service, from a port that its flow to the service uses as well */
 };
 
-/* What a packet becomes, and with it the key of the twin: the entry of the other direction has what this one's packets become, source and
- * target exchanged, and twin as its place. It is stored before this one, with NOEXIST, so nobody's ports are taken twice; both go together.
- * An entry's memory may be reused at once, so whoever reads one compares the check. */
+/* The translated packet, and thereby the key of the reverse entry (twin): its source is this entry's destination and the other way round, its hook is twin. The
+ * entry of the replies is stored first, with NOEXIST, so two flows never use the same ports; both are deleted together. The memory of an entry may be reused at
+ * once, so a reader compares the check. */
 struct nat_entry4 {
-	__u32 check;   /* made of the key as ct_check does it, never 0 */
-	__u32 expires; /* in ticks of 2^30 ns of the monotonic clock; the flow is over when both twins have expired */
+	__u32 check;   /* computed from the key as by ct_check, never 0 */
+	__u32 expires; /* in ticks of 2^30 ns of the monotonic clock; the flow has expired when both entries have */
 	__be32 saddr;
 	__be32 daddr;
 	__be16 sport;
@@ -71,7 +71,7 @@ struct nat_entry4 {
 	enum nat_flag flags; /* any of them */
 	__u32 service;	     /* id of the frontend, 0 for none */
 	__u32 backend;	     /* id, 0 for none */
-	__u32 endpoint;	     /* local endpoint that it counts for: who opened it, or who answers; 0 for none */
+	__u32 endpoint;	     /* local endpoint for which it counts: the initiator, or the one that replies; 0 for none */
 };
 
 struct nat_entry6 {
@@ -104,7 +104,7 @@ struct {
 	__type(value, struct nat_entry6);
 } nat6 SEC(".maps");
 
-/* What nat4 and nat6 were before they got another size, see resize.h. The agent puts those maps in their places. */
+/* The previous maps of nat4 and nat6 during a resize, see resize.h. The agent replaces these placeholders by the previous maps. */
 struct {
 	__uint(type, BPF_MAP_TYPE_HASH);
 	__uint(max_entries, 1);
@@ -126,8 +126,8 @@ struct nat_count {
 	__s32 ipv6;
 };
 
-/* Translated flows of each endpoint; those of none count for 0, but for the node's own. Programs add and take away; the agent, which deletes what is
- * over, writes what it counted in a whole pass. */
+/* Translated flows of each endpoint; 0 has the flows without an endpoint, except the node's own. Programs add and subtract; the agent, which deletes expired
+ * flows, writes the number that it counted in a complete scan. */
 struct {
 	__uint(type, BPF_MAP_TYPE_ARRAY);
 	__uint(max_entries, ENDPOINTS_MAX);
@@ -136,12 +136,12 @@ struct {
 } nat_flows SEC(".maps");
 
 enum nat_total {
-	NAT_BEYOND = 0,	 /* flows beyond guarantees, of all endpoints, of none and of the node */
-	NAT_OF_NODE = 1, /* flows that the node itself opens */
+	NAT_BEYOND = 0,	 /* flows beyond guarantees, of endpoints, without an endpoint and of the node */
+	NAT_OF_NODE = 1, /* flows that the node itself initiates */
 	NAT_TOTALS = 2,
 };
 
-/* What is counted of translated flows of no one endpoint, in the same way. */
+/* Counters of translated flows that belong to no single endpoint. Programs and the agent write them in the same way. */
 struct {
 	__uint(type, BPF_MAP_TYPE_ARRAY);
 	__uint(max_entries, NAT_TOTALS);

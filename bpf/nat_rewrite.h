@@ -1,4 +1,4 @@
-/* Giving a packet the ends that its entry has. */
+/* Translation of a packet by its entry. */
 #pragma once
 
 #include <linux/bpf.h>
@@ -13,7 +13,7 @@
 #include "nat.h"
 #include "reasons.h"
 
-/* nat_pair puts two addresses side by side, as they stand in a header. */
+/* nat_pair writes two addresses side by side, as in a header. */
 static __always_inline void nat_pair(__u8 *pair, const __u8 *source, const __u8 *target, __u32 family)
 {
 	half_word *to = (half_word *)pair;
@@ -30,7 +30,7 @@ static __always_inline void nat_pair(__u8 *pair, const __u8 *source, const __u8 
 	to[1] = *next;
 }
 
-/* What the words of was and is differ by, for checksums. */
+/* nat_difference returns the checksum difference between the words of was and is. */
 static __always_inline __s64 nat_difference(struct nat_work *work, __u32 family)
 {
 	if (family == 6)
@@ -38,8 +38,8 @@ static __always_inline __s64 nat_difference(struct nat_work *work, __u32 family)
 	return bpf_csum_diff((__be32 *)work->was, 8, (__be32 *)work->is, 8, 0);
 }
 
-/* nat_addresses gives the header at an offset the two addresses in is. Only an IPv6 header has no checksum that makes up for them in a sum
- * over the whole packet, so the kernel has to take them in there; what is done to the upper checksum takes them out again. */
+/* nat_addresses writes the two addresses in is to the header at an offset. An IPv6 header has no checksum that compensates for them in a sum over the whole
+ * packet, so the kernel adds the difference here; the update of the upper checksum subtracts it again. */
 static __always_inline long nat_addresses(struct __sk_buff *skb, struct nat_work *work, __u32 at, __u32 family, __s64 difference, __u64 how)
 {
 	long err;
@@ -50,8 +50,8 @@ static __always_inline long nat_addresses(struct __sk_buff *skb, struct nat_work
 	return err | bpf_l3_csum_replace(skb, at + __builtin_offsetof(struct iphdr, check), 0, difference, 0);
 }
 
-/* nat_checksum returns where an upper header has its checksum, in bits 8 to 15, and the flags with which helpers mend it below; 0 is nowhere. Its own
- * function: the verifier would walk its callers once for each protocol. */
+/* nat_checksum returns the offset of the checksum in an upper header, in bits 8 to 15, and the flags for the helpers that update it, below; 0 is none. It is a
+ * separate function: the verifier would check its callers once for each protocol. */
 __attribute__((noinline)) int nat_checksum(__u32 protocol)
 {
 	switch (protocol) {
@@ -68,8 +68,8 @@ __attribute__((noinline)) int nat_checksum(__u32 protocol)
 	return 0;
 }
 
-/* nat_rewrite gives a packet the ends that entry has in place of those of key. Its upper header begins at an offset, which is 0 when this
- * part of a datagram does not have it. Errors are added up: of a packet that cannot be written nothing is of use. */
+/* nat_rewrite replaces the addresses and ports in key by those in entry. at is the offset of the upper header, 0 when this part of a datagram has none. Errors
+ * are combined: a packet with any failed write is dropped. */
 __attribute__((noinline)) int nat_rewrite(struct __sk_buff *skb, __u32 family, __u32 at)
 {
 	struct nat_work *work = nat_work();
@@ -89,7 +89,7 @@ __attribute__((noinline)) int nat_rewrite(struct __sk_buff *skb, __u32 family, _
 	checksum = how >> 8 & 0xff;
 	how &= 0xff;
 	if (!checksum && (was[0] != is[0] || was[1] != is[1]))
-		return DROP(FILE_NAT_REWRITE, REASON_SERVICE_PROTOCOL); /* SCTP has a checksum that cannot be mended */
+		return DROP(FILE_NAT_REWRITE, REASON_SERVICE_PROTOCOL); /* the checksum of SCTP cannot be updated */
 	nat_pair(work->was, work->key.saddr, work->key.daddr, family);
 	nat_pair(work->is, work->entry.saddr, work->entry.daddr, family);
 	difference = nat_difference(work, family);

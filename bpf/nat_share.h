@@ -1,4 +1,4 @@
-/* How many translated flows each endpoint has, and how many it may have. */
+/* Translated flows of each endpoint, and their limits. */
 #pragma once
 
 #include <linux/bpf.h>
@@ -7,16 +7,16 @@
 #include "conntrack.h"
 #include "nat_maps.h"
 
-/* How many flows one endpoint may have, and how many all those together may be that are of no endpoint: clients from outside whose
- * backends are elsewhere; and, apart from those, what the node itself opens. IPv4 stands first. */
+/* Maximum of flows of one endpoint; and of all flows together that have no endpoint, from external clients with backends on other nodes. The flows that the
+ * node initiates have a separate limit of the same size. IPv4 is first. */
 volatile const __u32 nat_shares[4] = { NAT_FLOWS4 / 2 / 4, NAT_FLOWS4 / 2 / 4 * 3, NAT_FLOWS6 / 2 / 4, NAT_FLOWS6 / 2 / 4 * 3 };
 
-/* How many flows each of them can always have, and how many all together may have beyond that. 256 guarantees take a quarter of the flows for which there
- * is room. A sixteenth is left to more of them, to CPUs that count at the same time, and to entries whose flow does not count any more. */
+/* Flows that each of them can always have, and the maximum of all flows beyond these guarantees. 256 guarantees are a quarter of the capacity in flows. A
+ * sixteenth is left for more of them, for CPUs that count at the same time, and for entries whose flow no longer counts. */
 volatile const __u32 nat_guarantees[2] = { NAT_FLOWS4 / 2 / 1024, NAT_FLOWS6 / 2 / 1024 };
 volatile const __u32 nat_beyond[2] = { NAT_FLOWS4 / 2 / 16 * 11, NAT_FLOWS6 / 2 / 16 * 11 };
 
-/* The bit by which the families differ makes an index: a condition would double the ways that the verifier goes. */
+/* The bit that distinguishes the families is an index: a condition would double the paths that the verifier checks. */
 #define NAT_FAMILY_BIT 2
 _Static_assert((6 & NAT_FAMILY_BIT) > (4 & NAT_FAMILY_BIT), "IPv4 stands first");
 
@@ -29,7 +29,7 @@ static __always_inline __s32 *nat_count_of(struct nat_count *count, __u32 family
 
 static __always_inline __s32 *nat_total(__u32 slot, __u32 family) { return nat_count_of(bpf_map_lookup_elem(&nat_totals, &slot), family); }
 
-/* nat_count is the number that a flow counts for. */
+/* nat_count returns the counter of a flow. */
 static __always_inline __s32 *nat_count(const struct nat_entry6 *entry, __u32 family)
 {
 	__u32 endpoint = entry->endpoint; /* helpers of Linux 6.1 take no key from memory that a function was handed */
@@ -44,14 +44,14 @@ static __always_inline __u32 nat_share(const struct nat_entry6 *entry, __u32 fam
 	return nat_shares[(family & NAT_FAMILY_BIT) | !entry->endpoint];
 }
 
-/* nat_from_outside reports whether a client outside opens a flow: one of a service that does not go back to a pod. */
+/* nat_from_outside reports whether an external client initiates a flow: one of a service that does not lead back to a pod. */
 static __always_inline int nat_from_outside(const struct nat_entry6 *entry) { return (entry->flags & NAT_SERVICE) && entry->twin != NAT_TO_POD; }
 
-/* nat_limit returns what of a limit a flow may use. Clients outside, whose addresses may be invented, leave a sixteenth to what pods and the node open. */
+/* nat_limit returns the part of a limit that a flow may use. External clients, which may forge addresses, leave a sixteenth to pods and the node. */
 static __always_inline __s32 nat_limit(__u32 limit, int from_outside) { return limit - limit / 16 * from_outside; }
 
-/* nat_spent reports whether there may be no flow more: the endpoint has its share, or it has its guarantee and all flows beyond guarantees have what the
- * guarantees of others leave. CPUs may go beyond it by one each. */
+/* nat_spent reports whether a new flow would exceed a limit: the endpoint has used up its share, or it has its guarantee and all flows beyond guarantees have
+ * what the guarantees of others leave. Each CPU may exceed a limit by one. */
 __attribute__((noinline)) int nat_spent(const struct nat_entry6 *entry, __u32 family)
 {
 	__s32 *count, *beyond = nat_total(NAT_BEYOND, family), flows;
@@ -66,7 +66,7 @@ __attribute__((noinline)) int nat_spent(const struct nat_entry6 *entry, __u32 fa
 	return flows >= (__s32)nat_guarantees[nat_family(family)] && *(volatile __s32 *)beyond >= nat_limit(nat_beyond[nat_family(family)], from_outside);
 }
 
-/* nat_wake wakes the agent when three quarters of a limit are in use, and with each sixteenth beyond: what is over shall go before anybody is refused. */
+/* nat_wake wakes the agent at three quarters of a limit, and at each sixteenth beyond, so that it deletes expired flows before a new flow is dropped. */
 static __always_inline void nat_wake(const struct nat_entry6 *entry, __u32 family, __s32 before, __u32 limit)
 {
 	__s32 beyond = before - (__s32)(limit - limit / 4);
@@ -75,7 +75,7 @@ static __always_inline void nat_wake(const struct nat_entry6 *entry, __u32 famil
 		ct_signal(NAT_WAKE_SIGNAL + family, entry->endpoint);
 }
 
-/* nat_charge counts a flow more. The agent corrects the numbers, so they may be off by some for a while, also below 0. */
+/* nat_charge adds one flow. The agent corrects the counters, so they may be slightly wrong for a while, also below 0. */
 __attribute__((noinline)) int nat_charge(const struct nat_entry6 *entry, __u32 family)
 {
 	__s32 *count, *beyond = nat_total(NAT_BEYOND, family), before;
@@ -89,7 +89,7 @@ __attribute__((noinline)) int nat_charge(const struct nat_entry6 *entry, __u32 f
 	return 0;
 }
 
-/* nat_discharge counts a flow less. */
+/* nat_discharge subtracts one flow. */
 static __always_inline void nat_discharge(const struct nat_entry6 *entry, __u32 family)
 {
 	__s32 *count = nat_count(entry, family), *beyond = nat_total(NAT_BEYOND, family);

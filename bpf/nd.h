@@ -1,4 +1,4 @@
-/* ICMPv6 that runs the link: neighbour solicitations for the gateway are answered, the rest ends here. */
+/* ICMPv6 that serves the link: neighbour solicitations for the gateway are answered, all other messages are dropped. */
 #pragma once
 
 #include <linux/bpf.h>
@@ -15,7 +15,7 @@
 
 #define ND_HOP_LIMIT 255 /* proves that no router forwarded the message */
 #define ND_FLAGS_ANSWER 0xe0000000 /* from a router, solicited, override */
-#define ND_FLAGS_DEFENCE 0xa0000000 /* the same, unasked: to a pod that probes for the gateway's address */
+#define ND_FLAGS_DEFENCE 0xa0000000 /* the same, unsolicited: to a pod that probes for the gateway's address */
 #define ND_OPTION_TARGET_MAC 2
 
 #define ICMPV6_MLD_QUERY 130
@@ -70,7 +70,7 @@ static __always_inline __be16 nd_checksum(struct nd_pseudo_header *pseudo, struc
 	return ~sum;
 }
 
-/* nd_answer turns a solicitation for the gateway into the advertisement that it asks for, in place. */
+/* nd_answer turns a solicitation for the gateway into the requested advertisement, in place. */
 static __always_inline verdict nd_answer(struct __sk_buff *skb, const struct endpoint_facts *self,
 					 const struct ipv6_packet *asked)
 {
@@ -96,7 +96,7 @@ static __always_inline verdict nd_answer(struct __sk_buff *skb, const struct end
 	mac_copy(answer.mac, self->host_mac);
 	answer.message.checksum = nd_checksum(&pseudo, &answer);
 
-	/* The question may have other options than the answer. */
+	/* The request may have other options than the reply. */
 	if (bpf_skb_change_tail(skb, ND_ANSWER_LENGTH, 0))
 		return DROP(FILE_ND, REASON_WRITE);
 	head = packet_head(skb, ND_ANSWER_LENGTH);
@@ -110,7 +110,7 @@ static __always_inline verdict nd_answer(struct __sk_buff *skb, const struct end
 	return deliver_answer(skb, self);
 }
 
-/* nd_solicitation is a function of its own, so that the verifier walks through it once. */
+/* nd_solicitation is a separate function, so that the verifier checks it once. */
 __attribute__((noinline)) int nd_solicitation(struct __sk_buff *skb, const struct endpoint_facts *self, const struct ipv6_packet *packet)
 {
 	void *head = packet_head(skb, ND_OFFSET + sizeof(struct nd_message));
@@ -136,8 +136,8 @@ __attribute__((noinline)) int nd_solicitation(struct __sk_buff *skb, const struc
 	return DROP(FILE_ND, REASON_NEIGHBOUR_TARGET);
 }
 
-/* nd_judge decides on the ICMPv6 types that concern the link alone; they never leave it. STEP_NEIGHBOR means that the message is a neighbor
- * solicitation, CONTINUE that it is of another kind. */
+/* nd_judge evaluates the ICMPv6 types that concern only the link; they never leave it. STEP_NEIGHBOR means that the message is a neighbor solicitation,
+ * CONTINUE that it is of another kind. */
 static __always_inline verdict nd_judge(struct __sk_buff *skb, const struct ipv6_packet *packet)
 {
 	__u8 type;
@@ -153,7 +153,7 @@ static __always_inline verdict nd_judge(struct __sk_buff *skb, const struct ipv6
 	case ICMPV6_MLD_DONE:
 	case ICMPV6_MLD2_REPORT:
 	case ICMPV6_ROUTER_SOLICITATION:
-	case ICMPV6_NEIGHBOUR_ADVERTISEMENT: /* the node never asks */
+	case ICMPV6_NEIGHBOUR_ADVERTISEMENT: /* the node sends no solicitations */
 		return DROP(FILE_ND, REASON_HOUSEKEEPING);
 	case ICMPV6_MLD_QUERY:
 	case ICMPV6_ROUTER_ADVERTISEMENT:
@@ -168,8 +168,8 @@ static __always_inline verdict nd_judge(struct __sk_buff *skb, const struct ipv6
 	return CONTINUE;
 }
 
-/* nd_from_host stops the node's own neighbour discovery and group reports in front of a pod, which has no use for them.
- * CONTINUE means that the message is of another kind. */
+/* nd_from_host drops the node's own neighbour discovery and group reports, which a pod does not need. CONTINUE means that the message is of another
+ * kind. */
 static __always_inline verdict nd_from_host(struct __sk_buff *skb, const struct ipv6_packet *packet)
 {
 	__u8 type;

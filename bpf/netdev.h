@@ -1,5 +1,5 @@
-/* What both hooks of a device that leads out do with a packet. Whatever they do not understand is the node's stack's and the network's
- * business, so it passes. */
+/* The code that both hooks of a device that leads out share. Packets that the hooks do not handle belong to the node's stack or the network, and
+ * pass. */
 #pragma once
 
 #include <linux/bpf.h>
@@ -22,7 +22,7 @@
 #include "reasons.h"
 #include "related.h"
 
-/* In the place of an endpoint in frags: what comes in and what goes out are other packets. */
+/* Values in place of an endpoint in frags: received packets and sent packets are different ones. */
 #define NETDEV_COMES 0
 #define NETDEV_GOES 0xffff
 
@@ -46,14 +46,14 @@ static __noinline verdict netdev_ipv6(struct __sk_buff *skb, struct flow *flow)
 	return CONTINUE;
 }
 
-/* netdev_read finds the ends of a packet. */
+/* netdev_read reads the addresses and ports of a packet. */
 static __always_inline verdict netdev_read(struct __sk_buff *skb, struct flow *flow)
 {
 	__be16 proto;
 	verdict v = PASS;
 
 	if (eth_parse(skb, &proto) != CONTINUE)
-		return PASS; /* one of a VLAN comes again, at the device of that */
+		return PASS; /* a packet of a VLAN arrives again at the VLAN device */
 	if (proto == bpf_htons(ETH_P_IP))
 		v = netdev_ipv4(skb, flow);
 	else if (proto == bpf_htons(ETH_P_IPV6))
@@ -65,12 +65,12 @@ static __always_inline verdict netdev_read(struct __sk_buff *skb, struct flow *f
 	if (l4_read(skb, flow->at, flow->end, 0, &flow->l4) != CONTINUE)
 		return PASS;
 	if (l4_is_icmp(flow->l4.protocol) && flow->l4.role != L4_ERROR && !l4_has_identifier(&flow->l4))
-		return PASS; /* neighbour discovery and the like */
+		return PASS; /* neighbour discovery, for example */
 	return CONTINUE;
 }
 
-/* netdev_fits tells whether an ICMP question or answer goes in the direction of the entry that has its identifier: each end may ask with
- * the same. */
+/* netdev_fits reports whether an ICMP request or reply has the direction of the entry with its identifier: each end may send requests with the same
+ * identifier. */
 static __always_inline int netdev_fits(__u32 role, __u32 flags)
 {
 	if (role == L4_PLAIN)
@@ -78,7 +78,7 @@ static __always_inline int netdev_fits(__u32 role, __u32 flags)
 	return !(flags & NAT_REPLY) == (role == L4_ASKS);
 }
 
-/* netdev_changes tells whether a packet of the flow becomes another one: the node's own connections stay what they are. */
+/* netdev_changes reports whether the entry changes the packet: connections of the node itself stay unchanged. */
 static __always_inline int netdev_changes(const struct nat_work *work)
 {
 	const struct nat_entry6 *entry = &work->entry;
@@ -89,7 +89,7 @@ static __always_inline int netdev_changes(const struct nat_work *work)
 	       key->sport != entry->sport || key->dport != entry->dport;
 }
 
-/* netdev_known looks for the flow of a packet, and says whether there is one. */
+/* netdev_known looks up the flow of a packet, and reports whether there is one. */
 __attribute__((noinline)) int netdev_known(const struct flow *flow, enum nat_place place)
 {
 	struct nat_work *work = nat_work();
@@ -100,7 +100,7 @@ __attribute__((noinline)) int netdev_known(const struct flow *flow, enum nat_pla
 	return nat_find(flow->family, flow->l4.tcp_flags) && netdev_fits(flow->l4.role, work->entry.flags);
 }
 
-/* netdev_rewrite gives a packet the ends of its flow's entry. */
+/* netdev_rewrite translates a packet by the entry of its flow. */
 static __always_inline verdict netdev_rewrite(struct __sk_buff *skb, const struct flow *flow)
 {
 	verdict v = nat_rewrite(skb, flow->family, flow->fragment == FRAGMENT_LATER ? 0 : flow->at);
@@ -110,8 +110,8 @@ static __always_inline verdict netdev_rewrite(struct __sk_buff *skb, const struc
 	return v;
 }
 
-/* netdev_quoted looks for the flow of the packet that an ICMP error is about, and says whether there is one: the error goes to who sent that
- * packet. Afterwards flow is that of the packet inside. */
+/* netdev_quoted looks up the flow of the inner packet of an ICMP error, and reports whether there is one: the error belongs to the sender of the inner packet.
+ * Afterwards flow describes the inner packet. */
 __attribute__((noinline)) int netdev_quoted(struct __sk_buff *skb, struct flow *flow, enum nat_place place)
 {
 	struct nat_work *work = nat_work();
@@ -130,13 +130,13 @@ __attribute__((noinline)) int netdev_quoted(struct __sk_buff *skb, struct flow *
 	nat_key(work, &flow->to, &flow->from, flow->l4.dport, flow->l4.sport, flow->l4.protocol, place);
 	if (!nat_peek(flow->family))
 		return 0;
-	/* What is quoted went the other way. */
+	/* The inner packet had the other direction. */
 	return netdev_fits(flow->l4.role == L4_PLAIN ? L4_PLAIN : flow->l4.role == L4_ASKS ? L4_ANSWER : L4_ASKS, work->entry.flags) &&
 	       netdev_changes(work);
 }
 
-/* netdev_source makes the address under which packets leave by a device the source of the entry of the work. It reports whether the device has an
- * address of the family. */
+/* netdev_source sets the source of the entry of the work to the address under which packets leave by a device. It reports whether the device has an address of
+ * the family. */
 __attribute__((noinline)) int netdev_source(__u32 ifindex, __u32 family)
 {
 	struct netdev *dev = bpf_map_lookup_elem(&netdevs, &ifindex);

@@ -1,6 +1,6 @@
 //go:build ignore
 
-/* Egress of devices that lead out of the node: answers of services, pods that leave under the node's address, and the node itself. */
+/* Egress of devices that lead out of the node: replies of services, masqueraded pods, and flows of the node itself. */
 #define LINK_HEADER_VARIES
 #include <linux/bpf.h>
 #include <linux/pkt_cls.h>
@@ -21,8 +21,8 @@
 #include "service_maps.h"
 #include "snat.h"
 
-/* is_outside_of_all tells whether an address belongs neither to the cluster nor to what pods meet under their own addresses. Functions of
- * their own have room for keys on their stack. */
+/* is_outside_of_all reports whether an address is neither in the cluster nor one to which pods send under their own addresses. It is a separate function, like
+ * others here, because keys need stack space. */
 __attribute__((noinline)) int is_outside_of_all(const struct flow *flow)
 {
 	struct addr_key to;
@@ -33,7 +33,7 @@ __attribute__((noinline)) int is_outside_of_all(const struct flow *flow)
 		return 0;
 	to = flow->to;
 	identity = ipcache_identity(&to);
-	/* With a tunnel the network has no way back to a pod, so other nodes are outside as well. */
+	/* With a tunnel the network has no route back to a pod, so other nodes are outside as well. */
 	if (identity != world_identity(to.family) && !(tunnel_port && identity_is_remote_node(identity)))
 		return 0;
 	lpm_key_make(&key, &to);
@@ -41,7 +41,7 @@ __attribute__((noinline)) int is_outside_of_all(const struct flow *flow)
 	return !keeps || !*keeps;
 }
 
-/* is_asked_for tells whether a pod's packet belongs to a flow that the other end opened, which knows the pod by its own address. */
+/* is_asked_for reports whether a pod's packet belongs to a flow that its peer initiated: the peer knows the pod by its own address. */
 __attribute__((noinline)) int is_asked_for(struct flow *flow)
 {
 	if (!flow)
@@ -52,7 +52,7 @@ __attribute__((noinline)) int is_asked_for(struct flow *flow)
 	return flow_lookup(flow, ct_now()) && ct_end(&flow->entry, flow->second);
 }
 
-/* is_masked tells whether a pod that opens a flow of this kind gets the node's address. */
+/* is_masked reports whether a flow of this kind that a pod initiates gets the node's address. */
 static __always_inline int is_masked(const struct flow *flow, __u32 ifindex)
 {
 	struct netdev *dev = bpf_map_lookup_elem(&netdevs, &ifindex);
@@ -60,7 +60,7 @@ static __always_inline int is_masked(const struct flow *flow, __u32 ifindex)
 	return dev && (dev->flags & (flow->family == 6 ? NETDEV_MASQUERADE_IPV6 : NETDEV_MASQUERADE_IPV4)) && is_outside_of_all(flow);
 }
 
-/* begin makes the entry of a flow with a new source, of a pod or of the node itself; key was filled in when the flow was looked for. */
+/* begin creates the entry of a flow with a new source, of a pod or of the node itself; the look-up of the flow has filled in key. */
 __attribute__((noinline)) int begin(struct __sk_buff *skb, const struct flow *flow, __u32 endpoint)
 {
 	struct nat_work *work = nat_work();
@@ -81,8 +81,8 @@ __attribute__((noinline)) int begin(struct __sk_buff *skb, const struct flow *fl
 	return snat_create(skb, flow->family);
 }
 
-/* is_taken reports whether replies to a packet of the node would match the entry of another flow. It overwrites the key of the work with that of
- * the packet. */
+/* is_taken reports whether replies to a packet of the node would match the entry of another flow. It overwrites the key of the work with the key of the
+ * packet. */
 __attribute__((noinline)) int is_taken(const struct flow *flow)
 {
 	struct nat_work *work = nat_work();
@@ -123,7 +123,7 @@ static __always_inline int node_opens(const struct flow *flow)
 	return flow->l4.protocol == IPPROTO_UDP && is_of_service(flow);
 }
 
-/* follow translates a packet whose flow's entry was found or made. */
+/* follow translates a packet whose flow has an entry. */
 static __always_inline verdict follow(struct __sk_buff *skb, struct flow *flow)
 {
 	struct nat_work *work = nat_work();
@@ -137,7 +137,7 @@ static __always_inline verdict follow(struct __sk_buff *skb, struct flow *flow)
 	return v == CONTINUE ? PASS : v;
 }
 
-/* mask_pod translates what a pod sends and belongs to no flow that is known. */
+/* mask_pod translates a packet of a pod that belongs to no known flow. */
 static __always_inline verdict mask_pod(struct __sk_buff *skb, struct flow *flow, __u32 endpoint, __u32 ifindex)
 {
 	verdict v;
@@ -153,7 +153,7 @@ static __always_inline verdict mask_pod(struct __sk_buff *skb, struct flow *flow
 	return v == CONTINUE ? follow(skb, flow) : v;
 }
 
-/* report translates an ICMP error about a packet of a flow that is translated. */
+/* report translates an ICMP error about a packet of a translated flow. */
 static __always_inline verdict report(struct __sk_buff *skb, struct flow *flow)
 {
 	__u32 quoted = flow->at + ICMP_LENGTH;
@@ -188,7 +188,7 @@ static __always_inline verdict judge(struct __sk_buff *skb, struct observation *
 	seen->endpoint = endpoint;
 	if (v == STEP_UNKNOWN_FRAGMENT)
 		return endpoint && is_masked(flow, ifindex) ? DROP(FILE_NETDEV_EGRESS, REASON_FRAGMENT_UNKNOWN) : PASS;
-	/* What came in and has an address of the node is a client of a service that netdev_ingress sends on. */
+	/* A forwarded packet with an address of the node is from a client of a service, and netdev_ingress sends it on. */
 	if (node && skb->ingress_ifindex)
 		return PASS;
 	if (node && overlay_has_outer(flow))

@@ -1,6 +1,6 @@
 //go:build ignore
 
-/* Ingress of devices that lead out of the node: clients of services, and what comes back to those who left under the node's address. */
+/* Ingress of devices that lead out of the node: clients of services, and replies to flows that left under the node's address. */
 #define LINK_HEADER_VARIES
 #include <linux/bpf.h>
 #include <linux/if_packet.h>
@@ -30,7 +30,7 @@
 #include "service.h"
 #include "snat.h"
 
-/* follow translates a packet whose flow's entry was found or made. */
+/* follow translates a packet whose flow has an entry. */
 __attribute__((noinline)) int follow(struct __sk_buff *skb, struct flow *flow)
 {
 	struct nat_work *work = nat_work();
@@ -46,7 +46,7 @@ __attribute__((noinline)) int follow(struct __sk_buff *skb, struct flow *flow)
 	return v == CONTINUE ? PASS : v;
 }
 
-/* is_node_or_pod tells whether an address is one of this node or of a pod here: nobody comes from outside with it. */
+/* is_node_or_pod reports whether an address is one of this node or its pods: no packet from outside may have it as its source. */
 static __always_inline int is_node_or_pod(const struct addr_key *addr)
 {
 	struct addr_key key = *addr;
@@ -54,7 +54,7 @@ static __always_inline int is_node_or_pod(const struct addr_key *addr)
 	return !!bpf_map_lookup_elem(&bpf_endpoints, &key);
 }
 
-/* counts_for is the local endpoint that a backend is, 0 when it is none. */
+/* counts_for returns the endpoint id of a local backend, 0 when the backend is not local. */
 static __always_inline __u32 counts_for(const struct addr_key *backend)
 {
 	struct endpoint_ref *ref = bpf_map_lookup_elem(&bpf_endpoints, backend);
@@ -62,8 +62,8 @@ static __always_inline __u32 counts_for(const struct addr_key *backend)
 	return ref && !(ref->flags & ADDRESS_HOST) ? ref->id : 0;
 }
 
-/* tunnel_source makes the address under which the node sends into the tunnel, and to which replies come back through it, the source of the entry of the
- * work. It reports whether there is one. */
+/* tunnel_source sets the source of the entry of the work to the node's address inside the tunnel, to which replies return through the tunnel. It reports
+ * whether there is one. */
 __attribute__((noinline)) int tunnel_source(__u32 family)
 {
 	struct nat_work *work = nat_work();
@@ -72,7 +72,7 @@ __attribute__((noinline)) int tunnel_source(__u32 family)
 	return now && work ? nat_set_source(work, family, now->ipv4, (const word *)now->ipv6) : 0;
 }
 
-/* elsewhere makes of the entry one towards a backend on another node, which must answer to this one. */
+/* elsewhere changes the entry for a backend on another node, whose replies must return to this node. */
 static __always_inline verdict elsewhere(struct __sk_buff *skb, struct flow *flow, struct nat_work *work)
 {
 	struct leave *leave = leave_work();
@@ -87,14 +87,14 @@ static __always_inline verdict elsewhere(struct __sk_buff *skb, struct flow *flo
 	/* A node that is reached without the tunnel may be reached through it later. */
 	if (overlay_leads(leave->ifindex) || admit_target(flow->family))
 		return tunnel_source(flow->family) ? CONTINUE : DROP(FILE_NETDEV_INGRESS, REASON_NAT_NO_MAPPING);
-	/* A device without an address of its own takes that of the one by which the client came. */
+	/* For a device without an address, the address of the device on which the request arrived is used. */
 	if (leave->ifindex != skb->ifindex && !netdev_source(leave->ifindex, flow->family))
 		netdev_source(skb->ifindex, flow->family);
 	return CONTINUE;
 }
 
-/* is_reply reports whether the packet belongs to a connection of a process of the node: a process may have the port of a service as its
- * source port. A listener does not count, because the service takes its clients. The source of the entry of the work becomes the node. */
+/* is_reply reports whether the packet belongs to a connection of a process of the node: a process may have the port of a service as its source port. A listener
+ * does not count, because the service takes precedence. The source of the entry of the work becomes the node. */
 static __always_inline int is_reply(struct __sk_buff *skb, const struct flow *flow, struct nat_work *work)
 {
 	if (flow->l4.protocol == IPPROTO_TCP && (flow->l4.tcp_flags & (TCP_SYN | TCP_ACK)) == TCP_SYN)
@@ -106,7 +106,7 @@ static __always_inline int is_reply(struct __sk_buff *skb, const struct flow *fl
 	return snat_socket(skb, flow->family) == SNAT_CONNECTED;
 }
 
-/* serve looks for the service that a packet is for, and begins a flow with one of its backends; PASS when there is none. */
+/* serve looks up the service of a packet, and creates a flow to one of its backends; PASS when there is none. */
 __attribute__((noinline)) int serve(struct __sk_buff *skb, struct flow *flow)
 {
 	struct nat_work *work = nat_work();
@@ -133,7 +133,7 @@ __attribute__((noinline)) int serve(struct __sk_buff *skb, struct flow *flow)
 		return DROP(FILE_NETDEV_INGRESS, REASON_CLUSTER_IP);
 	if (!service_admits(&choice->service, &flow->from))
 		return DROP(FILE_NETDEV_INGRESS, REASON_SOURCE_RANGE);
-	/* The backend of a connection that began before is not known any more: its client shall begin another one. */
+	/* The backend of an existing connection is no longer known: its client must open a new one. */
 	if (flow->l4.protocol == IPPROTO_TCP && (flow->l4.tcp_flags & (TCP_SYN | TCP_ACK)) != TCP_SYN) {
 		if (flow->l4.tcp_flags & TCP_RST)
 			return DROP(FILE_NETDEV_INGRESS, REASON_NAT_NO_MAPPING);
@@ -168,7 +168,7 @@ static __always_inline int is_served(__u8 protocol)
 	return protocol == IPPROTO_TCP || protocol == IPPROTO_UDP || protocol == IPPROTO_SCTP;
 }
 
-/* tunnelled decides about a packet to the port of the tunnel of this node: only other nodes send there. CONTINUE for other packets. */
+/* tunnelled evaluates a packet to the tunnel port of this node: only other nodes may send there. CONTINUE for other packets. */
 __attribute__((noinline)) int tunnelled(const struct flow *flow)
 {
 	struct addr_key from;
@@ -182,7 +182,7 @@ __attribute__((noinline)) int tunnelled(const struct flow *flow)
 	return node_of_underlay(&from, &node) && node != NODE_THIS ? PASS : DROP(FILE_NETDEV_INGRESS, REASON_NO_NODE);
 }
 
-/* translate changes a packet of a translated flow, or one for a service. PASS when the stack, or the program of a pod, gets it. */
+/* translate changes a packet of a translated flow, or one for a service. PASS when the stack, or a pod's program, handles it. */
 __attribute__((noinline)) int translate(struct __sk_buff *skb, struct flow *flow)
 {
 	verdict v;
@@ -209,12 +209,12 @@ static __always_inline verdict judge(struct __sk_buff *skb)
 		return DROP(FILE_NETDEV_INGRESS, REASON_INTERNAL);
 	flow->self = NETDEV_COMES;
 	if (skb->pkt_type == PACKET_OTHERHOST || !bpf_map_lookup_elem(&netdevs, &ifindex))
-		return PASS; /* the stack drops frames that a switch sent to all of its ports, or a bridge sends them on */
-	/* An established flow between pods is no business of services, which look for the flows that begin, and nothing translates its addresses. */
+		return PASS; /* the stack drops frames that a switch flooded to all of its ports, or a bridge forwards them */
+	/* Services look up only new flows, and no translation changes the addresses of a flow between pods, so an established one needs neither. */
 	if (direct_possible() && (v = direct_receive(skb, 1)) != PASS)
 		return v;
 	if ((v = netdev_read(skb, flow)) != CONTINUE)
-		return PASS; /* also a later fragment of a datagram that nobody here has seen the beginning of */
+		return PASS; /* also a later fragment of a datagram whose first fragment was not seen on this node */
 	if ((v = tunnelled(flow)) == PASS)
 		return decapsulate(skb, flow);
 	if (v != CONTINUE)
@@ -223,7 +223,7 @@ static __always_inline verdict judge(struct __sk_buff *skb)
 	return v == PASS && direct_possible() ? direct_receive(skb, 0) : v;
 }
 
-/* tell returns a packet, which is as it came, as the reason why it goes no further. */
+/* tell returns an unchanged packet to its sender as a reset or an ICMP error with the reason of the drop. */
 __attribute__((noinline)) int tell(struct __sk_buff *skb, verdict v)
 {
 	struct leave *leave = leave_work();
@@ -247,7 +247,7 @@ int netdev_ingress(struct __sk_buff *skb)
 
 	if (v == PASS)
 		admit(skb);
-	action = finish(skb, v, &seen, TC_ACT_UNSPEC); /* other programs on the device come after us */
+	action = finish(skb, v, &seen, TC_ACT_UNSPEC); /* other programs on the device run next */
 
 	return drop_is_aloud(v) ? tell(skb, v) : action;
 }

@@ -7,28 +7,28 @@
 #include "endpoint.h"
 
 #define NODES_MAX 16384
-#define NODE_THIS 0		/* id of this node; in ipcache it says that no other node has the address */
+#define NODE_THIS 0		/* id of this node; in ipcache it means that no other node has the address */
 #define NODE_ADDR_UNDERLAY 1	/* kind of node_addr: the node sends and receives in the tunnel by the address */
 
-/* How packets of pods get to a node. */
+/* The paths of pods' packets to a node. */
 enum node_mode {
 	NODE_TUNNEL = 0,
-	NODE_DIRECT = 1, /* as they are, by the routes of this node */
+	NODE_DIRECT = 1, /* without a tunnel, by the routes of this node */
 };
 
-#define NODE_ROUTED 1 /* flag of a node: it may send to pods without the tunnel, as one does that receives none */
+#define NODE_ROUTED 1 /* flag of a node: it may send to pods without the tunnel, as a node that receives no tunnel packets does */
 
-/* One node. All zero for an id that no node has, and for a node that is not reached. Fields that are not described are 0: they are reserved. */
+/* One node. All zero for an id that no node has, and for a node that is not reached. Fields without a description are 0: they are reserved. */
 struct node {
 	__u8 mode; /* enum node_mode */
 	__u8 encap;
 	__u8 family; /* of underlay: 4 or 6; 0 when the node is not reached */
 	__u8 flags; /* NODE_ROUTED */
 	__u32 ifindex; /* device of this node that completes the checksums of packets to the node before they enter the tunnel; 0: a device of the underlay does */
-	__u16 mtu; /* largest packet of a pod that the path carries, in bytes; 0 when it carries all that the tunnel, or the route, does */
+	__u16 mtu; /* largest packet of a pod that the path carries, in bytes; 0 when only the tunnel, or the route, limits it */
 	__u16 revision;
 	__u8 underlay_source[16]; /* source of outer headers; zero when the kernel chooses */
-	__u8 underlay[16];	  /* target of outer headers; see [node_underlay] */
+	__u8 underlay[16];	  /* destination of outer headers; see [node_underlay] */
 	__u8 nexthop[16];
 	__u8 spare[4];
 };
@@ -51,7 +51,7 @@ struct {
 struct {
 	__uint(type, BPF_MAP_TYPE_HASH);
 	__uint(max_entries, 2 * NODES_MAX); /* one of each family */
-	__uint(map_flags, BPF_F_NO_PREALLOC); /* the agent alone writes it; most clusters need a fraction */
+	__uint(map_flags, BPF_F_NO_PREALLOC); /* only the agent writes it; most clusters need a fraction of the entries */
 	__type(key, struct addr_key);
 	__type(value, struct node_addr);
 } node_addrs SEC(".maps");
@@ -67,8 +67,8 @@ static __always_inline int node_of_underlay(const struct addr_key *addr, __u32 *
 	return 1;
 }
 
-/* node_underlay finds the address of another node in the underlay. A slot is written in place, and one that is read meanwhile may hold half an address: it
- * counts only as far as node_addrs, whose entries are replaced as a whole, has it as that node's. */
+/* node_underlay finds the address of another node in the underlay. A slot is written in place, so a program may read half an address: the address is used only
+ * if node_addrs, whose entries are replaced as a whole, maps it to the same node. */
 static __always_inline struct node *node_underlay(__u32 id, struct addr_key *addr)
 {
 	struct node *node;

@@ -1,5 +1,5 @@
-/* The tunnel between nodes: VXLAN over IPv4 or IPv6. A device encapsulates and decapsulates, and takes the outer addresses and the VNI from the metadata of each
- * packet. The VNI is the identity of the sender. */
+/* The tunnel between nodes: VXLAN over IPv4 or IPv6. A device encapsulates and decapsulates, and reads the outer addresses and the VNI from the metadata of
+ * each packet. The VNI is the identity of the sender. */
 #pragma once
 
 #include <linux/bpf.h>
@@ -16,8 +16,8 @@
 
 #define OVERLAY_TTL 64 /* of the outer header */
 
-/* In the priority of a packet of the node: its checksum is left to the device of the underlay, whatever the slot of the peer says, so that a test finds out whether that
- * device makes it right. */
+/* Priority of a packet of the node whose checksum the device of the underlay must complete, whatever the slot of the peer says, so that a test finds out
+ * whether that device computes it correctly. */
 #define OVERLAY_UNCOMPLETED 0x57470001
 
 /* overlay_has_outer reports whether a packet has the form of one in the tunnel: a UDP datagram to the port of the tunnel. */
@@ -39,7 +39,7 @@ static __always_inline __u64 overlay_key(struct bpf_tunnel_key *key, const struc
 	return BPF_F_ZERO_CSUM_TX;
 }
 
-/* overlay_leads reports whether what leaves by a device goes through the tunnel. */
+/* overlay_leads reports whether packets that leave by a device enter the tunnel. */
 static __always_inline int overlay_leads(__u32 ifindex)
 {
 	struct overlay *now;
@@ -47,12 +47,12 @@ static __always_inline int overlay_leads(__u32 ifindex)
 	return tunnel_port && (now = overlay_now()) && now->way && now->way == ifindex;
 }
 
-/* overlay_vni is the VNI of what an endpoint with an identity sends. A number of this node alone does not fit into a VNI, and nobody else would know whose
- * it is. */
+/* overlay_vni returns the VNI of packets of an endpoint with an identity. A number of this node alone does not fit into a VNI, and other nodes could not assign
+ * it to a node. */
 static __always_inline __u32 overlay_vni(__u32 identity) { return identity & IDENTITY_SCOPE ? IDENTITY_WORLD : identity; }
 
-/* overlay_identity finds the VNI of a packet that leaves this node for another. Only endpoints of this node and the node itself send in the
- * tunnel: of other sources the receiver cannot know that they are behind this node. */
+/* overlay_identity finds the VNI of a packet that leaves this node for another. Only endpoints of this node and the node itself send into the tunnel: for other
+ * sources the receiver cannot know that they are behind this node. */
 static __always_inline verdict overlay_identity(const struct addr_key *from, __u32 *identity)
 {
 	struct endpoint_ref *ref = bpf_map_lookup_elem(&bpf_endpoints, from);
@@ -69,8 +69,8 @@ static __always_inline verdict overlay_identity(const struct addr_key *from, __u
 	return CONTINUE;
 }
 
-/* overlay_completes reports whether a packet has to get its checksum before it enters the tunnel. The device for that hands it to its peer, whose program is the same as
- * that of waggle_host. */
+/* overlay_completes reports whether a packet must get its checksum before it enters the tunnel. The device for that passes it to its peer device, which runs
+ * the same program as waggle_host. */
 static __always_inline int overlay_completes(struct __sk_buff *skb, const struct overlay *now, const struct node *node)
 {
 	return node->ifindex && skb->ifindex == now->way && skb->priority != OVERLAY_UNCOMPLETED;

@@ -1,7 +1,7 @@
 //go:build ignore
 
-/* Ingress of the tunnel device: packets from other nodes, decapsulated. VXLAN authenticates nothing, so the program compares the outer source, which
- * the underlay can vouch for, with the node of the inner source. */
+/* Ingress of the tunnel device: packets from other nodes, decapsulated. VXLAN has no authentication, so the program compares the outer source, for which the
+ * underlay can vouch, with the node of the inner source. */
 #include <linux/bpf.h>
 #include <linux/if_ether.h>
 #include <linux/if_packet.h>
@@ -50,8 +50,8 @@ __attribute__((noinline)) int outer(struct __sk_buff *skb, __u32 *node, __u32 *v
 
 	if (!node || !vni || !outer_ends(skb, &key, &from, &to))
 		return DROP(FILE_OVERLAY_INGRESS, REASON_TUNNEL_KEY);
-	/* The socket of the device has all addresses of the node. What another node, or a pod under its address, sends to one that its programs do not
-	 * know as that of a node is no packet of the tunnel. */
+	/* The socket of the device receives on all addresses of the node. A packet that another node, or a pod under its address, sends to an address that the
+	 * maps do not know as an underlay address of this node is no packet of the tunnel. */
 	if (!node_of_underlay(&to, &receiver) || receiver != NODE_THIS)
 		return DROP(FILE_OVERLAY_INGRESS, REASON_TUNNEL_KEY);
 	*vni = key.tunnel_id;
@@ -62,8 +62,8 @@ __attribute__((noinline)) int outer(struct __sk_buff *skb, __u32 *node, __u32 *v
 	return CONTINUE;
 }
 
-/* to_client sends a packet from a backend of a service to the client outside for whom netdev_ingress chose that backend. PASS when the packet is
- * for the node itself. */
+/* to_client sends a packet from a backend of a service to the external client for which netdev_ingress chose the backend. PASS when the packet is for the node
+ * itself. */
 __attribute__((noinline)) int to_client(struct __sk_buff *skb)
 {
 	struct flow *flow = flow_work(DIRECTION_INGRESS);
@@ -112,7 +112,7 @@ static __always_inline verdict judge(struct __sk_buff *skb, struct observation *
 		v = to_client(skb);
 	if (v != PASS)
 		return v;
-	/* The nftables rule lets no packet from the tunnel device pass without the mark. */
+	/* The nftables rule drops every packet from the tunnel device that does not have the mark. */
 	skb->mark = mark_of(sender(skb, &from, seen->src_label));
 	bpf_skb_change_type(skb, PACKET_HOST); /* nodes write any addresses into the inner frame */
 	return PASS;

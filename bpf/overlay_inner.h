@@ -1,4 +1,4 @@
-/* What another node has sent through the tunnel: whether it may have, to whom, and who the sender is. */
+/* Checks of packets that other nodes sent through the tunnel: permission, destination, and identity of the sender. */
 #pragma once
 
 #include <linux/bpf.h>
@@ -10,8 +10,8 @@
 #include "metrics.h"
 #include "reasons.h"
 
-/* inner checks the addresses of the packet inside: PASS for an endpoint, CONTINUE for the node itself. Packets for other nodes and for the outside
- * are not forwarded. */
+/* inner checks the inner addresses: PASS for an endpoint, CONTINUE for the node itself. Packets for other nodes and for the outside are not
+ * forwarded. */
 __attribute__((noinline)) int inner(const struct addr_key *source, const struct addr_key *destination, __u32 node)
 {
 	struct endpoint_ref *ref;
@@ -28,8 +28,8 @@ __attribute__((noinline)) int inner(const struct addr_key *source, const struct 
 	return ref->flags & ADDRESS_HOST ? CONTINUE : PASS;
 }
 
-/* sender returns the identity of the sender of the packet inside: the one that ipcache has, and for a pod that ipcache does not know the VNI. Other
- * numbers than those of the cluster, and those that policies do not know yet, leave the sender unknown. */
+/* sender returns the identity of the sender of the inner packet: the one in ipcache, or the VNI for a pod that ipcache does not know. With a number that is not
+ * of the cluster, or that policies do not know yet, the sender is unknown. */
 __attribute__((noinline)) int sender(struct __sk_buff *skb, const struct addr_key *source, __u32 vni)
 {
 	struct addr_key from;

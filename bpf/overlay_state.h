@@ -1,4 +1,4 @@
-/* The state of the tunnel, which the agent writes. */
+/* The state of the tunnel. The agent writes it. */
 #pragma once
 
 #include <linux/bpf.h>
@@ -27,7 +27,7 @@ static __always_inline struct overlay *overlay_now(void)
 	return bpf_map_lookup_elem(&overlay, &zero);
 }
 
-/* overlay_is_device reports whether a device is that of the tunnel. */
+/* overlay_is_device reports whether ifindex is the tunnel device. */
 static __always_inline int overlay_is_device(__u32 ifindex)
 {
 	struct overlay *now;

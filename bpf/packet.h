@@ -6,8 +6,8 @@
 #include <linux/types.h>
 #include <bpf/bpf_helpers.h>
 
-/* How many bytes of a packet come before its IP header. Programs of devices that may have no link header (tunnels, WireGuard) define
- * LINK_HEADER_VARIES, and their loader sets 0 for such a device. */
+/* Bytes of a packet before its IP header. Programs of devices that may have no link header (tunnels, WireGuard) define LINK_HEADER_VARIES, and their loader
+ * sets 0 for such a device. */
 #ifdef LINK_HEADER_VARIES
 volatile const __u32 link_header = ETH_HLEN;
 #else
@@ -18,8 +18,8 @@ volatile const __u32 link_header = ETH_HLEN;
 #define FRAGMENT_FIRST 1 /* the part with the upper header */
 #define FRAGMENT_LATER 2
 
-/* The kernel turns a 32-bit load of these two fields into a load of a pointer. The compiler, which knows only the 32
- * bits, likes to keep and widen what it loaded, and the verifier then sees a number; so it must not know the load. */
+/* The kernel converts a 32-bit load of these two fields into a load of a pointer. The compiler, which knows only the 32 bits, tends to keep and widen the
+ * value, and the verifier then sees a number; so the load is hidden from the compiler. */
 #define PACKET_FIELD(skb, field)                                                                                     \
 	({                                                                                                           \
 		void *pointer;                                                                                       \
@@ -29,8 +29,8 @@ volatile const __u32 link_header = ETH_HLEN;
 		pointer;                                                                                             \
 	})
 
-/* packet_head returns the first len bytes, readable and writable, or NULL when the packet is shorter. It pulls them
- * into the linear part when they are not there, so every earlier pointer into the packet is void afterwards. */
+/* packet_head returns the first len bytes, readable and writable, or NULL when the packet is shorter. It pulls them into the linear part if necessary, so all
+ * previous pointers into the packet are invalid afterwards. */
 static __always_inline void *packet_head(struct __sk_buff *skb, __u32 len)
 {
 	void *data = PACKET_FIELD(skb, data);

@@ -1,6 +1,6 @@
 //go:build ignore
 
-/* Ingress of the host end of each pod's link: everything that a pod sends. Packets of the fast path end here; pod_slow decides about all others. */
+/* Ingress of the host end of each pod's link: all packets that a pod sends. The fast path completes its packets here; pod_slow handles all others. */
 #include <linux/bpf.h>
 #include <linux/if_ether.h>
 #include <linux/in.h>

@@ -1,6 +1,6 @@
 //go:build ignore
 
-/* Egress of the host end of each pod's link: what the node's stack sends to a pod. */
+/* Egress of the host end of each pod's link: packets that the node's stack sends to a pod. */
 #include <linux/bpf.h>
 #include <linux/if_ether.h>
 #include <linux/in.h>
@@ -57,7 +57,7 @@ __attribute__((noinline)) int to_ipv6(struct __sk_buff *skb, const struct endpoi
 	return CONTINUE;
 }
 
-/* deliver lets a packet into the pod. The stack does not resolve neighbours on these links, so it may have left any address. */
+/* deliver delivers a packet to the pod. The stack does not resolve neighbours on these links, so the MAC addresses may have any value. */
 static __noinline verdict deliver(struct __sk_buff *skb, const struct endpoint_facts *self, struct flow *flow)
 {
 	verdict v;
@@ -93,7 +93,7 @@ static __always_inline verdict judge(struct __sk_buff *skb, struct observation *
 		v = to_ipv6(skb, self, flow);
 		break;
 	case bpf_htons(ETH_P_ARP):
-		return DROP(FILE_POD_INGRESS, REASON_HOUSEKEEPING); /* the node has no need to ask */
+		return DROP(FILE_POD_INGRESS, REASON_HOUSEKEEPING); /* the node does not need to send requests */
 	default:
 		return DROP(FILE_POD_INGRESS, REASON_UNKNOWN_L3);
 	}

@@ -1,5 +1,5 @@
-/* What a pod exchanges with services. What it sends to one goes to a backend before anything else is asked, so that policies judge the
- * flow between the two; what the backend answers comes to the pod from the service. */
+/* Packets between a pod and services. A packet to a service is translated to a backend before any other look-up, so that policies evaluate the flow between the
+ * pod and the backend; the pod gets the replies of the backend from the service. */
 #pragma once
 
 #include <linux/bpf.h>
@@ -23,12 +23,12 @@
 #include "related.h"
 #include "service.h"
 
-/* Who a pod seems to talk to when a service's backend is the pod itself: its kernel takes nothing from outside that has its own address. */
+/* Address of the peer that a pod sees when it is its own backend: its kernel accepts no packet from outside with its own address as the source. */
 volatile const __u32 service_loopback_ipv4 = bpf_htonl(0xa9fe2a01);
 volatile const __u32 service_loopback_ipv6[4] = { bpf_htonl(0x01000000), 0, 0, bpf_htonl(0xa9fe2a01) };
 
 #define PORT_TRIES 8
-#define PORT_LOWEST 1024 /* ports below are a right, which a client that has none shall not seem to have */
+#define PORT_LOWEST 1024 /* lower ports may imply a privilege, which a client without it must not appear to have */
 
 static __always_inline int is_opening(const struct l4 *l4) { return (l4->tcp_flags & (TCP_SYN | TCP_ACK)) == TCP_SYN; }
 
@@ -48,7 +48,7 @@ static __always_inline void service_loopback(__u8 *addr, __u8 family)
 	__builtin_memcpy(addr, words, sizeof(words));
 }
 
-/* is_service_loopback tells whether a pod answers itself. */
+/* is_service_loopback reports whether a pod is its own backend. */
 static __always_inline int is_service_loopback(const struct flow *flow)
 {
 	struct addr_key addr;
@@ -57,8 +57,8 @@ static __always_inline int is_service_loopback(const struct flow *flow)
 	return same_address(&addr, &flow->to);
 }
 
-/* pod_goes_on tells whether a packet belongs to a flow that stands without translation: a service that begins does not take it over. What
- * is left of a translated flow that was forgotten makes room for another one between the same ends. */
+/* pod_goes_on reports whether a packet belongs to an established flow without translation: a service that is created later does not take it over. If an entry
+ * is left from a deleted translated flow, it is deleted, and another flow between the same ends may be created. */
 __attribute__((noinline)) int pod_goes_on(struct flow *flow)
 {
 	int is_current;
@@ -74,13 +74,13 @@ __attribute__((noinline)) int pod_goes_on(struct flow *flow)
 		ct_forget(&key, flow->family, flow->table, &flow->entry);
 		return 0;
 	}
-	/* A datagram that got no reply is sent again: it may go to the service. */
+	/* A datagram without a reply is sent again: the service may get it. */
 	if (is_opening(&flow->l4) || (flow->table != CT_IN_ESTABLISHED && !(flow->entry.flags & CT_REPLIED) && flow->l4.protocol != IPPROTO_TCP))
 		return 0;
 	return is_current;
 }
 
-/* pod_collides tells whether the pod itself speaks with the backend from the port that entry has, past the service. */
+/* pod_collides reports whether the pod itself has a flow to the backend, past the service, from the source port in entry. */
 __attribute__((noinline)) int pod_collides(__u32 family)
 {
 	struct nat_work *work = nat_work();
@@ -106,7 +106,7 @@ __attribute__((noinline)) int pod_collides(__u32 family)
 	return entry && entry->check == check && !(entry->flags & CT_TRANSLATED) && !ct_expired(entry, ct_now());
 }
 
-/* pod_begin stores the flow that entry describes, under another port when the pod has a flow that would look the same. */
+/* pod_begin stores the flow that entry describes, with another port when the pod has a flow with the same packets. */
 __attribute__((noinline)) int pod_begin(__u32 family)
 {
 	struct nat_work *work = nat_work();
@@ -119,13 +119,13 @@ __attribute__((noinline)) int pod_begin(__u32 family)
 		if (v != STEP_TAKEN)
 			return v == CONTINUE ? STEP_TRANSLATE : v;
 		if (work->key.protocol == IPPROTO_SCTP)
-			break; /* its ports cannot be changed */
+			break; /* the ports of SCTP cannot be changed */
 		work->entry.sport = bpf_htons(PORT_LOWEST + bpf_get_prandom_u32() % (65536 - PORT_LOWEST));
 	}
 	return DROP(FILE_POD_SERVICE, REASON_NAT_NO_MAPPING);
 }
 
-/* pod_must_evade reports whether a packet looks like one of a service's flows behind its translation; the twin of the work is then that flow. */
+/* pod_must_evade reports whether a packet equals the translated packets of a flow to a service; the twin of the work is then that flow. */
 static __always_inline int pod_must_evade(const struct flow *flow, struct nat_work *work)
 {
 	if (flow->fragment == FRAGMENT_LATER)
@@ -143,8 +143,8 @@ static __always_inline int pod_must_evade(const struct flow *flow, struct nat_wo
 	return nat_load(flow->family, NAT_TWIN);
 }
 
-/* pod_evade is for a packet that looks like one of a service's flows behind its translation: the pod asks the backend past the service,
- * from the same port. It goes under another one, so that the answers to both can be told apart. */
+/* pod_evade handles a packet that equals the translated packets of a flow to a service: the pod sends to the backend past the service, from the same port. The
+ * packet gets another source port, so that the replies of the two flows differ. */
 __attribute__((noinline)) int pod_evade(const struct flow *flow)
 {
 	struct nat_work *work = nat_work();
@@ -154,7 +154,7 @@ __attribute__((noinline)) int pod_evade(const struct flow *flow)
 	return pod_must_evade(flow, work) ? pod_begin(flow->family) : CONTINUE;
 }
 
-/* pod_asks_service finds the service that a packet is for, and reports whether there is one. */
+/* pod_asks_service looks up the service that is the destination of a packet, and reports whether there is one. */
 __attribute__((noinline)) int pod_asks_service(const struct flow *flow)
 {
 	struct nat_work *work = nat_work();
@@ -170,7 +170,7 @@ __attribute__((noinline)) int pod_asks_service(const struct flow *flow)
 	return service_find(choice) && !(choice->service.flags & SERVICE_LOOPBACK);
 }
 
-/* pod_choose begins a flow with a backend of the service that a packet is for. */
+/* pod_choose creates a flow to a backend of the service that is the destination of a packet. */
 __attribute__((noinline)) int pod_choose(struct flow *flow)
 {
 	struct nat_work *work = nat_work();
@@ -187,7 +187,7 @@ __attribute__((noinline)) int pod_choose(struct flow *flow)
 		return CONTINUE;
 	if (flow->fragment == FRAGMENT_LATER)
 		return DROP(FILE_POD_SERVICE, REASON_FRAGMENT_UNKNOWN);
-	/* The backend of a connection that began before is not known any more: its client shall begin another one. */
+	/* The backend of an existing connection is no longer known: its client must open a new one. */
 	if (flow->l4.protocol == IPPROTO_TCP && !is_opening(&flow->l4))
 		return DROP_ALOUD(FILE_POD_SERVICE, REASON_NAT_NO_MAPPING);
 	if (!service_choose(choice)) {
@@ -216,14 +216,14 @@ __attribute__((noinline)) int pod_choose(struct flow *flow)
 	return pod_begin(flow->family);
 }
 
-/* pod_loop brings a pod what it sent itself. Nobody is kept from oneself, so nothing is asked. */
+/* pod_loop returns a packet to the pod that sent it. A pod may always reach itself, so no policy is evaluated. */
 static __always_inline verdict pod_loop(struct __sk_buff *skb, const struct endpoint_facts *self)
 {
 	metrics_count(REASON_FORWARDED, DIRECTION_INGRESS, skb->len);
 	return deliver_answer(skb, self);
 }
 
-/* pod_rewrite gives a packet the ends that the entry of its translated flow says. It may be on its way already. */
+/* pod_rewrite translates a packet by the entry of its flow. It may redirect the packet. */
 __attribute__((noinline)) int pod_rewrite(struct __sk_buff *skb, struct flow *flow, const struct endpoint_facts *self)
 {
 	struct nat_work *work = nat_work();
@@ -245,8 +245,8 @@ __attribute__((noinline)) int pod_rewrite(struct __sk_buff *skb, struct flow *fl
 	return CONTINUE;
 }
 
-/* pod_translate translates what a pod sends into a flow with a service. STEP_SERVICE means that such a flow may begin, CONTINUE that the packet stays what
- * it is, or is translated. */
+/* pod_translate translates a packet of a pod to a service. STEP_SERVICE means that the packet may create such a flow, CONTINUE that it is translated or stays
+ * unchanged. */
 __attribute__((noinline)) int pod_translate(struct __sk_buff *skb, struct flow *flow, const struct endpoint_facts *self)
 {
 	struct nat_work *work = nat_work();
@@ -267,7 +267,7 @@ __attribute__((noinline)) int pod_translate(struct __sk_buff *skb, struct flow *
 	return is_service_loopback(flow) || pod_asks_service(flow) ? STEP_SERVICE : CONTINUE;
 }
 
-/* pod_begin_service begins a flow with a service, for which pod_translate has found none. */
+/* pod_begin_service creates a flow to a service, if pod_translate has found none. */
 static __always_inline verdict pod_begin_service(struct __sk_buff *skb, struct flow *flow, const struct endpoint_facts *self)
 {
 	verdict v = pod_evade(flow);
@@ -280,7 +280,7 @@ static __always_inline verdict pod_begin_service(struct __sk_buff *skb, struct f
 	return pod_rewrite(skb, flow, self);
 }
 
-/* pod_translate_error translates an ICMP error of a pod about what a service, or itself through one, has sent it. */
+/* pod_translate_error translates an ICMP error of a pod about a packet from a service, or from itself through a service. */
 __attribute__((noinline)) int pod_translate_error(struct __sk_buff *skb, struct flow *flow, const struct endpoint_facts *self)
 {
 	struct nat_work *work = nat_work();
@@ -311,7 +311,7 @@ __attribute__((noinline)) int pod_translate_error(struct __sk_buff *skb, struct 
 	return CONTINUE;
 }
 
-/* pod_translate_back_error translates an ICMP error about what a backend was sent into one about what the client sent to the service. */
+/* pod_translate_back_error translates an ICMP error about a packet to a backend into one about the packet of the client to the service. */
 __attribute__((noinline)) int pod_translate_back_error(struct __sk_buff *skb, struct flow *flow)
 {
 	struct nat_work *work = nat_work();
@@ -324,7 +324,7 @@ __attribute__((noinline)) int pod_translate_back_error(struct __sk_buff *skb, st
 	return nat_rewrite_error(skb, flow->family, flow->quoted, flow->at, flow->end);
 }
 
-/* pod_translate_back makes what a backend answers an answer of the service. */
+/* pod_translate_back replaces the address of a backend in a reply by the address of the service. */
 __attribute__((noinline)) int pod_translate_back(struct __sk_buff *skb, struct flow *flow)
 {
 	struct nat_work *work = nat_work();

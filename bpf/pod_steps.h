@@ -1,5 +1,5 @@
-/* The steps of pod_egress: programs with which it continues in a tail call for all packets but those of the fast path. The verifier walks through each of
- * them apart. */
+/* The steps of pod_egress: programs that it enters by a tail call for all packets outside of the fast path. The verifier checks each step
+ * separately. */
 #pragma once
 
 #include <linux/bpf.h>
@@ -61,16 +61,16 @@ struct {
 	},
 };
 
-/* conclude_stack enters the step that sends a packet to another node, past the stack. It returns when there is no such step: the stack does that as
- * well. */
+/* conclude_stack enters the step that sends a packet to another node, past the stack. It returns when there is no such step: then the stack sends the
+ * packet. */
 static __always_inline void conclude_stack(struct __sk_buff *skb)
 {
 	if (direct_possible() || (encap_modes & ENCAP_SENDS))
 		bpf_tail_call(skb, &pod_steps, POD_STEP_TO_NODE);
 }
 
-/* conclude turns the verdict on a packet of a pod into the action for the kernel, or enters the step that decides. A step that cannot be entered drops
- * the packet. */
+/* conclude converts the verdict on a packet of a pod into the action for the kernel, or enters the step that handles the packet. If the step cannot be entered,
+ * the packet is dropped. */
 static __always_inline int conclude(struct __sk_buff *skb, verdict v, const struct observation *seen)
 {
 	int action;
@@ -97,15 +97,15 @@ static __always_inline int conclude(struct __sk_buff *skb, verdict v, const stru
 	return action;
 }
 
-/* deliver_local counts a packet as sent; it will be counted as received when its way ends. */
+/* deliver_local counts a packet as sent; it is counted as received on delivery. */
 static __always_inline verdict deliver_local(struct __sk_buff *skb, const struct endpoint_facts *to)
 {
 	metrics_count(REASON_FORWARDED, DIRECTION_EGRESS, skb->len);
 	return deliver_peer(skb, to);
 }
 
-/* deliver_node brings a packet into the tunnel to another node that speaks with the pod through it, from an address that the node's routes do not lead
- * into the tunnel. The program of waggle_host finds the node. */
+/* deliver_node sends a packet into the tunnel to another node that sends to the pod through the tunnel, from an address to which no route into the tunnel
+ * leads. The program of waggle_host finds the node. */
 static __always_inline verdict deliver_node(struct __sk_buff *skb, const struct flow *flow)
 {
 	struct overlay *now = overlay_now();
@@ -120,7 +120,7 @@ static __always_inline verdict deliver_node(struct __sk_buff *skb, const struct 
 	return bpf_redirect(now->way, 0) == REDIRECTED ? REDIRECTED : DROP(FILE_POD_STEPS, REASON_WRITE);
 }
 
-/* deliver brings a packet whose flow allows it to the peer or to the stack. */
+/* deliver sends an allowed packet to the peer or to the stack. */
 static __always_inline verdict deliver(struct __sk_buff *skb, const struct endpoint_facts *self, struct flow *flow,
 				       struct observation *seen, const int is_error)
 {
@@ -132,7 +132,7 @@ static __always_inline verdict deliver(struct __sk_buff *skb, const struct endpo
 	if (!(to = endpoint_by_id(flow->peer)))
 		return DROP(FILE_POD_STEPS, REASON_NO_ENDPOINT);
 	if (flow->hops <= 1)
-		return deliver_stack(skb, self); /* it tells the sender that the packet's hops run out */
+		return deliver_stack(skb, self); /* the stack sends the ICMP error about the expired TTL */
 	seen->direction = DIRECTION_INGRESS;
 	if (flow->service == FLOW_OF_BACKEND) {
 		v = is_error ? pod_translate_back_error(skb, flow) : pod_translate_back(skb, flow);
@@ -143,7 +143,7 @@ static __always_inline verdict deliver(struct __sk_buff *skb, const struct endpo
 	return v == CONTINUE ? deliver_local(skb, to) : v;
 }
 
-/* observe notes for reports that a pod sends. */
+/* observe records, for reports, that a pod is the sender. */
 static __always_inline void observe(struct observation *seen, const struct endpoint_facts *self)
 {
 	seen->direction = DIRECTION_EGRESS;
@@ -151,7 +151,7 @@ static __always_inline void observe(struct observation *seen, const struct endpo
 	seen->src_label = self->identity;
 }
 
-/* conclude_slow enters the step for packets that the fast path leaves, and drops the packet when there is no such step. */
+/* conclude_slow enters the step for packets outside of the fast path, and drops the packet when there is no such step. */
 static __always_inline int conclude_slow(struct __sk_buff *skb)
 {
 	struct observation seen = { .direction = DIRECTION_EGRESS };
@@ -163,7 +163,7 @@ static __always_inline int conclude_slow(struct __sk_buff *skb)
 	return drop(skb, DROP(FILE_POD_STEPS, REASON_MISSED_STEP), &seen);
 }
 
-/* sent delivers a packet that was tracked with a verdict, and notes its peer for reports. */
+/* sent delivers a packet by its verdict, and records its peer for reports. */
 static __always_inline verdict sent(struct __sk_buff *skb, const struct endpoint_facts *self, struct flow *flow, verdict v, struct observation *seen,
 				    const int is_error)
 {
@@ -239,7 +239,7 @@ int pod_service(struct __sk_buff *skb)
 	return conclude(skb, v, &seen);
 }
 
-/* pod_refuse returns a packet that was dropped as the answer that it was: a reset, or an ICMP error. */
+/* pod_refuse returns a rejected packet to its sender as a reset, or an ICMP error. */
 SEC("tc")
 int pod_refuse(struct __sk_buff *skb)
 {
@@ -250,8 +250,8 @@ int pod_refuse(struct __sk_buff *skb)
 	return TC_ACT_REDIRECT;
 }
 
-/* pod_to_node sends a packet, which was counted as forwarded, to the node of its destination, or leaves it to the stack. One that is too long is returned
- * as the ICMP error about it. */
+/* pod_to_node sends a packet, which was counted as forwarded, to the node of its destination, or leaves it to the stack. If the packet is too long, the sender
+ * gets an ICMP error. */
 SEC("tc")
 int pod_to_node(struct __sk_buff *skb)
 {

@@ -1,4 +1,4 @@
-/* Policy: what the entries of a policy id say of a peer, a protocol and a port. */
+/* Policy: the verdict of the entries of a policy id on a peer, a protocol and a port. */
 #pragma once
 
 #include <linux/bpf.h>
@@ -11,17 +11,17 @@
 #define POLICY_DROP_ALL 0
 #define POLICY_ALLOW_ALL 1
 
-/* Whom an entry is about. */
+/* The peers of an entry. */
 enum policy_kind {
-	POLICY_ANY = 0,		 /* everybody; identity 0 */
-	POLICY_IDENTITY = 1,	 /* who has the identity */
-	POLICY_CIDR = 2,	 /* whose address lies in the named CIDR, whoever it is */
+	POLICY_ANY = 0,		 /* all peers; identity 0 */
+	POLICY_IDENTITY = 1,	 /* peers with the identity */
+	POLICY_CIDR = 2,	 /* peers with an address in the named CIDR, whatever their identity */
 	POLICY_CIDR_OUTSIDE = 3, /* the same, but only peers outside the cluster */
-	POLICY_CLASS = 4,	 /* who has an identity of the class: see identity_classes */
+	POLICY_CLASS = 4,	 /* peers with an identity of the class: see identity_classes */
 	POLICY_KINDS = 5,
 };
 
-/* How much an entry says of the upper protocol. */
+/* The protocols and ports of an entry. */
 enum policy_level {
 	POLICY_ALL = 0,	     /* all protocols and ports: protocol 0, port 0, port_bits 0 */
 	POLICY_PROTOCOL = 1, /* one protocol, all ports: port 0, port_bits 0 */
@@ -29,19 +29,19 @@ enum policy_level {
 	POLICY_LEVELS = 3,
 };
 
-/* The shape of a policy id says which classes of keys it has. Bit kind * POLICY_LEVELS + level stands for the hash, bit
- * SHAPE_RANGES + kind for policy_ranges; of POLICY_CLASS, bit SHAPE_CLASS + level and bit SHAPE_CLASS + POLICY_LEVELS.
- * SHAPE_LOCALHOST: the local host is allowed, whatever entries say. */
+/* The shape of a policy id is the set of classes of keys that it has. Bit kind * POLICY_LEVELS + level is for the hash, bit SHAPE_RANGES + kind for
+ * policy_ranges; of POLICY_CLASS, bit SHAPE_CLASS + level and bit SHAPE_CLASS + POLICY_LEVELS. SHAPE_LOCALHOST: the local host is allowed, whatever the entries
+ * say. */
 #define SHAPE_RANGES 12
 #define SHAPE_CLASS 19
 #define SHAPE_LOCALHOST (1U << 16)
-/* SHAPE_NESTED: entries about a CIDR count in all CIDRs inside it, up to one with an entry of POLICY_STOP. Without the bit they count in that CIDR alone, and
- * the policy has entries about each CIDR inside. SHAPE_STOPS: there are such entries. */
+/* SHAPE_NESTED: entries about a CIDR also apply to all CIDRs inside it, down to one with an entry of POLICY_STOP. Without the bit they apply to that CIDR
+ * alone, and the policy has entries about each CIDR inside. SHAPE_STOPS: there are entries of POLICY_STOP. */
 #define SHAPE_NESTED (1U << 17)
 #define SHAPE_STOPS (1U << 18)
 
-/* The protocol of an entry about a CIDR that says: the CIDRs around this one do not count in it. No packet that is evaluated has the protocol, which is
- * reserved, and the entry denies. */
+/* Protocol of an entry about a CIDR that means: entries about the CIDRs around this one do not apply to it. No packet that is evaluated has this protocol
+ * number, which is reserved, and the entry denies. */
 #define POLICY_STOP 255
 
 struct policy_key {
@@ -55,12 +55,12 @@ struct policy_key {
 };
 
 struct policy_entry {
-	__u32 rule; /* names the rule to people; 0 when there is none to name */
+	__u32 rule; /* the rule, for people; 0 for none */
 	__u8 deny;
 	__u8 pad[3];
 };
 
-/* prefixlen counts all up to the protocol, and as many bits of the port as the range has in common. */
+/* prefixlen counts all bits up to the protocol, and those bits of the port that all ports of the range share. */
 struct policy_range_key {
 	__u32 prefixlen;
 	__u32 policy;
@@ -89,11 +89,11 @@ struct {
 	__type(value, struct policy_entry);
 } policy_ranges SEC(".maps");
 
-#define SHAPE_KIND(kind) (7U << ((kind) * POLICY_LEVELS) | 1U << (SHAPE_RANGES + (kind))) /* not of POLICY_CLASS */
+#define SHAPE_KIND(kind) (7U << ((kind) * POLICY_LEVELS) | 1U << (SHAPE_RANGES + (kind))) /* not for POLICY_CLASS */
 #define SHAPE_CIDRS (SHAPE_KIND(POLICY_CIDR) | SHAPE_KIND(POLICY_CIDR_OUTSIDE))
 #define SHAPE_CLASSES (15U << SHAPE_CLASS)
 
-/* Bit level, or POLICY_LEVELS for policy_ranges, of what shape_of_kind returns. */
+/* A bit in the result of shape_of_kind: level, or POLICY_LEVELS for policy_ranges. */
 #define KIND_HAS(level) (1U << (level))
 
 /* shape_of_kind returns the bits of a shape about one kind. */
@@ -104,7 +104,7 @@ static __always_inline __u32 shape_of_kind(__u32 shape, enum policy_kind kind)
 	return (shape >> (kind * POLICY_LEVELS) & 7) | (shape >> (SHAPE_RANGES + kind) & 1) << POLICY_LEVELS;
 }
 
-/* How much of a flow the entry names that decided; Cilium's numbers. L3 is a peer, L4 a port with its protocol. */
+/* How specific the deciding entry is; Cilium's numbers. L3 is a peer, L4 a port with its protocol. */
 enum policy_match {
 	MATCH_NONE = 0,
 	MATCH_L3_ONLY = 1,
@@ -122,12 +122,12 @@ struct policy_question {
 	struct addr_key peer;
 	__be16 port;
 	__u8 protocol;
-	__u8 outside; /* the peer is no part of the cluster */
-	enum policy_match match; /* the answer says what decided */
+	__u8 outside; /* the peer is not in the cluster */
+	enum policy_match match; /* result: how specific the deciding entry is */
 	verdict found;		 /* of the entries about CIDRs */
 };
 
-/* policy_weigh counts what an entry says. Nothing weighs more than a deny; among allows the first is as good as any. */
+/* policy_weigh combines an entry with the result so far. A deny always wins; the first of several allows is reported. */
 static __always_inline verdict policy_weigh(const struct policy_entry *entry, struct policy_question *q, enum policy_match match)
 {
 	if (!entry)
@@ -141,7 +141,7 @@ static __always_inline verdict policy_weigh(const struct policy_entry *entry, st
 	return CONTINUE;
 }
 
-/* policy_probe looks up the entries of one kind. Its own function, so that the verifier walks through it once. */
+/* policy_probe looks up the entries of one kind. It is a separate function, so that the verifier checks it once. */
 __attribute__((noinline)) int policy_probe(struct policy_question *q, enum policy_kind kind, __u32 identity)
 {
 	const int any = kind == POLICY_ANY;
@@ -184,7 +184,7 @@ __attribute__((noinline)) int policy_probe(struct policy_question *q, enum polic
 	return CONTINUE;
 }
 
-/* policy_stops reports whether the CIDRs around one do not count in it. Its own function, because of its stack. */
+/* policy_stops reports whether entries about wider CIDRs do not apply to one. It is a separate function, because of its stack. */
 __attribute__((noinline)) int policy_stops(const struct policy_question *q, __u32 identity)
 {
 	struct policy_key key = { .identity = identity, .kind = POLICY_CIDR, .protocol = POLICY_STOP };
@@ -201,7 +201,7 @@ struct cidr_walk {
 	struct policy_question *question;
 };
 
-/* policy_step looks up the entries about one CIDR. It returns 1 when the walk is over. */
+/* policy_step looks up the entries about one CIDR. It returns 1 to end the walk. */
 static long policy_step(__u32 step, void *context)
 {
 	struct cidr_walk *w = context;
@@ -228,7 +228,7 @@ static long policy_step(__u32 step, void *context)
 	return 0;
 }
 
-/* policy_walk looks up the entries about the CIDRs that hold the address of the peer: an allow of one counts, and no deny of any. */
+/* policy_walk looks up the entries about the CIDRs around the address of the peer: one allow suffices, unless an entry denies. */
 static __always_inline verdict policy_walk(struct policy_question *q)
 {
 	struct cidr_walk w = { .question = q };
@@ -239,7 +239,7 @@ static __always_inline verdict policy_walk(struct policy_question *q)
 	return q->found;
 }
 
-/* policy_classes looks up the entries about the classes of the peer's identity. Its own function, because of its stack. */
+/* policy_classes looks up the entries about the classes of the peer's identity. It is a separate function, because of its stack. */
 __attribute__((noinline)) int policy_classes(struct policy_question *q)
 {
 	struct identity_classes *classes;
@@ -257,9 +257,9 @@ __attribute__((noinline)) int policy_classes(struct policy_question *q)
 	return v != CONTINUE ? v : policy_probe(q, POLICY_CLASS, namespace);
 }
 
-/* policy_ask evaluates a peer by a policy: some entry must allow it, and none deny it. Only what the shape has is looked up. Who is
- * not known yet may be anybody, so only a policy without rules allows it. Its own function, so that the verifier walks through
- * it once. */
+/* policy_ask evaluates a peer by a policy: some entry must allow it, and none deny it. Only the classes of the shape are looked up. A peer with
+ * an unknown identity may be any peer, so only a policy without rules allows it. It is a separate function, so that the verifier checks it
+ * once. */
 __attribute__((noinline)) int policy_ask(struct policy_question *q)
 {
 	verdict v;

@@ -1,23 +1,23 @@
-/* What hooks say to one another, and how two neighbouring generations agree on it. */
+/* The protocol between hooks, and how two adjacent generations agree on it. */
 #pragma once
 
 #include <linux/bpf.h>
 #include <linux/types.h>
 #include <bpf/bpf_helpers.h>
 
-/* The protocol is everything that one hook leaves for another to read: today the packet mark, which our nftables rule
- * reads, and pod_ingress when the packet came through the tunnel; since protocol 2 ENCAP_TC_INDEX, by which pod_ingress knows what netdev_ingress has
- * decapsulated; and since protocol 3 replies of pods of other nodes to what pod_egress has sent past the stack, which netdev_ingress keeps from it as well, since protocol 4 also where there is a tunnel. A generation reads all from LOWEST to HIGHEST, and writes the one that the map says. One that changes the protocol
- * raises HIGHEST and keeps LOWEST for one release. The agent changes the value only while every hook, of whichever
- * generation, reads the old and the new one. */
+/* The protocol is all state that one hook leaves for another: the packet mark, read by the nftables rule, and by pod_ingress for packets of the tunnel; since 2
+ * ENCAP_TC_INDEX, by which pod_ingress recognizes packets that netdev_ingress decapsulated; since 3 replies to packets that pod_egress sent past the stack,
+ * which netdev_ingress keeps from the stack as well, since 4 also beside a tunnel. A generation reads all from LOWEST to HIGHEST, and writes the one in the
+ * map. A generation that changes the protocol increments HIGHEST and keeps LOWEST for one release. The agent changes the value only while all hooks, of any
+ * generation, read the old and the new one. */
 enum protocol {
 	PROTOCOL_LOWEST = 1,
 	PROTOCOL_HIGHEST = 4,
 };
 
-#define PROTOCOL_DECAPSULATES 2 /* from here on netdev_ingress decapsulates */
-#define PROTOCOL_DIRECT 3	 /* from here on pods of different nodes that meet by routes do so past the stack, where there is no tunnel */
-#define PROTOCOL_HYBRID 4	 /* from here on they do where there is one as well */
+#define PROTOCOL_DECAPSULATES 2 /* from this protocol on netdev_ingress decapsulates */
+#define PROTOCOL_DIRECT 3	 /* from this protocol on packets between pods that routes connect bypass the stack, without a tunnel */
+#define PROTOCOL_HYBRID 4	 /* from this protocol on they do so beside a tunnel as well */
 
 struct datapath_state {
 	enum protocol protocol; /* 0 before an agent has written it */
@@ -30,7 +30,7 @@ struct {
 	__type(value, struct datapath_state);
 } datapath SEC(".maps");
 
-/* protocol_written is the protocol in which this generation writes now. With a single one there is nothing to look up. */
+/* protocol_written returns the protocol that this generation writes now. If there is only one, no look-up is necessary. */
 static __always_inline __u32 protocol_written(void)
 {
 	struct datapath_state *state;

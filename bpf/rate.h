@@ -1,4 +1,4 @@
-/* How often something happens in a tick. */
+/* The rate of an event in a tick. */
 #pragma once
 
 #include <linux/types.h>
@@ -8,8 +8,8 @@ struct rate {
 	__u32 count; /* in this tick */
 };
 
-/* rate_exceeded counts once, and reports whether that was more often than the limit in this tick. Without a rate nothing is limited. CPUs race when a
- * tick begins: some may count in neither tick. */
+/* rate_exceeded counts one event, and reports whether the limit of this tick was exceeded. Without a rate nothing is limited. CPUs race when a tick begins:
+ * some events may count in neither tick. */
 static __always_inline int rate_exceeded(struct rate *rate, __u32 now, __u32 limit)
 {
 	if (!rate)

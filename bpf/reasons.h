@@ -1,67 +1,67 @@
-/* Why a packet was dropped, and where. Mirrored by the Go package events; a test compares both. */
+/* Drop reasons and the source files of drops. The Go package events has the same numbers; a test compares both. */
 #pragma once
 
 #include <linux/types.h>
 
-/* Numbers up to 239 are Cilium's and mean what they mean there. Cilium counts drops upwards from 130 and stays far below 240,
- * from where our own begin, and other things upwards from 0; there our own begin at 129, downwards. All of them fit the eight bits that an event has for them. */
+/* Numbers up to 239 are Cilium's and have Cilium's meaning. Cilium counts drops upwards from 130, far below 240, where Waggle's begin, and other numbers
+ * upwards from 0; Waggle counts its own of these downwards from 129. All fit into the eight bits that an event has for them. */
 enum drop_reason {
 	REASON_FORWARDED = 0,
-	REASON_VNI_DIFFERS = 129,	 /* no drop: ipcache has another identity for the sender than the VNI, and counts */
+	REASON_VNI_DIFFERS = 129,	 /* no drop: ipcache has another identity for the sender than the VNI; the one in ipcache is used */
 	REASON_SOURCE_MAC = 130,
 	REASON_DESTINATION_MAC = 131,
 	REASON_SOURCE_IP = 132,
 	REASON_POLICY = 133,
 	REASON_MALFORMED = 134,		 /* a header contradicts itself or the length of the packet */
 	REASON_TRUNCATED = 135,		 /* the packet ends inside a header */
-	REASON_TOO_BIG = 136,		 /* longer than the way on takes */
+	REASON_TOO_BIG = 136,		 /* longer than the path carries */
 	REASON_UNKNOWN_L3 = 139,	 /* neither IP nor ARP */
 	REASON_MISSED_STEP = 140,	 /* the tail call to a step failed */
-	REASON_WRITE = 141,		 /* the kernel did not let us change the packet */
-	REASON_TUNNEL_KEY = 147,	 /* not from the tunnel, or not to an address by which this node receives in it */
+	REASON_WRITE = 141,		 /* the kernel rejected a change of the packet */
+	REASON_TUNNEL_KEY = 147,	 /* not from the tunnel, or not to an underlay address of this node */
 	REASON_UNKNOWN_TARGET = 150,	 /* not the address of the pod behind this link */
-	REASON_STALE_IP = 151,		 /* the address leads to an endpoint that no longer has it, or nowhere beyond the pod's link */
+	REASON_STALE_IP = 151,		 /* the address leads to an endpoint that no longer has it, or is not valid beyond the pod's link */
 	REASON_NO_ENDPOINT = 152,	 /* no local endpoint has the address */
-	REASON_CT_INSERT = 155,		 /* the kernel did not let us remember the flow */
+	REASON_CT_INSERT = 155,		 /* the kernel rejected the entry of the flow */
 	REASON_IPV6_EXTENSION = 156,
-	REASON_NO_BACKEND = 158,	 /* the service has nobody who takes the packet */
+	REASON_NO_BACKEND = 158,	 /* the service has no backend */
 	REASON_SERVICE_PROTOCOL = 159,	 /* a packet of this protocol cannot be translated to another port */
-	REASON_NO_TUNNEL = 160,		 /* the tunnel device is not there yet, or the node has no address for the tunnel */
-	REASON_CT_UNKNOWN = 163,	 /* an ICMP answer or error that belongs to no flow */
-	REASON_UNSUPPORTED_L2 = 166,	 /* a length where the EtherType belongs */
-	REASON_NAT_NO_MAPPING = 167,	 /* no free port to translate to, or nothing to translate back to */
-	REASON_NO_ROUTE = 169,		 /* the node has no way to the backend */
+	REASON_NO_TUNNEL = 160,		 /* the tunnel device does not exist yet, or the node has no address for the tunnel */
+	REASON_CT_UNKNOWN = 163,	 /* an ICMP reply or error that belongs to no flow */
+	REASON_UNSUPPORTED_L2 = 166,	 /* a length in place of the EtherType */
+	REASON_NAT_NO_MAPPING = 167,	 /* no free port to translate to, or no entry to translate a reply by */
+	REASON_NO_ROUTE = 169,		 /* the node has no route to the backend */
 	REASON_ENCAPSULATED = 170,	 /* a pod sends to the tunnel of a node */
-	REASON_UNKNOWN_IDENTITY = 171,	 /* the peer is known, its identity not yet; or the VNI is none that a node sends */
+	REASON_UNKNOWN_IDENTITY = 171,	 /* the peer is known, its identity is not known yet; or no node sends this VNI */
 	REASON_UNKNOWN_SENDER = 172,	 /* the link belongs to no endpoint */
-	REASON_CLUSTER_IP = 174,	 /* a service that serves nobody outside the cluster */
-	REASON_FRAGMENT_UNKNOWN = 175,	 /* the first fragment did not pass here before this one */
+	REASON_CLUSTER_IP = 174,	 /* an external client of a service that serves only the cluster */
+	REASON_FRAGMENT_UNKNOWN = 175,	 /* the first fragment did not pass on this node before this one */
 	REASON_FORBIDDEN_ICMPV6 = 176,
-	REASON_SOURCE_RANGE = 177,	 /* a client from outside whom the service does not admit */
-	REASON_POLICY_DENY = 181,	 /* a rule denies; without one, no rule allows */
+	REASON_SOURCE_RANGE = 177,	 /* the service does not allow this external client */
+	REASON_POLICY_DENY = 181,	 /* a rule denies; with REASON_POLICY no rule allows */
 	REASON_VLAN = 182,
-	REASON_NO_NODE = 197,		 /* who sent it into the tunnel is no node of the cluster */
+	REASON_NO_NODE = 197,		 /* the node that sent it into the tunnel is not in the cluster */
 	REASON_MULTICAST = 240,		 /* multicast and broadcast stay on the pod's link */
 	REASON_HOUSEKEEPING = 241,	 /* group reports, router solicitations, address probes: expected, without an event */
-	REASON_NEIGHBOUR_TARGET = 242,	 /* ARP or ND about somebody who is not the gateway */
-	REASON_CT_FULL = 243,		 /* no room for one more established flow: this one is refused */
-	REASON_CT_SHARE = 244,		 /* the endpoint has as many of them as it may */
-	REASON_NAT_FULL = 245,		 /* no room for one more translated flow: this one is refused */
-	REASON_HOPS = 246,		 /* its hops run out here */
-	REASON_NAT_SHARE = 247,		 /* the endpoint has as many translated flows as it may */
+	REASON_NEIGHBOUR_TARGET = 242,	 /* ARP or ND for an address other than the gateway's */
+	REASON_CT_FULL = 243,		 /* no capacity for another established flow: the packet is dropped */
+	REASON_CT_SHARE = 244,		 /* the endpoint has used up its share of established flows */
+	REASON_NAT_FULL = 245,		 /* no capacity for another translated flow: the packet is dropped */
+	REASON_HOPS = 246,		 /* its TTL expires on this node */
+	REASON_NAT_SHARE = 247,		 /* the endpoint has used up its share of translated flows */
 	REASON_SERVICE_PORT = 248,	 /* no packet: a process of the node binds a port that serves a service */
-	REASON_INTERNAL = 249,		 /* a step returned a code that is no verdict: a fault of the program */
+	REASON_INTERNAL = 249,		 /* a step returned a code that is no verdict: a bug of the program */
 	REASON_TUNNEL_SOURCE = 250,	 /* the node that sent it into the tunnel does not have the inner source */
 };
 
 enum direction {
 	DIRECTION_UNKNOWN = 0,
-	DIRECTION_INGRESS = 1,	/* towards a pod */
+	DIRECTION_INGRESS = 1,	/* to a pod */
 	DIRECTION_EGRESS = 2,	/* from a pod, or from the node through waggle_host */
 	DIRECTIONS = 3,
 };
 
-/* Numbers from 200 are ours; Cilium's own files have other ones. */
+/* Numbers from 200 are Waggle's; Cilium uses other numbers for its files. */
 enum source_file {
 	FILE_ARP = 200,
 	FILE_DELIVER = 201,
@@ -98,23 +98,23 @@ enum source_file {
 	FILE_DIRECT_SEND = 233,
 };
 
-/* What a step says of a packet: negative is a drop, the others are below. A drop carries its reason in bits 0-7, the
- * line in bits 8-21 and the file in bits 23-30; bit 22 says that who sent the packet is to be told. */
+/* The result of a step for a packet: negative is a drop, the others are below. A drop has its reason in bits 0-7, the line in bits 8-21 and the file in bits
+ * 23-30; bit 22 means that the packet is rejected: the sender gets a reset or an ICMP error. */
 typedef __s32 verdict;
 
 #define CONTINUE 0	/* the next step decides */
-#define PASS 1		/* on its way, as the hook understands it */
-#define REDIRECTED 7	/* what bpf_redirect and bpf_redirect_peer return when they take a packet */
+#define PASS 1		/* the packet continues, as the hook defines it */
+#define REDIRECTED 7	/* the result of bpf_redirect and bpf_redirect_peer when they accept a packet */
 
-/* Codes that a step returns to its caller beside verdicts. They differ from every verdict and from each other, so that one which reaches
- * finish() by mistake drops the packet. */
+/* Codes that a step returns to its caller in addition to verdicts. They differ from every verdict and from each other, so that a code that reaches finish() by
+ * mistake drops the packet. */
 enum step {
-	STEP_TOO_BIG = 16,	    /* leave_route: the route takes packets of leave.mtu bytes */
+	STEP_TOO_BIG = 16,	    /* leave_route: the route carries packets of leave.mtu bytes */
 	STEP_UNKNOWN_FRAGMENT = 17, /* netdev_read: the first fragment is not known */
 	STEP_TRANSLATE = 18,	    /* pod_translate and its parts: there is an entry */
-	STEP_JUDGE = 19,	    /* track_find: the policies must be asked */
+	STEP_JUDGE = 19,	    /* track_find: the policies must be evaluated */
 	STEP_KEEP = 20,		    /* track_find: the flow must be stored */
-	STEP_TAKEN = 21,	    /* nat_create: another flow has what this one would become */
+	STEP_TAKEN = 21,	    /* nat_create: the packets of another flow equal the translated ones */
 	STEP_NEIGHBOR = 22,	    /* ARP, or a neighbor solicitation */
 	STEP_ERROR = 23,	    /* track: an ICMP error of a pod */
 	STEP_SERVICE = 24,	    /* pod_translate: the first packet of a flow to a service */

@@ -1,4 +1,4 @@
-/* Telling who sent a packet why it goes no further, so that he need not wait: of the packet itself a TCP reset is made, or an ICMP error. */
+/* Rejections: the sender of a dropped packet gets a TCP reset or an ICMP error, so that it need not wait. The packet itself is rewritten into it. */
 #pragma once
 
 #include <linux/bpf.h>
@@ -17,33 +17,33 @@
 #include "l4.h"
 #include "rate.h"
 
-/* How many resets and ICMP errors are sent in each tick for one endpoint, and for all senders outside together: an answer to each packet would
- * make the node a reflector, and cost it more than the packets do. */
+/* Limit of resets and ICMP errors in each tick for one endpoint, and for all external senders together: a reply to every packet would make the node a
+ * reflector, and would cost it more than the packets do. */
 volatile const __u32 reject_rate = 1024;
 
 struct {
 	__uint(type, BPF_MAP_TYPE_ARRAY);
 	__uint(max_entries, ENDPOINTS_MAX);
-	__type(key, __u32); /* local endpoint id, 0 for senders outside */
+	__type(key, __u32); /* local endpoint id, 0 for external senders */
 	__type(value, struct rate);
 } reject_rates SEC(".maps");
 
 enum reject_kind {
-	REJECT_NOBODY = 0,  /* nobody takes it */
-	REJECT_TOO_BIG = 1, /* it is longer than the way takes */
-	REJECT_EXPIRED = 2, /* its hops have run out */
+	REJECT_NOBODY = 0,  /* no socket or backend receives it */
+	REJECT_TOO_BIG = 1, /* it is longer than the path carries */
+	REJECT_EXPIRED = 2, /* its TTL has expired */
 };
 
 #define REJECT_HOPS 64
-#define REJECT_QUOTE 8 /* bytes behind the IP header; they have the ports */
-#define REJECT_QUOTE_FRAGMENT 16 /* behind the IP header of a fragment; the fragment header stands before the ports */
+#define REJECT_QUOTE 8 /* bytes behind the IP header; they include the ports */
+#define REJECT_QUOTE_FRAGMENT 16 /* behind the IP header of a fragment; the fragment header precedes the ports */
 
 struct reject_tcp {
 	__be16 sport;
 	__be16 dport;
 	__be32 seq;
 	__be32 ack;
-	__u8 length; /* in the upper half, in words */
+	__u8 length; /* in the upper half, in 32-bit words */
 	__u8 flags;
 	__be16 window;
 	__be16 checksum;
@@ -54,10 +54,10 @@ struct reject_icmp {
 	__u8 type;
 	__u8 code;
 	__be16 checksum;
-	__be32 mtu; /* of the way, or 0 */
+	__be32 mtu; /* of the path, or 0 */
 };
 
-/* What the errors are called in both families. */
+/* The types and codes of the errors in both families. */
 static __always_inline struct reject_icmp reject_ipv4_icmp(enum reject_kind kind, __u32 mtu)
 {
 	return (struct reject_icmp){
@@ -83,7 +83,7 @@ static __always_inline __be16 reject_fold(__u32 sum)
 	return ~sum;
 }
 
-/* reject_reset makes the reset that answers a segment with this many bytes, as RFC 9293 says in 3.10.7.1; 0 when none may. */
+/* reject_reset makes the reset for a segment with this many bytes, by RFC 9293, 3.10.7.1; 0 when no reset is allowed. */
 static __always_inline int reject_reset(struct reject_tcp *reset, const struct reject_tcp *segment, __u32 bytes)
 {
 	if (segment->flags & TCP_RST)
@@ -100,7 +100,7 @@ static __always_inline int reject_reset(struct reject_tcp *reset, const struct r
 	return 1;
 }
 
-/* reject_write puts the answer in place of the packet, which may be shorter. */
+/* reject_write replaces the packet, which may be shorter, by the reply. */
 static __always_inline int reject_write(struct __sk_buff *skb, const void *answer, const __u32 length)
 {
 	return !bpf_skb_change_tail(skb, link_header + length, 0) && !bpf_skb_store_bytes(skb, link_header, answer, length, BPF_F_RECOMPUTE_CSUM);
@@ -173,7 +173,7 @@ static __always_inline int reject_ipv6_tcp(struct __sk_buff *skb, const struct i
 	return reject_write(skb, &answer, sizeof(answer));
 }
 
-/* reject_ipv6_error makes the ICMP error about a packet of which it quotes this much behind the IP header. */
+/* reject_ipv6_error makes the ICMP error about a packet, with this many bytes of the packet behind its IP header. */
 static __always_inline int reject_ipv6_error(struct __sk_buff *skb, enum reject_kind kind, __u32 mtu, const __u32 quote)
 {
 	struct {
@@ -196,7 +196,7 @@ static __always_inline int reject_ipv6_error(struct __sk_buff *skb, enum reject_
 	return reject_write(skb, &answer, length);
 }
 
-/* A function of its own, to limit the use of the stack. */
+/* A separate function, to limit the use of the stack. */
 __attribute__((noinline)) int reject_ipv6_fragment(struct __sk_buff *skb, enum reject_kind kind, __u32 mtu)
 {
 	return reject_ipv6_error(skb, kind, mtu, REJECT_QUOTE_FRAGMENT);
@@ -222,8 +222,8 @@ __attribute__((noinline)) int reject_ipv6(struct __sk_buff *skb, enum reject_kin
 	return ipv6_is_extension(about.nexthdr) ? 0 : reject_ipv6_packet(skb, kind, mtu);
 }
 
-/* reject_may reports whether a packet may be answered: it was not sent to a group of the link, and not too many were answered in this tick. Errors
- * that path MTU discovery needs are not limited, as in the kernel (icmpv4_mask_allow in net/ipv4/icmp.c). */
+/* reject_may reports whether a packet may be rejected: it was not sent to a group of the link, and the limit of this tick is not reached. Errors that path MTU
+ * discovery needs are not limited, as in the kernel (icmpv4_mask_allow in net/ipv4/icmp.c). */
 static __always_inline int reject_may(struct __sk_buff *skb, __u32 endpoint, enum reject_kind kind)
 {
 	if (skb->pkt_type == PACKET_BROADCAST || skb->pkt_type == PACKET_MULTICAST)
@@ -233,9 +233,9 @@ static __always_inline int reject_may(struct __sk_buff *skb, __u32 endpoint, enu
 	return !rate_exceeded(bpf_map_lookup_elem(&reject_rates, &endpoint), ct_now(), reject_rate);
 }
 
-/* reject makes a packet the answer to itself, but for the Ethernet addresses, and reports whether it did: fragments and headers with options or
- * extensions are not answered, but for IPv6 fragments that are too big. The endpoint is that of the sender, 0 outside. The packet was parsed before and is of TCP, UDP
- * or SCTP. */
+/* reject rewrites a packet into its reset or ICMP error, except the Ethernet addresses, and reports whether it did: fragments and headers with options or
+ * extensions are not rejected, except IPv6 fragments that are too big. endpoint is the sender's id, 0 for external senders. The caller has parsed the packet,
+ * which is TCP, UDP or SCTP. */
 static __always_inline int reject(struct __sk_buff *skb, __u32 endpoint, enum reject_kind kind, __u32 mtu)
 {
 	if (!reject_may(skb, endpoint, kind))

@@ -1,4 +1,4 @@
-/* ICMP errors: they belong to the flow of the packet that they are about, and to nothing else. */
+/* ICMP errors: they belong only to the flow of their inner packet. */
 #pragma once
 
 #include <linux/bpf.h>
@@ -50,7 +50,7 @@ static __always_inline verdict embedded_ipv6(struct __sk_buff *skb, struct flow 
 	flow->l4 = (struct l4){ .protocol = ip.nexthdr };
 	if (ip.nexthdr != NEXT_FRAGMENT)
 		return CONTINUE;
-	/* "Packet too big" is about fragments too. Of other extension headers nobody finds the ports, so they belong to no flow. */
+	/* A "packet too big" error may be about a fragment, too. With other extension headers the ports are unknown, and the packet belongs to no flow. */
 	if (bpf_skb_load_bytes(skb, flow->at, &fragment, sizeof(fragment)))
 		return DROP(FILE_RELATED, REASON_TRUNCATED);
 	if (fragment.offset & bpf_htons(IPV6_FRAGMENT_OFFSET))
@@ -65,7 +65,7 @@ static __always_inline int same_address(const struct addr_key *a, const struct a
 	return word_at(a->addr) == word_at(b->addr) && word_at(a->addr + 8) == word_at(b->addr + 8);
 }
 
-/* flow_quoted makes flow that of the packet which an ICMP error is about. */
+/* flow_quoted sets flow to the flow of the inner packet of an ICMP error. */
 __attribute__((noinline)) int flow_quoted(struct __sk_buff *skb, struct flow *flow)
 {
 	verdict v;
@@ -80,9 +80,9 @@ __attribute__((noinline)) int flow_quoted(struct __sk_buff *skb, struct flow *fl
 	return v;
 }
 
-/* flow_related accepts an error about a packet of a flow that stands, for the sender of that packet. Self must be an end of the flow:
- * a pod speaks of what it was sent only, while from elsewhere any router on the way may tell. Afterwards flow is that of the
- * packet inside. */
+/* flow_related accepts an error about a packet of a flow whose cached verdict is valid, for the sender of that packet. Self must be an end of the flow: a pod
+ * may send errors only about packets to the pod itself, while errors from outside may be of any router on the path. Afterwards flow describes the inner
+ * packet. */
 __attribute__((noinline)) int flow_related(struct __sk_buff *skb, struct flow *flow, const struct endpoint_facts *self)
 {
 	struct addr_key to;
@@ -99,7 +99,7 @@ __attribute__((noinline)) int flow_related(struct __sk_buff *skb, struct flow *f
 	flow_date(flow, flow->direction == DIRECTION_EGRESS); /* the other way round than the error */
 	if (!flow_lookup(flow, ct_now()))
 		return DROP(FILE_RELATED, REASON_CT_UNKNOWN);
-	/* Who gets the error sent what it is about. */
+	/* The receiver of the error sent the inner packet. */
 	flow->second = !flow->second;
 	return flow_stands(flow, &flow->entry, self) ? CONTINUE : DROP(FILE_RELATED, REASON_CT_UNKNOWN);
 }

@@ -1,16 +1,16 @@
-/* Maps of flows that get another size. Programs of another generation have the former map and cannot be changed, so while hooks are replaced all programs use that
- * one, and programs that are loaded for the change read it on a miss and write to it. When they run on every hook, they write to both maps while the agent copies
- * the entries to the present one. No entry is ever in one map of which a program reads only the other. Programs that are loaded for no change have none of this. */
+/* Resize of the maps of flows. Programs of another generation have the previous (former) map and cannot be changed, so while hooks are replaced all programs
+ * use it: those loaded for the resize read it on a miss and write to it. When they run on every hook, they write to both maps while the agent copies the
+ * entries to the new (present) one. No entry is ever only in a map that a program does not read. Programs that are loaded for no resize have none of this. */
 #pragma once
 
 #include <linux/bpf.h>
 #include <linux/types.h>
 #include <bpf/bpf_helpers.h>
 
-/* The number of the change of size that the programs are loaded for, 0 for none. */
+/* The number of the resize for which the programs are loaded, 0 for none. */
 volatile const __u32 resize_number = 0;
 
-/* Maps of flows. The bits stand in resize.go. */
+/* Maps of flows. resize.go has the same bits. */
 enum resize_map {
 	RESIZE_CT_EST4 = 1,
 	RESIZE_CT_EST6 = 2,
@@ -18,19 +18,19 @@ enum resize_map {
 	RESIZE_NAT6 = 8,
 };
 
-/* The maps that get another size in that change. Of any other one the former map is the present one, a second write would fail on the first, and the verifier
- * removes the code for a change. */
+/* The maps that change in this resize. For any other map, former and present are the same, so a second write would fail because of the first; the verifier
+ * removes the resize code for it. */
 volatile const __u32 resize_maps = 0;
 
-/* RESIZE_BEFORE: the present map is empty. RESIZE_DURING: the former map has every entry, and the present one what was copied or changed since. RESIZE_NONE:
- * the present map has every entry. Between two of them the agent waits until all running programs have ended. */
+/* RESIZE_BEFORE: the present map is empty. RESIZE_DURING: the former map has every entry, and the present one has the entries that were copied or changed
+ * since. RESIZE_NONE: the present map has every entry. Between two phases the agent waits until all running programs have ended. */
 enum resize_phase {
 	RESIZE_NONE = 0,
 	RESIZE_BEFORE = 1,
 	RESIZE_DURING = 2,
 };
 
-#define RESIZE_PHASES 4 /* the value of resize_state: its change's number times this, plus the phase */
+#define RESIZE_PHASES 4 /* the value of resize_state: the number of the resize times this, plus the phase */
 
 struct {
 	__uint(type, BPF_MAP_TYPE_ARRAY);
@@ -39,11 +39,11 @@ struct {
 	__type(value, __u32);
 } resize_state SEC(".maps");
 
-/* The key of resize_state does not stand on the stack, of which callers have little. */
+/* The key of resize_state is not on the stack, of which callers have little. */
 static const __u32 resize_key = 0;
 
-/* resize_phase returns the phase of the change that the programs are loaded for, as far as it is one of the map. For programs of a change that has ended it is RESIZE_NONE, also after another one
- * has begun: their present map is the former one of that. */
+/* resize_phase returns the phase of the resize for which the programs are loaded, if it changes the map. For programs of a completed resize this is
+ * RESIZE_NONE, also after the start of another one, whose former map is the present one of these programs. */
 static __always_inline __u32 resize_phase(enum resize_map map)
 {
 	__u32 *state;
@@ -54,7 +54,7 @@ static __always_inline __u32 resize_phase(enum resize_map map)
 	return state && *state / RESIZE_PHASES == resize_number ? *state % RESIZE_PHASES : RESIZE_NONE;
 }
 
-/* The following do with a key of two maps what helpers do with one. The present map is read first: it has the newer entry when both have one. */
+/* These functions do with a key of two maps what the helpers do with one map. The present map is read first: if both have an entry, it has the newer one. */
 static __always_inline void *resize_lookup(enum resize_map map, void *present, void *former, const void *key)
 {
 	void *entry = bpf_map_lookup_elem(present, key);
@@ -62,12 +62,12 @@ static __always_inline void *resize_lookup(enum resize_map map, void *present, v
 	return !entry && resize_phase(map) ? bpf_map_lookup_elem(former, key) : entry;
 }
 
-/* The results of these two are ints: operations of maps return ints before Linux 6.4, where the verifier replaces the helper by a call of the operation, and the upper half
- * of the register is then not the sign. */
+/* The results of these two are ints: before Linux 6.4 operations of maps return ints. The verifier replaces the helper by a call of the operation, and the
+ * upper half of the register is then not the sign extension. */
 
-/* The former map decides whether a key exists. The agent may not have copied the entry yet, so an entry that has to exist may be missing in the present map. An entry
- * that must not exist may be there: what the agent copied and deletes right away, or one of a program that knows already that the change has ended. Then, and when
- * there is no room, the key is given up in the former map as well. */
+/* The former map decides whether a key exists. An entry that must exist may be missing in the present map, because the agent has not copied it yet. An entry
+ * that must not exist may be in the present map: a copy that the agent deletes at once, or an entry of a program that already sees the end of the resize. Then,
+ * and when the map is full, the key is also deleted in the former map. */
 static __always_inline int resize_update(enum resize_map map, void *present, void *former, const void *key, const void *entry, __u64 how)
 {
 	__u32 phase = resize_phase(map);
@@ -84,8 +84,8 @@ static __always_inline int resize_update(enum resize_map map, void *present, voi
 	return err;
 }
 
-/* The former entry is deleted first: the agent looks for it after it has copied an entry, and deletes the copy of one that is gone. Of several that delete a key, one
- * finds it in the former map, and that one is told so. */
+/* The former entry is deleted first: the agent looks it up after it has copied an entry, and deletes the copy if the entry no longer exists. If several
+ * programs delete a key, one of them finds it in the former map, and only this one gets success. */
 static __always_inline int resize_delete(enum resize_map map, void *present, void *former, const void *key)
 {
 	int err;

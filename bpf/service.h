@@ -1,4 +1,4 @@
-/* Which service an address belongs to, and which of its backends serves a client. No packet is needed, so sockets ask too. */
+/* Service look-up of an address, and choice of a backend for a client. It needs no packet, so the programs of sockets use it as well. */
 #pragma once
 
 #include <linux/bpf.h>
@@ -8,18 +8,18 @@
 #include "endpoint.h"
 #include "service_maps.h"
 
-/* A choice under way: what is asked stands above, what was found below. */
+/* The current choice: first the fields of the request, then the fields of the result. */
 struct choice {
 	struct service_key key; /* service_find fills in the scope */
-	__u32 internal;		/* whether a pod or a process of this node asks */
-	__u32 hash;		/* of the packet's ends (service_hash), for those from outside who choose by Maglev's table */
+	__u32 internal;		/* 1: the client is a pod or a process of this node */
+	__u32 hash;		/* of the packet's addresses and ports (service_hash), for external clients of a service with Maglev */
 	struct affinity_key client; /* service_choose fills in the service; kind 0 keeps no backend */
 	struct service service;
 	__u32 id; /* of the backend */
 	struct backend backend;
 };
 
-#define TRIES 2 /* how often an entry that changes while it is read is read again, and a backend that is gone chosen anew */
+#define TRIES 2 /* reads of an entry that changes meanwhile, and choices of a backend that may be missing */
 
 static __always_inline __u64 service_mix(__u64 sum, __u64 word)
 {
@@ -27,7 +27,7 @@ static __always_inline __u64 service_mix(__u64 sum, __u64 word)
 	return sum ^ sum >> 29;
 }
 
-/* service_hash makes the same number of the same ends on every node, so that Maglev chooses the same backend on each. */
+/* service_hash returns the same number for the same addresses and ports on every node, so that Maglev chooses the same backend on each. */
 static __always_inline __u32 service_hash(const struct addr_key *from, const struct addr_key *to, __be16 sport, __be16 dport, __u8 protocol)
 {
 	__u64 from64[2], to64[2], sum;
@@ -40,7 +40,7 @@ static __always_inline __u32 service_hash(const struct addr_key *from, const str
 	return service_mix(sum, to64[1]) >> 32;
 }
 
-/* service_copy reads an entry as a whole: the memory of one that was just replaced may serve another at once. */
+/* service_copy reads an entry as a whole: the memory of a replaced entry may be reused at once. */
 static __always_inline int service_copy(const struct service_key *key, struct service *copy)
 {
 	struct service *found;
@@ -57,8 +57,8 @@ static __always_inline int service_copy(const struct service_key *key, struct se
 	return 0;
 }
 
-/* service_find finds the service that an address, a port and a protocol are for this client, and says whether there is one. Functions of
- * their own have room for keys on their stack, and the verifier walks through them once. */
+/* service_find finds the service of an address, a port and a protocol for this client, and reports whether there is one. It is a separate function, like others
+ * here, because keys need stack space, and because the verifier checks it once. */
 __attribute__((noinline)) int service_find(struct choice *choice)
 {
 	struct service service = {};
@@ -80,7 +80,7 @@ __attribute__((noinline)) int service_find(struct choice *choice)
 	return 1;
 }
 
-/* service_admits tells whether a client from outside the cluster may use a service. */
+/* service_admits reports whether an external client may use a service. */
 static __always_inline int service_admits(const struct service *service, const struct addr_key *client)
 {
 	struct source_range_key key = { .prefixlen = SOURCE_RANGE_FULL, .service = service->id, .family = client->family };
@@ -112,7 +112,7 @@ static __always_inline int backend_copy(__u32 id, struct backend *copy)
 	return 0;
 }
 
-/* affinity_recall gives the backend that a client had, while that still is one of the service's for its scope, or 0. */
+/* affinity_recall returns the previous backend of a client, if it is still one of the service's for its scope, otherwise 0. */
 static __always_inline __u32 affinity_recall(const struct affinity_key *key, __u8 scope, __u32 seconds)
 {
 	struct affinity_entry *entry = bpf_map_lookup_elem(&affinity, key);
@@ -131,7 +131,7 @@ static __always_inline __u32 affinity_recall(const struct affinity_key *key, __u
 	return member.backend;
 }
 
-/* service_take makes a backend that of the choice. */
+/* service_take sets the backend of the choice. */
 __attribute__((noinline)) int service_take(struct choice *choice, __u32 id)
 {
 	if (!choice || !id || !backend_copy(id, &choice->backend))
@@ -140,7 +140,7 @@ __attribute__((noinline)) int service_take(struct choice *choice, __u32 id)
 	return 1;
 }
 
-/* service_try takes the backend of one try, and reports whether there is one. */
+/* service_try sets the backend of one try, and reports whether it exists. */
 __attribute__((noinline)) int service_try(struct choice *choice, __u32 random, __u32 try)
 {
 	const struct service *service;
@@ -160,7 +160,7 @@ __attribute__((noinline)) int service_try(struct choice *choice, __u32 random, _
 	return id && service_take(choice, *id);
 }
 
-/* service_choose chooses a backend of the service that was found, and reports whether there is one. */
+/* service_choose chooses a backend of the service in the choice, and reports whether there is one. */
 __attribute__((noinline)) int service_choose(struct choice *choice)
 {
 	__u32 random = bpf_get_prandom_u32(), seconds;

@@ -14,11 +14,11 @@
 #include "nat_create.h"
 #include "reasons.h"
 
-/* Ports above those of NodePort services. Below them nothing is given out, so nothing there has to be registered. */
+/* The source ports of the range, above the ports of NodePort services. Ports below the range are not allocated, so they need no entries. */
 volatile const __u32 nat_port_first = 32768;
 volatile const __u32 nat_port_last = 65535;
 
-/* How many ports are tried. With half of all ports towards one target taken one flow in four billion finds none, with nine of ten one in
+/* Number of ports that are tried. If half of all ports towards a destination are used, one flow in four billion finds no free port; with 90 percent, one in
  * thirty. */
 #define SNAT_TRIES 32
 
@@ -27,7 +27,7 @@ static __always_inline int snat_in_range(__be16 port)
 	return bpf_ntohs(port) >= nat_port_first && bpf_ntohs(port) <= nat_port_last;
 }
 
-/* snat_has_ports tells whether a packet of the protocol can be given another port. */
+/* snat_has_ports reports whether the port of a packet of the protocol can be changed. */
 static __always_inline int snat_has_ports(__u8 protocol)
 {
 	return protocol == IPPROTO_TCP || protocol == IPPROTO_UDP || protocol == IPPROTO_UDPLITE || l4_is_icmp(protocol);
@@ -42,7 +42,7 @@ enum snat_socket {
 #define SOCKET_ESTABLISHED 1 /* BPF_TCP_ESTABLISHED; also the state of a connected UDP socket */
 #define SOCKET_LISTEN 10     /* BPF_TCP_LISTEN */
 
-/* Each protocol has a function: the verifier refuses one instruction that reads sockets of two types. */
+/* Each protocol has a function: the verifier rejects one instruction that reads sockets of two types. */
 static __noinline int snat_tcp_socket(struct __sk_buff *skb, struct bpf_sock_tuple *tuple, __u32 size)
 {
 	struct bpf_sock *socket = bpf_skc_lookup_tcp(skb, tuple, size, BPF_F_CURRENT_NETNS, 0);
@@ -67,9 +67,9 @@ static __noinline int snat_udp_socket(struct __sk_buff *skb, struct bpf_sock_tup
 	return found;
 }
 
-/* snat_socket finds the socket of the node that receives the replies to the source of the entry; protocol is that of the key. It asks the
- * kernel: a table of the node's connections would be filled by any peer that makes the node reply. UDP-Lite has a socket table of its own,
- * which programs cannot look up. */
+/* snat_socket finds the socket of the node that receives the replies to the source of the entry; protocol is that of the key. It queries the kernel:
+ * any peer that makes the node reply could fill a table of the node's connections. UDP-Lite has a separate socket table, which programs cannot look
+ * up. */
 __attribute__((noinline)) int snat_socket(struct __sk_buff *skb, __u32 family)
 {
 	struct nat_work *work = nat_work();
@@ -97,13 +97,13 @@ __attribute__((noinline)) int snat_socket(struct __sk_buff *skb, __u32 family)
 	return SNAT_NO_SOCKET;
 }
 
-/* snat_claim stores the flow that key and entry describe, unless its source belongs to a socket of the node or to another flow. */
+/* snat_claim stores the flow in key and entry, unless its source belongs to a socket of the node or to another flow. */
 static __always_inline verdict snat_claim(struct __sk_buff *skb, __u32 family, int is_node_address)
 {
 	return is_node_address && snat_socket(skb, family) != SNAT_NO_SOCKET ? STEP_TAKEN : nat_create(family);
 }
 
-/* snat_claim_random is snat_claim for a random source port of the range. Its own function, so that the verifier walks through it once. */
+/* snat_claim_random is snat_claim for a random source port of the range. It is a separate function, so that the verifier checks it once. */
 __attribute__((noinline)) int snat_claim_random(struct __sk_buff *skb, __u32 family)
 {
 	__u32 count = nat_port_last - nat_port_first + 1;
@@ -117,8 +117,8 @@ __attribute__((noinline)) int snat_claim_random(struct __sk_buff *skb, __u32 fam
 	return snat_claim(skb, family, 1);
 }
 
-/* snat_create stores the flow that key and entry describe. It keeps its source port when nobody else has it; one that gets an address of
- * the node in place of its own must have it from the range, too. */
+/* snat_create stores the flow in key and entry. The flow keeps its source port if no other flow or socket uses it; a flow that gets an address of the node in
+ * place of its own must also have a port of the range. */
 __attribute__((noinline)) int snat_create(struct __sk_buff *skb, __u32 family)
 {
 	struct nat_work *work = nat_work();
@@ -128,7 +128,7 @@ __attribute__((noinline)) int snat_create(struct __sk_buff *skb, __u32 family)
 	if (!work)
 		return DROP(FILE_SNAT, REASON_CT_INSERT);
 	is_node_address = work->entry.flags & (NAT_MASQUERADE | NAT_REDIRECT);
-	/* Nodes believe what other nodes send into the tunnel: nobody else gets there under the address of a node. */
+	/* Nodes trust packets of other nodes in the tunnel: no other sender may reach it under the address of a node. */
 	if (is_node_address && tunnel_port && work->key.protocol == IPPROTO_UDP && work->entry.dport == bpf_htons(tunnel_port))
 		return DROP(FILE_SNAT, REASON_ENCAPSULATED);
 	if (!is_node_address || !snat_has_ports(work->key.protocol) || snat_in_range(work->entry.sport))

@@ -1,6 +1,6 @@
 //go:build ignore
 
-/* Sockets of processes that talk to services: a cgroup's connect, sendto, recvfrom, getpeername and bind. */
+/* Sockets of processes that use services: connect, sendto, recvfrom, getpeername and bind of a cgroup. */
 #include <linux/bpf.h>
 #include <linux/errno.h>
 #include <linux/in.h>
@@ -11,7 +11,7 @@
 #define REFUSE 0
 #define PROCEED 1
 
-/* sock_serviced tells whether services have sockets of this kind. */
+/* sock_serviced reports whether services apply to sockets of this kind. */
 static __always_inline int sock_serviced(struct bpf_sock_addr *ctx)
 {
 	return ctx->protocol == IPPROTO_TCP || ctx->protocol == IPPROTO_UDP;
@@ -135,7 +135,7 @@ int sock_getpeername6(struct bpf_sock_addr *ctx)
 	return PROCEED;
 }
 
-/* sock_guarded leaves pods their own ports, and everybody one that the kernel chooses. */
+/* sock_guarded reports whether bind protection applies: not in pods, and not for ports that the kernel chooses. */
 static __always_inline int sock_guarded(struct bpf_sock_addr *ctx)
 {
 	return sock_bind_protection && ctx->user_port && sock_serviced(ctx) && bpf_get_netns_cookie(ctx) == sock_host_netns;

@@ -1,4 +1,4 @@
-/* Addresses as the hooks of sockets have them. An IPv4 address that an IPv6 socket uses is the same one. */
+/* Addresses as the hooks of sockets see them. An IPv4 address in an IPv6 socket is the same address. */
 #pragma once
 
 #include <linux/bpf.h>

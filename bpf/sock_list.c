@@ -1,7 +1,7 @@
 //go:build ignore
 
-/* Lists the sockets of one network namespace that the programs of sockets have connected to backends. Iterators over all values of a socket storage
- * could list those of all namespaces at once, but hardened kernels refuse iterators that may write to values of maps. */
+/* Lists the sockets of one network namespace that the programs of sockets have connected to backends. Iterators over all values of a socket storage could list
+ * the sockets of all namespaces at once, but hardened kernels reject iterators that may write to values of maps. */
 #include <linux/bpf.h>
 #include <linux/types.h>
 #include <bpf/bpf_helpers.h>

@@ -1,12 +1,12 @@
-/* What a list of sockets says, and what of the kernel's own structures it is read from: their offsets are those of the kernel that loads the
- * programs (CO-RE). */
+/* The records of a list of sockets, and the kernel's structures from which they are read: the offsets are relocated for the kernel that loads the programs
+ * (CO-RE). */
 #pragma once
 
 #include <linux/bpf.h>
 #include <linux/types.h>
 #include "sock_maps.h"
 
-/* A socket. It is read without the socket's lock, so the peer may be half of one and half of the next. */
+/* A socket. It is read without the socket's lock, so the peer may be half of the old one and half of the new one. */
 struct sock_listed {
 	struct sock_peer peer;
 	__u64 cookie;

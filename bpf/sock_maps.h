@@ -1,4 +1,4 @@
-/* What sockets have been told of services: the address that a process asked for, and the backend that it got. It lives and dies with the
+/* The state of sockets that use services: the address that the process requested, and the backend that it got. It has the lifetime of the
  * socket. */
 #pragma once
 
@@ -7,27 +7,27 @@
 #include <bpf/bpf_helpers.h>
 #include "endpoint.h"
 
-/* Services whose answers one UDP socket tells apart while it is connected to nobody. One more takes the place of the one used least
- * recently; a resolver asks two or three. */
+/* Services whose replies an unconnected UDP socket can distinguish. A further one replaces the least recently used one; a resolver needs two or
+ * three. */
 #define SOCK_PEERS 8
 
-/* A service as a socket sees it. All hooks but those of bind run under the socket's lock, so nobody reads half of one. */
+/* A service of a socket. All hooks except bind run under the socket's lock, so no hook reads a half-written value. */
 struct sock_peer {
 	struct addr_key service;
 	struct addr_key backend;
 	__be16 service_port;
 	__be16 backend_port;
-	__u32 backend_id; /* 0: the place is free */
-	__u32 slot;	  /* in service_slots, where the backend was last seen */
+	__u32 backend_id; /* 0: the slot is free */
+	__u32 slot;	  /* in service_slots, the last known slot of the backend */
 	__u32 pad;
-	__u64 used; /* when the process sent last, of the monotonic clock */
+	__u64 used; /* time of the last send of the process, of the monotonic clock */
 };
 
 struct sock_peers {
 	struct sock_peer peers[SOCK_PEERS];
 };
 
-/* Whom a socket is connected to. */
+/* The service to which a socket is connected. */
 struct {
 	__uint(type, BPF_MAP_TYPE_SK_STORAGE);
 	__uint(map_flags, BPF_F_NO_PREALLOC);
@@ -35,7 +35,7 @@ struct {
 	__type(value, struct sock_peer);
 } sock_connected SEC(".maps");
 
-/* To whom a UDP socket has sent by sendto and sendmsg. */
+/* The services to which a UDP socket has sent with sendto and sendmsg. */
 struct {
 	__uint(type, BPF_MAP_TYPE_SK_STORAGE);
 	__uint(map_flags, BPF_F_NO_PREALLOC);

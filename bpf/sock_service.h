@@ -1,5 +1,5 @@
-/* Services at the socket: whom a process asks for becomes a backend before there is a packet, and what it hears of the backend becomes
- * the service again. */
+/* Services at the socket: a requested service address is replaced by a backend before a packet exists, and a backend's address by the service's address when
+ * the process reads a peer address. */
 #pragma once
 
 #include <linux/bpf.h>
@@ -15,23 +15,23 @@
 
 /* The cookie of the node's own network namespace. */
 const volatile __u64 sock_host_netns = 0;
-/* Pods' sockets are left to the programs on their links. */
+/* 1: sockets of pods are left to the programs on their links. */
 const volatile __u32 sock_host_only = 0;
-/* Processes of the node may not bind the ports of services. */
+/* 1: processes of the node may not bind the ports of services. */
 const volatile __u32 sock_bind_protection = 1;
 
 enum sock_result {
-	SOCK_UNCHANGED = 0,  /* no service, or one that is left to the programs on links */
-	SOCK_TRANSLATED = 1, /* negative: the process gets this error */
+	SOCK_UNCHANGED = 0,  /* no service, or one that the programs on links handle */
+	SOCK_TRANSLATED = 1, /* negative values: the process gets this error */
 };
 
-/* What an unconnected socket has not used for a minute is chosen anew, as flows without a connection end by default. */
+/* After a minute without use a backend of an unconnected socket is chosen again, like the default timeout of flows without a connection. */
 #define SOCK_IDLE_NS 60000000000ULL
 
-/* How many slots are looked through for a backend that has moved. A service with more of them may give another one. */
+/* Slots that are scanned for a backend that has moved. With more slots, the service may get another backend. */
 #define SOCK_SCAN 64
 
-/* sock_choice finds the service of an address. */
+/* sock_find finds the service of an address. */
 static __always_inline int sock_find(struct bpf_sock_addr *ctx, const struct sock_end *to, struct choice *choice)
 {
 	__u64 netns;
@@ -50,7 +50,7 @@ static __always_inline int sock_find(struct bpf_sock_addr *ctx, const struct soc
 	return 1;
 }
 
-/* sock_refused counts a call that is refused beside dropped packets. Packets may interrupt it. */
+/* sock_refused counts a rejected call like a dropped packet. The processing of packets may interrupt it. */
 static __always_inline int sock_refused(enum drop_reason reason, enum direction direction, int error)
 {
 	__u32 slot = (__u32)reason * DIRECTIONS + direction;
@@ -61,8 +61,8 @@ static __always_inline int sock_refused(enum drop_reason reason, enum direction 
 	return error;
 }
 
-/* sock_nobody says what becomes of a process that asks for a service without backends. To drop is what the programs on a pod's link do;
- * nothing of the sort stands between the node's own processes and the network, so they are told what a firewall would tell them. */
+/* sock_nobody returns the result for a process that connects or sends to a service without backends. With SERVICE_DROP the program on a pod's link drops the
+ * packet. No such program is on the path of the node's own processes, so they get the error that a firewall would give. */
 static __always_inline int sock_nobody(const struct choice *choice)
 {
 	__u64 netns;
@@ -85,7 +85,7 @@ static __always_inline void sock_remember(struct sock_peer *peer, const struct s
 	peer->slot = 0;
 }
 
-/* sock_connect translates whom a socket connects to. */
+/* sock_connect translates the address to which a socket connects. */
 static __noinline int sock_connect(struct bpf_sock_addr *ctx, struct sock_end *to)
 {
 	struct choice choice = {};
@@ -107,8 +107,8 @@ static __noinline int sock_connect(struct bpf_sock_addr *ctx, struct sock_end *t
 	return SOCK_TRANSLATED;
 }
 
-/* sock_belongs tells whether the backend that a socket has used still takes new flows of the service. The verifier walks through functions
- * of their own once. */
+/* sock_belongs reports whether the backend of a socket still takes new flows of the service. It is a separate function, like others here, which the verifier
+ * checks once. */
 __attribute__((noinline)) int sock_belongs(const struct choice *choice, struct sock_peer *peer)
 {
 	__u32 slot, *id, wanted;
@@ -124,7 +124,7 @@ __attribute__((noinline)) int sock_belongs(const struct choice *choice, struct s
 	now.addr = backend.addr;
 	now.port = backend.port;
 	if (!sock_is(&now, &peer->backend, peer->backend_port))
-		return 0; /* the number went to another backend */
+		return 0; /* the backend id belongs to another backend now */
 	if (slot - choice->service.first < choice->service.count) {
 		id = bpf_map_lookup_elem(&service_slots, &slot);
 		if (id && *id == wanted)
@@ -143,7 +143,7 @@ __attribute__((noinline)) int sock_belongs(const struct choice *choice, struct s
 	return 0;
 }
 
-/* sock_place is where a service is, or may be, remembered. */
+/* sock_place returns the index for a service: its own, or the least recently used one. */
 __attribute__((noinline)) int sock_place(const struct sock_peers *sent, const struct sock_end *service)
 {
 	__u64 used = ~0ULL;
@@ -164,7 +164,7 @@ __attribute__((noinline)) int sock_place(const struct sock_peers *sent, const st
 	return place;
 }
 
-/* sock_heard is as what a backend is remembered, or -1. Of several services with one backend it is the one sent to last. */
+/* sock_heard returns the index of the service with a backend, or -1. If several services have the backend, it is the one with the latest send. */
 __attribute__((noinline)) int sock_heard(const struct sock_peers *sent, const struct sock_end *from)
 {
 	__u64 used = 0;
@@ -183,14 +183,14 @@ __attribute__((noinline)) int sock_heard(const struct sock_peers *sent, const st
 	return place;
 }
 
-/* sock_at is the place of that number, or NULL. The compiler sees the bounds of what a function returns, the verifier does not. */
+/* sock_at returns the slot with an index, or NULL. The compiler knows the bounds of a function's result, the verifier does not. */
 static __always_inline struct sock_peer *sock_at(struct sock_peers *sent, int place)
 {
 	asm volatile("" : "+r"(place));
 	return place >= 0 && place < SOCK_PEERS ? &sent->peers[place] : NULL;
 }
 
-/* sock_forget takes away that a backend was sent to as a service: the process means the backend itself. */
+/* sock_forget removes the services with a backend, because the process sends to the backend itself. */
 static __always_inline void sock_forget(struct bpf_sock_addr *ctx, const struct sock_end *to)
 {
 	struct sock_peers *sent = bpf_sk_storage_get(&sock_sent, ctx->sk, NULL, 0);
@@ -205,7 +205,7 @@ static __always_inline void sock_forget(struct bpf_sock_addr *ctx, const struct 
 	}
 }
 
-/* sock_send translates to whom a UDP socket sends. */
+/* sock_send translates the destination of a UDP send. */
 static __noinline int sock_send(struct bpf_sock_addr *ctx, struct sock_end *to)
 {
 	struct choice choice = {};
@@ -223,7 +223,7 @@ static __noinline int sock_send(struct bpf_sock_addr *ctx, struct sock_end *to)
 	now = bpf_ktime_get_ns();
 	peer = sock_at(sent, sock_place(sent, to));
 	if (!peer)
-		return SOCK_UNCHANGED; /* the verifier asks */
+		return SOCK_UNCHANGED; /* the verifier requires this check */
 	if (!peer->backend_id || !sock_is(to, &peer->service, peer->service_port) || now - peer->used > SOCK_IDLE_NS ||
 	    !sock_belongs(&choice, peer)) {
 		if (!service_choose(&choice))
@@ -236,7 +236,7 @@ static __noinline int sock_send(struct bpf_sock_addr *ctx, struct sock_end *to)
 	return SOCK_TRANSLATED;
 }
 
-/* sock_asked gives back whom the process asked for, of the backend that it is connected to. */
+/* sock_asked replaces the backend, to which a socket is connected, by the address that the process requested. */
 static __always_inline int sock_asked(struct bpf_sock_addr *ctx, struct sock_end *from)
 {
 	struct sock_peer *peer = bpf_sk_storage_get(&sock_connected, ctx->sk, NULL, 0);
@@ -248,7 +248,7 @@ static __always_inline int sock_asked(struct bpf_sock_addr *ctx, struct sock_end
 	return SOCK_TRANSLATED;
 }
 
-/* sock_sender gives back to whom a UDP socket sent, of the backend that answers. */
+/* sock_sender replaces the backend that sent a datagram by the service to which the UDP socket sent. */
 static __noinline int sock_sender(struct bpf_sock_addr *ctx, struct sock_end *from)
 {
 	struct sock_peers *sent;
@@ -267,7 +267,7 @@ static __noinline int sock_sender(struct bpf_sock_addr *ctx, struct sock_end *fr
 	return SOCK_TRANSLATED;
 }
 
-/* sock_serves tells whether an address of the node and a port serve a service. */
+/* sock_serves reports whether a service uses an address of the node and a port. */
 static __always_inline int sock_serves(const struct sock_end *at, __u8 protocol)
 {
 	struct service_key key = { .addr = at->addr, .port = at->port, .protocol = protocol, .scope = SCOPE_EXTERNAL };
@@ -276,8 +276,8 @@ static __always_inline int sock_serves(const struct sock_end *at, __u8 protocol)
 	return service && (service->flags & (SERVICE_NODE_PORT | SERVICE_LOOPBACK));
 }
 
-/* sock_taken tells whether a process may not bind an address, because what comes to it goes to a service. Whoever binds all addresses
- * binds those of loopback, where each NodePort is; and all of IPv6 are all of IPv4 as well, unless the socket says otherwise. */
+/* sock_taken reports whether a process may not bind an address, because its packets belong to a service. The wildcard address includes the loopback addresses,
+ * where each NodePort is; and the IPv6 wildcard includes all of IPv4, unless the socket is IPv6-only. */
 static __noinline int sock_taken(struct bpf_sock_addr *ctx, const struct sock_end *at)
 {
 	struct in6_addr loopback6 = { .s6_addr32 = { [3] = bpf_htonl(1) } }, all6 = {};

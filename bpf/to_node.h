@@ -1,5 +1,5 @@
-/* Encapsulation of what a pod sends to a pod of another node. Whatever a device has to see, and what cannot be encapsulated here, goes to the stack as
- * it is; a route leads it to the tunnel device. */
+/* Encapsulation of packets of a pod to a pod of another node. Packets that the device must process, or that a program cannot encapsulate, are passed to the
+ * stack unchanged; a route leads them to the tunnel device. */
 #pragma once
 
 #include <linux/bpf.h>
@@ -28,7 +28,7 @@
 
 #define LOOPBACK_IFINDEX 1 /* in every network namespace */
 
-/* The source ports that the kernel uses for tunnels (udp_flow_src_port in include/net/udp.h), unless net.ipv4.ip_local_port_range is another one. */
+/* The source ports that the kernel uses for tunnels (udp_flow_src_port in include/net/udp.h); the loader sets them from net.ipv4.ip_local_port_range. */
 volatile const __u32 encap_port_first = 32768;
 volatile const __u32 encap_port_last = 60999;
 
@@ -36,34 +36,34 @@ volatile const __u32 encap_port_last = 60999;
 #define ECN_ECT_0 2
 #define ECN_CE 3
 
-/* A packet for another node, and where it goes. */
+/* A packet for another node, and its outer addresses and route. */
 struct to_node {
 	struct whole packet;
 	__be32 source; /* of the outer header */
-	__be32 peer;   /* its target: the node */
-	__u32 mtu;     /* of inner packets: what the path to the node carries, 0 when it carries all; when the packet is too long, what fits */
-	__u32 ifindex; /* where it leaves */
+	__be32 peer;   /* outer destination: the node */
+	__u32 mtu;     /* of inner packets: the maximum that the path to the node carries, 0 for no limit; when the packet is too long, the length that fits */
+	__u32 ifindex; /* device by which it leaves */
 	__u32 completer; /* device that completes its checksum; 0 without one */
 	struct bpf_redir_neigh hop;
 	__be16 sport;
 	__u8 pad[2];
 };
 
-/* to_node_tos is the outer TOS as the tunnel device makes it: no DSCP, and ECN by RFC 3168, 9.1.1. */
+/* to_node_tos returns the outer TOS that the tunnel device would set: no DSCP, and ECN by RFC 3168, 9.1.1. */
 static __always_inline __u8 to_node_tos(__u8 inner)
 {
 	inner &= ECN_MASK;
 	return inner == ECN_CE ? ECN_ECT_0 : inner;
 }
 
-/* to_node_fits reports whether a packet may be encapsulated here: it fits into an outer packet, and the kernel lets programs send its family. */
+/* to_node_fits reports whether a program may encapsulate a packet: it fits into an outer packet, and the kernel supports this for its family. */
 static __always_inline int to_node_fits(const struct whole *packet)
 {
 	return !packet->padded && packet->length + ENCAP_LENGTH <= 65535 &&
 	       (encap_modes & (packet->family == 6 ? ENCAP_SENDS_IPV6 : ENCAP_SENDS_IPV4));
 }
 
-/* to_node_id returns the id of the node that has an address, 0 when the packet belongs to no pod of another node: nodes are met without the tunnel. */
+/* to_node_id returns the id of the node that has an address, 0 when no pod of another node has it: nodes are reached without the tunnel. */
 static __always_inline __u32 to_node_id(const struct addr_key *to)
 {
 	struct ipcache_entry *entry = bpf_map_lookup_elem(&ipcache, to);
@@ -73,7 +73,7 @@ static __always_inline __u32 to_node_id(const struct addr_key *to)
 	return entry && entry->node ? entry->node : ipcache_node(to);
 }
 
-/* to_node_ends finds the outer addresses for an id of a node, and reports whether it is reached over IPv4. Its own function has room for keys. */
+/* to_node_ends finds the outer addresses for the id of a node. It reports whether IPv4 reaches the node. Separate, because keys need stack space. */
 __attribute__((noinline)) int to_node_ends(struct to_node *out)
 {
 	struct addr_key to, outer;
@@ -95,7 +95,7 @@ __attribute__((noinline)) int to_node_ends(struct to_node *out)
 	return !!out->source;
 }
 
-/* to_node_port is the source port, by the kernel's formula. */
+/* to_node_port returns the source port, by the kernel's formula. */
 static __always_inline __be16 to_node_port(struct __sk_buff *skb)
 {
 	__u32 hash = bpf_get_hash_recalc(skb);
@@ -104,8 +104,8 @@ static __always_inline __be16 to_node_port(struct __sk_buff *skb)
 	return bpf_htons(((__u64)hash * (encap_port_last - encap_port_first) >> 32) + encap_port_first);
 }
 
-/* to_node_route finds the way of the outer packet: CONTINUE, STEP_TOO_BIG with out->mtu, or PASS when there is none for programs. It is a packet of
- * the node itself, for which the loopback device stands. */
+/* to_node_route finds the route of the outer packet: CONTINUE, STEP_TOO_BIG with out->mtu, or PASS when there is none that programs can use. The look-up has
+ * the loopback device as input, as for a packet of the node itself. */
 __attribute__((noinline)) int to_node_route(struct __sk_buff *skb, struct to_node *out, __u32 mtu)
 {
 	struct bpf_fib_lookup fib = { .family = FAMILY_IPV4, .l4_protocol = IPPROTO_UDP, .ifindex = LOOPBACK_IFINDEX };
@@ -128,7 +128,7 @@ __attribute__((noinline)) int to_node_route(struct __sk_buff *skb, struct to_nod
 		out->mtu = fib.mtu_result - ENCAP_LENGTH;
 		return fib.mtu_result > ENCAP_LENGTH ? STEP_TOO_BIG : PASS;
 	}
-	/* Whose link address is not known yet is asked for when the packet is sent. */
+	/* If the neighbour's link address is unknown, the kernel resolves it when the packet is sent. */
 	if (found != BPF_FIB_LKUP_RET_SUCCESS && found != BPF_FIB_LKUP_RET_NO_NEIGH)
 		return PASS;
 	out->ifindex = fib.ifindex;
@@ -137,7 +137,7 @@ __attribute__((noinline)) int to_node_route(struct __sk_buff *skb, struct to_nod
 	return CONTINUE;
 }
 
-/* to_node_outer makes the outer IP header. */
+/* to_node_outer returns the outer IP header. */
 static __always_inline struct iphdr to_node_outer(const struct to_node *out)
 {
 	union {
@@ -156,7 +156,7 @@ static __always_inline struct iphdr to_node_outer(const struct to_node *out)
 	return outer.ip;
 }
 
-/* to_node_wrap encapsulates a packet. PASS when the kernel does not make room; the packet is then as it was. */
+/* to_node_wrap encapsulates a packet. PASS when the kernel cannot enlarge the packet, which is then unchanged. */
 __attribute__((noinline)) int to_node_wrap(struct __sk_buff *skb, const struct to_node *out, __u32 vni, const struct encap *encap)
 {
 	struct encap_headers outer = {};
@@ -193,7 +193,7 @@ __attribute__((noinline)) int to_node_wrap(struct __sk_buff *skb, const struct t
 	return CONTINUE;
 }
 
-/* to_node_complete sends a packet to the device that completes its checksum. The program behind that encapsulates it by the tunnel device. */
+/* to_node_complete sends a packet to the device that completes its checksum. The program on its peer device encapsulates it by the tunnel device. */
 __attribute__((noinline)) int to_node_complete(struct __sk_buff *skb, const struct to_node *out)
 {
 	verdict v;
@@ -207,15 +207,15 @@ __attribute__((noinline)) int to_node_complete(struct __sk_buff *skb, const stru
 	return bpf_redirect(out->completer, 0) == REDIRECTED ? REDIRECTED : DROP(FILE_TO_NODE, REASON_WRITE);
 }
 
-/* to_node sends what a pod sends to the node of its destination: REDIRECTED, PASS when the stack shall do that, or a drop, also when the packet is too
- * long; then *mtu bytes would fit. Its own function, so that its caller has little on the stack. */
+/* to_node sends a packet of a pod to the node of its destination. It returns REDIRECTED, PASS when the stack must send the packet, or a drop. If the packet is
+ * too long, that is a drop and *mtu is the length that fits. It is a separate function, so that its caller uses little stack. */
 __attribute__((noinline)) int to_node(struct __sk_buff *skb, const struct endpoint_facts *self, __u32 *mtu)
 {
 	struct encap *encap = encap_now();
 	struct to_node out = {};
 	verdict v;
 
-	/* Before netdev_ingress decapsulates, the node's connection tracking would see the replies alone, and take them for invalid. */
+	/* Before netdev_ingress decapsulates, the node's connection tracking would see only the replies, and treat them as invalid. */
 	if (!self || !mtu || !encap || protocol_written() < PROTOCOL_DECAPSULATES || !whole_read(skb, &out.packet) || !to_node_fits(&out.packet) ||
 	    !has_address(self, &out.packet.from) || !to_node_ends(&out))
 		return PASS;

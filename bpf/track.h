@@ -1,4 +1,4 @@
-/* A packet and its flow: followed when it is known and nothing has changed, otherwise judged. */
+/* Tracking: a packet of a known flow whose cached verdict is valid updates the flow, any other packet is evaluated. */
 #pragma once
 
 #include <linux/bpf.h>
@@ -20,16 +20,16 @@ static __always_inline int is_for_service(const struct flow *flow) { return flow
 
 static __always_inline int is_answer(const struct flow *flow) { return ct_end(&flow->entry, flow->second); }
 
-/* is_promoted reports whether a packet makes its flow an established one: its initiator sends again after a reply. Until then a flow counts
- * against no limit of an endpoint: an initiator that does not have the address that it sends from never gets the reply. With UDP it may send again
- * all the same; then the limits hold. */
+/* is_promoted reports whether a packet makes its flow an established one: its initiator sends again after a reply. Until then a flow counts against no
+ * limit of an endpoint: an initiator with a source address that is not its own never gets the reply. With UDP it may still send again; then the limits
+ * apply. */
 static __always_inline int is_promoted(const struct flow *flow)
 {
 	return !is_answer(flow) && (flow->entry.flags & (CT_REPLIED | CT_RESET)) == CT_REPLIED && !(flow->l4.tcp_flags & TCP_SYN);
 }
 
-/* track_begin initializes the entry of a new or expired flow. check and flags are those of the entry under the same key, or 0. A segment of an
- * expired connection keeps the direction of the connection. */
+/* track_begin initializes the entry of a new or expired flow. check and flags are those of the entry under the same key, or 0. A segment of an expired
+ * connection keeps the direction of the connection. */
 __attribute__((noinline)) int track_begin(struct flow *flow, __u32 check, __u32 flags, __u32 now)
 {
 	if (!flow)
@@ -43,8 +43,8 @@ __attribute__((noinline)) int track_begin(struct flow *flow, __u32 check, __u32 
 	return 0;
 }
 
-/* track_advance updates the state of a flow from its packet. It is not inlined: the verifier would multiply the states of its branches with
- * those of its caller. */
+/* track_advance updates the state of a flow from its packet. It is not inlined: the verifier would multiply the states of its branches with the states of its
+ * caller. */
 __attribute__((noinline)) int track_advance(struct flow *flow, __u32 now)
 {
 	if (flow)
@@ -64,8 +64,8 @@ __attribute__((noinline)) int track_update(const struct flow *flow)
 	key = flow->key;
 	entry = ct_find(&key, flow->family, &table);
 	if (!entry || entry->check != flow->check || entry->created != flow->entry.created)
-		return 0; /* another flow with the same key has begun */
-	/* Only the flags that this direction owns change: the other direction may be closing on another CPU. */
+		return 0; /* another flow with the same key exists now */
+	/* Only the flags of this direction change: the other direction may be closing on another CPU. */
 	__sync_fetch_and_and(&entry->flags, flow->entry.flags | ~ct_own_reset(!is_answer(flow)));
 	__sync_fetch_and_or(&entry->flags, flow->entry.flags);
 	entry->expires = flow->entry.expires;
@@ -74,7 +74,7 @@ __attribute__((noinline)) int track_update(const struct flow *flow)
 	return 0;
 }
 
-/* track_find finds the flow of a packet that track_quickly does not know enough about, or begins one. */
+/* track_find finds the flow of a packet that track_quickly cannot handle, or initializes a new one. */
 __attribute__((noinline)) int track_find(struct __sk_buff *skb, struct flow *flow, const struct endpoint_facts *self)
 {
 	__u32 now = ct_now(), flags;
@@ -84,13 +84,13 @@ __attribute__((noinline)) int track_find(struct __sk_buff *skb, struct flow *flo
 		return DROP(FILE_TRACK, REASON_CT_INSERT);
 	flow->known = flow_lookup(flow, now);
 	flags = flow->entry.flags;
-	/* A SYN on a connection that ends, or from its target: the same ports, another connection. */
+	/* A SYN on a connection that is closing, or from its responder, initiates another connection with the same ports. */
 	if (flow->table != CT_NOWHERE && is_opening(&flow->l4) && ((flags & CT_CLOSING) || is_answer(flow)))
 		flow->known = 0;
 	if (flow->known) {
 		stands = flow_stands(flow, &flow->entry, self);
 	} else {
-		/* Under the key of a question, an answer alone would let the question in after it. */
+		/* An entry for a reply alone, under the key of a request, would allow the request after it. */
 		if (flow->l4.role == L4_ANSWER)
 			return DROP(FILE_TRACK, REASON_CT_UNKNOWN);
 		track_begin(flow, flow->entry.check, flags, now);
@@ -110,7 +110,7 @@ __attribute__((noinline)) int track_find(struct __sk_buff *skb, struct flow *flo
 	return track_update(flow);
 }
 
-/* track_keep stores a flow that was judged or promoted. */
+/* track_keep stores a flow that was evaluated or promoted. */
 __attribute__((noinline)) int track_keep(const struct flow *flow)
 {
 	struct ct_entry entry;
@@ -127,8 +127,8 @@ __attribute__((noinline)) int track_keep(const struct flow *flow)
 	return ct_keep_new(&key, flow->family, flow->table, &entry);
 }
 
-/* track_judge evaluates the policies. The initiator of a connection without an entry is unknown, so the policies must allow both directions.
- * Otherwise a client whose access was revoked would keep its connection: the next segment of its server would open it in the other direction. */
+/* track_judge evaluates the policies. The initiator of a connection without an entry is unknown, so the policies must allow both directions. Otherwise a client
+ * whose access was revoked would keep its connection: the next segment of its server would create it in the other direction. */
 __attribute__((noinline)) int track_judge(struct __sk_buff *skb, struct flow *flow, const struct endpoint_facts *self)
 {
 	verdict v;
@@ -145,8 +145,8 @@ __attribute__((noinline)) int track_judge(struct __sk_buff *skb, struct flow *fl
 	return flow_judge(skb, flow, self);
 }
 
-/* track_deny records the identity by which the sender of a packet from the tunnel was denied in a known flow. No epoch shows that this identity
- * is another one than before, so what self sends would pass. */
+/* track_deny records the identity by which the sender of a packet from the tunnel was denied in a known flow. No epoch shows that this identity is another one
+ * than before, so packets of self would pass. */
 __attribute__((noinline)) int track_deny(const struct flow *flow)
 {
 	struct ct_entry *entry;
@@ -158,7 +158,7 @@ __attribute__((noinline)) int track_deny(const struct flow *flow)
 	key = flow->key;
 	entry = ct_find(&key, flow->family, &table);
 	if (!entry || entry->check != flow->check || entry->created != flow->entry.created)
-		return 0; /* another flow with the same key has begun */
+		return 0; /* another flow with the same key exists now */
 	if (ct_end(entry, flow_self(flow)))
 		entry->opener_identity = flow->peer_identity;
 	else
@@ -168,8 +168,8 @@ __attribute__((noinline)) int track_deny(const struct flow *flow)
 	return 0;
 }
 
-/* A flow that is no longer allowed stays until it expires, and each of its packets is evaluated again in the direction in which it was
- * opened, as is the next segment of an expired connection. */
+/* A flow that is no longer allowed stays until it expires, and each of its packets is evaluated again in the direction of the first packet, like the next
+ * segment of an expired connection. */
 static __always_inline verdict track_slowly(struct __sk_buff *skb, struct flow *flow, const struct endpoint_facts *self)
 {
 	verdict v = track_find(skb, flow, self);
@@ -179,7 +179,7 @@ static __always_inline verdict track_slowly(struct __sk_buff *skb, struct flow *
 	return v == STEP_KEEP ? track_keep(flow) : v;
 }
 
-/* track_quickly lets a packet pass that changes nothing about an established flow; 0 means that more must be asked. */
+/* track_quickly passes a packet that changes nothing about an established flow; 0 means that further look-ups are necessary. */
 __attribute__((noinline)) int track_quickly(struct __sk_buff *skb, struct flow *flow, const struct endpoint_facts *self, int egress)
 {
 	struct ct_entry *entry;
@@ -193,20 +193,20 @@ __attribute__((noinline)) int track_quickly(struct __sk_buff *skb, struct flow *
 	entry = ct_established(&key, flow->family);
 	if (!entry || entry->check != flow->check)
 		return 0;
-	/* Who opened a translated flow sends into it by the service only; this looks the same and is another flow. */
+	/* The initiator of a translated flow sends into it only by the service; this packet has the same key and belongs to another flow. */
 	if (egress && (entry->flags & CT_TRANSLATED) && !ct_end(entry, flow->second))
 		return 0;
 	return flow_goes_on(skb, flow, entry, self);
 }
 
-/* track_rest tracks a packet that track_quickly does not pass. It may be translated already. */
+/* track_rest tracks a packet that track_quickly does not pass. The packet may already be translated. */
 static __always_inline verdict track_rest(struct __sk_buff *skb, struct flow *flow, const struct endpoint_facts *self, const int egress)
 {
 	verdict v = track_slowly(skb, flow, self);
 
 	if (!egress && v < 0 && flow->known && flow->tunnelled)
 		track_deny(flow);
-	/* A client that may not speak with a backend must not fill the table of those that do. */
+	/* A client that may not send to a backend must not fill the table of clients that may. */
 	if (egress && v != CONTINUE && flow->service == FLOW_TO_NEW)
 		nat_forget(flow->family);
 	if (v == CONTINUE && flow->fragment == FRAGMENT_FIRST && !is_for_service(flow))
@@ -214,9 +214,9 @@ static __always_inline verdict track_rest(struct __sk_buff *skb, struct flow *fl
 	return v;
 }
 
-/* track decides whether a packet may pass, and finds its peer. Later fragments have the ports of the first, which must have passed before them.
- * Only what a pod sends can be for a service, and a packet of an established flow without one does not look for it. STEP_ERROR and STEP_SERVICE
- * leave the rest to a step; only a pod's packets have them. */
+/* track decides whether a packet may pass, and finds its peer. Later fragments have the ports of the first, which must have passed before them. Only a packet
+ * of a pod can be for a service, and a packet of an established flow without one needs no service look-up. STEP_ERROR and STEP_SERVICE leave the rest to a
+ * step; only packets of pods have these results. */
 static __always_inline verdict track(struct __sk_buff *skb, struct flow *flow, const struct endpoint_facts *self, const int egress)
 {
 	verdict v;

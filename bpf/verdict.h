@@ -1,4 +1,4 @@
-/* Policy of one endpoint towards one peer: what holds, what would hold under audit, and the event that tells it. */
+/* Policy of one endpoint for one peer: the verdict, the verdict of the policies in audit mode, and the verdict event. */
 #pragma once
 
 #include <linux/bpf.h>
@@ -12,21 +12,21 @@
 #include "policy.h"
 #include "reasons.h"
 
-/* Whether judged flows are reported; 0 or 1. */
+/* 1: evaluated flows are reported; 0: not. */
 volatile const __u32 verdict_events = 1;
 
-/* Whether CIDR rules for peers outside the cluster count for nodes too; 0 or 1. */
+/* 1: CIDR rules for peers outside the cluster also match nodes; 0: not. */
 volatile const __u32 policy_cidr_nodes = 0;
 
-/* A peer and what goes on with it. */
+/* The verdict context: a peer and a packet for which a policy is evaluated. */
 struct dealing {
 	struct addr_key peer;
 	__u32 identity; /* of the peer */
-	__be16 port;	/* of the target; the type of ICMP */
+	__be16 port;	/* of the responder; the type of ICMP */
 	__u8 protocol;
-	__u8 direction; /* DIRECTION_EGRESS when the endpoint opens the flow */
-	__u8 fresh;	/* no re-judgement of a flow that is known */
-	__u8 audited;	/* set when the policies under audit would have denied what the others allow */
+	__u8 direction; /* DIRECTION_EGRESS when the endpoint initiates the flow */
+	__u8 fresh;	/* 1: a new flow, no further evaluation of a known one */
+	__u8 audited;	/* set when the policies in audit mode would have denied a flow that the others allow */
 	__u8 pad[2];
 };
 
@@ -72,11 +72,11 @@ static __always_inline void verdict_report(struct __sk_buff *skb, __u32 endpoint
 	bpf_ringbuf_submit(record, 0);
 }
 
-/* policy_of reads a policy id (the lower half) and its shape, which stand side by side in the facts, at once: while the agent changes
- * them, the shape of one policy would hide the denies of another. */
+/* policy_of reads a policy id (the lower half) and its shape, which are adjacent in the facts, in one load: while the agent changes them, the shape of one
+ * policy would hide the denies of another. */
 static __always_inline __u64 policy_of(const __u32 *id) { return *(const volatile __u64 *)id; }
 
-/* verdict_of evaluates an endpoint's policy for a peer; q is scratch space. Its own function, so that the verifier walks through it once. */
+/* verdict_of evaluates an endpoint's policy for a peer; q is scratch space. It is a separate function, so that the verifier checks it once. */
 __attribute__((noinline)) int verdict_of(struct __sk_buff *skb, const struct endpoint_facts *facts, struct dealing *d, struct policy_question *q)
 {
 	__u64 enforced, audited;

@@ -1,4 +1,4 @@
-/* Whole packets without options: what programs forward by themselves, because it needs nothing of the node's stack but the next hop. */
+/* Whole packets without options: programs can forward them, because such packets need nothing of the node's stack except the next hop. */
 #pragma once
 
 #include <linux/bpf.h>
@@ -23,12 +23,12 @@ struct whole {
 	struct addr_key from;
 	struct addr_key to;
 	__u32 length;  /* without the header of the link, and without padding */
-	__u32 segment; /* likewise, of the longest part that it will be cut into */
+	__u32 segment; /* likewise, of the longest packet after segmentation */
 	__u8 family;
 	__u8 protocol;
 	__u8 tos; /* or traffic class */
 	__u8 may_fragment;
-	__u8 padded; /* bytes follow it */
+	__u8 padded; /* 1: bytes follow the packet */
 	__u8 pad[3];
 };
 
@@ -71,13 +71,13 @@ static __always_inline int whole_ipv6(struct __sk_buff *skb, struct whole *out)
 	return 1;
 }
 
-/* whole_at is where the upper header of a packet begins. */
+/* whole_at returns the offset of the upper header of a packet. */
 static __always_inline __u32 whole_at(const struct whole *packet)
 {
 	return ETH_HLEN + (packet->family == 6 ? sizeof(struct ipv6hdr) : sizeof(struct iphdr));
 }
 
-/* whole_cut finds how long the segments of a packet are. It reports whether that is known. */
+/* whole_cut finds the length of the segments of a packet. It reports whether the length is known. */
 static __always_inline int whole_cut(struct __sk_buff *skb, struct whole *out)
 {
 	__u32 at = whole_at(out);
@@ -95,7 +95,7 @@ static __always_inline int whole_cut(struct __sk_buff *skb, struct whole *out)
 	return 1;
 }
 
-/* whole_read reads a packet with a link header of Ethernet. It reports whether it is whole, has no options and more than one hop left. */
+/* whole_read reads a packet with an Ethernet header. It reports whether the packet is whole, without options, and has a TTL above 1. */
 __attribute__((noinline)) int whole_read(struct __sk_buff *skb, struct whole *out)
 {
 	if (!out)
@@ -108,7 +108,7 @@ __attribute__((noinline)) int whole_read(struct __sk_buff *skb, struct whole *ou
 	return whole_cut(skb, out);
 }
 
-/* whole_is_rejected reports whether an ICMP error answers a packet of which too long segments remain. Otherwise the stack or a device cuts it. */
+/* whole_is_rejected reports whether a packet whose segments are too long gets an ICMP error. Otherwise the stack or a device fragments it. */
 static __always_inline int whole_is_rejected(const struct whole *packet, __u32 mtu)
 {
 	return !packet->may_fragment && mtu >= (packet->family == 6 ? IPV6_MTU_MIN : IPV4_MTU_MIN);
