@@ -34,7 +34,7 @@ func TestPrivilegedRanges_OfAllSizesWork(t *testing.T) {
 	}
 }
 
-// TestPrivilegedRouter_IsKept has a router that is not the first address of its range, so that only memory can find it.
+// TestPrivilegedRouter_IsKept uses a router that is not the first address of its range, so that the agent can find the router only in its saved state.
 func TestPrivilegedRouter_IsKept(t *testing.T) {
 	t.Parallel()
 	node := startNode(t, nodekit.Options{IPv4CIDR: "10.244.1.128/25", IPv6CIDR: "fd00:10:244:1:8000::/65"})
@@ -42,7 +42,7 @@ func TestPrivilegedRouter_IsKept(t *testing.T) {
 	isKept(t, node, "while-the-agent-runs")
 	for name, between := range map[string]func() error{
 		"over-a-restart": func() error { return nil },
-		"by-waggle-host": func() error { return os.RemoveAll(node.StateDir()) }, // the endpoints are lost as well
+		"by-waggle-host": func() error { return os.RemoveAll(node.StateDir()) }, // endpoints are lost as well
 	} {
 		if err := errors.Join(node.StopAgent(t.Context()), between(), node.StartAgent()); err != nil {
 			t.Fatal(err)
@@ -52,7 +52,7 @@ func TestPrivilegedRouter_IsKept(t *testing.T) {
 	}
 }
 
-// isKept wants the wide ranges, the routers of the narrow ones, and a new pod that reaches them.
+// isKept requires the wide ranges, the routers of the narrow ranges, and a new pod that reaches these routers.
 func isKept(t *testing.T, node *nodekit.Node, name string) {
 	t.Helper()
 	eventually(t, func() error {
@@ -115,7 +115,7 @@ func TestPrivilegedCIDRs_AreShownWithReasons(t *testing.T) {
 	}
 }
 
-// writeNode replaces the manifest of the Node; the lines of its spec are given.
+// writeNode replaces the manifest of the Node. The argument spec holds the lines of its spec.
 func writeNode(t *testing.T, node *nodekit.Node, spec string) {
 	t.Helper()
 	manifest := fmt.Sprintf("apiVersion: v1\nkind: Node\nmetadata:\n  name: node-1\n  annotations:\n"+

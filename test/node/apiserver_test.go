@@ -18,9 +18,8 @@ import (
 	"github.com/waggle-net/waggle/test/nodekit"
 )
 
-// TestPrivilegedAPIServer_IsToldOfTheNode runs the whole agent against an API server on the node's own loopback. The Node
-// brings the range; the CiliumNode and the annotations tell what became of it; and nobody is told that pods may come, for no
-// self-test has passed.
+// TestPrivilegedAPIServer_IsToldOfTheNode runs the whole agent against an API server on the node's own loopback. The Node provides the range; the CiliumNode
+// and the annotations report the result. The taint stays, because no self-test has passed.
 func TestPrivilegedAPIServer_IsToldOfTheNode(t *testing.T) {
 	t.Parallel()
 	var server *kubetest.Server
@@ -68,12 +67,12 @@ func TestPrivilegedAPIServer_IsToldOfTheNode(t *testing.T) {
 		}
 	}
 
-	// The range that the agent wrote itself is none when the Node offers nothing any more.
+	// A range that only the agent wrote is not a valid source when the Node has no ranges.
 	var object corev1.Node
 	server.Get(kubeapi.Nodes, "", "node-1", &object)
 	object.Spec.PodCIDRs = nil
 	server.Put(&object)
-	eventually(t, func() error { // else the copy on disk still offers it
+	eventually(t, func() error { // otherwise the copy on disk still offers the range
 		rows, err := node.Waggle(t.Context(), "db", "show", "node-cidrs")
 		if err == nil && !strings.Contains(rows, "nothing names a range any more") {
 			err = fmt.Errorf("the ranges are:\n%s", rows)
@@ -92,7 +91,7 @@ func TestPrivilegedAPIServer_IsToldOfTheNode(t *testing.T) {
 	})
 }
 
-// TestPrivilegedAPIServer_ClusterPool has the CIDR come through the CiliumNode that the agent makes first.
+// TestPrivilegedAPIServer_ClusterPool takes the CIDR from the CiliumNode, which the agent creates first.
 func TestPrivilegedAPIServer_ClusterPool(t *testing.T) {
 	t.Parallel()
 	var server *kubetest.Server
@@ -116,7 +115,7 @@ func TestPrivilegedAPIServer_ClusterPool(t *testing.T) {
 		return err
 	})
 
-	// The cluster role gives the node its ranges.
+	// The test writes the ranges of the node in place of the cluster role.
 	if len(object.Spec.IPAM.PodCIDRs) > 0 {
 		t.Errorf("the agent wrote %v", object.Spec.IPAM.PodCIDRs)
 	}

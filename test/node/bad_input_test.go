@@ -169,7 +169,7 @@ func TestPrivilegedStateFile_BrokenOnesAreSetAside(t *testing.T) {
 	}
 }
 
-// requireCNIError wants a CNI error with a code (0: any but none) and a word in its text.
+// requireCNIError requires a CNI error with a code (0: any code except 0) and a word in its text.
 func requireCNIError(t *testing.T, err error, code uint, word string) {
 	t.Helper()
 	if err == nil {

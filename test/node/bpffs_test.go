@@ -14,7 +14,7 @@ import (
 	"github.com/waggle-net/waggle/test/nodekit"
 )
 
-// Where the BPF file system cannot be mounted, the agent does not start and says where and why.
+// When the BPF file system cannot be mounted, the agent does not start and reports the path and the cause.
 func TestPrivilegedBPFRoot_CannotBeMounted(t *testing.T) {
 	t.Parallel()
 	node := newNode(t, nodekit.Options{})
@@ -33,7 +33,7 @@ func TestPrivilegedBPFRoot_CannotBeMounted(t *testing.T) {
 	_ = node.KillAgent(t.Context()) // it has ended
 }
 
-// A BPF file system that somebody made read-only is read: nobody is disturbed, and what is pinned stays.
+// The agent works with a BPF file system that another program remounted read-only: traffic is not interrupted, and pins stay.
 func TestPrivilegedBPFRoot_ReadOnly(t *testing.T) {
 	t.Parallel()
 	node := startNode(t, roomy())
@@ -60,8 +60,8 @@ func TestPrivilegedBPFRoot_ReadOnly(t *testing.T) {
 	eventuallyLasting(t, node, before)
 }
 
-// An agent that finds the BPF file system unmounted mounts it and fills new maps from its files, and nobody is disturbed but
-// for what the node itself sends: with its pin the program of waggle_host went, until the agent is back.
+// An agent that finds the BPF file system unmounted mounts it and fills new maps from its files. Pod traffic is not interrupted. Packets of the node itself
+// fail until the agent has started, because the program of waggle_host is detached with its pin.
 func TestPrivilegedBPFRoot_UnmountedWhileAway(t *testing.T) {
 	t.Parallel()
 	node := startNode(t, nodekit.Options{})

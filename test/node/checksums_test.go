@@ -19,15 +19,15 @@ import (
 	"github.com/waggle-net/waggle/test/nodekit"
 )
 
-// Offsets in a frame of the tunnel over IPv4, and of fields in headers.
+// Offsets in a tunnel frame over IPv4, and offsets of fields in headers.
 const (
 	innerIPAt     = 64
 	tcpChecksumAt = 16
 	udpChecksumAt = 6
 )
 
-// spoiler is a device that gets packets of the tunnel whose inner checksums it has to complete, and completes wrong ones: it changes what the kernel has put into the
-// field of the checksum for that, which is the sum of addresses, protocol and length. It leaves alone what has its checksum.
+// spoiler returns the program of a faulty device, which completes wrong inner checksums of tunnel packets: it changes the partial sum (addresses, protocol and
+// length) that the kernel has put into the checksum field. Packets with a complete checksum pass unchanged.
 func spoiler() (*ebpf.Program, error) {
 	const (
 		sums  = -48 // 40 bytes: addresses, length, protocol
@@ -37,7 +37,7 @@ func spoiler() (*ebpf.Program, error) {
 		return asm.Instructions{asm.Mov.Reg(asm.R1, asm.R6), at, asm.Mov.Reg(asm.R3, asm.RFP), asm.Add.Imm(asm.R3, stack), asm.Mov.Imm(asm.R4, size),
 			asm.FnSkbLoadBytes.Call(), asm.JNE.Imm(asm.R0, 0, "out")}
 	}
-	read := func(at, size int32, to asm.Register) asm.Instructions { // in the order of the host
+	read := func(at, size int32, to asm.Register) asm.Instructions { // in host byte order
 		width, swap := asm.Half, asm.HostTo(asm.BE, to, asm.Half)
 		if size == 1 {
 			width, swap = asm.Byte, asm.Mov.Reg(to, to)
@@ -102,7 +102,8 @@ func spoiler() (*ebpf.Program, error) {
 	return ebpf.NewProgram(&ebpf.ProgramSpec{Name: "spoiler", Type: ebpf.SchedCLS, License: "GPL", Instructions: code})
 }
 
-// spoilChecksums makes the devices between a node and the others complete wrong checksums of packets inside the tunnel, in both directions, until end is called.
+// spoilChecksums makes the devices between a node and the other nodes complete wrong checksums of packets inside the tunnel, in both directions, until end is
+// called.
 func spoilChecksums(t *testing.T, c *nodekit.Cluster, n *nodekit.Node) (end func()) {
 	t.Helper()
 	program, err := spoiler()
@@ -123,7 +124,7 @@ func spoilChecksums(t *testing.T, c *nodekit.Cluster, n *nodekit.Node) (end func
 			t.Fatal(err)
 		}
 	}
-	for _, other := range c.Nodes { // the bridge computes what nodes leave to it
+	for _, other := range c.Nodes { // the bridge computes the checksums that nodes leave incomplete
 		if err := other.Outside(func() error { return withoutChecksums(other.Name()) }); err != nil {
 			t.Fatal(err)
 		}
@@ -138,7 +139,7 @@ func spoilChecksums(t *testing.T, c *nodekit.Cluster, n *nodekit.Node) (end func
 	}
 }
 
-// completedBy waits until a node completes the checksums of packets to these nodes, and to no others.
+// completedBy waits until a node completes the checksums of packets to exactly these nodes.
 func completedBy(t *testing.T, n *nodekit.Node, nodes ...string) {
 	t.Helper()
 	eventually(t, func() error {
@@ -175,15 +176,15 @@ func completedBy(t *testing.T, n *nodekit.Node, nodes ...string) {
 	})
 }
 
-// Devices between one of three nodes and the others spoil the checksums of packets inside the tunnel that they complete. Each node heals the path by itself, the others keep
-// their way, and so it is while an agent is dead and after it has started again.
+// Devices between one of three nodes and the others spoil the inner checksums that they complete. Each node heals the path by itself, and other paths stay
+// unchanged, also while an agent is dead and after its restart.
 func TestPrivilegedPathTest_SpoiltChecksumsAreHealed(t *testing.T) {
 	t.Parallel()
 	c, all := newKubeCluster(t, 3, "--routing-mode=tunnel", "--prometheus-serve-addr", metricsAddress)
 	one, two, three := all[0].Node, all[1].Node, all[2].Node
 	end := spoilChecksums(t, c, three)
 	startAgents(t, c)
-	for _, happens := range []func(*pathtests.Test) bool{ // each within the time that this takes at most
+	for _, happens := range []func(*pathtests.Test) bool{ // each within its time limit
 		func(row *pathtests.Test) bool { return row.Strikes > 0 || row.Fault != "" },
 		func(row *pathtests.Test) bool { return row.Fault == pathtests.Spoilt },
 	} {
@@ -236,7 +237,7 @@ func TestPrivilegedPathTest_SpoiltChecksumsAreHealed(t *testing.T) {
 	}
 	all3()
 
-	// Between an agent and the next one, and until that has tested the path, packets keep their way.
+	// Between the end of an agent and the path test of its successor, packets use the same path as before.
 	var traffic sync.WaitGroup
 	done := make(chan struct{})
 	traffic.Go(func() {
@@ -267,7 +268,7 @@ func TestPrivilegedPathTest_SpoiltChecksumsAreHealed(t *testing.T) {
 		t.Fatal(err)
 	}
 
-	// It is over. Each node notices by itself, and the devices go.
+	// After the fault ends, each node detects that by itself and no longer completes checksums for any node.
 	end()
 	for _, n := range c.Nodes {
 		want := map[string]string{"node-1": "ok", "node-2": "ok", "node-3": "ok"}

@@ -9,7 +9,7 @@ import (
 	"github.com/waggle-net/waggle/test/nodekit"
 )
 
-// churn is a runtime that has pods come and go, one after the other.
+// churn is a fake runtime that attaches and detaches pods, one after the other.
 type churn struct {
 	node            *nodekit.Node
 	stop, done      chan struct{}
@@ -34,8 +34,8 @@ func startChurn(t *testing.T, node *nodekit.Node) *churn {
 	return c
 }
 
-// one does what kubelet and a runtime do: an ADD that fails is followed by DEL and by another sandbox; DEL is repeated until
-// it succeeds. A pod whose ADD succeeded can send at once.
+// one acts as kubelet and a runtime do: an ADD that fails is followed by DEL and by another sandbox; DEL is repeated until it succeeds. A pod whose ADD
+// succeeded can send at once.
 func (c *churn) one(t *testing.T) {
 	c.tried++
 	pod, err := c.node.NewPod(fmt.Sprintf("churn-%d", c.tried))
@@ -55,7 +55,7 @@ func (c *churn) one(t *testing.T) {
 	}
 }
 
-// patiently repeats what may fail while no agent runs.
+// patiently repeats a call that may fail while no agent runs.
 func patiently(do func() error) error {
 	for deadline := time.Now().Add(awaitFor); ; time.Sleep(100 * time.Millisecond) {
 		if err := do(); err == nil || time.Now().After(deadline) {

@@ -18,7 +18,7 @@ import (
 	"github.com/waggle-net/waggle/test/nodekit"
 )
 
-// foreignFiles makes files with names much like ours.
+// foreignFiles creates files with names similar to Waggle's file names.
 func foreignFiles(t *testing.T, node *nodekit.Node) {
 	t.Helper()
 	for path, text := range map[string]string{"net.d/10-other.conflist": "{}", "net.d/05-waggle.conflist2": "x", "net.d/waggle_tmp": "x",
@@ -30,7 +30,7 @@ func foreignFiles(t *testing.T, node *nodekit.Node) {
 	}
 }
 
-// foreignKernel makes what differs from ours in one thing each: the name, the group, the type, the protocol, the family, the device.
+// foreignKernel creates kernel objects that differ from Waggle's objects in one property each: name, group, type, protocol, family or device.
 func foreignKernel(t *testing.T, node *nodekit.Node) {
 	t.Helper()
 	program := foreignProgram(t)
@@ -86,9 +86,9 @@ func foreignKernel(t *testing.T, node *nodekit.Node) {
 	}
 }
 
-// leaveOvers makes what interrupted programs leave: an unfinished link, one that waits, temporary files, pins of another
-// generation, a route in another table, and a foreign device that has joined a shared block. The function that it returns wants
-// that device to have what it had, without our filter, and takes it away.
+// leaveOvers creates the remains of interrupted programs: an unfinished link, a link that awaits deletion, temporary files, pins of another generation, a route
+// in another table, and a foreign device that has joined a shared block. The returned function requires that device to keep its clsact with the shared blocks,
+// without the filters of Waggle, and removes the device.
 func leaveOvers(t *testing.T, node cleanupNode) (part func()) {
 	t.Helper()
 	joined := joinBlock(t, node)

@@ -21,10 +21,10 @@ import (
 	"github.com/waggle-net/waggle/test/nodekit"
 )
 
-// cleanupNode is a node with a CNI directory, and things of others that look much like ours.
+// cleanupNode is a node with a CNI directory and foreign objects that resemble Waggle's objects.
 type cleanupNode struct {
 	*nodekit.Node
-	conf   string // that the agent writes
+	conf   string // path of the CNI configuration that the agent writes
 	before []string
 }
 
@@ -45,7 +45,7 @@ func newCleanupNode(t *testing.T, options nodekit.Options) cleanupNode {
 	return node
 }
 
-// paths are the flags of inventory and cleanup.
+// paths appends the path flags of inventory and cleanup to args.
 func (n cleanupNode) paths(args ...string) []string {
 	return append(args, "--state-dir", n.StateDir(), "--lib-dir", filepath.Join(n.Dir, "lib"), "--bpf-root", n.BPFRoot(),
 		"--write-cni-conf-when-ready", n.conf, "--cni-bin-dir", pluginDir(n.Node), "-o", "json")
@@ -64,7 +64,7 @@ func (n cleanupNode) objects(t *testing.T, args ...string) (all []owned, err err
 	return all, err
 }
 
-// run starts the agent and its setup, attaches pods and lets them talk; an agent is killed and comes back.
+// run starts the agent and its setup, attaches pods and exchanges traffic between them; an agent is killed and started again.
 func (n cleanupNode) run(t *testing.T) []*nodekit.Pod {
 	t.Helper()
 	if err := n.StartAgent(); err != nil {
@@ -87,7 +87,7 @@ func (n cleanupNode) run(t *testing.T) []*nodekit.Pod {
 	waitReady(t, n.Node)
 	pingBoth(t, a, b)
 	eventually(t, func() error { _, err := os.Stat(n.conf); return err })
-	// The self-test has addresses of its own, whose files go when nobody can meet them any more.
+	// The self-test has its own addresses. Their files are removed when the quarantine ends.
 	eventually(t, func() error {
 		status, err := n.Waggle(t.Context(), "status")
 		if err == nil && !strings.Contains(status, "attach passed") {
@@ -105,7 +105,7 @@ func (n cleanupNode) run(t *testing.T) []*nodekit.Pod {
 	return []*nodekit.Pod{a, b}
 }
 
-// asBefore wants the machine to be as it was before the installation.
+// asBefore requires the machine to be as it was before the installation.
 func (n cleanupNode) asBefore(t *testing.T) {
 	t.Helper()
 	after, err := n.Machine()
@@ -117,7 +117,7 @@ func (n cleanupNode) asBefore(t *testing.T) {
 	}
 }
 
-// atRest waits until two looks at the machine see the same.
+// atRest waits until two consecutive scans of the machine return the same facts.
 func (n cleanupNode) atRest(t *testing.T) (facts []string) {
 	t.Helper()
 	eventually(t, func() error {
@@ -132,7 +132,7 @@ func (n cleanupNode) atRest(t *testing.T) (facts []string) {
 	return facts
 }
 
-// withoutFiles leaves out facts about files.
+// withoutFiles removes facts about files.
 func withoutFiles(facts []string) []string {
 	return slices.DeleteFunc(slices.Clone(facts), func(fact string) bool { return strings.HasPrefix(fact, "file ") })
 }
@@ -144,8 +144,8 @@ func (n cleanupNode) stop(t *testing.T) {
 	}
 }
 
-// The inventory is what a dry run prints, and what is removed; afterwards the machine is what it was before the installation,
-// and there is nothing more to remove.
+// The inventory equals the output of a dry run and the list of removed objects. After a cleanup the machine is as it was before the installation, and a second
+// cleanup finds nothing.
 func TestPrivilegedCleanup_LeavesTheMachineAsItWas(t *testing.T) {
 	t.Parallel()
 	for name, options := range map[string]nodekit.Options{"dual": {}, "ipv4": {IPv6CIDR: "-", AgentArgs: []string{"--enable-ipv6=false"}},
@@ -162,7 +162,7 @@ func TestPrivilegedCleanup_LeavesTheMachineAsItWas(t *testing.T) {
 				t.Errorf("beside a running agent: %d objects, %v", len(running), err)
 			}
 			node.stop(t)
-			if err := pods[1].Detach(t.Context()); err != nil { // is left in the queue
+			if err := pods[1].Detach(t.Context()); err != nil { // stays in the queue
 				t.Fatal(err)
 			}
 			listed, err := node.objects(t, "inventory")
@@ -192,8 +192,8 @@ func TestPrivilegedCleanup_LeavesTheMachineAsItWas(t *testing.T) {
 	}
 }
 
-// While the agent runs or pods are attached nothing is removed; --with-pods cuts them off, and not one of their packets
-// passes unjudged meanwhile.
+// While the agent runs or pods are attached, cleanup removes nothing. With --with-pods it disconnects the pods, and none of their packets passes without a
+// policy verdict meanwhile.
 func TestPrivilegedCleanup_RefusesWhileInUse(t *testing.T) {
 	t.Parallel()
 	node := newCleanupNode(t, nodekit.Options{})
@@ -209,7 +209,7 @@ func TestPrivilegedCleanup_RefusesWhileInUse(t *testing.T) {
 			if err := errors.Join(err, nodekit.Changes(withoutFiles(before), withoutFiles(after))); err != nil {
 				t.Fatalf("%v: %v", args, err)
 			}
-			return nodekit.Changes(before, after) // an agent that runs may be at work on a file of its own
+			return nodekit.Changes(before, after) // a running agent may be writing one of its own files
 		})
 	}
 	refused(fmt.Sprintf("waggle-agent (pid %d) runs", node.AgentPID()), "cleanup", "--with-pods")
@@ -236,8 +236,8 @@ func TestPrivilegedCleanup_RefusesWhileInUse(t *testing.T) {
 	node.asBefore(t)
 }
 
-// spoofAll lets a pod send packets with a source that is not its own, in both families, until the function that it returns is
-// called, which wants none of them to have reached the node.
+// spoofAll lets a pod send packets with a foreign source address in both families until quiet is called. quiet requires that none of these packets has reached
+// the node.
 func spoofAll(t *testing.T, node cleanupNode, pods []*nodekit.Pod) (quiet func()) {
 	t.Helper()
 	ctx, cancel := context.WithCancel(t.Context())
@@ -273,7 +273,7 @@ func spoofAll(t *testing.T, node cleanupNode, pods []*nodekit.Pod) (quiet func()
 	}
 }
 
-// What cannot be removed is reported and the rest goes; the next call finishes. A mount that somebody else uses stays.
+// Cleanup reports an object that it cannot remove and removes the rest; the next call finishes. A mount of another program stays.
 func TestPrivilegedCleanup_GoesOnPastWhatFails(t *testing.T) {
 	t.Parallel()
 	node := newCleanupNode(t, nodekit.Options{})
@@ -307,7 +307,7 @@ func TestPrivilegedCleanup_GoesOnPastWhatFails(t *testing.T) {
 	node.asBefore(t)
 }
 
-// What killed programs and other versions have left goes as well; what others put among ours stays, and is named.
+// Cleanup also removes the remains of killed programs and of other versions. Foreign objects in directories of Waggle stay and are reported.
 func TestPrivilegedCleanup_LeftOversAndForeignThings(t *testing.T) {
 	t.Parallel()
 	node := newCleanupNode(t, nodekit.Options{})
@@ -325,7 +325,7 @@ func TestPrivilegedCleanup_LeftOversAndForeignThings(t *testing.T) {
 	if err := errors.Join(os.MkdirAll(filepath.Dir(foreign), 0o755), os.WriteFile(foreign, nil, 0o644)); err != nil {
 		t.Fatal(err)
 	}
-	// Somebody changes a setting after us: it is theirs now.
+	// Another program changes a setting after Waggle, and owns it from then on.
 	const setting = "/proc/sys/net/ipv4/conf/all/rp_filter"
 	if err := node.Do(func() error { return os.WriteFile(setting, []byte("1"), 0) }); err != nil {
 		t.Fatal(err)
@@ -374,7 +374,7 @@ func TestPrivilegedCleanup_KilledAndCalledAgain(t *testing.T) {
 		if err := node.Do(cmd.Start); err != nil {
 			t.Fatal(err)
 		}
-		time.Sleep(time.Duration(random.IntN(120)) * time.Millisecond) // a random moment is what is tested
+		time.Sleep(time.Duration(random.IntN(120)) * time.Millisecond) // the test covers random moments
 		_ = cmd.Process.Kill()
 		if cmd.Wait() != nil {
 			killed++

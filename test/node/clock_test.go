@@ -10,8 +10,8 @@ import (
 	"github.com/waggle-net/waggle/test/nodekit"
 )
 
-// The clocks that count from the machine's start jump between two runs of the agent, by ten days ahead and back again, as
-// with a machine that was suspended or restored. Nobody is disturbed, nothing expires early, pods come and go.
+// The clocks that count from boot jump between two runs of the agent, by ten days ahead and back again, as on a machine that was suspended or restored. Traffic
+// is not interrupted, nothing expires early, and pods can be attached and detached.
 func TestPrivilegedClock_JumpsBetweenRuns(t *testing.T) {
 	t.Parallel()
 	node := startNode(t, roomy())

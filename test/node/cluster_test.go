@@ -15,7 +15,7 @@ import (
 	"github.com/waggle-net/waggle/test/nodekit"
 )
 
-// startCluster makes nodes on one underlay, each with a running agent.
+// startCluster creates nodes on one underlay, each with a running agent.
 func startCluster(t *testing.T, nodes int, agentArgs ...string) *nodekit.Cluster {
 	t.Helper()
 	c := newCluster(t, nodes, agentArgs...)
@@ -55,7 +55,7 @@ func startAgents(t *testing.T, c *nodekit.Cluster) {
 	}
 }
 
-// startKubeCluster starts nodes that share the objects of an API server, of which each has a replica on its loopback.
+// startKubeCluster starts nodes that share the objects of an API server. Each node has a replica of the server on its loopback.
 func startKubeCluster(t *testing.T, nodes int, agentArgs ...string) []kubeNode {
 	t.Helper()
 	c, all := newKubeCluster(t, nodes, agentArgs...)
@@ -63,7 +63,7 @@ func startKubeCluster(t *testing.T, nodes int, agentArgs ...string) []kubeNode {
 	return all
 }
 
-// newKubeCluster is the same without running agents.
+// newKubeCluster does the same as startKubeCluster without running agents.
 func newKubeCluster(t *testing.T, nodes int, agentArgs ...string) (*nodekit.Cluster, []kubeNode) {
 	t.Helper()
 	c := newCluster(t, nodes, agentArgs...)
@@ -88,7 +88,7 @@ func newKubeCluster(t *testing.T, nodes int, agentArgs ...string) (*nodekit.Clus
 	return c, all
 }
 
-// putNode makes the Node object with these addresses, and ranges of their families, or changes them.
+// putNode creates or updates the Node object with these addresses and the ranges of their families.
 func (n kubeNode) putNode(addrs ...netip.Addr) {
 	ranges := slices.DeleteFunc(n.PodRanges(), func(cidr string) bool {
 		return !slices.ContainsFunc(addrs, func(a netip.Addr) bool { return a.Is6() == strings.Contains(cidr, ":") })
@@ -101,8 +101,8 @@ func (n kubeNode) putNode(addrs ...netip.Addr) {
 	n.server.Put(node)
 }
 
-// Two agents run on two nodes of one underlay, each with pods of its own range. The nodes reach each other in both families, and one
-// agent lives on when the other is killed.
+// Two agents run on two nodes of one underlay, each with pods of its own range. The nodes reach each other in both families, and one agent keeps running when
+// the other is killed.
 func TestPrivilegedCluster_AgentsSideBySideOnOneUnderlay(t *testing.T) {
 	t.Parallel()
 	c := startCluster(t, 2)

@@ -23,7 +23,7 @@ import (
 	"github.com/waggle-net/waggle/test/nodekit"
 )
 
-// quickly makes the agent look at endpoints often enough for a test.
+// quickly sets an endpoint collection interval that is short enough for a test.
 var quickly = nodekit.Options{AgentArgs: []string{"--endpoint-gc-interval=1s"}}
 
 // endpointsOf lists the endpoints of a node.
@@ -36,7 +36,7 @@ func endpointsOf(t *testing.T, node *nodekit.Node) (list []models.Endpoint, err 
 	return list, json.Unmarshal([]byte(text), &list)
 }
 
-// exactly waits until the node has endpoints of these pods and of no other.
+// exactly waits until the node has endpoints of exactly the given pods.
 func exactly(t *testing.T, node *nodekit.Node, pods ...*nodekit.Pod) {
 	t.Helper()
 	var want []string
@@ -61,7 +61,7 @@ func exactly(t *testing.T, node *nodekit.Node, pods ...*nodekit.Pod) {
 	})
 }
 
-// inQuarantine waits until the endpoint of a pod is there and cannot be used, for a reason that is shown.
+// inQuarantine waits until the endpoint of a pod exists in state invalid, and the reason is shown.
 func inQuarantine(t *testing.T, node *nodekit.Node, pod *nodekit.Pod, reason string) {
 	t.Helper()
 	eventually(t, func() error {
@@ -80,7 +80,7 @@ func inQuarantine(t *testing.T, node *nodekit.Node, pod *nodekit.Pod, reason str
 	})
 }
 
-// held checks that the addresses of a pod are somebody's.
+// held checks that the addresses of a pod are claimed.
 func held(t *testing.T, node *nodekit.Node, pod *nodekit.Pod) {
 	t.Helper()
 	rows, err := node.Waggle(t.Context(), "db", "show", "ipam-addresses")
@@ -96,7 +96,7 @@ func held(t *testing.T, node *nodekit.Node, pod *nodekit.Pod) {
 	}
 }
 
-// A runtime that removes a sandbox without DEL leaks no address, whether the agent runs then or not.
+// A runtime that removes a sandbox without DEL leaks no address, both while the agent runs and while it does not.
 func TestPrivilegedCollect_MissedDEL(t *testing.T) {
 	t.Parallel()
 	node := startNode(t, quickly)
@@ -113,7 +113,7 @@ func TestPrivilegedCollect_MissedDEL(t *testing.T) {
 	waitReady(t, node)
 	exactly(t, node, a, b)
 	pingBoth(t, a, b)
-	eventually(t, func() error { // a moment behind the removal
+	eventually(t, func() error { // the row follows the removal with a short delay
 		rows, err := node.Waggle(t.Context(), "db", "show", "collected-endpoints")
 		if err != nil || !strings.Contains(rows, "link,namespace") {
 			err = fmt.Errorf("collected-endpoints (%w):\n%s", err, rows)
@@ -125,7 +125,7 @@ func TestPrivilegedCollect_MissedDEL(t *testing.T) {
 	})
 }
 
-// Somebody deletes the link of a pod that lives: its addresses stay held, over restarts, until the runtime ends it.
+// The link of a running pod is deleted: the pod's addresses stay claimed, also over restarts, until the runtime removes the pod.
 func TestPrivilegedCollect_LinkDeletedWhileThePodLives(t *testing.T) {
 	t.Parallel()
 	node := startNode(t, quickly)
@@ -160,8 +160,8 @@ func TestPrivilegedCollect_LinkDeletedWhileThePodLives(t *testing.T) {
 	exactly(t, node, other)
 }
 
-// After a reboot links and namespaces are gone, the state directory may not be. Pods come back in new sandboxes, under their
-// old names, while the endpoints of the old ones are on their way out.
+// After a reboot, links and namespaces do not exist; the state directory may still exist. Pods start again in new sandboxes under their previous names, while
+// the endpoints of the previous sandboxes are being removed.
 func TestPrivilegedCollect_Reboot(t *testing.T) {
 	t.Parallel()
 	node := startNode(t, quickly)
@@ -196,8 +196,8 @@ func TestPrivilegedCollect_Reboot(t *testing.T) {
 	}
 }
 
-// The sandbox of a pod is made anew under the same name while the agent is away. The old one goes, and its DEL, which comes
-// very late, does not touch the new one.
+// The sandbox of a pod is created again under the same name while the agent does not run. The previous sandbox is removed, and its late DEL does not touch the
+// new one.
 func TestPrivilegedCollect_NewSandboxOfAPodAndLateDELOfTheOld(t *testing.T) {
 	t.Parallel()
 	node := startNode(t, quickly)
@@ -222,8 +222,8 @@ func TestPrivilegedCollect_NewSandboxOfAPodAndLateDELOfTheOld(t *testing.T) {
 	pingBoth(t, fresh, other)
 }
 
-// Where the agent does not see the namespaces, as in a container, a link that is gone is no proof by itself. With an API
-// server that knows no such pod it is; and a pod that lives is none the worse for not being known.
+// When the agent does not see the namespaces, as in a container, a missing link alone is no proof that the pod has ended. A missing link and an API server
+// without the pod are proof. A running pod that the API server does not know keeps its endpoint.
 func TestPrivilegedCollect_WithoutSightOfNamespaces(t *testing.T) {
 	t.Parallel()
 	node := newNode(t, quickly)
@@ -242,8 +242,8 @@ func TestPrivilegedCollect_WithoutSightOfNamespaces(t *testing.T) {
 		t.Fatal(err)
 	}
 	waitReady(t, node)
-	// The plugin and the pods see one folder, the agent another that is empty: its mount namespace is the node's, so the
-	// agent is started again below with the folder covered.
+	// The plugin and the pods see one folder, and the agent sees another, empty one: the agent uses the mount namespace of the node, so it is started again
+	// below with the folder covered.
 	lives, ends, unknown := addPod(t, node, "lives"), addPod(t, node, "ends"), addPod(t, node, "unknown")
 	folder := filepath.Dir(lives.NetnsPath)
 	cover := func() error { return node.Do(func() error { return unix.Mount("none", folder, "tmpfs", 0, "") }) }

@@ -15,18 +15,18 @@ import (
 	"github.com/waggle-net/waggle/test/nodekit"
 )
 
-// caller begins a new flow of datagrams every few milliseconds, with a socket of its own, and notes which become established: those whose second
-// datagram is answered as well.
+// caller begins a new UDP flow every few milliseconds, with a socket of its own, and records which flows become established: flows whose second datagram gets a
+// reply as well.
 type caller struct {
-	mu       sync.Mutex  // guards what follows
-	answered []time.Time // when answers came
+	mu       sync.Mutex  // guards the fields below
+	answered []time.Time // times of replies
 	tries    int
 }
 
-// callEvery is how often a caller calls.
+// callEvery is the interval between two new flows of a caller.
 const callEvery = 10 * time.Millisecond
 
-// call has one place call a server until the test ends.
+// call starts a caller in one place towards a server. The caller runs until the test ends.
 func call(t *testing.T, from nodekit.Place, server netip.AddrPort) *caller {
 	t.Helper()
 	c := &caller{}
@@ -80,15 +80,14 @@ func (c *caller) listen(conn net.Conn) {
 	}
 }
 
-// since reports whether an answer came after a moment, and the count of tries.
+// since reports whether a reply arrived after a moment, and returns the number of tries.
 func (c *caller) since(moment time.Time) (answered bool, tries int) {
 	c.mu.Lock()
 	defer c.mu.Unlock()
 	return slices.ContainsFunc(c.answered, func(at time.Time) bool { return at.After(moment) }), c.tries
 }
 
-// TestPrivilegedConntrack_RoomIsFound expires some flows of a full table at several moments of the collector's rhythm. New flows
-// then pass without a restart.
+// TestPrivilegedConntrack_RoomIsFound expires some flows of a full table at several moments of the collector's interval. New flows then pass without a restart.
 func TestPrivilegedConntrack_RoomIsFound(t *testing.T) {
 	t.Parallel()
 	const some, rounds = 1000, 5
@@ -107,7 +106,7 @@ func TestPrivilegedConntrack_RoomIsFound(t *testing.T) {
 			calls := call(t, a, server)
 			for round := range rounds {
 				noneAnswered(t, calls)
-				time.Sleep(time.Duration(round) * 100 * time.Millisecond) // at first the last pass has just ended, so the next is as far away as can be
+				time.Sleep(time.Duration(round) * 100 * time.Millisecond) // in the first round the last scan has just ended, so the time to the next scan is longest
 				began := time.Now()
 				occupy(t, m, outside, 0, some, expired)
 				eventually(t, func() error {

@@ -46,7 +46,7 @@ func flowsOf(t *testing.T, node *nodekit.Node, filter ...string) (flows []tracke
 	return flows
 }
 
-// conversation is a server that echoes, and a connection to it.
+// conversation is a connection to an echo server. close closes both.
 type conversation struct {
 	net.Conn
 	close func()
@@ -64,7 +64,7 @@ func converse(t *testing.T, network string, from, to nodekit.Place, addr netip.A
 	return conversation{conn, func() { _ = conn.Close(); done() }}
 }
 
-// echoServer echoes to everybody.
+// echoServer starts a server that echoes messages of all clients.
 func echoServer(t *testing.T, network string, at nodekit.Place, addr netip.Addr) (server netip.AddrPort, done func()) {
 	t.Helper()
 	var err error
@@ -100,19 +100,18 @@ func echoServer(t *testing.T, network string, at nodekit.Place, addr netip.Addr)
 }
 
 const (
-	// answerTimeout is for answers that must come: a datagram that is lost is missed however long is waited for it, and one that a
-	// busy machine has kept waiting is not.
+	// answerTimeout is the deadline of a required reply. It is long because a busy machine delays replies; a lost datagram is detected at any timeout.
 	answerTimeout = 15 * time.Second
-	// patience is for answers that must not come, and for those that are asked for again.
+	// patience is the timeout of a reply that must not arrive, and of a message that the caller repeats.
 	patience = 300 * time.Millisecond
 )
 
-// talk connects and exchanges one message, which must be answered.
+// talk connects and exchanges one message, which must get a reply.
 func talk(network string, from nodekit.Place, server netip.AddrPort) (net.Conn, error) {
 	return talkWithin(answerTimeout, network, from, server)
 }
 
-// talkBriefly does the same and gives up soon: for what is tried again, and for what must not be answered.
+// talkBriefly does the same as talk with a short timeout, for attempts that are repeated and for messages that must not get a reply.
 func talkBriefly(network string, from nodekit.Place, server netip.AddrPort) (net.Conn, error) {
 	return talkWithin(patience, network, from, server)
 }
@@ -125,7 +124,7 @@ func talkWithin(limit time.Duration, network string, from nodekit.Place, server 
 	if err != nil {
 		return nil, err
 	}
-	// The second message of the initiator establishes a flow of datagrams.
+	// The second message of the initiator establishes a UDP flow.
 	for range map[bool]int{true: 1, false: 2}[network == "tcp"] {
 		if err := exchangeWithin(limit, conn); err != nil {
 			return nil, errors.Join(err, conn.Close())
@@ -134,7 +133,7 @@ func talkWithin(limit time.Duration, network string, from nodekit.Place, server 
 	return conn, nil
 }
 
-// exchange sends one message, which must be answered.
+// exchange sends one message, which must get a reply.
 func exchange(conn net.Conn) error { return exchangeWithin(answerTimeout, conn) }
 
 func exchangeWithin(limit time.Duration, conn net.Conn) error {
@@ -146,8 +145,7 @@ func exchangeWithin(limit time.Duration, conn net.Conn) error {
 	return err
 }
 
-// What the datapath remembers is listed in words, for a pod, an address or all; who talks most is told; and it is forgotten
-// on demand.
+// Flows of the datapath are listed in words, for a pod, an address or all; top talkers are shown; flows are flushed on demand.
 func TestPrivilegedConntrack_ListTopAndFlush(t *testing.T) {
 	t.Parallel()
 	node := startNode(t, nodekit.Options{})
@@ -188,7 +186,7 @@ func TestPrivilegedConntrack_ListTopAndFlush(t *testing.T) {
 	if err := errors.Join(err, json.Unmarshal([]byte(text), &top)); err != nil {
 		t.Fatal(err)
 	}
-	// The flows between a and b, and those from c to b, in both families. A single ping establishes nothing, and counts against no share.
+	// The flows between a and b, and those from c to b, in both families. A single ping establishes no flow and does not count against a quota.
 	if len(top) != 3 || top[0].Pod != "default/b" || top[0].Flows != 8 || top[1].Pod != "default/a" || top[1].Flows != 6 ||
 		top[1].Counted != 4 || top[2].Flows != 2 || top[0].Packets <= top[2].Packets {
 		t.Errorf("top talkers: %+v", top)
@@ -217,8 +215,8 @@ func ctMap(t *testing.T, node *nodekit.Node, name string) (m *ebpf.Map) {
 	return m
 }
 
-// occupy puts n established flows of an opener into a map, or as many as there is room for, and returns how many. Called
-// again, it changes how long they last.
+// occupy writes up to n established flows of an initiator into a map, limited by the free capacity, and returns their number. A second call changes the
+// lifetime of these flows.
 func occupy(t *testing.T, m *ebpf.Map, opener netip.Addr, id uint16, n int, lasts time.Duration) int {
 	t.Helper()
 	now, err := bpf.CtNow()
@@ -252,7 +250,7 @@ func occupy(t *testing.T, m *ebpf.Map, opener netip.Addr, id uint16, n int, last
 	return put
 }
 
-// refused is how many packets were dropped for a reason, in both directions.
+// refusedFor returns the number of packets that were dropped for a reason, in both directions.
 func refusedFor(t *testing.T, node *nodekit.Node, reason events.Reason) (n float64) {
 	t.Helper()
 	samples, err := scrape(node)
@@ -265,14 +263,13 @@ func refusedFor(t *testing.T, node *nodekit.Node, reason events.Reason) (n float
 	return n
 }
 
-// How long synthetic flows occupy a map: longer than any test, and until now.
+// Remaining lifetimes of synthetic flows: longer than any test, and already expired.
 const (
 	unexpired = time.Hour
 	expired   = -2 * time.Second
 )
 
-// A full table: connections that stand go on, new ones are refused with a counted reason, and as soon as there is something
-// to be collected there is room again.
+// With a full table, established connections keep working, and new ones are dropped with a counted reason. As soon as entries expire, there is capacity again.
 func TestPrivilegedConntrack_FullTable(t *testing.T) {
 	t.Parallel()
 	node := startNode(t, withMetrics())
@@ -327,8 +324,7 @@ func TestPrivilegedConntrack_FullTable(t *testing.T) {
 	}
 }
 
-// roomAgain opens new flows until one passes, as it must once others have expired. That the collector comes at once when it is
-// signalled is a test of its own.
+// roomAgain opens new flows until one passes after others have expired. Another test covers the immediate start of the collector on a signal.
 func roomAgain(t *testing.T, from nodekit.Place, server netip.AddrPort) {
 	t.Helper()
 	eventually(t, func() error {
@@ -340,7 +336,7 @@ func roomAgain(t *testing.T, from nodekit.Place, server netip.AddrPort) {
 	})
 }
 
-// A pod that opens as many flows as it can gets its share and no more, and leaves the others theirs.
+// A pod that opens as many flows as it can gets its quota at most, and leaves the other pods their quotas.
 func TestPrivilegedConntrack_HogAndVictim(t *testing.T) {
 	t.Parallel()
 	node := startNode(t, withMetrics())
@@ -384,7 +380,7 @@ func TestPrivilegedConntrack_HogAndVictim(t *testing.T) {
 	}
 }
 
-// Flows of a pod that is deleted go at once, whoever opened them, and the others stay.
+// Flows of a deleted pod are removed at once, regardless of their initiator, and other flows stay.
 func TestPrivilegedConntrack_FlowsOfADeletedPodGo(t *testing.T) {
 	t.Parallel()
 	node := startNode(t, nodekit.Options{})

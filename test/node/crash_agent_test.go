@@ -17,15 +17,15 @@ import (
 	"github.com/waggle-net/waggle/test/nodekit"
 )
 
-// The agent is killed before each call that changes something while it serves an ADD, or a DEL; then it starts again, and
-// the runtime sends DEL, or removes the namespace and never comes back. Nothing is left, and another pod notices nothing.
+// The agent is killed before each call that changes state while it serves an ADD or a DEL. Then it starts again, and the runtime sends DEL, or removes the
+// namespace and sends nothing. No state remains, and another pod is not disturbed.
 func TestPrivilegedCrash_AgentAtEachCall(t *testing.T) {
 	t.Parallel()
 	backAfterADD := testseed.New(t).IntN(2) == 0
 	for _, comesBack := range []bool{true, false} {
 		for _, command := range []string{"ADD", "DEL"} {
 			if !soaks() && (command == "ADD") != (comesBack == backAfterADD) {
-				continue // each command once, and each of what the runtime may do
+				continue // each command and each action of the runtime is covered once
 			}
 			t.Run(fmt.Sprintf("%s, the runtime comes back: %v", command, comesBack), func(t *testing.T) {
 				t.Parallel()
@@ -58,7 +58,7 @@ func TestPrivilegedCrash_AgentAtEachCall(t *testing.T) {
 	}
 }
 
-// followed has the agent serve one command under a rule, and starts it again when that killed it.
+// followed lets the agent serve one command under a rule, and starts the agent again when the rule killed it.
 func followed(t *testing.T, node *nodekit.Node, rule traceRule, pod *nodekit.Pod, command string) traceReport {
 	t.Helper()
 	if err := prepare(t, pod, command); err != nil {
@@ -88,7 +88,7 @@ func followed(t *testing.T, node *nodekit.Node, rule traceRule, pod *nodekit.Pod
 	return report
 }
 
-// restart brings an agent back that was killed.
+// restart starts a killed agent again.
 func restart(t *testing.T, node *nodekit.Node) {
 	t.Helper()
 	if err := errors.Join(node.KillAgent(t.Context()), node.StartAgent()); err != nil {
@@ -97,13 +97,13 @@ func restart(t *testing.T, node *nodekit.Node) {
 	waitReady(t, node)
 }
 
-// The agent is killed at points of its start, again and again; each time the next one finishes it.
+// The agent is killed repeatedly at points of its start; each time the next agent finishes the start.
 func TestPrivilegedCrash_AgentWhileItStarts(t *testing.T) {
 	t.Parallel()
 	node := startNode(t, nodekit.Options{})
 	a, b := addPod(t, node, "a"), addPod(t, node, "b")
 	before := lasting(t, node)
-	// The agent begins when somebody follows it, so that its first calls are seen as well.
+	// The agent begins only when the tracer is attached, so that the tracer sees its first calls as well.
 	gate, script := filepath.Join(node.Dir, "gate"), filepath.Join(node.Dir, "followed-agent")
 	text := fmt.Sprintf("#!/bin/sh\nread go < %s; exec %s/waggle-agent \"$@\"\n", gate, binDir)
 	if err := errors.Join(unix.Mkfifo(gate, 0o600), os.WriteFile(script, []byte(text), 0o755)); err != nil {
@@ -115,7 +115,7 @@ func TestPrivilegedCrash_AgentWhileItStarts(t *testing.T) {
 			t.Fatal(err)
 		}
 		stop, err := traceAgent(node, rule)
-		if err := errors.Join(err, os.WriteFile(gate, []byte("go\n"), 0)); err != nil { // which waits for the reader
+		if err := errors.Join(err, os.WriteFile(gate, []byte("go\n"), 0)); err != nil { // the write waits for the reader
 			t.Fatal(err)
 		}
 		ctx, cancel := context.WithTimeout(t.Context(), 2*time.Minute)

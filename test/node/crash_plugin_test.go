@@ -13,10 +13,10 @@ import (
 	"github.com/waggle-net/waggle/test/nodekit"
 )
 
-// pointsInTest is how many of the points at which a process can die `make test` takes, by its seed; `make soak` takes all.
+// pointsInTest is the number of points of death that `make test` covers, chosen by its seed; `make soak` covers all.
 const pointsInTest = 2
 
-// points lists what is to be tried of 1 to n. The last point behind the last call is the end, where nothing is killed.
+// points lists the points to test of 1 to n. The last point is behind the last call, where nothing is killed.
 func points(t *testing.T, n int) (all []int) {
 	t.Helper()
 	if n == 0 {
@@ -35,7 +35,7 @@ func points(t *testing.T, n int) (all []int) {
 	return all
 }
 
-// wholePlugin counts the calls of an ADD and a DEL that nothing disturbs.
+// wholePlugin counts the calls of an undisturbed ADD and DEL.
 func wholePlugin(t *testing.T, node *nodekit.Node) (add, del traceReport) {
 	t.Helper()
 	pod := newPod(t, node, "whole")
@@ -49,8 +49,8 @@ func wholePlugin(t *testing.T, node *nodekit.Node) (add, del traceReport) {
 	return add, del
 }
 
-// The plugin is killed before each call of ADD, and of DEL, that changes something; then the runtime sends DEL, as runtimes
-// do. Nothing is left, and the next ADD succeeds in the same namespace.
+// The plugin is killed before each call of ADD and of DEL that changes state; then the runtime sends DEL. No state remains, and the next ADD succeeds in the
+// same namespace.
 func TestPrivilegedCrash_PluginAtEachCall(t *testing.T) {
 	t.Parallel()
 	node := startNode(t, nodekit.Options{})
@@ -84,8 +84,8 @@ func TestPrivilegedCrash_PluginAtEachCall(t *testing.T) {
 	requireNothingClaimed(t, node)
 }
 
-// requireKilled runs the plugin and kills it before a call. The one that looks whether the kernel is ready yet may be
-// needed less often than it was: then the plugin is through before.
+// requireKilled runs the plugin and kills it before a call. The number of calls may be smaller than in the counted run, because the plugin may poll the kernel
+// less often; then the plugin ends before that call.
 func requireKilled(t *testing.T, node *nodekit.Node, pod *nodekit.Pod, command string, at int) {
 	t.Helper()
 	report, err := tracePlugin(node, pod, command, traceRule{At: at})
@@ -94,8 +94,8 @@ func requireKilled(t *testing.T, node *nodekit.Node, pod *nodekit.Pod, command s
 	}
 }
 
-// killedBeforePut kills the ADD of a pod that has its link by then and no endpoint, at a call or one before it: the threads of two runs do not make their calls
-// in the same order.
+// killedBeforePut kills the ADD of a pod at a call, or one before it, where the pod has its link and no endpoint. The threads of two runs do not make their
+// calls in the same order.
 func killedBeforePut(t *testing.T, node *nodekit.Node, at int) *nodekit.Pod {
 	t.Helper()
 	for ; at > 0; at-- {
@@ -116,7 +116,7 @@ func killedBeforePut(t *testing.T, node *nodekit.Node, at int) *nodekit.Pod {
 	return nil
 }
 
-// prepare makes what the command is to act on.
+// prepare creates the state on which the command acts.
 func prepare(t *testing.T, pod *nodekit.Pod, command string) error {
 	if command == "ADD" {
 		return nil
@@ -124,8 +124,7 @@ func prepare(t *testing.T, pod *nodekit.Pod, command string) error {
 	return pod.Attach(t.Context())
 }
 
-// The same, but the runtime never comes back to it: it removes the namespace, or not even that. The agent's own rounds put
-// it right.
+// The plugin is killed as above, but the runtime sends no DEL: it removes the namespace, or does nothing. The agent's own reconciliation removes the remains.
 func TestPrivilegedCrash_PluginAndNoRuntimeComesBack(t *testing.T) {
 	t.Parallel()
 	node := startNode(t, nodekit.Options{AgentArgs: []string{"--pod-link-gc-interval=500ms", "--endpoint-gc-interval=1s"}})
@@ -153,8 +152,8 @@ func TestPrivilegedCrash_PluginAndNoRuntimeComesBack(t *testing.T) {
 	requireNothingClaimed(t, node)
 }
 
-// A namespace that stays, with a link of ours in it that no endpoint has, loses it. The agent that looks all the time begins when no ADD
-// is under way: one may need longer from its link to its endpoint than that agent waits.
+// A link of Waggle without an endpoint is deleted from a namespace that stays. The agent with an interval of 0 starts when no ADD is running, because an ADD
+// may need longer from its link to its endpoint than that agent waits.
 func TestPrivilegedCrash_LinkWithoutAnEndpointGoes(t *testing.T) {
 	t.Parallel()
 	node := startNode(t, nodekit.Options{AgentArgs: []string{"--pod-link-gc-interval=0"}})

@@ -53,7 +53,7 @@ func readReport(from *bufio.Reader) (report traceReport, err error) {
 	return report, err
 }
 
-// tracePlugin runs the plugin under a rule. The error is what the plugin said, or that it was killed.
+// tracePlugin runs the plugin under a rule. The error is the error of the plugin, or reports that it was killed.
 func tracePlugin(node *nodekit.Node, pod *nodekit.Pod, command string, rule traceRule) (traceReport, error) {
 	env, stdin := pluginCall(node, pod, command, filepath.Join(node.StateDir(), "waggle.sock"))
 	rule.Args = []string{filepath.Join(binDir, "waggle-cni")}
@@ -73,7 +73,7 @@ func tracePlugin(node *nodekit.Node, pod *nodekit.Pod, command string, rule trac
 	return report, err
 }
 
-// traceAgent follows the running agent under a rule until stop is called, which returns what it did meanwhile.
+// traceAgent follows the running agent under a rule until stop is called. stop returns the report of that time.
 func traceAgent(node *nodekit.Node, rule traceRule) (stop func() (traceReport, error), err error) {
 	rule.PID = node.AgentPID()
 	end, hold, err := os.Pipe()
@@ -94,14 +94,14 @@ func traceAgent(node *nodekit.Node, rule traceRule) (stop func() (traceReport, e
 	return func() (traceReport, error) {
 		_ = hold.Close()
 		report, err := readReport(reports)
-		if end := cmd.Wait(); end != nil && !report.Acted { // else it ends as the agent does
+		if end := cmd.Wait(); end != nil && !report.Acted { // otherwise the tracer ends with the status of the agent
 			err = errors.Join(err, fmt.Errorf("the tracer: %w: %s", end, &output))
 		}
 		return report, err
 	}, nil
 }
 
-// A process that is followed goes on as before, and what it did is told.
+// A traced process works as it does without a tracer, and its changing calls are reported.
 func TestPrivilegedTracer_SeesWhatChangesSomething(t *testing.T) {
 	t.Parallel()
 	node := startNode(t, nodekit.Options{})

@@ -18,31 +18,31 @@ import (
 	"golang.org/x/sys/unix"
 )
 
-// The tracer is a process of its own, because a test that traced its own children would take their endings from those who
-// wait for them. It stops a process at each call that changes something outside it, and kills it, or makes the call fail,
-// at a chosen one: so a test can go through all moments at which a process can die, one after the other.
+// The tracer is a process of its own, because a tracer in the test process would take the exit statuses of its children from other waiters. It stops a process
+// at each call that changes state outside the process, and at a chosen call kills the process or makes the call fail. So a test can cover all moments at which
+// a process can die, one after the other.
 
-// traceEnv holds the rule, as JSON, in the environment of a test program that is a tracer.
+// traceEnv is the environment variable that holds the rule as JSON. A test program with this variable is a tracer.
 const traceEnv = "NODE_TEST_TRACE"
 
-// reportFD is where the tracer writes "ready" (when it follows a process that runs) and, at its end, its report as JSON.
+// reportFD is the file descriptor on which the tracer writes "ready" (when it follows a running process) and, at its end, its report as JSON.
 const reportFD = 3
 
-// traceRule says what to trace and what to do.
+// traceRule says which process to trace and at which call to act.
 type traceRule struct {
 	Args  []string      `json:"args,omitempty"`  // program to start, or
 	PID   int           `json:"pid,omitempty"`   // process to follow until stdin ends
 	At    int           `json:"at,omitempty"`    // at which call to act, from 1 on; 0 only counts
-	Errno syscall.Errno `json:"errno,omitempty"` // what the call returns, without having done anything; 0 kills
+	Errno syscall.Errno `json:"errno,omitempty"` // error that the call returns without any effect; 0 kills the process
 }
 
-// traceReport is what the tracer has seen.
+// traceReport lists the observed calls.
 type traceReport struct {
-	Calls []string `json:"calls"` // those that change something, in order
+	Calls []string `json:"calls"` // calls that change state, in order
 	Acted bool     `json:"acted"`
 }
 
-// The kernel's numbers that package unix does not name.
+// Numbers of the kernel that package unix does not define.
 const (
 	ptraceSeize          = 0x4206
 	ptraceInterrupt      = 0x4207
@@ -86,7 +86,7 @@ func traceMain() {
 }
 
 func (t *tracer) finish(code int) {
-	t.mu.Lock() // for ever: nothing may be added any more
+	t.mu.Lock() // never unlocked: nothing may be added to the report
 	text, _ := json.Marshal(t.report)
 	_, _ = unix.Write(reportFD, append(text, '\n'))
 	os.Exit(code)
@@ -125,7 +125,7 @@ func (t *tracer) run() (code int, err error) {
 
 const traceOptions = unix.PTRACE_O_TRACESYSGOOD | unix.PTRACE_O_TRACECLONE | unix.PTRACE_O_TRACEFORK | unix.PTRACE_O_TRACEVFORK
 
-// start runs a program from its first instruction on. It dies with the tracer.
+// start runs a program from its first instruction on. The program dies with the tracer.
 func (t *tracer) start() error {
 	cmd := exec.Command(t.rule.Args[0], t.rule.Args[1:]...)
 	cmd.Stdin, cmd.Stdout, cmd.Stderr = os.Stdin, os.Stdout, os.Stderr
@@ -145,10 +145,10 @@ func (t *tracer) start() error {
 	return unix.PtraceSyscall(t.leader, 0)
 }
 
-// follow joins a process that runs, and leaves it when stdin ends.
+// follow attaches to a running process, and detaches when stdin ends.
 func (t *tracer) follow() error {
 	t.leader = t.rule.PID
-	for again := true; again; { // threads come while we look
+	for again := true; again; { // threads may start during the scan
 		again = false
 		tasks, err := os.ReadDir(fmt.Sprintf("/proc/%d/task", t.leader))
 		if err != nil {
@@ -161,7 +161,7 @@ func (t *tracer) follow() error {
 			}
 			t.known[tid], again = true, true
 			if err := ptrace(ptraceSeize, tid, 0, traceOptions); err != nil {
-				continue // it has ended, or is traced since its birth
+				continue // the thread has ended, or is traced since its creation
 			}
 			t.initial[tid] = true
 			_ = ptrace(ptraceInterrupt, tid, 0, 0)
@@ -192,10 +192,10 @@ func (t *tracer) stopped(tid int, status unix.WaitStatus) {
 			_, _ = unix.Write(reportFD, []byte("ready\n"))
 		}
 	}
-	_ = unix.PtraceSyscall(tid, deliver) // fails when it is being killed
+	_ = unix.PtraceSyscall(tid, deliver) // fails when the thread is being killed
 }
 
-// call sees the entry and the exit of each call.
+// call handles the entry and the exit of each call.
 func (t *tracer) call(tid int) {
 	var info syscallInfo
 	if err := ptrace(ptraceGetSyscallInfo, tid, unsafe.Sizeof(info), uintptr(unsafe.Pointer(&info))); err != nil {
@@ -209,7 +209,7 @@ func (t *tracer) call(tid int) {
 		return
 	}
 	name := t.describe(tid, info)
-	if name == "" || len(t.initial) > 0 { // what a process does before all of it is followed is not counted
+	if name == "" || len(t.initial) > 0 { // calls before all threads are traced are not counted
 		return
 	}
 	t.mu.Lock()
@@ -242,7 +242,7 @@ func ptrace(request, tid int, addr, data uintptr) error {
 	return nil
 }
 
-// changing are the calls that always change something that outlives the process.
+// changing lists the calls that always change state that outlives the process.
 var changing = map[uint64]string{
 	unix.SYS_SENDTO: "sendto", unix.SYS_SENDMSG: "sendmsg", unix.SYS_CONNECT: "connect",
 	unix.SYS_RENAME: "rename", unix.SYS_RENAMEAT: "renameat", unix.SYS_RENAMEAT2: "renameat2",
@@ -251,14 +251,14 @@ var changing = map[uint64]string{
 	unix.SYS_MOUNT: "mount",
 }
 
-// changingBPF are the commands of bpf(2) that do.
+// changingBPF lists the commands of bpf(2) that change state that outlives the process.
 var changingBPF = map[uint64]string{
 	unix.BPF_MAP_CREATE: "map_create", unix.BPF_MAP_UPDATE_ELEM: "map_update", unix.BPF_MAP_DELETE_ELEM: "map_delete",
 	unix.BPF_PROG_LOAD: "prog_load", unix.BPF_OBJ_PIN: "pin", unix.BPF_LINK_CREATE: "link_create",
 	unix.BPF_LINK_UPDATE: "link_update", unix.BPF_MAP_UPDATE_BATCH: "map_update_batch", unix.BPF_MAP_DELETE_BATCH: "map_delete_batch",
 }
 
-// describe names a call that changes something; "" for all others.
+// describe returns the name of a call that changes state, and "" for other calls.
 func (t *tracer) describe(tid int, info syscallInfo) string {
 	switch info.Number {
 	case unix.SYS_BPF:
@@ -282,7 +282,7 @@ func (t *tracer) describe(tid int, info syscallInfo) string {
 	return changing[info.Number]
 }
 
-// describeWrite leaves out logs, and what the Go runtime writes to wake its own threads.
+// describeWrite ignores logs and the writes with which the Go runtime wakes its own threads.
 func (t *tracer) describeWrite(tid, fd int) string {
 	if fd == 2 || fd == 1 && t.rule.PID != 0 {
 		return ""

@@ -51,7 +51,7 @@ func TestPrivilegedDel_WhateverIsGone(t *testing.T) {
 		if err != nil {
 			t.Error(err)
 		}
-		eventuallySame(t, node, before) // while the namespace is still there: it would take the link with it
+		eventuallySame(t, node, before) // before the namespace is deleted: its deletion would delete the link as well
 	})
 	eventuallySame(t, node, before)
 }
@@ -78,7 +78,7 @@ func TestPrivilegedAdd_BehindAPendingDeletion(t *testing.T) {
 	eventuallySame(t, node, before)
 }
 
-// A runtime makes a new sandbox of a pod and sends the old one's DEL when it gets round to it.
+// A runtime creates a new sandbox of a pod and sends the DEL of the old sandbox later.
 func TestPrivilegedDel_OfAnOldSandboxLeavesTheNewOne(t *testing.T) {
 	t.Parallel()
 	node := startNode(t, nodekit.Options{})
@@ -97,7 +97,7 @@ func TestPrivilegedDel_OfAnOldSandboxLeavesTheNewOne(t *testing.T) {
 	}
 }
 
-// GC deletes what is not listed, with an agent and without one, and nothing else.
+// GC deletes exactly the attachments that are not listed, with an agent and without one.
 func TestPrivilegedGC_DeletesTheStaleAndNothingElse(t *testing.T) {
 	t.Parallel()
 	node := startNode(t, nodekit.Options{})
@@ -134,7 +134,7 @@ func TestPrivilegedGC_DeletesTheStaleAndNothingElse(t *testing.T) {
 	}
 }
 
-// collect calls GC with what is valid.
+// collect calls GC with the valid attachments.
 func collect(t *testing.T, node *nodekit.Node, valid ...*nodekit.Pod) {
 	t.Helper()
 	args := &libcni.GCArgs{ValidAttachments: []types.GCAttachment{}}
@@ -167,8 +167,7 @@ func requireEndpoints(t *testing.T, node *nodekit.Node, want int) {
 	})
 }
 
-// A second interface in a pod is refused, and the DEL that the runtime sends for it, with no agent there to ask, must not
-// take the first one away.
+// A second interface in a pod is rejected. The DEL that the runtime sends for it while no agent runs must not remove the first interface.
 func TestPrivilegedDel_OfASecondInterfaceLeavesTheFirst(t *testing.T) {
 	t.Parallel()
 	node := startNode(t, nodekit.Options{})
@@ -186,7 +185,7 @@ func TestPrivilegedDel_OfASecondInterfaceLeavesTheFirst(t *testing.T) {
 	}
 }
 
-// DELs that come while an agent starts are queued or answered; either way none is lost, and nobody waits for long.
+// DELs that arrive while an agent starts are queued or answered; in both cases none is lost, and no DEL waits for long.
 func TestPrivilegedDel_WhileTheAgentStarts(t *testing.T) {
 	t.Parallel()
 	node := startNode(t, nodekit.Options{})
@@ -224,7 +223,7 @@ func TestPrivilegedDel_WhileTheAgentStarts(t *testing.T) {
 	}
 }
 
-// With no space for the queue DEL says so and takes the link away all the same; when there is space again, it succeeds.
+// Without space for the queue, DEL reports the error and still removes the link; when there is space again, DEL succeeds.
 func TestPrivilegedDel_NoSpaceForTheQueue(t *testing.T) {
 	t.Parallel()
 	node := startNode(t, nodekit.Options{})
@@ -234,7 +233,7 @@ func TestPrivilegedDel_NoSpaceForTheQueue(t *testing.T) {
 		t.Fatal(err)
 	}
 	queue := filepath.Join(node.StateDir(), "deleteQueue")
-	if err := node.Do(func() error { return unix.Mount("tmpfs", queue, "tmpfs", 0, "nr_inodes=2") }); err != nil { // its root and the lock
+	if err := node.Do(func() error { return unix.Mount("tmpfs", queue, "tmpfs", 0, "nr_inodes=2") }); err != nil { // inodes of the root directory and of the lock
 		t.Fatal(err)
 	}
 	requireCNIError(t, pod.Detach(t.Context()), 11, "no space left on device")

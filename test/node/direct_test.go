@@ -11,7 +11,7 @@ import (
 	"github.com/waggle-net/waggle/test/nodekit/load"
 )
 
-// byStack counts the packets that the stacks of nodes have forwarded.
+// byStack returns the number of packets that the network stacks of nodes have forwarded.
 func byStack(nodes ...kubeNode) (packets uint64, err error) {
 	for _, n := range nodes {
 		for _, family := range families {
@@ -33,7 +33,7 @@ func pingTwoPods(client, server *nodekit.Pod) (err error) {
 	return err
 }
 
-// pastTheStack waits until what two pods exchange passes the stack of no node.
+// pastTheStack waits until the traffic between two pods bypasses the network stacks of all nodes.
 func pastTheStack(t *testing.T, all []kubeNode, client, server *nodekit.Pod) {
 	t.Helper()
 	eventually(t, func() error { // once all hooks run one generation
@@ -58,8 +58,8 @@ func pastTheStack(t *testing.T, all []kubeNode, client, server *nodekit.Pod) {
 	}
 }
 
-// Programs forward what pods of different nodes exchange, past the stacks of the nodes, also while an agent is dead, after its restart, and over an upgrade
-// and back. Where netfilter has to see the packets, the stack of that node forwards them, and its agent says why.
+// Programs forward the traffic between pods of different nodes and bypass the network stacks of the nodes, also while an agent is dead, after its restart, and
+// over an upgrade and back. Where netfilter has to see the packets, the stack of that node forwards them, and its agent reports the reason.
 func TestPrivilegedNative_PastTheStack(t *testing.T) {
 	t.Parallel()
 	needBuilds(t)
@@ -121,8 +121,8 @@ func TestPrivilegedNative_PastTheStack(t *testing.T) {
 	}
 }
 
-// With a tunnel beside, programs forward as well what goes past it, and what goes through it once the network drops that. Where netfilter has to see the
-// packets, the stack of that node forwards them.
+// In hybrid mode, programs forward direct packets, and tunnelled packets once the network drops direct ones. Where netfilter has to see the packets, the stack
+// of that node forwards them.
 func TestPrivilegedHybrid_PastTheStack(t *testing.T) {
 	t.Parallel()
 	all := startKubeCluster(t, 2, "--routing-mode=hybrid")
@@ -164,7 +164,7 @@ func TestPrivilegedHybrid_PastTheStack(t *testing.T) {
 	byTheStackOf(t, one, client, server)
 }
 
-// byTheStackOf waits until the stack of a node forwards what two pods exchange.
+// byTheStackOf waits until the network stack of a node forwards the traffic between two pods.
 func byTheStackOf(t *testing.T, n kubeNode, client, server *nodekit.Pod) {
 	t.Helper()
 	eventually(t, func() error { // once all hooks run one generation
@@ -178,7 +178,8 @@ func byTheStackOf(t *testing.T, n kubeNode, client, server *nodekit.Pod) {
 	})
 }
 
-// The release before knows the protocol before, and leaves what goes past the tunnel to the stack. Its update and the way back lose nothing.
+// The previous release uses the previous protocol and leaves direct packets to the network stack. An upgrade from that release and the downgrade lose no
+// packet.
 func TestPrivilegedHybrid_UpdateToPastTheStack(t *testing.T) {
 	t.Parallel()
 	needCompiler(t)

@@ -28,11 +28,11 @@ var (
 	strangerMAC  = net.HardwareAddr{2, 0xba, 0xd, 0xba, 0xd, 1}
 )
 
-// lie is a frame that no pod may send.
+// lie is a spoofed or malformed frame that no pod may send.
 type lie struct {
 	name   string
 	frame  []byte
-	code   uint8 // Cilium's number of the reason, or one of ours
+	code   uint8 // reason number of Cilium or of Waggle
 	reason string
 }
 
@@ -69,7 +69,7 @@ func lies(t *testing.T, a, b ends) []lie {
 // tagged puts a frame into VLAN 7.
 func tagged(b []byte) []byte { return slices.Concat(b[:12], []byte{0x81, 0, 0, 7}, b[12:]) }
 
-// seen is the frame as programs see it: the kernel keeps a VLAN tag beside the packet.
+// seen returns the frame as programs see it: the kernel keeps a VLAN tag beside the packet.
 func (l lie) seen() []byte {
 	if binary.BigEndian.Uint16(l.frame[12:]) == uint16(layers.EthernetTypeDot1Q) {
 		return slices.Concat(l.frame[:12], l.frame[16:])
@@ -77,7 +77,7 @@ func (l lie) seen() []byte {
 	return l.frame
 }
 
-// Every lie is dropped, stands in the table, comes out of the monitor and its socket, and is counted by reason and direction.
+// Every such frame is dropped, appears in the table of drops, in the monitor and on its socket, and is counted by reason and direction.
 func TestPrivilegedDrops_EveryLieIsSeenEverywhere(t *testing.T) {
 	t.Parallel()
 	node := startNode(t, withMetrics())
@@ -129,8 +129,7 @@ func TestPrivilegedDrops_EveryLieIsSeenEverywhere(t *testing.T) {
 	}
 }
 
-// requireDropEvent decodes a record by the offsets that Cilium documents for its drop notification, version 1, and with
-// nothing of ours.
+// requireDropEvent decodes a record by the offsets that Cilium documents for its drop notification, version 1, without any code of Waggle.
 func requireDropEvent(t *testing.T, record []byte, lie lie, id, ifindex uint32) {
 	t.Helper()
 	const packetOffset = 36
@@ -161,7 +160,7 @@ func requireDropEvent(t *testing.T, record []byte, lie lie, id, ifindex uint32) 
 			t.Errorf("%s is %d, want %d", field.name, field.got, field.want)
 		}
 	}
-	if u16(28) == 0 || record[30] < 200 { // below 200 are the numbers of Cilium's own files
+	if u16(28) == 0 || record[30] < 200 { // numbers below 200 belong to Cilium's own files
 		t.Errorf("line @28 is %d, file @30 is %d", u16(28), record[30])
 	}
 	if got := record[packetOffset:]; !bytes.HasPrefix(got, frame[:captured]) {
@@ -169,7 +168,7 @@ func requireDropEvent(t *testing.T, record []byte, lie lie, id, ifindex uint32) 
 	}
 }
 
-// rawEvents is a listener of the monitor socket, as a program of another vendor would write it.
+// rawEvents is a listener on the monitor socket, written like a third-party program.
 type rawEvents struct {
 	mu      sync.Mutex
 	records [][]byte
@@ -221,7 +220,7 @@ func (r *rawEvents) await(t *testing.T, frame []byte) (record []byte) {
 	return record
 }
 
-// printedEvents is what `waggle monitor -o json` printed, one event a line.
+// printedEvents is the output of `waggle monitor -o json`, one event a line.
 type printedEvents struct {
 	mu   sync.Mutex
 	text bytes.Buffer
@@ -242,7 +241,7 @@ func streamMonitor(t *testing.T, node *nodekit.Node) *printedEvents {
 		t.Fatal(err)
 	}
 	t.Cleanup(stop)
-	// It says nothing when it is connected, and what came before is not told again.
+	// The monitor does not report when it is connected, and it does not repeat earlier events. So probes are sent until the first event arrives.
 	eventually(t, func() error {
 		pod := addPod(t, node, fmt.Sprintf("prober-%d", time.Now().UnixNano()))
 		defer func() { _ = pod.Detach(t.Context()) }()
@@ -261,7 +260,7 @@ func streamMonitor(t *testing.T, node *nodekit.Node) *printedEvents {
 	return p
 }
 
-// await returns the reason of an event with the given facts.
+// await returns the reason of an event with the given properties.
 func (p *printedEvents) await(t *testing.T, code uint8, id uint32, length int) (reason string) {
 	t.Helper()
 	eventually(t, func() error {
@@ -274,7 +273,7 @@ func (p *printedEvents) await(t *testing.T, code uint8, id uint32, length int) (
 				Endpoint, Length              uint32
 			}
 			if !strings.HasSuffix(line, "\n") || json.Unmarshal([]byte(line), &e) != nil {
-				continue // half a line, so far
+				continue // the line is incomplete so far
 			}
 			if e.Type == "drop" && e.ReasonCode == code && e.Endpoint == id && e.Length == uint32(length) &&
 				e.Direction == "egress" && e.Time != "" {
@@ -287,7 +286,7 @@ func (p *printedEvents) await(t *testing.T, code uint8, id uint32, length int) (
 	return reason
 }
 
-// endpointID is the agent's number of a pod.
+// endpointID returns the endpoint ID of a pod.
 func endpointID(t *testing.T, node *nodekit.Node, pod string) uint32 {
 	t.Helper()
 	text, err := node.Waggle(t.Context(), "endpoint", "get", "pod-name:"+pod, "-o", "json")

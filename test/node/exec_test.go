@@ -18,8 +18,8 @@ import (
 	"github.com/waggle-net/waggle/test/nodekit"
 )
 
-// TestPrivilegedNothingIsExecuted watches every mount of a node from before the agent starts. The agent starts, pods
-// come and go, the agent restarts: the only programs that begin are those that this test runs.
+// TestPrivilegedNothingIsExecuted watches every mount of a node from before the agent starts. The agent starts, pods are attached and detached, the agent
+// restarts: only the programs that this test runs are executed.
 func TestPrivilegedNothingIsExecuted(t *testing.T) {
 	t.Parallel()
 	node := newNode(t, nodekit.Options{})
@@ -63,7 +63,7 @@ func TestPrivilegedNothingIsExecuted(t *testing.T) {
 	}
 }
 
-// watchExecutables reports what is opened to be executed anywhere in the node's mount namespace.
+// watchExecutables watches for files that are opened for execution anywhere in the node's mount namespace.
 func watchExecutables(t *testing.T, node *nodekit.Node) (fd int) {
 	t.Helper()
 	fd, err := unix.FanotifyInit(unix.FAN_CLASS_NOTIF|unix.FAN_CLOEXEC|unix.FAN_NONBLOCK, unix.O_RDONLY|unix.O_CLOEXEC)
@@ -78,7 +78,7 @@ func watchExecutables(t *testing.T, node *nodekit.Node) (fd int) {
 		}
 		for _, mount := range mounts {
 			err := unix.FanotifyMark(fd, unix.FAN_MARK_ADD|unix.FAN_MARK_MOUNT, unix.FAN_OPEN_EXEC, unix.AT_FDCWD, mount)
-			// Some file systems cannot be watched, such as proc's; nobody keeps programs there.
+			// Some file systems cannot be watched, such as proc; they hold no programs.
 			if err != nil && mount == "/" {
 				return fmt.Errorf("watch %s: %w", mount, err)
 			}

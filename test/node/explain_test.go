@@ -17,7 +17,7 @@ import (
 	"github.com/waggle-net/waggle/test/nodekit"
 )
 
-// explained are the policies about which explanations are asked: of every kind, and one in audit mode.
+// explained are the policies that the tests explain: one of every kind, and one in audit mode.
 const explained = `---
 {apiVersion: networking.k8s.io/v1, kind: NetworkPolicy, metadata: {name: web, namespace: x}, spec: {podSelector: {matchLabels: {app: a}},
  ingress: [{from: [{podSelector: {matchLabels: {app: b}}}], ports: [{port: 80}]}, {from: [{ipBlock: {cidr: 0.0.0.0/0, except: [10.244.0.0/16]}}]}]}}
@@ -29,7 +29,7 @@ const explained = `---
  spec: {podSelector: {}, policyTypes: [Ingress]}}
 `
 
-// api asks the agent without a process for each question.
+// api returns a client of the agent's API, which needs no process for each request.
 func api(t *testing.T, n *nodekit.Node) *client.Client {
 	c := client.New(filepath.Join(n.StateDir(), "waggle.sock"))
 	t.Cleanup(c.Close)
@@ -46,8 +46,7 @@ func (f flow) service() string {
 	return fmt.Sprintf("%d/%s", f.port, strings.ToUpper(f.protocol))
 }
 
-// TestExplain_SaysWhatBecomesOfPackets asks about every connection of a world what policies say, and tries it. The maps of the
-// kernel agree each time.
+// TestExplain_SaysWhatBecomesOfPackets asks for the verdict on every connection of a world and tries the connection. The maps of the kernel agree each time.
 func TestExplain_SaysWhatBecomesOfPackets(t *testing.T) {
 	w := newWorld(t)
 	w.apply(t, explained)
@@ -62,7 +61,7 @@ func TestExplain_SaysWhatBecomesOfPackets(t *testing.T) {
 		}
 		p := models.GetPolicyExplainParams{From: w.party(f.from).addrs[family].String(), To: w.party(f.to).addrs[family].String(), Port: f.service()}
 		var e *models.PolicyExplanation
-		eventually(t, func() (err error) { // the kernel comes behind the policies, but not for long
+		eventually(t, func() (err error) { // the kernel follows the policies with a short delay
 			if e, err = c.PolicyExplain(t.Context(), p); err != nil {
 				return err
 			}
@@ -86,7 +85,7 @@ func TestExplain_SaysWhatBecomesOfPackets(t *testing.T) {
 	w.compare(t, services, func(f flow) bool { return answers[f] })
 }
 
-// TestDrops_NameTheNearestMiss refuses a packet by one port, and another by a rule that denies.
+// TestDrops_NameTheNearestMiss has one packet denied because of its port, and another one by a deny rule.
 func TestDrops_NameTheNearestMiss(t *testing.T) {
 	w := newWorld(t)
 	w.apply(t, explained)
@@ -154,7 +153,7 @@ func TestAudit_DeniesNothingAndReports(t *testing.T) {
 	}
 }
 
-// TestWhatIf_PredictsWhatApplyingDoes weighs a policy against recorded connections, and then applies it.
+// TestWhatIf_PredictsWhatApplyingDoes evaluates a policy against recorded connections, and then applies it.
 func TestWhatIf_PredictsWhatApplyingDoes(t *testing.T) {
 	w := newWorld(t)
 	w.apply(t, "")
@@ -168,7 +167,7 @@ func TestWhatIf_PredictsWhatApplyingDoes(t *testing.T) {
 		}
 		return w.party(f.from).addrs[family].String() + " -> " + w.party(f.to).addrs[family].String() + " " + f.service()
 	}
-	left := tried // not recorded yet: of many flows at once the datapath reports a share
+	left := tried // not recorded yet: of many simultaneous flows the datapath reports only some
 	eventually(t, func() error {
 		for i, answered := range w.try(t, left) {
 			if !answered {
@@ -181,7 +180,7 @@ func TestWhatIf_PredictsWhatApplyingDoes(t *testing.T) {
 		}
 		seen := map[string]bool{}
 		for _, f := range rows {
-			if f.Direction == policy.Ingress { // by which what is changed is judged
+			if f.Direction == policy.Ingress { // the direction in which the changed policy is evaluated
 				seen[fmt.Sprintf("%s -> %s %d/TCP", f.Src, f.Dst, f.Port)] = true
 			}
 		}

@@ -15,8 +15,8 @@ import (
 	"github.com/waggle-net/waggle/test/nodekit"
 )
 
-// An agent that starts while the kernel has no memory for maps keeps the datapath of the one before: nobody is disturbed,
-// pods come and go, the status says what is missing, and the agent loads its own as soon as there is memory.
+// An agent that starts while the kernel has no memory for maps keeps the datapath of the previous run: traffic is not interrupted, pods can be attached and
+// detached, the status reports the shortage, and the agent loads its own datapath as soon as there is memory.
 func TestPrivilegedMemory_ShortKeepsTheOldDatapath(t *testing.T) {
 	t.Parallel()
 	node := startNode(t, roomy())
@@ -44,7 +44,7 @@ func TestPrivilegedMemory_ShortKeepsTheOldDatapath(t *testing.T) {
 	eventuallyLasting(t, node, before)
 }
 
-// The first agent of a node says what it is short of, has an ADD wait, and attaches the pod when there is memory.
+// The first agent of a node reports the missing memory, lets an ADD wait, and attaches the pod when there is memory.
 func TestPrivilegedMemory_ShortAtTheFirstStart(t *testing.T) {
 	t.Parallel()
 	node := newNode(t, nodekit.Options{})
@@ -104,8 +104,7 @@ func saysNot(t *testing.T, node *nodekit.Node, word string) {
 	})
 }
 
-// An agent that has run out of file descriptors goes on with what it has: nobody is disturbed, and when it may open files
-// again, pods come and go as before.
+// An agent without free file descriptors keeps its state: traffic is not interrupted. When the agent may open files again, pods can be attached and detached.
 func TestPrivilegedDescriptors_RunOutAndComeBack(t *testing.T) {
 	t.Parallel()
 	node := startNode(t, roomy())
@@ -119,7 +118,7 @@ func TestPrivilegedDescriptors_RunOutAndComeBack(t *testing.T) {
 	if err != nil {
 		t.Fatal(err)
 	}
-	spares := []int{0, 2, 8} // so that different steps fail
+	spares := []int{0, 2, 8} // several values, so that different steps fail
 	if soaks() {
 		spares = []int{0, 1, 2, 4, 8}
 	}
@@ -144,11 +143,11 @@ func TestPrivilegedDescriptors_RunOutAndComeBack(t *testing.T) {
 }
 
 func saysTooMany(text string) bool {
-	return strings.Contains(text, "too many open files") || strings.Contains(text, "eventfd failed with 24") // the words of Go's runtime
+	return strings.Contains(text, "too many open files") || strings.Contains(text, "eventfd failed with 24") // messages of the Go runtime
 }
 
-// An agent that cannot open enough files to start says so and changes nothing; the next one finds all as it was. Pinned maps
-// in particular: that they cannot be opened says nothing about them.
+// An agent that cannot open enough files to start reports that and changes nothing; the next agent finds the state unchanged. In particular, it keeps pinned
+// maps that it cannot open: a failure to open a map is no evidence that the map is damaged.
 func TestPrivilegedDescriptors_TooFewToStart(t *testing.T) {
 	t.Parallel()
 	node := startNode(t, roomy())
@@ -168,10 +167,10 @@ func TestPrivilegedDescriptors_TooFewToStart(t *testing.T) {
 		if err := errors.Join(node.KillAgent(t.Context()), node.StartAgent()); err != nil {
 			t.Fatal(err)
 		}
-		must := limit <= 20 // it cannot do anything with so few
+		must := limit <= 20 // the agent cannot start with so few
 		wait := 2 * time.Second
 		if must {
-			wait = 20 * time.Second // it ends before
+			wait = 20 * time.Second // upper bound: the agent ends earlier
 		}
 		ctx, cancel := context.WithTimeout(t.Context(), wait)
 		err := node.WaitReady(ctx)

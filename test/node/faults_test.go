@@ -15,7 +15,7 @@ import (
 	"github.com/waggle-net/waggle/test/nodekit"
 )
 
-// A full disk refuses new pods in words that say so, keeps those that there are, lets them end, and leaks nothing.
+// With a full disk, the agent rejects new pods with an error that names the cause, keeps existing pods, allows their DEL, and leaks nothing.
 func TestPrivilegedFaults_NoSpaceInTheStateDirectory(t *testing.T) {
 	t.Parallel()
 	node := newNode(t, quickly)
@@ -67,7 +67,7 @@ func TestPrivilegedFaults_NoSpaceInTheStateDirectory(t *testing.T) {
 	}
 	pingBoth(t, a, b)
 	exactly(t, node, a, b)
-	eventually(t, func() error { // b has another link and other addresses, but nothing is there twice, or of those that were refused
+	eventually(t, func() error { // b has another link and other addresses, but nothing is duplicated or left of rejected pods
 		after, err := leftovers(node)
 		if err == nil && len(after) != len(before) {
 			err = nodekit.Changes(before, after)
@@ -76,7 +76,7 @@ func TestPrivilegedFaults_NoSpaceInTheStateDirectory(t *testing.T) {
 	})
 }
 
-// refused tries to attach a pod and wants an error that says why, and its undoing.
+// refused tries to attach a pod and requires an error with the cause and a successful rollback.
 func refused(t *testing.T, node *nodekit.Node, why string) {
 	t.Helper()
 	pod, err := node.NewPod("refused")
@@ -91,7 +91,7 @@ func refused(t *testing.T, node *nodekit.Node, why string) {
 	}
 }
 
-// A state directory that cannot be written is read all the same.
+// A state directory that cannot be written is still read.
 func TestPrivilegedFaults_ReadOnlyStateDirectory(t *testing.T) {
 	t.Parallel()
 	node := startNode(t, quickly)
@@ -123,7 +123,7 @@ func TestPrivilegedFaults_ReadOnlyStateDirectory(t *testing.T) {
 			t.Fatal(err)
 		}
 	}
-	eventually(t, func() error { // now the file goes as well
+	eventually(t, func() error { // now the file is removed as well
 		files, err := filepath.Glob(filepath.Join(folders[0], "*.json"))
 		if err == nil && len(files) != 1 {
 			err = fmt.Errorf("there are %d state files", len(files))
@@ -137,7 +137,7 @@ func TestPrivilegedFaults_ReadOnlyStateDirectory(t *testing.T) {
 	exactly(t, node, a)
 }
 
-// Somebody clears the state directory under a running agent. It writes again what the next one needs.
+// The state directory is emptied under a running agent. The agent writes the state that its successor needs again.
 func TestPrivilegedFaults_StateDirectoryRemovedWhileTheAgentRuns(t *testing.T) {
 	t.Parallel()
 	node := startNode(t, nodekit.Options{AgentArgs: []string{"--verify-interval=1s"}})
@@ -146,7 +146,7 @@ func TestPrivilegedFaults_StateDirectoryRemovedWhileTheAgentRuns(t *testing.T) {
 	if err := errors.Join(os.RemoveAll(folder), os.RemoveAll(filepath.Join(node.StateDir(), "ipam"))); err != nil {
 		t.Fatal(err)
 	}
-	c := addPod(t, node, "c") // does not wait for that
+	c := addPod(t, node, "c") // does not wait for the repair
 	eventually(t, func() error {
 		files, err := filepath.Glob(filepath.Join(folder, "*.json"))
 		if err == nil && len(files) != 3 {
@@ -162,7 +162,7 @@ func TestPrivilegedFaults_StateDirectoryRemovedWhileTheAgentRuns(t *testing.T) {
 	pingBoth(t, a, c)
 }
 
-// A state file that was spoilt holds its addresses over restarts, says so, and goes with its pod's DEL.
+// A corrupt state file keeps its addresses allocated over restarts, is reported, and is removed by the DEL of its pod.
 func TestPrivilegedFaults_CorruptStateFile(t *testing.T) {
 	t.Parallel()
 	node := startNode(t, quickly)
@@ -204,7 +204,7 @@ func TestPrivilegedFaults_CorruptStateFile(t *testing.T) {
 	exactly(t, node, other)
 }
 
-// An agent without file descriptors refuses pods, or is slow, and recovers: nothing stays of what it refused.
+// An agent without file descriptors rejects pods or is slow, and recovers: nothing remains of rejected pods.
 func TestPrivilegedFaults_FileDescriptorLimit(t *testing.T) {
 	t.Parallel()
 	node := startNode(t, quickly)
@@ -220,7 +220,7 @@ func TestPrivilegedFaults_FileDescriptorLimit(t *testing.T) {
 	}
 	var starved []*nodekit.Pod
 	failed := 0
-	for room := 3; failed == 0; room-- { // for connections, and less and less for what comes of them
+	for room := 3; failed == 0; room-- { // descriptors for connections, and fewer in each round for the work on their requests
 		few := unix.Rlimit{Cur: uint64(len(fds) + room), Max: was.Max}
 		if err := unix.Prlimit(node.AgentPID(), unix.RLIMIT_NOFILE, &few, nil); err != nil {
 			t.Fatal(err)

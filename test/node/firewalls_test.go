@@ -13,17 +13,17 @@ import (
 	"github.com/waggle-net/waggle/test/nodekit"
 )
 
-// The programs that load rules.
+// Programs that load rules.
 const (
 	rules4 = "iptables-nft-restore"
 	rules6 = "ip6tables-nft-restore"
 	rulesN = "nft"
 )
 
-// ruleText is rules of netfilter: the name of a file of pkg/nftforward/testdata, or what is added to the rules that are there.
+// ruleText holds rules of netfilter: the name of a file of pkg/nftforward/testdata, or text that is added to the existing rules.
 type ruleText struct{ program, text string }
 
-// command returns what loads the rules.
+// command returns the command that loads the rules.
 func (r ruleText) command(t *testing.T) *exec.Cmd {
 	t.Helper()
 	text, args := r.text, []string{"-f", "-"}
@@ -57,7 +57,7 @@ func loadRules(t *testing.T, n *nodekit.Node, rules []ruleText) {
 	}
 }
 
-// othersRules are the rules of all tables but those of the agent, without counters.
+// othersRules returns the rules of all tables except the agent's, without counters.
 func othersRules(t *testing.T, n *nodekit.Node) (tables []string) {
 	t.Helper()
 	if err := n.Do(func() error {
@@ -74,13 +74,13 @@ func othersRules(t *testing.T, n *nodekit.Node) (tables []string) {
 	return tables
 }
 
-// firewalls are those of the nodes of a cluster, one each.
+// firewalls lists the firewall of each node of a cluster.
 var firewalls = []struct {
 	name    string
 	rules   []ruleText
-	chain   string              // by which status names it
-	remedy  map[bool][]ruleText // the commands of the guide as rules; with true where nodes reach pods of others without a tunnel
-	blocked bool                // it drops what comes to the port of the tunnel
+	chain   string              // chain that status reports
+	remedy  map[bool][]ruleText // commands of the guide as rules; key true: nodes reach pods of other nodes without a tunnel
+	blocked bool                // the firewall drops packets to the port of the tunnel
 }{
 	{name: "Docker", rules: []ruleText{{rules4, "docker.rules"}, {rules6, "docker.rules"}}, chain: "chain FORWARD of nftables table ip filter",
 		remedy: map[bool][]ruleText{false: acceptDevices, true: acceptDevices}},
@@ -98,7 +98,7 @@ var (
 		{rules6, ":FORWARD ACCEPT [0:0]\n-A ufw6-user-input -p udp --dport 8472 -j ACCEPT\n-A ufw6-user-input -p tcp --dport 4240 -j ACCEPT"}}
 )
 
-// trust is what firewalld makes of --add-port=8472/udp --add-port=4240/tcp, of trusted sources, and of IPv6_rpfilter=no.
+// trust returns the rules that firewalld creates for --add-port=8472/udp --add-port=4240/tcp, trusted sources, and IPv6_rpfilter=no.
 func trust(sources4, sources6 string) []ruleText {
 	return []ruleText{{rulesN, strings.Join([]string{
 		"flush chain inet firewalld filter_PREROUTING",
@@ -111,8 +111,9 @@ func trust(sources4, sources6 string) []ruleText {
 	}, "\n")}}
 }
 
-// Three nodes have the firewalls of Docker, ufw and firewalld, as they are installed. Each agent names the chain that drops what its pods send, and the port of
-// the tunnel that is blocked. With the remedies of the guide pods and nodes reach each other and the outside, and the agents have changed no rule of a firewall.
+// Three nodes have the firewalls of Docker, ufw and firewalld with their default configuration. Each agent names the chain that drops packets of its pods, and
+// the port of the tunnel that is blocked. With the remedies of the guide, pods and nodes reach each other and the outside, and the agents have changed no rule
+// of a firewall.
 func TestPrivilegedFirewalls_AreNamedAndPass(t *testing.T) {
 	t.Parallel()
 	for name, mode := range map[string]struct {
@@ -136,7 +137,7 @@ func TestPrivilegedFirewalls_AreNamedAndPass(t *testing.T) {
 			}
 			for i, n := range c.Nodes {
 				shows(t, n, "status", "a firewall of this node drops what pods send to other hosts", firewalls[i].chain)
-				if err := nodekit.PingBriefly(pods[n], outsideAddr(true), 56); err == nil && firewalls[i].name != "ufw" { // which lets pings pass
+				if err := nodekit.PingBriefly(pods[n], outsideAddr(true), 56); err == nil && firewalls[i].name != "ufw" { // ufw lets pings pass
 					t.Errorf("a pod of the node with %s reaches the outside", firewalls[i].name)
 				}
 			}
@@ -190,7 +191,7 @@ func TestPrivilegedFirewalls_AreNamedAndPass(t *testing.T) {
 	}
 }
 
-// eachPair calls f for each node and each other one.
+// eachPair calls f for each ordered pair of different nodes.
 func eachPair(c *nodekit.Cluster, f func(from, to *nodekit.Node)) {
 	for _, from := range c.Nodes {
 		for _, to := range c.Nodes {

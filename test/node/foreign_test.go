@@ -23,8 +23,8 @@ import (
 	"github.com/waggle-net/waggle/test/nodekit"
 )
 
-// neighbours are what others have on the node, as close to ours as it may be: the same name in another family, the same
-// destination in another table, a name that begins as ours do.
+// neighbours are commands that create foreign objects on the node that resemble Waggle's objects: the same name in another family, the same destination in
+// another table, a name with the same prefix.
 var neighbours = []string{
 	"ip link add waggle_hosts type veth peer name waggle_nets",
 	"ip link add lxcforeign type bridge",
@@ -36,7 +36,7 @@ var neighbours = []string{
 	"ip rule add from 203.0.113.0/24 table 100 pref 700",
 	"ip -6 rule add from 2001:db8:9::/64 table 100 pref 700",
 	"ip neigh add 203.0.113.77 lladdr 02:00:00:00:00:77 dev waggle_hosts nud permanent",
-	"nft add table ip waggle", // another family: not ours
+	"nft add table ip waggle", // another family: not a table of Waggle
 	"nft add table inet waggles",
 	"nft add chain inet waggles prerouting { type filter hook prerouting priority -300 ; }",
 	"nft add rule inet waggles prerouting iifname nobody drop",
@@ -44,7 +44,7 @@ var neighbours = []string{
 	"tc qdisc add dev eth0 clsact",
 }
 
-// views show all of that.
+// views are commands that show these objects.
 var views = []string{
 	"ip -o link show waggle_hosts", "ip -o link show lxcforeign", "ip -o addr show dev waggle_hosts", "ip route show table 100",
 	"ip -6 route show table 100", "ip route show proto 86", "ip rule show", "ip -6 rule show", "ip neigh show nud permanent",
@@ -52,7 +52,7 @@ var views = []string{
 	"tc filter show dev eth0 egress",
 }
 
-// lifetime matches what runs down by itself.
+// lifetime matches address lifetimes, which count down by themselves.
 var lifetime = regexp.MustCompile(`valid_lft \S+ preferred_lft \S+`)
 
 func (f *foreigners) run(t *testing.T, command string) string {
@@ -68,7 +68,7 @@ func (f *foreigners) run(t *testing.T, command string) string {
 	return lifetime.ReplaceAllString(string(out), "")
 }
 
-// foreigners is all that others have on a node.
+// foreigners holds all foreign objects on a node.
 type foreigners struct {
 	node  *nodekit.Node
 	files []string
@@ -92,7 +92,7 @@ func newForeigners(t *testing.T, node *nodekit.Node) *foreigners {
 	return f
 }
 
-// filters hangs cls_bpf filters on devices of others, with the priority and the handle of ours.
+// filters attaches cls_bpf filters to foreign devices, with the priority and the handle of Waggle's filters.
 func (f *foreigners) filters(t *testing.T) {
 	t.Helper()
 	program := foreignProgram(t)
@@ -111,7 +111,7 @@ func (f *foreigners) filters(t *testing.T) {
 	}
 }
 
-// pin puts maps of others beside and among ours; the file system must be mounted.
+// pin creates pins of foreign maps beside and among Waggle's pins; the file system must be mounted.
 func (f *foreigners) pin(t *testing.T) {
 	t.Helper()
 	m, err := ebpf.NewMap(&ebpf.MapSpec{Name: "foreign", Type: ebpf.Array, KeySize: 4, ValueSize: 4, MaxEntries: 1})
@@ -134,7 +134,7 @@ func (f *foreigners) pin(t *testing.T) {
 	}
 }
 
-// state describes all of it, one fact a line.
+// state describes all foreign objects, one fact a line.
 func (f *foreigners) state(t *testing.T) (lines []string) {
 	t.Helper()
 	for _, view := range views {
@@ -163,7 +163,7 @@ func (f *foreigners) state(t *testing.T) (lines []string) {
 	return lines
 }
 
-// counting is a program of others that counts what it sees and leaves it to the next.
+// counting is a foreign program that counts packets and passes them to the next program.
 type counting struct {
 	program *ebpf.Program
 	seen    *ebpf.Map
@@ -214,7 +214,7 @@ func (c *counting) count(t *testing.T) (n uint64) {
 	return n
 }
 
-// attach hangs it on the egress of waggle_host.
+// attach attaches the program to the egress of waggle_host.
 func (c *counting) attach(t *testing.T, node *nodekit.Node, anchor link.Anchor) {
 	t.Helper()
 	if err := node.Do(func() error {
@@ -230,7 +230,7 @@ func (c *counting) attach(t *testing.T, node *nodekit.Node, anchor link.Anchor) 
 	}
 }
 
-// order lists the programs on the egress of waggle_host; ours is 0.
+// order lists the programs on the egress of waggle_host; Waggle's program is 0.
 func order(node *nodekit.Node, theirs ...*counting) (ids []ebpf.ProgramID, err error) {
 	err = node.Do(func() error {
 		return linkNamed(podlink.HostDevice, func(l netlink.Link) error {
@@ -250,8 +250,8 @@ func order(node *nodekit.Node, theirs ...*counting) (ids []ebpf.ProgramID, err e
 	return ids, err
 }
 
-// What others have on the node, however close to ours, is the same after the agent's start, a pod, a restart, repairs and
-// the stop; their programs before and behind ours go on running.
+// Foreign objects on the node, however similar to Waggle's, are unchanged after the agent's start, a pod, a restart, repairs and the stop. Foreign programs
+// before and behind Waggle's keep running.
 func TestPrivilegedForeign_NothingOfItChangesFromStartToStop(t *testing.T) {
 	t.Parallel()
 	node := newNode(t, nodekit.Options{})
@@ -319,7 +319,7 @@ func TestPrivilegedForeign_NothingOfItChangesFromStartToStop(t *testing.T) {
 	n.before = ours
 	for _, s := range announced {
 		if slices.Contains([]string{"waggle_host is deleted", "all of nftables is flushed", "the filter of what pods get is replaced"}, s.name) {
-			continue // takes what is foreign along
+			continue // this damage would affect foreign objects as well
 		}
 		if err := node.Do(func() error { return s.do(n) }); err != nil {
 			t.Fatalf("%s: %v", s.name, err)
@@ -336,7 +336,7 @@ func TestPrivilegedForeign_NothingOfItChangesFromStartToStop(t *testing.T) {
 	behindOurs("after the stop")
 }
 
-// sendPassed sends something out of waggle_host that our program leaves to others: it is for a group.
+// sendPassed sends a multicast packet out of waggle_host, which Waggle's program passes to other programs.
 func sendPassed(t *testing.T, node *nodekit.Node) error {
 	t.Helper()
 	from, to := net.HardwareAddr{2, 0, 0, 0, 0, 1}, net.HardwareAddr{1, 0, 0x5e, 0, 0, 1}

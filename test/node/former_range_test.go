@@ -15,8 +15,8 @@ import (
 	"github.com/waggle-net/waggle/test/nodekit"
 )
 
-// The range of a node changes while its pods run. They keep their identities on the other node, and their addresses towards its pods; pods of the new range come to them.
-// When the last one is deleted, the node no longer has the former range.
+// The range of a node changes while its pods run. These pods keep their identities on the other node, and their addresses towards its pods; pods of the new
+// range are added. When the last pod of the previous range is deleted, the node no longer has that range.
 func TestPrivilegedNative_PodsOfAFormerRange(t *testing.T) {
 	t.Parallel()
 	podsOfAFormerRange(t, startKubeCluster(t, 2, noProvisional, "--routing-mode=native", "--auto-direct-node-routes"))

@@ -11,7 +11,7 @@ import (
 	"github.com/waggle-net/waggle/test/nodekit"
 )
 
-// ends is what a pod's link has at layer 2, and the pod at layer 3.
+// ends holds the link addresses of a pod's link and the IP addresses of the pod and its gateways.
 type ends struct {
 	host       string // name of the host end
 	pod, peer  net.HardwareAddr
@@ -33,7 +33,7 @@ func endsOf(t *testing.T, pod *nodekit.Pod) ends {
 		gw4: pod.Gateway(false), gw6: pod.Gateway(true)}
 }
 
-// frame serializes layers with right lengths and checksums.
+// frame serializes layers with correct lengths and checksums.
 func frame(t *testing.T, l ...gopacket.SerializableLayer) []byte {
 	t.Helper()
 	buf := gopacket.NewSerializeBuffer()
@@ -43,7 +43,7 @@ func frame(t *testing.T, l ...gopacket.SerializableLayer) []byte {
 	return buf.Bytes()
 }
 
-// udp is a datagram from port 1111 to port 2222 of either family.
+// udp returns a datagram from port 1111 to port 2222 of either family.
 func udp(t *testing.T, from, to net.HardwareAddr, src, dst netip.Addr, hops uint8) []byte {
 	t.Helper()
 	datagram := &layers.UDP{SrcPort: 1111, DstPort: 2222}
@@ -58,7 +58,7 @@ func udp(t *testing.T, from, to net.HardwareAddr, src, dst netip.Addr, hops uint
 	return frame(t, &layers.Ethernet{SrcMAC: from, DstMAC: to, EthernetType: layers.EthernetTypeIPv6}, ip, datagram, payload)
 }
 
-// arp is a request.
+// arp returns an ARP request.
 func arp(t *testing.T, from, sender net.HardwareAddr, senderIP, target netip.Addr) []byte {
 	t.Helper()
 	return frame(t, &layers.Ethernet{SrcMAC: from, DstMAC: layers.EthernetBroadcast, EthernetType: layers.EthernetTypeARP},
@@ -67,7 +67,7 @@ func arp(t *testing.T, from, sender net.HardwareAddr, senderIP, target netip.Add
 			DstHwAddress: make([]byte, 6), DstProtAddress: target.AsSlice()})
 }
 
-// icmp6 is a message of the link, with the hop limit that proves it.
+// icmp6 returns an ICMPv6 message of the link, with hop limit 255, which proves that no router forwarded it.
 func icmp6(t *testing.T, from, to net.HardwareAddr, src, dst netip.Addr, kind uint8, body gopacket.SerializableLayer) []byte {
 	t.Helper()
 	ip := &layers.IPv6{Version: 6, HopLimit: 255, NextHeader: layers.IPProtocolICMPv6, SrcIP: src.AsSlice(), DstIP: dst.AsSlice()}
@@ -76,7 +76,7 @@ func icmp6(t *testing.T, from, to net.HardwareAddr, src, dst netip.Addr, kind ui
 	return frame(t, &layers.Ethernet{SrcMAC: from, DstMAC: to, EthernetType: layers.EthernetTypeIPv6}, ip, message, body)
 }
 
-// group is the Ethernet address of an IPv6 multicast group.
+// group returns the Ethernet address of an IPv6 multicast group.
 func group(addr netip.Addr) net.HardwareAddr {
 	b := addr.As16()
 	return net.HardwareAddr{0x33, 0x33, b[12], b[13], b[14], b[15]}

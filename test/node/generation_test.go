@@ -20,12 +20,12 @@ import (
 	"github.com/waggle-net/waggle/test/nodekit/load"
 )
 
-// gentle leaves most of a machine to the other tests.
+// gentle returns rates that leave most of a machine to the other tests.
 func gentle() load.Rates {
 	return load.Rates{Connections: 40, Messages: 200, Datagrams: 1000, Connects: 20, Lies: 100}
 }
 
-// needBuilds skips where no other agents can be built.
+// needBuilds skips the test on machines where no other agents can be built.
 func needBuilds(t *testing.T) {
 	t.Helper()
 	if builds == nil {
@@ -70,7 +70,7 @@ func edited(t *testing.T, path, old, replacement string) map[string]string {
 	return replace
 }
 
-// brokenObject changes the first instruction of pod_egress's object for which match says so.
+// brokenObject replaces the first instruction of pod_egress's object for which match returns true.
 func brokenObject(t *testing.T, match func(instruction []byte) bool, with [8]byte) map[string]string {
 	t.Helper()
 	replace, err := builds.Edit("bpf/pod_egress_bpfel.o", func(object []byte) []byte {
@@ -95,16 +95,16 @@ func brokenObject(t *testing.T, match func(instruction []byte) bool, with [8]byt
 	return replace
 }
 
-// A new agent's programs do not load. Nobody is disturbed, pods come and go with the programs of the agent before, the status
-// says what is wrong, and with programs that load all is well again.
+// The programs of a new agent do not load. Traffic is not interrupted, pods are attached and detached with the programs of the previous agent, the status
+// reports the error, and an agent whose programs load recovers the node.
 func TestPrivilegedGeneration_ThatDoesNotLoadKeepsTheOldOne(t *testing.T) {
 	t.Parallel()
 	needBuilds(t)
 	for name, c := range map[string]struct {
 		replace func(t *testing.T) map[string]string
-		says    string // the status
+		says    string // text that the status contains
 	}{
-		// r0 = *(u64 *)(r9 + 0) as the first instruction: nobody has set r9.
+		// r0 = *(u64 *)(r9 + 0) as the first instruction: r9 is not initialized.
 		"the verifier refuses": {func(t *testing.T) map[string]string {
 			return brokenObject(t, func([]byte) bool { return true }, [8]byte{0x79, 0x90})
 		}, "R9 !read_ok"},
@@ -112,7 +112,7 @@ func TestPrivilegedGeneration_ThatDoesNotLoadKeepsTheOldOne(t *testing.T) {
 		"a function is missing": {func(t *testing.T) map[string]string {
 			return brokenObject(t, func(i []byte) bool { return i[0] == 0x85 && i[1] == 0 }, [8]byte{0x85, 0, 0, 0, 0xff, 0xff, 0x0f, 0})
 		}, "invalid func"},
-		// Programs of the agent before find pods that come now in a map that this one does not read.
+		// Programs of the previous agent look up new pods in a map that this agent does not read.
 		"the verifier refuses, and a map has another layout": {brokenAndAnotherLayout, "invalid mem access"},
 	} {
 		t.Run(name, func(t *testing.T) {
@@ -150,7 +150,7 @@ func TestPrivilegedGeneration_ThatDoesNotLoadKeepsTheOldOne(t *testing.T) {
 	}
 }
 
-// hooks names the programs that pods' links run.
+// hooks returns the programs on the pods' links.
 func hooks(t *testing.T, node *nodekit.Node) (text string) {
 	t.Helper()
 	if err := node.Do(func() error {
@@ -173,7 +173,7 @@ func hooks(t *testing.T, node *nodekit.Node) (text string) {
 	return text
 }
 
-// upAndDown takes a node under load to another agent and back, twice. between runs after each step, with what runs now.
+// upAndDown upgrades a node under load to another agent and back, twice. between runs after each step; upgraded says which agent runs then.
 func upAndDown(t *testing.T, other string, between func(t *testing.T, node *nodekit.Node, upgraded bool)) {
 	t.Helper()
 	node := startNode(t, roomy())
@@ -203,7 +203,7 @@ func upAndDown(t *testing.T, other string, between func(t *testing.T, node *node
 	traffic.end(t)
 }
 
-// Maps of another size are made beside those that are there, and nobody is disturbed on the way there and back.
+// Maps of another size are created beside the existing ones, and traffic is not interrupted in either direction.
 func TestPrivilegedGeneration_MapsOfAnotherSize(t *testing.T) {
 	t.Parallel()
 	needBuilds(t)
@@ -228,7 +228,7 @@ func TestPrivilegedGeneration_MapsOfAnotherSize(t *testing.T) {
 	})
 }
 
-// mapPins gives the number of entries of each pinned map.
+// mapPins returns the maximum number of entries of each pinned map.
 func mapPins(node *nodekit.Node) (pins map[string]uint32, err error) {
 	pins = map[string]uint32{}
 	err = node.Do(func() error {
@@ -247,8 +247,8 @@ func mapPins(node *nodekit.Node) (pins map[string]uint32, err error) {
 	return pins, err
 }
 
-// The next release swaps two fields of endpoint_facts and adds one. Programs of both releases find every endpoint in a map
-// that they understand, and nobody is disturbed on the way there and back.
+// The next release swaps two fields of endpoint_facts and adds one. Programs of both releases find every endpoint in a map of their layout, and traffic is not
+// interrupted in either direction.
 func TestPrivilegedGeneration_MapOfAnotherLayout(t *testing.T) {
 	t.Parallel()
 	needCompiler(t)
@@ -279,7 +279,7 @@ func nextLayout(name, text string) string {
 	return text
 }
 
-// brokenAndAnotherLayout is that release with a program that writes where it must not.
+// brokenAndAnotherLayout returns the files of the release of nextLayout, with a program that writes to an invalid address.
 func brokenAndAnotherLayout(t *testing.T) map[string]string {
 	needCompiler(t)
 	replace, err := builds.Datapath(func(name, text string) string {
@@ -298,7 +298,7 @@ func brokenAndAnotherLayout(t *testing.T) map[string]string {
 	return replace
 }
 
-// nextLayouts is layouts.go of that release.
+// nextLayouts is layouts.go of the release of nextLayout.
 const nextLayouts = `package bpf
 
 import (
@@ -344,8 +344,8 @@ func PinName(name string, version uint32) string {
 }
 `
 
-// The next release has another mark between its programs and the nftables rule. While one agent replaces what the other left,
-// in either direction, the rule lets every honest packet pass and no other.
+// The next release uses another mark between its programs and the nftables rule. While one agent replaces the objects of the other, in either direction, the
+// rule passes all valid packets and no spoofed one.
 func TestPrivilegedGeneration_AnotherProtocolBetweenHooks(t *testing.T) {
 	t.Parallel()
 	needCompiler(t)
@@ -361,7 +361,7 @@ func TestPrivilegedGeneration_AnotherProtocolBetweenHooks(t *testing.T) {
 	if err != nil {
 		t.Fatal(err)
 	}
-	// Under the wider mask, 0x0f00 and 0x0e00 are both ours.
+	// Under the wider mask, 0x0f00 and 0x0e00 are both marks of Waggle.
 	next := agentWith(t, replace, edited(t, "pkg/podlink/podlink.go", "	MarkMagic uint32 = 0x0f00\n	MarkMask  uint32 = 0x0f00\n",
 		"	MarkMagic uint32 = 0x0e00\n	MarkMask  uint32 = 0x0e00\n"))
 	upAndDown(t, next, func(t *testing.T, node *nodekit.Node, upgraded bool) {

@@ -17,14 +17,14 @@ import (
 
 const metricsAddress = "127.0.0.1:9962"
 
-// withMetrics makes the agent serve its metrics, the count of goroutines among them.
+// withMetrics makes the agent serve its metrics, including the number of goroutines.
 func withMetrics() nodekit.Options {
 	return nodekit.Options{AgentArgs: []string{"--prometheus-serve-addr", metricsAddress}}
 }
 
 var goroutinesLine = regexp.MustCompile(`(?m)^go_goroutines (\d+)$`)
 
-// goroutines reads how many goroutines the agent has.
+// goroutines returns the number of the agent's goroutines.
 func goroutines(node *nodekit.Node) (int, error) {
 	text, err := readMetrics(node)
 	if err != nil {
@@ -37,7 +37,7 @@ func goroutines(node *nodekit.Node) (int, error) {
 	return strconv.Atoi(string(match[1]))
 }
 
-// scrape reads every sample of the agent, by name and labels.
+// scrape returns every sample of the agent, by name and labels.
 func scrape(node *nodekit.Node) (map[string]float64, error) {
 	text, err := readMetrics(node)
 	samples := make(map[string]float64)
@@ -64,7 +64,7 @@ func readMetrics(node *nodekit.Node) (text []byte, err error) {
 		if err != nil {
 			return err
 		}
-		request.Close = true // a connection kept alive would be a goroutine more
+		request.Close = true // a connection kept alive would be one more goroutine
 		dial := func(context.Context, string, string) (net.Conn, error) { return conn, nil }
 		transport := &http.Transport{DisableKeepAlives: true, DialContext: dial}
 		response, err := transport.RoundTrip(request)
@@ -78,7 +78,7 @@ func readMetrics(node *nodekit.Node) (text []byte, err error) {
 	return text, err
 }
 
-// eventuallyGoroutines wants the agent to come back to the count it had.
+// eventuallyGoroutines waits until the agent has at most as many goroutines as before.
 func eventuallyGoroutines(t *testing.T, node *nodekit.Node, before int) {
 	t.Helper()
 	eventually(t, func() error {

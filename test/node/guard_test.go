@@ -23,7 +23,7 @@ import (
 	"github.com/waggle-net/waggle/test/nodekit"
 )
 
-// A link whose clsact somebody deletes passes nothing to the node, and has it back as soon as an agent is there.
+// A link whose clsact is deleted passes nothing to the node. A running agent restores the clsact.
 func TestPrivilegedGuard_LinkWithoutItsClsactPassesNothing(t *testing.T) {
 	t.Parallel()
 	node := startNode(t, nodekit.Options{})
@@ -33,7 +33,7 @@ func TestPrivilegedGuard_LinkWithoutItsClsactPassesNothing(t *testing.T) {
 	const packets = 20
 	received := map[bool]<-chan netip.Addr{false: listenAtGateway(t, node, from.gw4), true: listenAtGateway(t, node, from.gw6)}
 
-	// With no agent there is nobody who could repair.
+	// Without an agent, the clsact is not restored.
 	if err := node.StopAgent(t.Context()); err != nil {
 		t.Fatal(err)
 	}
@@ -54,13 +54,13 @@ func TestPrivilegedGuard_LinkWithoutItsClsactPassesNothing(t *testing.T) {
 			}
 		}
 	}
-	eventually(t, func() error { // the kernel comes to them when it has a CPU
+	eventually(t, func() error { // the kernel handles them when it has a CPU
 		if got := guardCount(t, node) - dropped; got < 6*packets {
 			return fmt.Errorf("the rule dropped %d packets, want %d", got, 6*packets)
 		}
 		return nil
 	})
-	time.Sleep(100 * time.Millisecond) // for what passed, if the rule has counted others as well
+	time.Sleep(100 * time.Millisecond) // for packets that passed, if the rule has counted others as well
 	for ipv6, c := range received {
 		if n := len(c); n > 0 {
 			t.Errorf("%d packets passed (IPv6: %v)", n, ipv6)
@@ -77,7 +77,7 @@ func TestPrivilegedGuard_LinkWithoutItsClsactPassesNothing(t *testing.T) {
 		t.Error(err)
 	}
 
-	// With an agent it comes back: the kernel announces what it takes away.
+	// A running agent restores it, because the kernel announces the deletion.
 	if err := node.Do(func() error { return deleteClsact(ifindex) }); err != nil {
 		t.Fatal(err)
 	}
@@ -114,7 +114,7 @@ func hasClsact(node *nodekit.Node, ifindex int) error {
 	})
 }
 
-// guardRule is that of an agent with the defaults.
+// guardRule is the rule of an agent with default flags.
 var guardRule = nftguard.Rule{Groups: []uint32{podlink.Group, podlink.DeletedGroup, podlink.OverlayGroup}, Mark: podlink.MarkMagic, Mask: podlink.MarkMask, AnyMarked: true,
 	NodeDevice: podlink.NetDevice, PodDevice: podlink.HostDevice}
 
@@ -130,7 +130,7 @@ func guardCount(t *testing.T, node *nodekit.Node) uint64 {
 	return state.Unmarked.Packets
 }
 
-// Other people's routes, nftables and programs stay, and in the same order, while pods come and the agent restarts.
+// Foreign routes, nftables rules and programs stay, in the same order, while pods are attached and the agent restarts.
 func TestPrivilegedForeign_StateIsLeftAlone(t *testing.T) {
 	t.Parallel()
 	node := startNode(t, nodekit.Options{})
@@ -141,7 +141,7 @@ func TestPrivilegedForeign_StateIsLeftAlone(t *testing.T) {
 		t.Fatal(err)
 	}
 	before := foreignState(t, node)
-	if len(before) < 4 { // a route, a chain, their filter and our program; with tcx, theirs as well
+	if len(before) < 4 { // a route, a chain, the foreign filter and Waggle's program; with tcx, the foreign tcx program as well
 		t.Fatalf("the foreign state is %q", before)
 	}
 	a := addPod(t, node, "a")
@@ -198,7 +198,8 @@ func foreignProgram(t *testing.T) *ebpf.Program {
 	return program
 }
 
-// attachForeign hangs a program on the hook of ours, with tc and, from Linux 6.6 on, with tcx. Before, ours is a filter as well.
+// attachForeign attaches a program to the hook of Waggle's program, with tc and, from Linux 6.6 on, with tcx. Before Linux 6.6, Waggle's program is a filter as
+// well.
 func attachForeign(t *testing.T, program *ebpf.Program) error {
 	host, err := netlink.LinkByName(podlink.HostDevice)
 	if err != nil {

@@ -11,8 +11,8 @@ import (
 	"github.com/waggle-net/waggle/pkg/ciliumv2"
 )
 
-// The agent of one node says in its objects that it has the addresses and pod ranges of the others, and that their pods are its own. The others keep their addresses,
-// and policies keep their pods apart.
+// The agent of one node claims in its objects the addresses and pod ranges of the other nodes, and their pods. The other nodes keep their addresses, and
+// policies keep their pods apart.
 func TestPrivilegedNative_HostileNode(t *testing.T) {
 	t.Parallel()
 	all := startKubeCluster(t, 2, "--routing-mode=native", "--auto-direct-node-routes")
@@ -30,7 +30,7 @@ func TestPrivilegedTunnel_HostileNode(t *testing.T) {
 	policiesBetweenNodes(t, all)
 }
 
-// claimAll makes the objects of a hostile node and its pods, and waits until all nodes have read them.
+// claimAll creates the objects of a hostile node and its pods, and waits until all nodes have read them.
 func claimAll(t *testing.T, all []kubeNode) {
 	t.Helper()
 	const name = "a-hostile-node"

@@ -23,9 +23,9 @@ import (
 	"github.com/waggle-net/waggle/test/nodekit/load"
 )
 
-// A host outside and a pod attack the node in all ways at once, and the other pods lose nothing: not what they send each other, not the connections
-// that they begin with a host outside, and not those that the host tries to reset. No address of the node leads the pod, which may speak with the world,
-// to a process of the node. The soak has 50 pods, and takes ten minutes.
+// A host outside and a pod attack the node in all ways at once, and the other pods lose no packet: not between each other, not on connections that they begin
+// with a host outside, and not on connections that the host tries to reset. No address of the node lets the pod, which may reach the entity world, reach a
+// process of the node. The soak has 50 pods and takes ten minutes.
 func TestPrivilegedHostile_HostAndPodDisturbNobody(t *testing.T) {
 	t.Parallel()
 	options := roomy()
@@ -37,12 +37,12 @@ func TestPrivilegedHostile_HostAndPodDisturbNobody(t *testing.T) {
 		t.Fatal(err)
 	}
 	count, length := 6, 5*time.Second
-	if soaks() { // in a soak of any length, for the attacks hold the machine's load generator until they end
+	if soaks() { // the same in a soak of any length: the attacks hold the machine's load generator until they end
 		count, length = 50, 10*time.Minute
 	}
 	pods, paths := ring(t, node, count)
 	hostile, heard := hostilePod(t, node)
-	standing, attacks := attacksOn(t, node, hostile, pods[:4]) // the shares of four pods are the whole table
+	standing, attacks := attacksOn(t, node, hostile, pods[:4]) // the quotas of four pods fill the whole table
 	l := load.StartFor(t, gentle(), paths, nil)
 
 	ctx, stop := context.WithTimeout(t.Context(), length)
@@ -85,7 +85,8 @@ func TestPrivilegedHostile_HostAndPodDisturbNobody(t *testing.T) {
 	lostNothing(t, l)
 }
 
-// hostilePod may speak with the world and ping the node, and reach no process of the node, whose ears are returned.
+// hostilePod adds a pod that may reach the entity world and ping the node, and no process of the node. heard reports an error unless the process on the node
+// has received packets as wanted.
 func hostilePod(t *testing.T, node *nodekit.Node) (pod *nodekit.Pod, heard func(ipv6, want bool) error) {
 	t.Helper()
 	write := func(manifests ...string) {
@@ -115,7 +116,7 @@ func hostilePod(t *testing.T, node *nodekit.Node) (pod *nodekit.Pod, heard func(
 	return pod, heard
 }
 
-// ring makes pods of which each talks to the next one, and every third to the host outside.
+// ring adds pods of which each talks to the next one, and every third to the host outside.
 func ring(t *testing.T, node *nodekit.Node, count int) (pods []*nodekit.Pod, paths []load.Path) {
 	t.Helper()
 	for i := range count {
@@ -133,15 +134,15 @@ func ring(t *testing.T, node *nodekit.Node, count int) (pods []*nodekit.Pod, pat
 	return pods, paths
 }
 
-// A host outside begins connections from addresses that are not its own, to ports on which pods listen. The pods answer, and the connections stay half
-// open: none gets into the table of the established flows, and connections of others go on and are begun, also to the pods under attack.
+// A host outside begins connections from spoofed addresses to ports on which pods listen. The pods reply, and the connections stay half open: none enters the
+// table of established flows. Other connections keep working and new ones are opened, also to the pods under attack.
 func TestPrivilegedHostile_HalfOpenConnectionsAreNotEstablished(t *testing.T) {
 	t.Parallel()
 	node := startNode(t, nodekit.Options{AgentArgs: []string{"--bpf-ct-global-tcp-max=4096"}})
 	routeBack(t, node)
 	client, honest := addPod(t, node, "client"), addPod(t, node, "honest")
 	var victims []*nodekit.Pod
-	for i := range 4 { // the shares of four endpoints are the whole table
+	for i := range 4 { // the quotas of four endpoints fill the whole table
 		victims = append(victims, addPod(t, node, fmt.Sprintf("victim-%d", i)))
 	}
 	host := hostOutside(t, node)
@@ -168,7 +169,7 @@ func TestPrivilegedHostile_HalfOpenConnectionsAreNotEstablished(t *testing.T) {
 				flooded <- err
 			}()
 			for begun := 0; ctx.Err() == nil; begun++ {
-				time.Sleep(callEvery) // all connections of the client together stay far below its own share
+				time.Sleep(callEvery) // all connections of the client together stay far below its own quota
 				conn, err := talk("tcp", client, servers[begun%len(servers)])
 				if err != nil {
 					t.Errorf("connection %d: %v", begun, err)
@@ -186,7 +187,7 @@ func TestPrivilegedHostile_HalfOpenConnectionsAreNotEstablished(t *testing.T) {
 	}
 }
 
-// halfOpen wants that pods have answered connections from spoofed addresses, and that none of these is established.
+// halfOpen requires that pods have replied to connections from spoofed addresses, and that none of these is established.
 func halfOpen(t *testing.T, node *nodekit.Node, ipv6 bool) {
 	t.Helper()
 	established, begun := bpf.MapCtEst4, []string{bpf.MapCtNew4, bpf.MapCtBurst4}
@@ -206,13 +207,13 @@ func halfOpen(t *testing.T, node *nodekit.Node, ipv6 bool) {
 	}
 }
 
-// ctKeyRest is the length of a key of a map of flows without its two addresses.
+// ctKeyRest is the length in bytes of a key of a map of flows without its two addresses.
 const ctKeyRest = 8
 
 // Spoofed sources of the host outside.
 var spoofed = []netip.Prefix{netip.MustParsePrefix("198.18.0.0/15"), netip.MustParsePrefix("2001:db8:ff00::/40")}
 
-// spoofedFlows counts the entries of a map of flows with a spoofed address, and those of them that were answered.
+// spoofedFlows returns the number of entries of a map of flows with a spoofed address, and how many of them have a reply.
 func spoofedFlows(t *testing.T, m *ebpf.Map) (n, answered int) {
 	t.Helper()
 	var key []byte
@@ -230,34 +231,34 @@ func spoofedFlows(t *testing.T, m *ebpf.Map) (n, answered int) {
 			}
 		}
 	}
-	// A table that changes may end the walk early: then these are entries of a part of it.
+	// Concurrent changes of the table may end the iteration early: the counts then cover a part of it.
 	if err := all.Err(); err != nil && !errors.Is(err, ebpf.ErrIterationAborted) {
 		t.Fatal(err)
 	}
 	return n, answered
 }
 
-// attack is what one place sends all the time.
+// attack holds the frames that one place sends continuously.
 type attack struct {
 	name   string
 	from   nodekit.Place
 	frames [][]byte
 }
 
-// attacker makes frames with random parts.
+// attacker creates frames with random fields.
 type attacker struct {
 	t           *testing.T
 	random      *rand.Rand
 	source, via net.HardwareAddr
 }
 
-// hostOutside attacks the node.
+// hostOutside returns an attacker at the host outside.
 func hostOutside(t *testing.T, node *nodekit.Node) attacker {
 	t.Helper()
 	return attackerAt(t, node, node.OutsideHost())
 }
 
-// attackerAt attacks from a pod, or from the host outside.
+// attackerAt returns an attacker at a pod or at the host outside.
 func attackerAt(t *testing.T, node *nodekit.Node, at nodekit.Place) attacker {
 	t.Helper()
 	if pod, is := at.(*nodekit.Pod); is {
@@ -267,8 +268,8 @@ func attackerAt(t *testing.T, node *nodekit.Node, at nodekit.Place) attacker {
 	return attacker{t, testseed.New(t), macOf(t, at), macOf(t, node.Host())}
 }
 
-// attacksOn are those of the host outside, on open ports and on connections of victims, and those of a pod, on the node and its tables. standing are the
-// connections, which must outlive them.
+// attacksOn returns the attacks of the host outside on open ports and connections of victims, and the attacks of a pod on the node and its tables. The
+// connections in standing must survive the attacks.
 func attacksOn(t *testing.T, node *nodekit.Node, hostile *nodekit.Pod, victims []*nodekit.Pod) (standing []*revocable, all []attack) {
 	t.Helper()
 	loopbackIsRouted(t, node)
@@ -310,7 +311,7 @@ func attacksOn(t *testing.T, node *nodekit.Node, hostile *nodekit.Pod, victims [
 	return standing, all
 }
 
-// many makes different frames, of which each is sent again after the last.
+// many creates different frames, which are sent in a cycle.
 func many(frame func() []byte) (all [][]byte) {
 	for range 4096 {
 		all = append(all, frame())
@@ -328,10 +329,10 @@ func (a attacker) spoof(ipv6 bool) netip.Addr {
 
 func (a attacker) port() uint16 { return uint16(1024 + a.random.IntN(60000)) }
 
-// from is a random port of an address.
+// from returns a random port of an address.
 func (a attacker) from(addr netip.Addr) netip.AddrPort { return netip.AddrPortFrom(addr, a.port()) }
 
-// tcp makes a segment with random numbers.
+// tcp creates a segment with a random sequence number.
 func (a attacker) tcp(src, dst netip.AddrPort, segment *layers.TCP) []byte {
 	segment.SrcPort, segment.DstPort = layers.TCPPort(src.Port()), layers.TCPPort(dst.Port())
 	segment.Seq, segment.Window = a.random.Uint32(), 1000
@@ -341,7 +342,7 @@ func (a attacker) tcp(src, dst netip.AddrPort, segment *layers.TCP) []byte {
 	})
 }
 
-// datagram makes a datagram.
+// datagram creates a UDP datagram.
 func (a attacker) datagram(src, dst netip.AddrPort) []byte {
 	return a.packet(src.Addr(), dst.Addr(), layers.IPProtocolUDP, func(ip gopacket.NetworkLayer) []gopacket.SerializableLayer {
 		datagram := &layers.UDP{SrcPort: layers.UDPPort(src.Port()), DstPort: layers.UDPPort(dst.Port())}
@@ -350,7 +351,7 @@ func (a attacker) datagram(src, dst netip.AddrPort) []byte {
 	})
 }
 
-// ping makes an echo request with a random identifier.
+// ping creates an echo request with a random identifier.
 func (a attacker) ping(src, dst netip.Addr) []byte {
 	if src.Is4() {
 		return a.packet(src, dst, layers.IPProtocolICMPv4, func(gopacket.NetworkLayer) []gopacket.SerializableLayer {
@@ -373,7 +374,7 @@ func (a attacker) packet(src, dst netip.Addr, protocol layers.IPProtocol, rest f
 	return frame(a.t, append([]gopacket.SerializableLayer{&layers.Ethernet{SrcMAC: a.source, DstMAC: a.via, EthernetType: layers.EthernetTypeIPv6}, ip}, rest(ip)...)...)
 }
 
-// macOf is the link address of the uplink at one of its ends.
+// macOf returns the link address of the uplink at one of its ends.
 func macOf(t *testing.T, at nodekit.Place) (mac net.HardwareAddr) {
 	t.Helper()
 	if err := at.Do(func() error {

@@ -15,7 +15,7 @@ import (
 	"github.com/waggle-net/waggle/test/nodekit/load"
 )
 
-// modesOf waits until a node reaches the others so, by node.
+// modesOf waits until the node reaches the other nodes in the wanted modes, by node.
 func modesOf(t *testing.T, n *nodekit.Node, want map[string]nodepaths.Mode) {
 	t.Helper()
 	eventually(t, func() error {
@@ -35,7 +35,7 @@ func modesOf(t *testing.T, n *nodekit.Node, want map[string]nodepaths.Mode) {
 	})
 }
 
-// Rules of the bridge for packets from and to pods past the tunnel: to drop all, or those of node-3.
+// Rules of the bridge for direct packets from and to pods: to drop all of them, or only the packets of node-3.
 var (
 	dropAllDirect   = []string{"ip saddr 10.244.0.0/16 counter drop", "ip6 saddr fd00:10:244::/48 counter drop"}
 	dropThirdDirect = []string{"ip saddr 10.244.3.0/24 drop", "ip daddr 10.244.3.0/24 drop", "ip6 saddr fd00:10:244:3::/64 drop", "ip6 daddr fd00:10:244:3::/64 drop"}
@@ -43,7 +43,7 @@ var (
 
 var counted = regexp.MustCompile(`counter packets (\d+)`)
 
-// eaten is how many packets the counters of rules say.
+// eaten returns the sum of the rules' packet counters.
 func eaten(t *testing.T, rules string) (packets int) {
 	t.Helper()
 	found := counted.FindAllStringSubmatch(rules, -1)
@@ -60,7 +60,7 @@ func eaten(t *testing.T, rules string) (packets int) {
 	return packets
 }
 
-// sent returns how many frames a ping from a pod to another one puts on the wire of its node past the tunnel, and how many through it.
+// sent returns how many frames of a ping from one pod to another leave the node directly, and how many through the tunnel.
 func sent(t *testing.T, n *nodekit.Node, from *nodekit.Pod, source, to netip.Addr) (direct, tunnelled int) {
 	t.Helper()
 	frames, err := nodekit.Capture(n.Host(), "eth0", func() error { return nodekit.Ping(from, to, 56) })
@@ -83,9 +83,9 @@ func sent(t *testing.T, n *nodekit.Node, from *nodekit.Pod, source, to netip.Add
 	return direct, tunnelled
 }
 
-// Three nodes are on one bridge, which drops what pods of the third one send and receive past the tunnel. The first two reach each other directly as long as
-// the bridge lets them, and all others through the tunnel. When the test past the tunnel passes, nothing is lost by the change; when the bridge begins to
-// drop, no more is lost than what it drops, and the node says why.
+// Three nodes are on one bridge, which drops direct packets from and to pods of the third node. The first two nodes reach each other directly as long as the
+// bridge forwards their packets; all other pairs use the tunnel. A change to direct mode after a passed test loses no packet. When the bridge begins to drop,
+// only the packets that it drops are lost, and the node reports the reason.
 func TestPrivilegedHybrid_ModesChangeUnderTraffic(t *testing.T) {
 	t.Parallel()
 	c, all := newKubeCluster(t, 3, "--routing-mode=hybrid")
@@ -147,7 +147,7 @@ func TestPrivilegedHybrid_ModesChangeUnderTraffic(t *testing.T) {
 	}
 	t.Run("two of them directly", reach)
 
-	// An agent that starts knows nothing of the paths: it begins with the tunnel.
+	// A starting agent has no test results and begins with the tunnel.
 	l = load.StartFor(t, rates, paths, nil)
 	if err := one.StopAgent(t.Context()); err != nil {
 		t.Fatal(err)
@@ -173,8 +173,8 @@ func TestPrivilegedHybrid_ModesChangeUnderTraffic(t *testing.T) {
 	shows(t, one.Node, "status", "packets of pods to node node-2 are lost past the tunnel", "turn off the check of source and destination")
 	t.Run("all through the tunnel again", reach)
 
-	// The agent of the first node was started again, and knows of one failure only. That of the second one does not trust the network so soon: what the nodes
-	// exchange goes one way past the tunnel, and the other one through it.
+	// The restarted agent of the first node knows only one failure. The agent of the second node requires more passed tests: packets go directly in one
+	// direction and through the tunnel in the other.
 	l = load.StartFor(t, rates, paths, nil)
 	onBridge(t, one.Node, dropThirdDirect...)
 	modesOf(t, one.Node, map[string]nodepaths.Mode{"node-2": direct, "node-3": tunnel})
@@ -182,7 +182,7 @@ func TestPrivilegedHybrid_ModesChangeUnderTraffic(t *testing.T) {
 	lostNothing(t, l)
 }
 
-// While nodes with a tunnel alone become hybrid ones, nothing is lost: a node with a tunnel takes nothing past it, so the other one does not send there.
+// While nodes change from tunnel mode to hybrid mode, no packet is lost: a node in tunnel mode drops direct packets, so the other node does not send any.
 func TestPrivilegedHybrid_NodesChangeFromTheTunnel(t *testing.T) {
 	t.Parallel()
 	all := startKubeCluster(t, 2, "--routing-mode=tunnel")
@@ -219,7 +219,7 @@ func TestPrivilegedHybrid_NodesChangeFromTheTunnel(t *testing.T) {
 	lostNothing(t, l)
 }
 
-// bothDirect waits until two nodes reach each other past the tunnel.
+// bothDirect waits until two nodes reach each other directly.
 func bothDirect(t *testing.T, all []kubeNode) {
 	t.Helper()
 	for i, n := range all {
@@ -227,19 +227,19 @@ func bothDirect(t *testing.T, all []kubeNode) {
 	}
 }
 
-// Clients outside reach services by a node whose programs send to backends on another node past the tunnel.
+// Clients outside reach services through a node whose programs send directly to backends on another node.
 func TestPrivilegedHybrid_ServicesBetweenNodes(t *testing.T) {
 	t.Parallel()
 	servicesBetweenNodesThat(t, bothDirect, "--routing-mode=hybrid")
 }
 
-// Nodes with IPv6 alone test the path past the tunnel, and take it.
+// Nodes with IPv6 only test the direct path and use it.
 func TestPrivilegedHybrid_WithoutIPv4(t *testing.T) {
 	t.Parallel()
 	withoutIPv4(t, bothDirect, "--routing-mode=hybrid")
 }
 
-// A policy on one node selects pods of another node by their labels, whose packets come past the tunnel.
+// A policy on one node selects pods of another node by their labels. The packets of these pods arrive directly.
 func TestPrivilegedHybrid_PoliciesBetweenNodes(t *testing.T) {
 	t.Parallel()
 	all := startKubeCluster(t, 2, "--routing-mode=hybrid")
@@ -247,7 +247,7 @@ func TestPrivilegedHybrid_PoliciesBetweenNodes(t *testing.T) {
 	policiesBetweenNodes(t, all)
 }
 
-// Two nodes drop what comes from where their routes do not lead. That is into the tunnel, so the test past it fails on both, until the filters are loose.
+// Two nodes have a strict reverse path filter. Their routes lead into the tunnel, so the direct test fails on both until the filters are loose.
 func TestPrivilegedHybrid_StrictReversePath(t *testing.T) {
 	t.Parallel()
 	c, all := newKubeCluster(t, 2, "--routing-mode=hybrid")

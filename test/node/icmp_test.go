@@ -17,7 +17,7 @@ import (
 	"github.com/waggle-net/waggle/test/nodekit"
 )
 
-// decoded takes frames apart.
+// decoded parses frames.
 func decoded(frames [][]byte) (packets []gopacket.Packet) {
 	for _, f := range frames {
 		packets = append(packets, gopacket.NewPacket(f, layers.LayerTypeEthernet, gopacket.Default))
@@ -25,7 +25,7 @@ func decoded(frames [][]byte) (packets []gopacket.Packet) {
 	return packets
 }
 
-// A packet whose hops end at the node is answered with time exceeded, from the gateway, in its own family.
+// The node answers a packet whose TTL or hop limit expires with time exceeded, from the gateway of the same family.
 func TestPrivilegedICMP_TimeExceeded(t *testing.T) {
 	t.Parallel()
 	node := startNode(t, nodekit.Options{})
@@ -67,7 +67,7 @@ func isTimeExceeded(p gopacket.Packet, to netip.Addr, ipv6 bool) bool {
 	return ip != nil && message != nil && bytes.Equal(ip.DstIP, to.AsSlice()) && message.TypeCode.Type() == layers.ICMPv4TypeTimeExceeded
 }
 
-// A packet that does not fit the way behind the node is answered with the size that does.
+// The node answers a packet that does not fit the path behind the node with the size that fits.
 func TestPrivilegedICMP_TooBigForTheNetwork(t *testing.T) {
 	t.Parallel()
 	node := startNode(t, nodekit.Options{AgentArgs: []string{"--mtu", "1500"}})
@@ -100,7 +100,7 @@ func TestPrivilegedICMP_TooBigForTheNetwork(t *testing.T) {
 	}
 }
 
-// bigDatagram may not be fragmented.
+// bigDatagram returns a datagram that must not be fragmented.
 func bigDatagram(t *testing.T, from ends, src, dst netip.Addr) []byte {
 	b := udp(t, from.pod, from.peer, src, dst, 64)
 	if src.Is6() {
@@ -114,7 +114,7 @@ func bigDatagram(t *testing.T, from ends, src, dst netip.Addr) []byte {
 		gopacket.Payload(append(slices.Clone(b[34:]), make([]byte, 1400)...)))
 }
 
-// tooBig returns the size that an ICMP error names, or 0.
+// tooBig returns the MTU in an ICMP error, or 0.
 func tooBig(p gopacket.Packet) int {
 	if m, ok := p.Layer(layers.LayerTypeICMPv4).(*layers.ICMPv4); ok &&
 		m.TypeCode == layers.CreateICMPv4TypeCode(layers.ICMPv4TypeDestinationUnreachable, layers.ICMPv4CodeFragmentationNeeded) {
@@ -127,7 +127,7 @@ func tooBig(p gopacket.Packet) int {
 	return 0
 }
 
-// A pod that loses its permanent entry asks for its gateway, and is answered.
+// A pod that loses its permanent neighbour entry requests its gateway's address and gets a reply.
 func TestPrivilegedNeighbour_GatewayIsAnsweredFor(t *testing.T) {
 	t.Parallel()
 	node := startNode(t, nodekit.Options{})
@@ -158,7 +158,7 @@ func TestPrivilegedNeighbour_GatewayIsAnsweredFor(t *testing.T) {
 	}
 }
 
-// What is for an address of the pods' range that no pod has is dropped with its reason, and counted.
+// A packet to an unassigned address of the pod range is dropped with its reason and counted.
 func TestPrivilegedHost_ToAnAddressThatNoPodHas(t *testing.T) {
 	t.Parallel()
 	node := startNode(t, withMetrics())
@@ -166,7 +166,7 @@ func TestPrivilegedHost_ToAnAddressThatNoPodHas(t *testing.T) {
 	const reason = "No matching local container found"
 	series := fmt.Sprintf(`waggle_datapath_packets_total{direction="egress",reason=%q}`, reason)
 	for _, target := range []netip.Addr{netip.MustParseAddr("10.244.1.251"), netip.MustParseAddr("fd00:10:244:1::bad")} {
-		eventually(t, func() error { return leadsTo(node, target, podlink.HostDevice) }) // a moment after ADD
+		eventually(t, func() error { return leadsTo(node, target, podlink.HostDevice) }) // follows ADD with a short delay
 		before, err := scrape(node)
 		if err != nil {
 			t.Fatal(err)

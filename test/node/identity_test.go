@@ -35,7 +35,7 @@ type kubeNode struct {
 	server *kubetest.Server
 }
 
-// startKubeNode starts the node and its agent, which gets further flags.
+// startKubeNode starts the node and its agent with additional flags.
 func startKubeNode(t *testing.T, args ...string) kubeNode {
 	t.Helper()
 	n := kubeNode{Node: newNode(t, nodekit.Options{})}
@@ -54,13 +54,13 @@ func startKubeNode(t *testing.T, args ...string) kubeNode {
 	return n
 }
 
-// putPod makes or changes the object of a pod.
+// putPod creates or updates the object of a pod.
 func (n kubeNode) putPod(name string, labels map[string]string) {
 	n.server.Put(&corev1.Pod{ObjectMeta: metav1.ObjectMeta{Name: name, Namespace: "default", UID: types.UID("uid-" + name), Labels: labels},
 		Spec: corev1.PodSpec{NodeName: n.Name(), ServiceAccountName: "default"}})
 }
 
-// startPod makes a pod's object, waits until the agent knows it, and attaches the pod.
+// startPod creates a pod's object, waits until the agent knows it, and attaches the pod.
 func (n kubeNode) startPod(t *testing.T, name string, labels map[string]string) *nodekit.Pod {
 	t.Helper()
 	n.putPod(name, labels)
@@ -88,7 +88,7 @@ type endpointIdentity struct {
 	Labels     map[string]string `json:"labels"`
 }
 
-// identityOf is the row of a pod.
+// identityOf returns the row of a pod.
 func (n kubeNode) identityOf(t *testing.T, p *nodekit.Pod) endpointIdentity {
 	t.Helper()
 	rows, err := identitiesOf(t, n.Node)
@@ -102,7 +102,7 @@ func (n kubeNode) identityOf(t *testing.T, p *nodekit.Pod) endpointIdentity {
 	return row
 }
 
-// identitiesOf is the table endpoint-identities, by attachment.
+// identitiesOf returns the table endpoint-identities, by attachment.
 func identitiesOf(t *testing.T, node *nodekit.Node) (map[string]endpointIdentity, error) {
 	out, err := node.Waggle(t.Context(), "db", "show", "endpoint-identities", "-o", "json")
 	if err != nil {
@@ -117,10 +117,10 @@ func identitiesOf(t *testing.T, node *nodekit.Node) (map[string]endpointIdentity
 	return all, err
 }
 
-// attachmentOf is what tables call the attachment of a pod.
+// attachmentOf returns the attachment of a pod as tables show it.
 func attachmentOf(p *nodekit.Pod) string { return p.ContainerID + ":" + p.IfName }
 
-// published is the number that a pod's CiliumEndpoint tells other nodes; 0 for none.
+// published returns the identity that a pod's CiliumEndpoint announces to other nodes; 0 for none.
 func (n kubeNode) published(name string) int64 {
 	var o ciliumv2.CiliumEndpoint
 	if !n.server.Get(kubeapi.CiliumEndpoints, "default", name, &o) || o.Status.Identity == nil {
@@ -129,12 +129,11 @@ func (n kubeNode) published(name string) int64 {
 	return o.Status.Identity.ID
 }
 
-// noProvisional has the agent of a test wait for a number of the cluster for as long as it takes, in place of the second after which it
-// gives one of its own. A busy machine then cannot make the agent do so, and a provisional number is an error whenever it comes. The
-// second is exact in virtual time in cells/identity.
+// noProvisional lets the agent of a test wait for an identity of the cluster for up to one hour, instead of one second before it assigns a provisional one. So
+// a busy machine does not cause provisional identities, and every provisional identity is an error. cells/identity tests the second exactly in virtual time.
 const noProvisional = "--identity-grace=1h"
 
-// identityOfCluster waits until a pod has a number of the cluster, of an agent that gives none of its own: see [noProvisional].
+// identityOfCluster waits until a pod has an identity of the cluster. The agent must run with [noProvisional].
 func (n kubeNode) identityOfCluster(t *testing.T, p *nodekit.Pod) (row endpointIdentity) {
 	t.Helper()
 	eventually(t, func() error {
@@ -150,10 +149,10 @@ func (n kubeNode) identityOfCluster(t *testing.T, p *nodekit.Pod) (row endpointI
 	return row
 }
 
-// observed is what a pod's facts in the kernel were while somebody looked.
+// observed holds the identities of a pod's endpoint properties in the kernel during the observation.
 type observed struct {
 	mu         sync.Mutex
-	identities []uint32 // one after the other, without repetitions; 0 is a free slot
+	identities []uint32 // in order, without consecutive repetitions; 0 is a free slot
 	looks      int
 }
 
@@ -168,8 +167,8 @@ func (o *observed) last() uint32 {
 	return o.identities[len(o.identities)-1]
 }
 
-// observe reads a pod's facts over and over, and sends packets from it to another each millisecond, until stop is called, which
-// fails the test if one of them was lost.
+// observe reads a pod's endpoint properties repeatedly and sends a packet from the pod to another one each millisecond, until stop is called. stop fails the
+// test if a packet was lost.
 func (n kubeNode) observe(t *testing.T, id uint16, from *nodekit.Pod, to netip.Addr) (o *observed, stop func()) {
 	t.Helper()
 	var facts *ebpf.Map
@@ -228,7 +227,7 @@ func (n kubeNode) observe(t *testing.T, id uint16, from *nodekit.Pod, to netip.A
 	return o, stop
 }
 
-// With the API server away a new pod works at once, under a number of this node; the cluster's replaces it in the kernel
+// While the API server is unavailable, a new pod works at once with a provisional identity of this node; the identity of the cluster replaces it in the kernel
 // with one store.
 func TestPrivilegedIdentity_ProvisionalBecomesRealWithoutAGap(t *testing.T) {
 	t.Parallel()
@@ -281,8 +280,7 @@ func TestPrivilegedIdentity_ProvisionalBecomesRealWithoutAGap(t *testing.T) {
 	}
 }
 
-// Labels of a pod and of its namespace change its number, in the kernel and for others; labels that tell one pod of a set
-// from another do not.
+// Labels of a pod and of its namespace change its identity, in the kernel and for other nodes; labels that distinguish the pods of one set do not.
 func TestPrivilegedIdentity_FollowsLabels(t *testing.T) {
 	t.Parallel()
 	n := startKubeNode(t, noProvisional)
@@ -328,12 +326,12 @@ func TestPrivilegedIdentity_FollowsLabels(t *testing.T) {
 	n.server.Await(t, "the CiliumEndpoint is deleted", func() bool { return !n.server.Get(kubeapi.CiliumEndpoints, "default", "web-0", nil) })
 }
 
-// A plugin that is faster than the watch has the pod asked for, once.
+// When the plugin is faster than the watch, the agent requests the pod from the API server, once.
 func TestPrivilegedIdentity_PluginFasterThanTheWatch(t *testing.T) {
 	t.Parallel()
 	n := startKubeNode(t, noProvisional)
 	n.startPod(t, "known", nil)
-	// No watch of pods is answered from now on.
+	// From now on the server holds back every watch of pods.
 	var held atomic.Int64
 	release := make(chan struct{})
 	letGo := sync.OnceFunc(func() { close(release) })
@@ -348,7 +346,7 @@ func TestPrivilegedIdentity_PluginFasterThanTheWatch(t *testing.T) {
 		}
 		return 0, ""
 	})
-	n.server.Compact() // ends the open one; cutting connections would have the server look as if it were away
+	n.server.Compact() // ends the open watch; cut connections would make the server appear unavailable
 	n.server.Await(t, "the watch of pods is held up", func() bool { return held.Load() > 0 })
 
 	n.putPod("fast", map[string]string{"app": "fast"})

@@ -18,8 +18,8 @@ import (
 	"github.com/waggle-net/waggle/test/nodekit"
 )
 
-// trafficManifests isolate the pods of [startTraffic] in both directions, by labels and by addresses: the talkers have all that
-// they need and no more, and the recluse has talker-a alone.
+// trafficManifests isolate the pods of [startTraffic] in both directions, by labels and by addresses: the policies allow the talkers exactly their own traffic,
+// and the recluse only talker-a.
 const trafficManifests = `
 ---
 {apiVersion: v1, kind: Namespace, metadata: {name: default, labels: {kubernetes.io/metadata.name: default}}}
@@ -46,7 +46,7 @@ const trafficManifests = `
  spec: {podSelector: {matchLabels: {role: recluse}}, policyTypes: [Ingress, Egress], ingress: [{from: [{podSelector: {matchLabels: {friend: recluse}}}]}]}}
 `
 
-// isolation is two pods that may not talk to each other and try all the time, in both directions.
+// isolation holds two pods that must not reach each other and try to do so continuously, in both directions.
 type isolation struct {
 	friend, recluse, outcast *nodekit.Pod
 	atRecluse, atOutcast     *tap
@@ -55,7 +55,7 @@ type isolation struct {
 	group                    errgroup.Group
 }
 
-// isolate writes the policies and waits until they are known: pods that come now have theirs from the first packet.
+// isolate writes the policies and waits until the agent knows them: pods that are attached later are isolated from the first packet.
 func isolate(t *testing.T, node *nodekit.Node) {
 	t.Helper()
 	if err := os.WriteFile(manifestOfTraffic(node), []byte(trafficManifests), 0o600); err != nil {
@@ -74,7 +74,7 @@ func manifestOfTraffic(node *nodekit.Node) string {
 	return filepath.Join(node.ManifestsDir(), "traffic.yaml")
 }
 
-// startForbidden has the recluse and an outcast try to reach each other until the end.
+// startForbidden starts attempts of the recluse and an outcast to reach each other, until end is called.
 func startForbidden(t *testing.T, node *nodekit.Node, friend *nodekit.Pod) *isolation {
 	t.Helper()
 	i := &isolation{friend: friend, recluse: addPod(t, node, "recluse"), outcast: addPod(t, node, "outcast")}
@@ -87,7 +87,7 @@ func startForbidden(t *testing.T, node *nodekit.Node, friend *nodekit.Pod) *isol
 	return i
 }
 
-// betweenTries keeps the load of a machine of two cores what it is without the tries.
+// betweenTries limits the additional load of the tries on a machine with two cores.
 const betweenTries = 20 * time.Millisecond
 
 // try begins new connections until the context ends.
@@ -106,10 +106,10 @@ func (i *isolation) try(ctx context.Context, from, to *nodekit.Pod) error {
 	})
 }
 
-// addrsOf are the addresses of a pod.
+// addrsOf returns the addresses of a pod.
 func addrsOf(p *nodekit.Pod) []netip.Addr { return []netip.Addr{p.Addr(false), p.Addr(true)} }
 
-// end wants that nothing came through, and that it would have been noticed; then it takes pods and policies away.
+// end requires that no packet arrived and that the listeners would have received one; then it removes the pods and the policies.
 func (i *isolation) end(t *testing.T, node *nodekit.Node) {
 	t.Helper()
 	i.stop()

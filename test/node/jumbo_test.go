@@ -10,8 +10,8 @@ import (
 	"github.com/waggle-net/waggle/test/nodekit"
 )
 
-// Two nodes have an MTU of 9000, the third one of 1500. The paths to the third carry less, which the agents say, and senders learn, with and without a tunnel.
-// Large packets pass between the others as they are.
+// Two nodes have an MTU of 9000, the third one has 1500. The agents report the smaller MTU of the paths to the third node, and senders learn it, with and
+// without a tunnel. Large packets pass unchanged between the first two nodes.
 func TestPrivilegedMTU_OneNodeHasLess(t *testing.T) {
 	t.Parallel()
 	for name, mode := range map[string]struct {
@@ -81,7 +81,7 @@ func TestPrivilegedMTU_OneNodeHasLess(t *testing.T) {
 				}
 				for sender, place := range map[string]nodekit.Place{"a pod": pods[one], "the node": one.Host()} {
 					addr := pods[three].Addr(family.ipv6)
-					eventually(t, func() error { return nodekit.PingBriefly(place, addr, 4000) }) // the first one may tell what fits
+					eventually(t, func() error { return nodekit.PingBriefly(place, addr, 4000) }) // the first packet may cause the ICMP error with the MTU
 					if err := nodekit.UDP(place, pods[three], addr, 4000); err != nil {
 						t.Errorf("%s: a datagram of %s: %v", family.name, sender, err)
 					}

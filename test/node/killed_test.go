@@ -20,8 +20,7 @@ import (
 	"github.com/waggle-net/waggle/test/nodekit"
 )
 
-// A plugin that is killed at any point of ADD leaves nothing behind once the runtime has sent DEL and what was
-// allocated and never claimed expires.
+// A plugin that is killed at any point of ADD leaves no state after the runtime has sent DEL and unclaimed allocations have expired.
 func TestPrivilegedAdd_KilledAtAnyPointLeavesNothing(t *testing.T) {
 	t.Parallel()
 	node := startNode(t, nodekit.Options{})
@@ -59,7 +58,8 @@ func TestPrivilegedAdd_KilledAtAnyPointLeavesNothing(t *testing.T) {
 	requireNothingClaimed(t, node)
 }
 
-// killAdd runs an ADD and kills it the moment it has sent a request, which then never arrives, or would get an answer.
+// killAdd runs an ADD and kills it when it has sent a request. The argument request names a request that never arrives, and answer a request whose response
+// never arrives.
 func killAdd(t *testing.T, node *nodekit.Node, pod *nodekit.Pod, request, answer string) {
 	t.Helper()
 	proxy := newProxy(t, node, request, answer)
@@ -83,7 +83,7 @@ func killAdd(t *testing.T, node *nodekit.Node, pod *nodekit.Pod, request, answer
 	close(proxy.killed)
 }
 
-// pluginCall is one run of the plugin as a runtime makes it, without libcni in between.
+// pluginCall returns the environment and the input of one run of the plugin as a runtime calls it, without libcni.
 func pluginCall(node *nodekit.Node, pod *nodekit.Pod, command, socket string) (env []string, stdin string) {
 	rt := pod.Runtime()
 	var args []string
@@ -96,7 +96,7 @@ func pluginCall(node *nodekit.Node, pod *nodekit.Pod, command, socket string) (e
 		socket, node.StateDir())
 }
 
-// proxy stands between the plugin and the agent, and holds back one request or its answer.
+// proxy forwards requests between the plugin and the agent, and holds back one request or its response.
 type proxy struct {
 	socket          string
 	request, answer string
@@ -137,14 +137,14 @@ func (p *proxy) serve(client net.Conn, socket string) {
 	}
 	defer agent.Close()
 	ctx, cancel := context.WithCancel(context.Background())
-	var silent atomic.Bool // the agent's answer must not pass
+	var silent atomic.Bool // the agent's response must not pass
 	go func() { defer cancel(); p.requests(agent, client, &silent) }()
 	p.answers(client, agent, &silent)
 	<-ctx.Done()
 }
 
-// requests passes on what the plugin sends, until the one that it is killed at. Each is small enough to come in one
-// piece. Where the answer is what never arrives, the agent is at work when the plugin dies.
+// requests forwards requests of the plugin until the one at which the plugin is killed. Each request is small enough for one read. If the response is held
+// back, the agent is working when the plugin dies.
 func (p *proxy) requests(agent, plugin net.Conn, silent *atomic.Bool) {
 	defer func() { _ = agent.(*net.UnixConn).CloseWrite() }()
 	for buffer := make([]byte, 1<<16); ; {
@@ -189,7 +189,7 @@ func (p *proxy) stop() {
 	<-p.killed
 }
 
-// requireNothingClaimed wants that every address of a pod is on its way back: in quarantine, or about to expire.
+// requireNothingClaimed requires that every address of a pod is in quarantine or about to expire.
 func requireNothingClaimed(t *testing.T, node *nodekit.Node) {
 	t.Helper()
 	text, err := node.Waggle(t.Context(), "ipam", "list")

@@ -19,13 +19,13 @@ import (
 	"github.com/waggle-net/waggle/test/nodekit/load"
 )
 
-// kill is one way to end a process of ours at a bad moment.
+// kill is one way to end a process of Waggle at a bad moment.
 type kill struct {
 	name string
 	do   func(k *killer) error
 }
 
-// kills are ten ways; one round has each once.
+// kills lists the ten ways; one round uses each once.
 var kills = []kill{
 	{"agent at work, SIGKILL", func(k *killer) error { return k.atWork(syscall.SIGKILL) }},
 	{"agent at work, SIGTERM", func(k *killer) error { return k.atWork(syscall.SIGTERM) }},
@@ -39,8 +39,8 @@ var kills = []kill{
 	{"plugin during DEL, SIGTERM", func(k *killer) error { return k.pluginDuring("DEL", syscall.SIGTERM) }},
 }
 
-// Whatever of ours is killed, and whenever, traffic does not notice, forbidden traffic stays forbidden, other pods come and
-// go, and nothing stays behind. The soak kills in a random order and after pauses.
+// When any process of Waggle is killed at any moment, traffic is not interrupted, denied traffic stays denied, other pods are attached and detached, and no
+// state remains. The soak kills in a random order and after pauses.
 func TestPrivilegedKills_DisturbNobody(t *testing.T) {
 	t.Parallel()
 	node := startNode(t, roomy())
@@ -77,10 +77,10 @@ type killer struct {
 	pods int
 }
 
-// within is a moment from now to d later.
+// within returns a random duration from 0 to d.
 func (k *killer) within(d time.Duration) time.Duration { return time.Duration(k.rand.Int64N(int64(d))) }
 
-// end ends the agent and does not mind how it goes.
+// end ends the agent with a signal.
 func (k *killer) end(signal os.Signal) error {
 	if signal == syscall.SIGKILL {
 		return k.node.KillAgent(k.Context())
@@ -100,8 +100,8 @@ func (k *killer) start() error {
 
 func (k *killer) atWork(signal os.Signal) error { return errors.Join(k.end(signal), k.start()) }
 
-// atStart ends an agent that has been running for up to half a second: on a quiet machine that is longer than all start
-// hooks take, so the moment may lie in any of them, before, or behind.
+// atStart ends an agent that has been running for up to half a second: on a quiet machine all start hooks take less time, so the moment may be during, before
+// or after any of them.
 func (k *killer) atStart(signal os.Signal) error {
 	if err := errors.Join(k.end(syscall.SIGKILL), k.node.StartAgent()); err != nil {
 		return err
@@ -109,7 +109,7 @@ func (k *killer) atStart(signal os.Signal) error {
 	time.Sleep(k.within(500 * time.Millisecond))
 	err := k.end(signal)
 	if exit := (*exec.ExitError)(nil); errors.As(err, &exit) && !exit.Exited() {
-		err = nil // it had not come as far as to ask for the signal
+		err = nil // the agent had not installed its signal handler yet
 	}
 	return errors.Join(err, k.start())
 }
@@ -117,7 +117,7 @@ func (k *killer) atStart(signal os.Signal) error {
 // during is longer than an ADD or DEL takes.
 const during = 40 * time.Millisecond
 
-// agentDuring ends the agent while a command is at work. The command may fail, and the runtime sends DEL.
+// agentDuring ends the agent during a command. The command may fail, and the runtime sends DEL.
 func (k *killer) agentDuring(command string, signal os.Signal) error {
 	pod, err := k.pod(command == "DEL")
 	if err != nil {
@@ -135,7 +135,7 @@ func (k *killer) agentDuring(command string, signal os.Signal) error {
 	return errors.Join(err, k.start(), pod.Detach(k.Context()), pod.Close())
 }
 
-// pluginDuring ends the plugin while it is at work.
+// pluginDuring ends the plugin during a command.
 func (k *killer) pluginDuring(command string, signal os.Signal) error {
 	pod, err := k.pod(command == "DEL")
 	if err != nil {
@@ -157,7 +157,7 @@ func (k *killer) pluginDuring(command string, signal os.Signal) error {
 	return errors.Join(pod.Detach(k.Context()), pod.Close())
 }
 
-// pod makes a pod, attached if the command needs one that is.
+// pod creates a pod, attached if the command needs an attached one.
 func (k *killer) pod(attached bool) (*nodekit.Pod, error) {
 	k.pods++
 	name := fmt.Sprintf("killed-%d", k.pods)

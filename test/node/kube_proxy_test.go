@@ -10,7 +10,7 @@ import (
 	"github.com/waggle-net/waggle/test/nodekit"
 )
 
-// kubeProxyRules are what kube-proxy writes in its mode iptables for a service with one backend, reached at a cluster IP and a node port.
+// kubeProxyRules returns the rules that kube-proxy writes in its mode iptables for a service with one backend, a cluster IP and a node port.
 func kubeProxyRules(clusterIP, backend netip.Addr, pods string) string {
 	var b strings.Builder
 	b.WriteString("*filter\n:KUBE-FORWARD - [0:0]\n-A FORWARD -j KUBE-FORWARD\n-A KUBE-FORWARD -m conntrack --ctstate INVALID -j DROP\n" +
@@ -44,7 +44,7 @@ func TestPrivilegedKubeProxy_ServicesBetweenNodes(t *testing.T) {
 			t.Parallel()
 			c := startCluster(t, 2, append(args, "--kube-proxy-replacement=false")...)
 			one, two := c.Nodes[0], c.Nodes[1]
-			for _, n := range c.Nodes { // a process looks up the route to a cluster IP before it is translated
+			for _, n := range c.Nodes { // the kernel looks up the route to a cluster IP before the address is translated
 				if err := n.Do(func() error { return defaultRouteIPv6("eth0") }); err != nil {
 					t.Fatal(err)
 				}

@@ -11,8 +11,7 @@ import (
 	"github.com/waggle-net/waggle/test/nodekit"
 )
 
-// lasting is everything on a settled node that outlives its agent, pins included; not the kernel's numbers of programs,
-// which are new with each run.
+// lasting returns all state of a settled node that outlives its agent, including pins. It excludes the kernel's IDs of programs, which are new in each run.
 func lasting(t *testing.T, node *nodekit.Node) []string {
 	t.Helper()
 	settled(t, node)
@@ -23,7 +22,7 @@ func lasting(t *testing.T, node *nodekit.Node) []string {
 	return facts
 }
 
-// programID is the end of the pins of steps: the kernel's number of a program, which is another one after each start.
+// programID matches the end of the pins of steps: the kernel's ID of a program, which changes with each start.
 var programID = regexp.MustCompile(`/steps/(\w+)_\d+$`)
 
 func lastingNow(node *nodekit.Node) ([]string, error) {
@@ -43,7 +42,7 @@ func lastingNow(node *nodekit.Node) ([]string, error) {
 	return facts, err
 }
 
-// eventuallyLasting waits until a node holds again what it held before.
+// eventuallyLasting waits until a node has the same lasting state as before.
 func eventuallyLasting(t *testing.T, node *nodekit.Node, before []string) {
 	t.Helper()
 	eventually(t, func() error {

@@ -10,7 +10,7 @@ import (
 	"github.com/waggle-net/waggle/test/nodekit"
 )
 
-// forwardDrops are a user's rules that drop what a node forwards from one pod to another, in both families.
+// forwardDrops returns rules of a user that drop packets which a node forwards from one pod to another, in both families.
 func forwardDrops(from, to *nodekit.Pod) []ruleText {
 	var b strings.Builder
 	b.WriteString("add table inet user\nadd chain inet user forward { type filter hook forward priority 0; }\n")
@@ -21,8 +21,8 @@ func forwardDrops(from, to *nodekit.Pod) []ruleText {
 	return []ruleText{{rulesN, b.String()}}
 }
 
-// The first of two nodes has --enable-host-legacy-routing: rules of its chain FORWARD hold for what its pods send to the pod of the other node, and for what
-// they receive from it. The other node has the default: its rules do not see these packets. Without rules the pods reach each other.
+// The first of two nodes has --enable-host-legacy-routing: rules of its chain FORWARD apply to packets between its pods and the pod of the other node, in both
+// directions. The other node has the default: its rules do not see these packets. Without rules the pods reach each other.
 func TestPrivilegedLegacyRouting_RulesOfForwardHold(t *testing.T) {
 	t.Parallel()
 	for mode, args := range map[string][]string{"tunnel": nil, "native": {"--auto-direct-node-routes"}, "hybrid": nil} {

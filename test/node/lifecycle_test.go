@@ -20,7 +20,7 @@ import (
 // soakEnv names the environment variable that makes a run a soak. Its value multiplies the soak's counts.
 const soakEnv = "WAGGLE_TEST_SOAK"
 
-// soak multiplies what runs in a row; `make soak` sets it to 3.
+// soak returns the factor of repetitions; `make soak` sets it to 3.
 func soak(t *testing.T) int {
 	t.Helper()
 	text := os.Getenv(soakEnv)
@@ -37,8 +37,7 @@ func soak(t *testing.T) int {
 // soaks reports whether this run is a soak.
 func soaks() bool { return os.Getenv(soakEnv) != "" }
 
-// times is how often a test does the same: a few times in an ordinary run, and in a soak as often as many says, multiplied by
-// the soak's factor.
+// times returns the number of repetitions: few in an ordinary run, and in a soak many, multiplied by the soak's factor.
 func times(t *testing.T, few, many int) int {
 	t.Helper()
 	if factor := soak(t); soaks() {
@@ -47,7 +46,7 @@ func times(t *testing.T, few, many int) int {
 	return few
 }
 
-// oneOf chooses one of several by the test's seed; a soak has all of them.
+// oneOf selects one of several by the test's seed; a soak uses all of them.
 func oneOf[T any](t *testing.T, all ...T) []T {
 	t.Helper()
 	if soaks() {
@@ -163,7 +162,7 @@ func TestPrivilegedRestart_PodsKeepAddressesAndTraffic(t *testing.T) {
 		if err := end(t.Context()); err != nil {
 			t.Fatal(err)
 		}
-		pingBoth(t, a, b) // with no agent at all
+		pingBoth(t, a, b) // while no agent runs
 		if err := node.StartAgent(); err != nil {
 			t.Fatal(err)
 		}
@@ -211,7 +210,7 @@ func inParallel(t *testing.T, pods []*nodekit.Pod, do func(*nodekit.Pod) error) 
 	}
 }
 
-// leftovers is everything of pods that can be seen: kernel, files, tables and maps.
+// leftovers returns all visible state of pods: kernel, files, tables and maps.
 func leftovers(node *nodekit.Node) ([]string, error) {
 	lines, err := node.Snapshot()
 	if err != nil {
@@ -239,7 +238,7 @@ func leftovers(node *nodekit.Node) ([]string, error) {
 	return lines, nil
 }
 
-// settled waits until two looks at a node see the same.
+// settled waits until two consecutive scans of a node return the same state.
 func settled(t *testing.T, node *nodekit.Node) (lines []string) {
 	t.Helper()
 	eventually(t, func() error {

@@ -18,9 +18,9 @@ import (
 	"github.com/waggle-net/waggle/test/nodekit"
 )
 
-// The devices of two nodes get a smaller MTU under running pods, whose links and routes follow. Later the nodes change from the tunnel to native routing, and get a
-// larger MTU, while no agents run. Datagrams of all that fits pass each time, and senders are told about longer ones. A link that a user has changed in a pod stays
-// as it is.
+// The devices of two nodes get a smaller MTU while pods run, and the pods' links and routes follow. Later the nodes change from the tunnel to native routing
+// and get a larger MTU while no agents run. Datagrams that fit pass each time, and senders of longer ones get an error. A link that a user has changed in a pod
+// stays as it is.
 func TestPrivilegedMTU_RunningPodsFollowTheNode(t *testing.T) {
 	t.Parallel()
 	c := newCluster(t, 2, "--routing-mode=tunnel", "--underlay-protocol=ipv6", "--enable-pod-mtu-updates")
@@ -109,7 +109,7 @@ func TestPrivilegedMTU_RunningPodsFollowTheNode(t *testing.T) {
 	}
 }
 
-// setDownAndRepaired sets the host end of a pod's link down, and waits until the agent has set it up again, with the MTU that it takes for the right one.
+// setDownAndRepaired sets the host end of a pod's link down, and waits until the agent has set it up again with the MTU that the agent computes.
 func setDownAndRepaired(t *testing.T, n *nodekit.Node, pod *nodekit.Pod) {
 	t.Helper()
 	name := pod.Result.Interfaces[0].Name
@@ -139,7 +139,7 @@ func deviceMTU(t *testing.T, c *nodekit.Cluster, mtu int) {
 	}
 }
 
-// podMTURow waits until the row of a pod has all words.
+// podMTURow waits until the row of a pod contains all words.
 func podMTURow(t *testing.T, n *nodekit.Node, pod string, words ...string) {
 	t.Helper()
 	eventually(t, func() error {
@@ -153,7 +153,7 @@ func podMTURow(t *testing.T, n *nodekit.Node, pod string, words ...string) {
 	})
 }
 
-// whole sends a datagram in a packet of a length that may not be cut, and waits for the same from the other side.
+// whole sends a datagram in a packet of a given length that must not be fragmented, and waits for the same from the other side.
 func whole(ctx context.Context, from, to nodekit.Place, addr netip.Addr, length int) error {
 	level, discover, never, headers := unix.IPPROTO_IP, unix.IP_MTU_DISCOVER, unix.IP_PMTUDISC_DO, 28
 	if addr.Is6() {

@@ -10,19 +10,19 @@ import (
 	"github.com/waggle-net/waggle/test/nodekit/load"
 )
 
-// traffic is a load on a node that has no other pods yet.
+// traffic is a load on a node without other pods.
 type traffic struct {
 	*load.Load
 	node *nodekit.Node
 	pods []*nodekit.Pod
-	none *isolation // traffic that must not be
+	none *isolation // traffic that policies deny
 }
 
-// roomy has addresses for all pods of a long run: each rests for a while when its pod is gone.
+// roomy has addresses for all pods of a long run: an address stays in quarantine for a while when its pod is deleted.
 func roomy() nodekit.Options { return nodekit.Options{IPv4CIDR: "10.244.0.0/16"} }
 
-// startTraffic makes pods on a roomy node and has pods, the node and a host outside talk in both families, as policies allow,
-// while one of the pods lies and others try what policies deny.
+// startTraffic attaches pods to a roomy node and starts traffic between pods, the node and a host outside in both families, as policies allow, while one of the
+// pods sends spoofed packets and others try connections that policies deny.
 func startTraffic(t *testing.T, node *nodekit.Node, rates load.Rates) *traffic {
 	t.Helper()
 	isolate(t, node)
@@ -53,7 +53,7 @@ func startTraffic(t *testing.T, node *nodekit.Node, rates load.Rates) *traffic {
 	return &traffic{Load: l, node: node, pods: []*nodekit.Pod{a, b, c, liar, victim}, none: startForbidden(t, node, a)}
 }
 
-// probes are lies of a pod about its address and its MAC, towards another pod and the node.
+// probes returns spoofed packets of a pod with a false address or MAC, towards another pod and the node.
 func probes(t *testing.T, node *nodekit.Node, liar, victim, other *nodekit.Pod) (all []load.Probe) {
 	t.Helper()
 	e := endsOf(t, liar)
@@ -80,8 +80,8 @@ func probes(t *testing.T, node *nodekit.Node, liar, victim, other *nodekit.Pod) 
 	return all
 }
 
-// shortest is how long traffic lasts at least. A pause of the generator may take a second, where the kernel does not preempt what runs in
-// it. It leaves more than half of such traffic, and less would be no proof, see [load.Report.Err].
+// shortest is the minimum duration of traffic. A pause of the generator may take a second on kernels without preemption. More than half of such traffic remains
+// then, and less is no proof, see [load.Report.Err].
 const shortest = 4 * time.Second
 
 // ended ends a load, and returns and logs its report.
@@ -96,7 +96,7 @@ func ended(t *testing.T, l *load.Load) load.Report {
 	return r
 }
 
-// lostNothing ends a load and reports whether nothing was lost and there was enough of it; otherwise the test fails.
+// lostNothing ends a load and reports whether nothing was lost and there was enough traffic; otherwise the test fails.
 func lostNothing(t *testing.T, l *load.Load) bool {
 	t.Helper()
 	err := ended(t, l).Err()
@@ -106,7 +106,7 @@ func lostNothing(t *testing.T, l *load.Load) bool {
 	return err == nil
 }
 
-// end demands that no traffic was disturbed and no forbidden packet passed, and detaches the pods.
+// end requires that no traffic was interrupted and no denied packet passed, and detaches the pods.
 func (l *traffic) end(t *testing.T) {
 	t.Helper()
 	if !lostNothing(t, l.Load) {
@@ -123,7 +123,7 @@ func (l *traffic) end(t *testing.T) {
 	}
 }
 
-// say puts a moment into the test's log that can be compared with those of the report.
+// say logs a message with a time that is comparable to the times of the report.
 func (l *traffic) say(t *testing.T, format string, args ...any) {
 	t.Helper()
 	t.Logf("%v %s", l.At(), fmt.Sprintf(format, args...))

@@ -21,10 +21,10 @@ import (
 // binDir holds the programs under test; TestMain builds them once.
 var binDir string
 
-// builds makes agents of other versions.
+// builds builds agents of other versions.
 var builds *nodekit.Builds
 
-// TestMain runs the tests as a process of its own, so that agents and nodes end with it, also when it is interrupted.
+// TestMain runs the tests in a process of their own, so that agents and nodes end with it, also when it is interrupted.
 func TestMain(m *testing.M) {
 	if os.Getenv(traceEnv) != "" {
 		traceMain()
@@ -34,10 +34,10 @@ func TestMain(m *testing.M) {
 		os.Exit(99)
 	}
 	if os.Geteuid() != 0 {
-		os.Exit(m.Run()) // each test says why it is skipped
+		os.Exit(m.Run()) // each test reports why it is skipped
 	}
 	os.Exit(nodekit.Contain(func() int {
-		// Most tests wait more than they compute, also for the turn to generate load; the command line has the last word.
+		// Most tests wait more than they compute, also for their turn to generate load. A flag on the command line overrides this value.
 		if err := errors.Join(build(), flag.Set("test.parallel", strconv.Itoa(3*runtime.GOMAXPROCS(0)))); err != nil {
 			fmt.Fprintln(os.Stderr, err)
 			return 1
@@ -46,7 +46,8 @@ func TestMain(m *testing.M) {
 	}))
 }
 
-// build makes the programs under test. PROGRAMS_UNDER_TEST names a folder where they have been built before. Without a compiler (test/kernels) there are no agents of other versions.
+// build builds the programs under test. PROGRAMS_UNDER_TEST names a folder with programs that have been built before. Without a compiler (test/kernels) there
+// are no agents of other versions.
 func build() error {
 	dir, err := os.MkdirTemp("", "waggle-bin-")
 	if err != nil {
@@ -62,7 +63,7 @@ func build() error {
 	return nodekit.BuildPrograms(dir)
 }
 
-// startNode makes a node with a running agent.
+// startNode creates a node with a running agent.
 func startNode(t *testing.T, options nodekit.Options) *nodekit.Node {
 	t.Helper()
 	node := newNode(t, options)
@@ -113,7 +114,7 @@ func addPod(t *testing.T, node *nodekit.Node, name string) *nodekit.Pod {
 	return pod
 }
 
-// logPolicies puts into the test's log how far the agent has come with what an ADD waits for.
+// logPolicies logs the progress of the agent with the state for which an ADD waits.
 func logPolicies(t *testing.T, node *nodekit.Node) {
 	t.Helper()
 	commands := [][]string{{"status"}}
@@ -126,11 +127,11 @@ func logPolicies(t *testing.T, node *nodekit.Node) {
 	}
 }
 
-// awaitFor is how long tests wait for what must come: several times what the slowest of it takes on an idle machine, 20 s until a node that loses
-// packets past the tunnel has failed three tests.
+// awaitFor is the deadline of required events: several times the slowest of them on an idle machine, which is 20 s until a node that loses direct packets has
+// failed three tests.
 const awaitFor = 90 * time.Second
 
-// eventually retries until check succeeds, and fails the test with its last error when that time is over.
+// eventually retries until check succeeds, and fails the test with its last error after [awaitFor].
 func eventually(t *testing.T, check func() error) {
 	t.Helper()
 	deadline := time.Now().Add(awaitFor)

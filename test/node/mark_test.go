@@ -18,7 +18,7 @@ import (
 	"github.com/waggle-net/waggle/test/nodekit"
 )
 
-// No mark reaches a pod: neither that of our programs nor one that the sender chose.
+// No packet mark reaches a pod: neither a mark of Waggle's programs nor one of the sender.
 func TestPrivilegedMark_DoesNotReachAPod(t *testing.T) {
 	t.Parallel()
 	node := startNode(t, nodekit.Options{})
@@ -47,7 +47,7 @@ func TestPrivilegedMark_DoesNotReachAPod(t *testing.T) {
 
 const marksTable = "marks"
 
-// countMarks makes a table that counts what comes in with a mark, and all that comes in.
+// countMarks creates a table that counts incoming packets with a mark, and all incoming packets.
 func countMarks() error {
 	conn, err := nftables.New()
 	if err != nil {
@@ -88,7 +88,7 @@ func readMarks(t *testing.T, pod *nodekit.Pod) (marked, all uint64) {
 	return marked, all
 }
 
-// sendMarked sends a datagram whose mark looks like one of ours.
+// sendMarked sends a datagram whose mark resembles one of Waggle.
 func sendMarked(to netip.AddrPort) error {
 	dialer := net.Dialer{Control: func(_, _ string, c syscall.RawConn) error {
 		var refused error

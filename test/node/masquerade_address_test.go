@@ -14,8 +14,8 @@ import (
 	"github.com/waggle-net/waggle/test/nodekit"
 )
 
-// The node gets another address in place of the one under which pods leave. A socket of a pod goes on under the new one with its next
-// datagram, and a connection, which cannot, is reset as soon as it sends something: nobody waits for answers to an address that nobody has.
+// The node loses the masquerade address of its pods and gets another one. A UDP socket of a pod uses the new address from its next datagram on. A TCP
+// connection, which cannot change its address, is reset with its next packet, so no client waits for replies to the lost address.
 func TestPrivilegedMasquerade_AddressThatTheNodeLoses(t *testing.T) {
 	t.Parallel()
 	node := startNode(t, nodekit.Options{})
@@ -64,7 +64,7 @@ func dial(t *testing.T, from nodekit.Place, network string, to netip.AddrPort) (
 	return conn
 }
 
-// seenAs asks a server who it sees.
+// seenAs asks a server for the client address that it sees.
 func seenAs(limit time.Duration, conn net.Conn, want netip.Addr) error {
 	_ = conn.SetDeadline(time.Now().Add(limit))
 	if _, err := conn.Write([]byte("who\n")); err != nil {

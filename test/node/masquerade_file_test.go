@@ -9,8 +9,8 @@ import (
 	"testing"
 )
 
-// The file of the ip-masq-agent is followed while the agent runs, and over a restart: a server outside sees pods under their own addresses while the
-// file says so, and under the node's otherwise. A file that makes no sense changes nothing.
+// The agent follows the file of the ip-masq-agent while it runs and over a restart: a server outside sees pods under their own addresses when the file excludes
+// the destination from masquerading, and under the node's address otherwise. An invalid file changes nothing.
 func TestPrivilegedMasquerade_FollowsTheIPMasqAgentsFile(t *testing.T) {
 	t.Parallel()
 	file := filepath.Join(t.TempDir(), "ip-masq-agent")
@@ -40,7 +40,7 @@ func TestPrivilegedMasquerade_FollowsTheIPMasqAgentsFile(t *testing.T) {
 			if own {
 				want = pod.Addr(f.ipv6)
 			}
-			for _, network := range networks { // each time from another port, so it is a new flow
+			for _, network := range networks { // from another port each time, so it is a new flow
 				eventually(t, func() error {
 					a, err := askBriefly(t.Context(), pod, network, to)
 					if err == nil && a.client != want {

@@ -16,8 +16,8 @@ import (
 	"github.com/waggle-net/waggle/test/nodekit"
 )
 
-// A pod that opens as many flows to the outside as it can gets its share of the node's translations and no more, and leaves the others
-// theirs. When its flows are over it opens others; when it goes, nothing is left of them.
+// A pod that opens as many flows to the outside as it can gets its quota of the node's translations at most, and leaves the other pods their quotas. When its
+// flows have expired, it can open others; when the pod is deleted, none of its flows remains.
 func TestPrivilegedMasquerade_HogAndVictim(t *testing.T) {
 	t.Parallel()
 	const entries, percent = 1024, 5
@@ -36,7 +36,7 @@ func TestPrivilegedMasquerade_HogAndVictim(t *testing.T) {
 			open := func(from nodekit.Place, limit time.Duration) error {
 				conn, err := talkWithin(limit, "udp", from, target)
 				if err == nil {
-					t.Cleanup(func() { _ = conn.Close() }) // its port is its own until the end
+					t.Cleanup(func() { _ = conn.Close() }) // keeps its own port until the end
 				}
 				return err
 			}
@@ -60,7 +60,7 @@ func TestPrivilegedMasquerade_HogAndVictim(t *testing.T) {
 					t.Errorf("the victim's flow %d: %v", n+1, err)
 				}
 			}
-			// The count is exact, also while passes of the collector correct it.
+			// The count is exact, also while scans of the collector correct it.
 			var count bpf.NatCount
 			if err := counts.Lookup(uint32(id), &count); err != nil {
 				t.Fatal(err)
@@ -74,7 +74,7 @@ func TestPrivilegedMasquerade_HogAndVictim(t *testing.T) {
 			if got := refusedFor(t, node, events.NATShare) - before; got < 3 {
 				t.Errorf("%v packets were counted as refused, want at least 3", got)
 			}
-			eventually(t, func() error { // the collector counts what it finds
+			eventually(t, func() error { // the collector updates the counts
 				for _, row := range natTop(t, node) {
 					if row.Pod == "default/hog" && row.Percent == 100 && row.Refused > 0 && row.Counted >= share {
 						return nil
@@ -117,7 +117,7 @@ func natTop(t *testing.T, node *nodekit.Node) (rows []natTalker) {
 	return rows
 }
 
-// expireTranslations ends all translated flows of a map, as time would.
+// expireTranslations expires all translated flows of a map at once.
 func expireTranslations(t *testing.T, m *ebpf.Map, ipv6 bool) {
 	t.Helper()
 	now, err := bpf.CtNow()

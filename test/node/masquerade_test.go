@@ -7,8 +7,8 @@ import (
 	"github.com/waggle-net/waggle/test/nodekit"
 )
 
-// A server outside sees pods under their own addresses when masquerading is off or the server is within the native routing range. That it
-// otherwise sees the node's is a group of [TestPrivilegedService_Groups].
+// A server outside sees pods under their own addresses when masquerading is off or the server is within the native routing range. A group of
+// [TestPrivilegedService_Groups] covers the other case, in which it sees the node's address.
 func TestPrivilegedMasquerade_WhoTheOutsideSees(t *testing.T) {
 	t.Parallel()
 	for name, c := range map[string][]string{
@@ -22,8 +22,8 @@ func TestPrivilegedMasquerade_WhoTheOutsideSees(t *testing.T) {
 	}
 }
 
-// A server outside sees pods under the node's address, or under their own; an answer to what the outside asked leaves under the pod's own
-// address in any case.
+// whoTheOutsideSees checks that a server outside sees pods under their own addresses if own is set, and under the node's address otherwise. A reply to a
+// request from outside leaves under the pod's own address in both cases.
 func (m *market) whoTheOutsideSees(t *testing.T, own bool) {
 	routeBack(t, m.Node)
 	one, two := m.pod(t, "one", 8080), m.pod(t, "two")
@@ -39,7 +39,7 @@ func (m *market) whoTheOutsideSees(t *testing.T, own bool) {
 				m.seesClient(t, pod, network, netip.AddrPortFrom(outside, 9000), want)
 				m.seesClient(t, m.Host(), network, netip.AddrPortFrom(outside, 9000), node)
 			}
-			// The client's socket takes the answer from nowhere but the pod's address.
+			// The client's socket accepts a reply from the pod's address only.
 			m.seesClient(t, m.OutsideHost(), network, netip.AddrPortFrom(one.Addr(f.ipv6), 8080), outside)
 			m.seesClient(t, two, network, netip.AddrPortFrom(one.Addr(f.ipv6), 8080), two.Addr(f.ipv6))
 		}
@@ -62,7 +62,7 @@ func uplinkAddr(ipv6 bool) netip.Addr {
 	return nodekit.UplinkIPv4.Addr()
 }
 
-// Streams, datagrams in fragments, and what the outside says about a closed port, come back to the pod that left under the node's address.
+// Streams, fragmented datagrams, and ICMP errors for a closed port reach the pod whose packets left under the node's address.
 func TestPrivilegedMasquerade_StreamsAndFragments(t *testing.T) {
 	t.Parallel()
 	m := newMarket(t)

@@ -7,8 +7,8 @@ import (
 	"testing"
 )
 
-// Every call of the plugin and of the agent that changes something, during ADD and during DEL, fails once with each of some
-// errors. A command that succeeds all the same has done all of its work; of one that fails, DEL leaves nothing.
+// Every call of the plugin and of the agent that changes state during ADD and DEL fails once with each of some errors. A command that succeeds has done all of
+// its work; after a failed command, DEL leaves nothing.
 func TestPrivilegedModel_EveryCallFailsOnce(t *testing.T) {
 	t.Parallel()
 	kinds := []string{"ENOMEM", "EPERM", "EINTR", "EBUSY"}
@@ -16,7 +16,7 @@ func TestPrivilegedModel_EveryCallFailsOnce(t *testing.T) {
 		t.Run(who, func(t *testing.T) {
 			t.Parallel()
 			m := newModel(t)
-			tried := 0 // points; outside a soak each fails with the next error
+			tried := 0 // points; outside a soak each point fails with the next error
 			for _, command := range []string{"add", "del"} {
 				calls := m.count(t, who, command)
 				for _, at := range points(t, calls) {
@@ -39,7 +39,7 @@ func TestPrivilegedModel_EveryCallFailsOnce(t *testing.T) {
 	}
 }
 
-// count says how many calls a command takes when nothing disturbs it.
+// count returns the number of calls of an undisturbed command.
 func (m *model) count(t *testing.T, who, command string) int {
 	t.Helper()
 	pod := newPod(t, m.node, "counted")

@@ -20,8 +20,8 @@ import (
 	"github.com/waggle-net/waggle/test/nodekit"
 )
 
-// step is one thing that happens. Printed it is "<what> <slot>", with " <who> <at> <errno>" behind it when the at-th call
-// of the plugin or the agent fails, or "KILL" for the errno when it ends them.
+// step is one action on a node. Its printed form is "<what> <slot>", followed by " <who> <at> <errno>" when the at-th call of the plugin or the agent fails.
+// The errno "KILL" kills the process.
 type step struct {
 	what  string
 	slot  int
@@ -38,13 +38,13 @@ func (s step) String() string {
 	return text
 }
 
-// whats are the kinds of steps; those that happen more often stand there more often.
+// whats lists the kinds of steps; frequent kinds are repeated in the list.
 var whats = []string{"add", "add", "add", "add", "del", "del", "again", "late", "check", "gc", "abandon", "kill", "term"}
 
-// disturbable are those during which a process may be disturbed.
+// disturbable lists the kinds of steps during which a process may be disturbed.
 var disturbable = []string{"add", "del", "again", "gc"}
 
-// errnos by name, and what kills.
+// errnos maps names to errors; 0 kills the process.
 var errnos = map[string]syscall.Errno{"EINTR": unix.EINTR, "ENOMEM": unix.ENOMEM, "EBUSY": unix.EBUSY, "EPERM": unix.EPERM,
 	"EIO": unix.EIO, "ENOSPC": unix.ENOSPC, "KILL": 0}
 
@@ -55,7 +55,7 @@ func randomStep(random *rand.Rand) step {
 	}
 	s.who = []string{"plugin", "agent"}[random.IntN(2)]
 	if s.what == "gc" {
-		s.who = "agent" // the plugin is run by the library
+		s.who = "agent" // the library runs the plugin
 	}
 	s.at = 1 + random.IntN(24)
 	s.errno = []string{"EINTR", "ENOMEM", "EBUSY", "EPERM", "EIO", "ENOSPC", "KILL", "KILL"}[random.IntN(8)]
@@ -89,7 +89,7 @@ func parseSteps(text string) (steps []step, err error) {
 	return steps, nil
 }
 
-// do makes a step happen and changes the model. The error says what must not be.
+// do performs a step and updates the model. The error describes a violation.
 func (m *model) do(ctx context.Context, s step) error {
 	pod := m.pods[s.slot]
 	switch {
@@ -104,13 +104,13 @@ func (m *model) do(ctx context.Context, s step) error {
 	case s.what == "late" && m.former[s.slot] != nil:
 		return m.former[s.slot].Detach(ctx)
 	case pod == nil:
-		return nil // the others need a pod
+		return nil // other steps need a pod
 	case s.what == "del":
 		return m.delete(ctx, s)
 	case s.what == "again":
 		return m.again(ctx, s)
 	case s.what == "check" && m.up && m.checks[s.slot]:
-		return until(func() error { return pod.Check(ctx) }) // what was disturbed is repaired meanwhile
+		return until(func() error { return pod.Check(ctx) }) // the agent repairs damage meanwhile
 	case s.what == "gc":
 		return m.gc(ctx, s)
 	case s.what == "abandon":
@@ -119,7 +119,7 @@ func (m *model) do(ctx context.Context, s step) error {
 	return nil
 }
 
-// stop ends the agent with SIGTERM. One that was started this very moment may not even listen to signals yet.
+// stop ends the agent with SIGTERM. An agent that has just been started may not have installed its signal handler yet.
 func (m *model) stop(ctx context.Context) error {
 	err := m.node.StopAgent(ctx)
 	if exit := (*exec.ExitError)(nil); errors.As(err, &exit) && !exit.Exited() {
@@ -128,12 +128,12 @@ func (m *model) stop(ctx context.Context) error {
 	return err
 }
 
-// disturbed runs f while the agent is disturbed, when the step says so, and tells whether something was done to it.
+// disturbed runs f while the agent is disturbed if the step says so, and reports whether the disturbance took place.
 func (m *model) disturbed(ctx context.Context, s step, f func() error) (acted bool, failed, err error) {
 	if s.who != "agent" || !m.up {
 		return false, f(), nil
 	}
-	if err := m.start(ctx); err != nil { // a fault may end an agent that starts, which then starts again
+	if err := m.start(ctx); err != nil { // a fault may end a starting agent, which then starts again
 		return false, nil, err
 	}
 	stop, err := traceAgent(m.node, traceRule{At: s.at, Errno: errnos[s.errno]})
@@ -149,7 +149,7 @@ func (m *model) disturbed(ctx context.Context, s step, f func() error) (acted bo
 	return report.Acted, failed, err
 }
 
-// call is a command of the runtime for one pod, disturbed as the step says.
+// call runs a command of the runtime for one pod, disturbed as the step says.
 func (m *model) call(ctx context.Context, s step, pod *nodekit.Pod, command string) (acted bool, failed, err error) {
 	if s.who == "plugin" {
 		report, failed := tracePlugin(m.node, pod, command, traceRule{At: s.at, Errno: errnos[s.errno]})
@@ -163,7 +163,7 @@ func (m *model) call(ctx context.Context, s step, pod *nodekit.Pod, command stri
 	})
 }
 
-// add makes a sandbox. It may fail only when something was disturbed; then the runtime gives the sandbox up.
+// add creates a sandbox. It may fail only when a process was disturbed; then the runtime removes the sandbox.
 func (m *model) add(ctx context.Context, s step) error {
 	if err := m.startForADD(); err != nil {
 		return err
@@ -176,7 +176,7 @@ func (m *model) add(ctx context.Context, s step) error {
 	return m.attach(ctx, s, pod)
 }
 
-// startForADD does not wait until the agent is ready: ADD does. But ADD waits only 5 s for an agent of which there is no sign.
+// startForADD does not wait until the agent is ready, because ADD waits for that. But ADD waits only 5 s for the agent's socket.
 func (m *model) startForADD() error {
 	if m.up {
 		return nil
@@ -208,7 +208,7 @@ func (m *model) attach(ctx context.Context, s step, pod *nodekit.Pod) error {
 	return m.remove(ctx, s.slot, true)
 }
 
-// remove is the runtime's end of a sandbox: DEL until it succeeds, which it must at once when nothing is disturbed.
+// remove removes a sandbox as the runtime does: with a DEL if del is set, which must succeed at once because no process is disturbed, and then the namespace.
 func (m *model) remove(ctx context.Context, slot int, del bool) error {
 	if del {
 		if err := m.pods[slot].Detach(ctx); err != nil {
@@ -218,7 +218,7 @@ func (m *model) remove(ctx context.Context, slot int, del bool) error {
 	return m.forget(slot)
 }
 
-// forget removes the namespace and makes the sandbox a former one.
+// forget removes the namespace and records the sandbox as the previous one of its slot.
 func (m *model) forget(slot int) error {
 	m.former[slot] = m.pods[slot]
 	delete(m.pods, slot)
@@ -246,7 +246,7 @@ func (m *model) again(ctx context.Context, s step) error {
 	return m.attach(ctx, s, pod)
 }
 
-// gc leaves one sandbox out, which then is none any more.
+// gc calls GC without one sandbox and then removes it.
 func (m *model) gc(ctx context.Context, s step) error {
 	acted, failed, err := m.disturbed(ctx, s, func() error { return m.collectGarbage(ctx, s.slot) })
 	if err == nil && failed != nil && acted {

@@ -22,11 +22,11 @@ import (
 	"github.com/waggle-net/waggle/test/nodekit"
 )
 
-// modelEnv replays one sequence, in the form in which a failure prints it.
+// modelEnv is the environment variable of a sequence to replay, in the form in which a failure prints it.
 const modelEnv = "WAGGLE_MODEL"
 
-// Random sequences of what runtimes and accidents do to a node. After each the node holds what a plain model says, and
-// when all its pods are gone, what it held before.
+// Random sequences of commands of a runtime and of faults run on a node. After each sequence the state of the node equals the state of a simple model, and when
+// all its pods are deleted, the state before.
 func TestPrivilegedModel_RandomSequences(t *testing.T) {
 	t.Parallel()
 	if text := os.Getenv(modelEnv); text != "" {
@@ -57,7 +57,7 @@ func TestPrivilegedModel_RandomSequences(t *testing.T) {
 	}
 }
 
-// sequenceLength is how many steps there are between two comparisons.
+// sequenceLength is the number of steps between two comparisons.
 const sequenceLength = 8
 
 func randomSteps(random *rand.Rand) []step {
@@ -68,13 +68,13 @@ func randomSteps(random *rand.Rand) []step {
 	return steps
 }
 
-// replayed runs a sequence on a node of its own.
+// replayed runs a sequence on a new node.
 func replayed(t *testing.T, steps []step) (err error) {
 	t.Run("replay", func(t *testing.T) { err = newModel(t).sequence(t.Context(), steps) })
 	return err
 }
 
-// shortened leaves out steps as long as the sequence still fails.
+// shortened removes steps from a sequence as long as it still fails, for at most a minute.
 func shortened(t *testing.T, steps []step) []step {
 	for begin, size := time.Now(), len(steps)/2; size > 0 && time.Since(begin) < time.Minute; size /= 2 {
 		for at := 0; at+size <= len(steps) && time.Since(begin) < time.Minute; {
@@ -89,30 +89,30 @@ func shortened(t *testing.T, steps []step) []step {
 	return steps
 }
 
-// slots is how many pods there can be at once. A slot is a pod's name; each new sandbox in it has another container id.
+// slots is the maximum number of pods at once. A slot is a pod's name; each new sandbox in it has another container id.
 const slots = 4
 
-// model is what must be on a node.
+// model is the expected state of a node.
 type model struct {
 	node   *nodekit.Node
 	before []string // facts without any pod
 	up     bool     // the agent runs
 	pods   map[int]*nodekit.Pod
-	checks map[int]bool         // pods whose ADD went through libcni, which keeps what CHECK needs
-	former map[int]*nodekit.Pod // the last sandbox of a slot, which is gone
+	checks map[int]bool         // pods whose ADD went through libcni, which keeps the data that CHECK needs
+	former map[int]*nodekit.Pod // the last removed sandbox of a slot
 	steps  int
 }
 
 func newModel(t *testing.T) *model {
 	t.Helper()
-	// A range that outlasts the quarantine of every address that was used.
+	// A range with more addresses than the quarantine holds at any time.
 	node := startNode(t, nodekit.Options{IPv4CIDR: "10.244.0.0/16",
 		AgentArgs: []string{"--pod-link-gc-interval=1s", "--endpoint-gc-interval=1s"}})
 	return &model{node: node, before: lasting(t, node), up: true,
 		pods: map[int]*nodekit.Pod{}, checks: map[int]bool{}, former: map[int]*nodekit.Pod{}}
 }
 
-// sequence does the steps, compares, removes all pods and compares again.
+// sequence performs the steps, compares, removes all pods and compares again.
 func (m *model) sequence(ctx context.Context, steps []step) error {
 	for _, s := range steps {
 		m.steps++
@@ -143,7 +143,7 @@ func (m *model) sequence(ctx context.Context, steps []step) error {
 	})
 }
 
-// until repeats a check until it succeeds, or returns its last error.
+// until repeats a check until it succeeds or a minute has passed, and returns its last error.
 func until(check func() error) (err error) {
 	for deadline := time.Now().Add(time.Minute); time.Now().Before(deadline); time.Sleep(50 * time.Millisecond) {
 		if err = check(); err == nil {
@@ -165,7 +165,7 @@ func (m *model) start(ctx context.Context) error {
 	return m.node.WaitReady(ctx)
 }
 
-// compare says what differs between the model and tables, kernel and files.
+// compare returns the differences between the model and tables, kernel and files.
 func (m *model) compare(ctx context.Context) error {
 	wanted := map[string]bool{} // addresses
 	var links []string
@@ -208,7 +208,7 @@ func (m *model) compare(ctx context.Context) error {
 	return errors.Join(errs...)
 }
 
-// compareRows wants one whole row for each pod.
+// compareRows requires one complete row for each pod.
 func (m *model) compareRows(table string) error {
 	lines := strings.Split(strings.TrimSpace(table), "\n")[1:]
 	var errs []error
@@ -231,7 +231,7 @@ func (m *model) compareRows(table string) error {
 	return errors.Join(errs...)
 }
 
-// claimed lists the addresses that pods have.
+// claimed lists the addresses of pods.
 func claimed(list string) (all []string) {
 	for line := range strings.Lines(list) {
 		if fields := strings.Fields(line); len(fields) > 3 && fields[2] == "claimed" && strings.HasPrefix(fields[3], "default/") {
@@ -249,7 +249,7 @@ func same(what string, have, want []string) error {
 	return fmt.Errorf("%s: %v, want %v", what, have, want)
 }
 
-// collectGarbage calls GC with all pods but one.
+// collectGarbage calls GC with all pods except one.
 func (m *model) collectGarbage(ctx context.Context, without int) error {
 	args := &libcni.GCArgs{ValidAttachments: []types.GCAttachment{}}
 	for slot, pod := range m.pods {

@@ -16,7 +16,7 @@ import (
 	"github.com/waggle-net/waggle/test/nodekit"
 )
 
-// Whatever a runtime passes as names is refused with a CNI error or does no harm, and nothing is left.
+// Any names of a runtime are rejected with a CNI error or do no harm, and no state remains.
 func TestPrivilegedNames_HostileOnesDoNoHarm(t *testing.T) {
 	t.Parallel()
 	node := startNode(t, nodekit.Options{})
@@ -58,7 +58,7 @@ func TestPrivilegedNames_HostileOnesDoNoHarm(t *testing.T) {
 			if strings.ContainsRune(string(out), '\x1b') {
 				t.Errorf("the error carries an escape: %q", out)
 			}
-			_, _ = plugin(t, node, "DEL", env) // may refuse as well, with an error that plugin reads
+			_, _ = plugin(t, node, "DEL", env) // may be rejected as well, with an error that plugin decodes
 		})
 	}
 	eventuallySame(t, node, before)
@@ -72,7 +72,7 @@ func environment(pod *nodekit.Pod) map[string]string {
 		"CNI_ARGS": "IgnoreUnknown=1;K8S_POD_NAMESPACE=default;K8S_POD_NAME=" + pod.Name, "CNI_PATH": binDir}
 }
 
-// plugin runs the plugin as a runtime does that checks nothing.
+// plugin runs the plugin as a runtime that checks nothing.
 func plugin(t *testing.T, node *nodekit.Node, command string, env map[string]string) (failed *types.Error, out []byte) {
 	t.Helper()
 	cmd := exec.Command(filepath.Join(binDir, "waggle-cni"))
@@ -95,7 +95,7 @@ func plugin(t *testing.T, node *nodekit.Node, command string, env map[string]str
 	return failed, append(stdout.Bytes(), stderr.Bytes()...)
 }
 
-// An address that somebody has already cannot be claimed for another endpoint.
+// An address of one endpoint cannot be claimed for another endpoint.
 func TestPrivilegedAddress_TakenByAnotherIsRefused(t *testing.T) {
 	t.Parallel()
 	node := startNode(t, nodekit.Options{})

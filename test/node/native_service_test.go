@@ -19,8 +19,8 @@ const (
 	farNodePort = 30080 // of the service at addresses of nodes
 )
 
-// A service whose only backend is a pod of another node is reached at its cluster IP by pods and processes of both nodes, and at its node port on
-// either node by a host outside.
+// A service whose only backend is a pod of another node is reachable at its cluster IP from pods and processes of both nodes, and at its node port on either
+// node from a host outside.
 func TestPrivilegedNative_ServicesBetweenNodes(t *testing.T) {
 	t.Parallel()
 	servicesBetweenNodes(t, "--routing-mode=native", "--auto-direct-node-routes")
@@ -31,7 +31,7 @@ func servicesBetweenNodes(t *testing.T, args ...string) {
 	servicesBetweenNodesThat(t, func(*testing.T, []kubeNode) {}, args...)
 }
 
-// servicesBetweenNodesThat is the same with nodes that are ready when a function returns.
+// servicesBetweenNodesThat does the same as servicesBetweenNodes, after areReady has waited until the nodes are ready.
 func servicesBetweenNodesThat(t *testing.T, areReady func(*testing.T, []kubeNode), args ...string) {
 	t.Helper()
 	for _, mode := range modes {
@@ -50,7 +50,8 @@ func servicesBetweenNodesThat(t *testing.T, areReady func(*testing.T, []kubeNode
 	}
 }
 
-// serveBetweenNodes tries a service of one family whose only backend is a server of the second node, as its neighbour is. packets says that sockets are left alone.
+// serveBetweenNodes tests a service of one family whose only backend is a server of the second node; neighbour is another pod of that node. packets says that
+// there is no translation at sockets.
 func serveBetweenNodes(t *testing.T, all []kubeNode, client, neighbour, server *nodekit.Pod, ipv6, packets bool) {
 	t.Helper()
 	one, two := all[0], all[1]
@@ -86,7 +87,7 @@ func serveBetweenNodes(t *testing.T, all []kubeNode, client, neighbour, server *
 	}
 }
 
-// serveFar makes a service of one family with a pod as its backend, and returns its cluster IP.
+// serveFar creates a service of one family with a pod as its backend, and returns its cluster IP.
 func serveFar(t *testing.T, n kubeNode, server *nodekit.Pod, ipv6 bool) netip.Addr {
 	t.Helper()
 	name, clusterIP, kind, protocol := "far4", "10.96.0.80", discoveryv1.AddressTypeIPv4, corev1.IPv4Protocol

@@ -16,7 +16,7 @@ import (
 	"github.com/waggle-net/waggle/test/nodekit"
 )
 
-// Pods of three nodes on one link reach each other and the nodes with their own addresses, also while an agent is dead. The removal of a node deletes its
+// Pods of three nodes on one link reach each other and the nodes under their own addresses, also while an agent is dead. The removal of a node deletes its
 // routes only.
 func TestPrivilegedNative_PodsOfDifferentNodes(t *testing.T) {
 	t.Parallel()
@@ -57,7 +57,7 @@ func TestPrivilegedNative_PodsOfDifferentNodes(t *testing.T) {
 	reachBetween(t, two, one, pods)
 }
 
-// Nodes and their pods have IPv6 alone, and reach each other over the routes between the nodes, also by services and under policies.
+// Nodes and their pods have IPv6 only, and reach each other over the routes between the nodes, also through services and under policies.
 func TestPrivilegedNative_WithoutIPv4(t *testing.T) {
 	t.Parallel()
 	withoutIPv4(t, haveARoute, "--routing-mode=native", "--auto-direct-node-routes")
@@ -71,14 +71,14 @@ func haveARoute(t *testing.T, all []kubeNode) {
 	}
 }
 
-// withoutIPv4 starts nodes with IPv6 alone, which are ready when a function returns, and sends between them.
+// withoutIPv4 starts nodes with IPv6 only, waits with areReady until they are ready, and exchanges traffic between them.
 func withoutIPv4(t *testing.T, areReady func(*testing.T, []kubeNode), args ...string) {
 	t.Helper()
 	c, all := newKubeCluster(t, 2, append(args, "--enable-ipv4=false")...)
 	for _, n := range all {
 		n.putNode(n.UplinkAddr(true))
 		if err := n.Do(func() error {
-			return errors.Join(delAddr("eth0", netip.PrefixFrom(n.UplinkAddr(false), 24)), // and the default route with it
+			return errors.Join(delAddr("eth0", netip.PrefixFrom(n.UplinkAddr(false), 24)), // this deletes the default route as well
 				defaultRouteIPv6("eth0"))
 		}); err != nil {
 			t.Fatal(err)
@@ -103,8 +103,8 @@ func withoutIPv4(t *testing.T, areReady func(*testing.T, []kubeNode), args ...st
 	t.Run("policies", func(t *testing.T) { processesOfNodes(t, all, false) })
 }
 
-// While an agent is dead, another node gets pod ranges of which it does not know. Datagrams to a pod there leave under the address of the node, as those to the
-// world do. Once the agent runs again they have that of the pod, although the flow goes on.
+// While an agent is dead, another node gets pod ranges that the agent's node does not know. Datagrams to a pod there leave under the address of the node, like
+// datagrams to the entity world. When the agent runs again, later datagrams of the same flow leave under the address of the pod.
 func TestPrivilegedNative_FlowThatBeganBeforeTheRangeWasKnown(t *testing.T) {
 	t.Parallel()
 	all := startKubeCluster(t, 2, "--routing-mode=native", "--auto-direct-node-routes")
@@ -228,7 +228,7 @@ func awaitIdentity(t *testing.T, n kubeNode, addr netip.Addr, identity uint32) {
 	})
 }
 
-// routesTo checks the number of routes to other nodes that are in the kernel.
+// routesTo returns an error unless the kernel has the wanted number of routes to other nodes.
 func routesTo(t *testing.T, n *nodekit.Node, want int) error {
 	t.Helper()
 	text, err := n.Waggle(t.Context(), "db", "show", "desired-routes")
@@ -247,7 +247,7 @@ func routesTo(t *testing.T, n *nodekit.Node, want int) error {
 	return nil
 }
 
-// reachBetween sends between the pods of two nodes, and from a node to the pod of the other.
+// reachBetween exchanges traffic between the pods of two nodes, and from a node to the pod of the other node.
 func reachBetween(t *testing.T, from, to *nodekit.Node, pods map[*nodekit.Node]*nodekit.Pod) {
 	t.Helper()
 	for _, family := range families {

@@ -12,7 +12,7 @@ import (
 	"github.com/waggle-net/waggle/test/nodekit"
 )
 
-// Without a tunnel, pods of another node of which a node has not heard are unknown to it: they are not the world, and nothing that is sent to them gets the address of
+// Without a tunnel, a node does not treat pods of another node that it does not know yet as the entity world, and packets to them do not get the address of
 // this node.
 func TestPrivilegedNative_PodsThatTheNodeHasNotHeardOf(t *testing.T) {
 	t.Parallel()
@@ -42,7 +42,7 @@ func TestPrivilegedNative_PodsThatTheNodeHasNotHeardOf(t *testing.T) {
 		}
 	}
 	t.Run("the API server is away", verdicts)
-	if err := two.StopAgent(t.Context()); err != nil { // one that is killed may leave a copy of the objects without the last identities
+	if err := two.StopAgent(t.Context()); err != nil { // a killed agent may leave a copy of the objects without the last identities
 		t.Fatal(err)
 	}
 	t.Run("the agent is away", verdicts)
@@ -60,13 +60,13 @@ func TestPrivilegedNative_PodsThatTheNodeHasNotHeardOf(t *testing.T) {
 	t.Run("the node has heard of it", verdicts)
 }
 
-// putWorldly makes policies by which pods with the label app=worldly exchange packets with the world alone.
+// putWorldly creates policies under which pods with the label app=worldly exchange packets with the entity world only.
 func putWorldly(n kubeNode) {
 	n.server.Put(&ciliumv2.CiliumNetworkPolicy{ObjectMeta: metav1.ObjectMeta{Namespace: "default", Name: "worldly"}, Spec: json.RawMessage(
 		`{"endpointSelector": {"matchLabels": {"app": "worldly"}}, "ingress": [{"fromEntities": ["world"]}], "egress": [{"toEntities": ["world"]}]}`)})
 }
 
-// sendUnderOwnAddress sends datagrams to a pod of another node in both families. It reports an error when the pod hears the address of the sender's node.
+// sendUnderOwnAddress sends datagrams to a pod of another node in both families. It returns an error when the pod receives the address of the sender's node.
 func sendUnderOwnAddress(t *testing.T, from *nodekit.Pod, node kubeNode, to *nodekit.Pod) error {
 	t.Helper()
 	heard := listenAll(t, to)

@@ -15,8 +15,8 @@ import (
 	"github.com/waggle-net/waggle/test/nodekit"
 )
 
-// TestPrivilegedRange_ChangesUnderLivingPods restarts the agent on a Node that has other pod CIDRs. A pod of the old ranges
-// goes on as before, beside pods of the new ones, and leaves nothing when it ends.
+// TestPrivilegedRange_ChangesUnderLivingPods restarts the agent on a Node that has other pod CIDRs. A pod of the old ranges keeps working beside pods of the
+// new ones, and leaves no state when it is deleted.
 func TestPrivilegedRange_ChangesUnderLivingPods(t *testing.T) {
 	t.Parallel()
 	node := startNode(t, nodekit.Options{})
@@ -40,7 +40,7 @@ func TestPrivilegedRange_ChangesUnderLivingPods(t *testing.T) {
 	}
 	reachEachOther(t, node, a, b)
 
-	// Another start knows no more than the files say, and the pod asks for its gateway again.
+	// A second restart has only the state on disk, and the pod resolves its gateway again.
 	if err := errors.Join(node.KillAgent(t.Context()), node.StartAgent()); err != nil {
 		t.Fatal(err)
 	}
@@ -62,7 +62,7 @@ func TestPrivilegedRange_ChangesUnderLivingPods(t *testing.T) {
 	}
 }
 
-// pingOn pings addresses from a pod, one after the other, until the returned function is called. Each ping must be answered.
+// pingOn pings addresses from a pod, one after the other, until the returned function is called. Each ping must get a reply.
 func pingOn(t *testing.T, from *nodekit.Pod, addrs ...netip.Addr) (stop func()) {
 	t.Helper()
 	ending, ended := make(chan struct{}), make(chan struct{})
@@ -85,7 +85,7 @@ func pingOn(t *testing.T, from *nodekit.Pod, addrs ...netip.Addr) (stop func()) 
 	})
 }
 
-// cached wants a pod's addresses in the table of the ipcache and in the kernel's map.
+// cached waits until a pod's addresses are in the table of the ipcache and in the kernel's map.
 func cached(t *testing.T, node *nodekit.Node, pod *nodekit.Pod) {
 	t.Helper()
 	eventually(t, func() error {
@@ -111,7 +111,7 @@ func giveRanges(node *nodekit.Node, cidrs ...string) error {
 	return os.WriteFile(filepath.Join(node.ManifestsDir(), "node.yaml"), []byte(text), 0o644)
 }
 
-// reachEachOther tries every way between two pods, the node, and the host outside where it has routes.
+// reachEachOther tests each direction between two pods, the node, and the host outside where it has routes.
 func reachEachOther(t *testing.T, node *nodekit.Node, a, b *nodekit.Pod) {
 	t.Helper()
 	for _, family := range families {
@@ -133,7 +133,7 @@ func reachEachOther(t *testing.T, node *nodekit.Node, a, b *nodekit.Pod) {
 	}
 }
 
-// nothingOf wants no trace of addresses in the node's tables and routes; a row in quarantine is none.
+// nothingOf returns an error if addresses remain in the node's tables or routes; rows in quarantine are allowed.
 func nothingOf(t *testing.T, node *nodekit.Node, addrs []string) error {
 	t.Helper()
 	facts, err := node.Snapshot()
@@ -156,7 +156,7 @@ func nothingOf(t *testing.T, node *nodekit.Node, addrs []string) error {
 	return nil
 }
 
-// forgetNeighbours makes a pod ask for its gateway again.
+// forgetNeighbours deletes the neighbour entries of a pod, so that it resolves its gateway again.
 func forgetNeighbours(t *testing.T, pod *nodekit.Pod) {
 	t.Helper()
 	if err := pod.Do(func() error {

@@ -12,8 +12,8 @@ import (
 	"github.com/waggle-net/waggle/test/nodekit"
 )
 
-// TestPrivilegedNodeAddresses_FollowTheKernel changes addresses of the uplink and adds a device that leads out. Tables and maps follow
-// in the agent that runs, and what is gone goes.
+// TestPrivilegedNodeAddresses_FollowTheKernel changes addresses of the uplink and adds an external device. Tables and maps of the running agent follow, and
+// stale entries are removed.
 func TestPrivilegedNodeAddresses_FollowTheKernel(t *testing.T) {
 	t.Parallel()
 	node := startNode(t, nodekit.Options{})
@@ -24,7 +24,7 @@ func TestPrivilegedNodeAddresses_FollowTheKernel(t *testing.T) {
 	for _, step := range []struct {
 		name string
 		do   func() error
-		want map[string][]string // what stands in a map, with "!" in front what does not
+		want map[string][]string // texts that a map contains, or with the prefix "!" must not contain
 	}{
 		{"as it began", func() error { return nil }, map[string][]string{
 			"bpf_endpoints": {old4.Addr().String()}, "ipcache": {old4.Addr().String()}, "netdevs": {"ipv4=" + old4.Addr().String()},
@@ -32,10 +32,10 @@ func TestPrivilegedNodeAddresses_FollowTheKernel(t *testing.T) {
 		}},
 		{"addresses come", func() error { return errors.Join(addAddr("eth0", new4), addAddr("eth0", new6)) }, map[string][]string{
 			"bpf_endpoints": {new4.Addr().String(), new6.Addr().String()}, "ipcache": {new4.Addr().String(), new6.Addr().String()},
-			"netdevs": {"ipv4=" + old4.Addr().String()}, // Kubernetes knows the node by it
+			"netdevs": {"ipv4=" + old4.Addr().String()}, // Kubernetes knows the node by this address
 		}},
 		{"the old one goes", func() error { return errors.Join(delAddr("eth0", old4), defaultRoute("eth0")) }, map[string][]string{
-			"bpf_endpoints": {"!" + old4.Addr().String()}, // ipcache has it still, as the Node object says that it is ours
+			"bpf_endpoints": {"!" + old4.Addr().String()}, // ipcache still has it, as the Node object lists it as an address of this node
 			"netdevs":       {"ipv4=" + new4.Addr().String()},
 		}},
 		{"a device comes", func() (err error) { index, err = addDevice("wan0", far4, far6); return err }, map[string][]string{
@@ -57,7 +57,7 @@ func TestPrivilegedNodeAddresses_FollowTheKernel(t *testing.T) {
 	}
 }
 
-// inMaps looks for texts in maps as the kernel has them.
+// inMaps looks for texts in the kernel's maps.
 func inMaps(t *testing.T, node *nodekit.Node, want map[string][]string) error {
 	var errs []error
 	for name, texts := range want {
@@ -75,7 +75,7 @@ func inMaps(t *testing.T, node *nodekit.Node, want map[string][]string) error {
 	return errors.Join(errs...)
 }
 
-// holds tells whether a text stands there as a word: 192.0.2.1 is not in 192.0.2.10.
+// holds reports whether a text contains an address as a whole: 192.0.2.1 is not in 192.0.2.10.
 func holds(all, text string) bool {
 	for rest := all; ; {
 		_, after, found := strings.Cut(rest, text)
@@ -110,7 +110,7 @@ func changeAddr(device string, prefix netip.Prefix, change func(netlink.Link, *n
 	return change(link, addr)
 }
 
-// addDevice makes a device that leads out, and returns its index. One end of a pair does when a default route leads there.
+// addDevice creates an external device and returns its index. One end of a veth pair is external when a default route uses it.
 func addDevice(name string, addrs ...netip.Prefix) (int, error) {
 	if err := netlink.LinkAdd(&netlink.Veth{LinkAttrs: netlink.LinkAttrs{Name: name}, PeerName: name + "-peer"}); err != nil {
 		return 0, err
@@ -128,7 +128,7 @@ func addDevice(name string, addrs ...netip.Prefix) (int, error) {
 	return link.Attrs().Index, errors.Join(errs...)
 }
 
-// defaultRoute is the one that went with the address. Without it a veth is nothing that leads out.
+// defaultRoute restores the default route that was deleted with the address. A veth without a default route is not an external device.
 func defaultRoute(device string) error {
 	link, err := netlink.LinkByName(device)
 	if err != nil {
@@ -138,7 +138,7 @@ func defaultRoute(device string) error {
 		Flags: int(netlink.FLAG_ONLINK)})
 }
 
-// defaultRouteIPv6 adds the one that nodes of the kit do not have.
+// defaultRouteIPv6 adds the IPv6 default route, which nodes of the kit do not have.
 func defaultRouteIPv6(device string) error {
 	return linkNamed(device, func(link netlink.Link) error {
 		return netlink.RouteAdd(&netlink.Route{LinkIndex: link.Attrs().Index, Gw: nodekit.OutsideIPv6.Addr().AsSlice()})

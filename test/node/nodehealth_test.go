@@ -17,7 +17,8 @@ import (
 	"github.com/waggle-net/waggle/test/nodekit"
 )
 
-// healthOf waits until a node says this of the addresses of the nodes, by node and path. It asks the agent to probe all nodes before each look.
+// healthOf waits until a node reports the wanted states of the addresses of all nodes, by node and path. It asks the agent to probe all nodes before each
+// check.
 func healthOf(t *testing.T, n *nodekit.Node, want map[string]nodehealth.State) {
 	t.Helper()
 	eventually(t, func() error {
@@ -46,7 +47,7 @@ func healthOf(t *testing.T, n *nodekit.Node, want map[string]nodehealth.State) {
 	})
 }
 
-// shows waits until the output of a command has all parts.
+// shows waits until the output of a command contains all parts.
 func shows(t *testing.T, n *nodekit.Node, command string, parts ...string) {
 	t.Helper()
 	eventually(t, func() error {
@@ -60,8 +61,8 @@ func shows(t *testing.T, n *nodekit.Node, command string, parts ...string) {
 	})
 }
 
-// The link of a node fails and returns; its agent dies and returns; the node is removed. The other node says so each time, and of itself that all is
-// well.
+// The link of a node fails and returns; its agent dies and returns; the node is removed. The other node reports each of these states, and reports itself as
+// healthy.
 func TestPrivilegedNodeHealth_ANodeIsLostAndReturns(t *testing.T) {
 	t.Parallel()
 	c := startCluster(t, 2, "--prometheus-serve-addr", metricsAddress)
@@ -108,7 +109,7 @@ func TestPrivilegedNodeHealth_ANodeIsLostAndReturns(t *testing.T) {
 	shows(t, one, "status", "Cluster health:        1/1 reachable\n")
 }
 
-// setPort sets the port of the underlay up to which a node is connected.
+// setPort sets the underlay's port of a node up or down.
 func setPort(n *nodekit.Node, up bool) error {
 	set := netlink.LinkSetDown
 	if up {
@@ -117,7 +118,7 @@ func setPort(n *nodekit.Node, up bool) error {
 	return n.Outside(func() error { return linkNamed(n.Name(), set) })
 }
 
-// viewOf is the digest by which the agent of a node answers the agent of another one.
+// viewOf returns the digest with which the agent of a node replies to the agent of another one.
 func viewOf(n *nodekit.Node, asker string) (digest string, err error) {
 	err = n.Do(func() error {
 		conn, err := net.DialTimeout("tcp", "127.0.0.1:4240", 10*time.Second)
@@ -138,7 +139,7 @@ func viewOf(n *nodekit.Node, asker string) (digest string, err error) {
 	return digest, err
 }
 
-// Health addresses answer through the tunnel, as pods do, and the agents know the same nodes, though each knows its own from elsewhere.
+// Health addresses reply through the tunnel, as pods do. The agents know the same nodes, though each learns its own node from another source.
 func TestPrivilegedNodeHealth_HealthAddresses(t *testing.T) {
 	t.Parallel()
 	all := startKubeCluster(t, 3, "--routing-mode=tunnel")

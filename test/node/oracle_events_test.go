@@ -19,7 +19,7 @@ import (
 	"github.com/waggle-net/waggle/test/nodekit"
 )
 
-// round has each event once, in a random order. Loads of other tests come between events, and the traffic rests.
+// round performs each event once, in a random order. Loads of other tests run between events, while the traffic pauses.
 func (o *oracle) round(t *testing.T) {
 	t.Helper()
 	type event struct {
@@ -30,17 +30,17 @@ func (o *oracle) round(t *testing.T) {
 	events := []event{{"leaves and comes back", o.leavesAndReturns}, {"is replaced", o.isReplaced}, {"gets other pod ranges", o.getsRanges},
 		{"exchanges its pod ranges with the next", o.exchangesRanges}, {"gets other addresses", o.getsAddresses}, {"has its agent killed", o.agentIsKilled},
 		{upgrade, o.getsAnotherAgent}, {upgrade, o.getsAnotherAgent}}
-	if soaks() && o.mode.tunnel { // without a tunnel others name it later, see TestPrivilegedNodeHealth_ANodeIsLostAndReturns
+	if soaks() && o.mode.tunnel { // without a tunnel other nodes report it later, see TestPrivilegedNodeHealth_ANodeIsLostAndReturns
 		events = append(events, event{"loses its link", o.losesItsLink})
 	}
 	o.random.Shuffle(len(events), func(i, j int) { events[i], events[j] = events[j], events[i] })
 	for _, event := range events {
 		i := o.random.IntN(len(o.nodes))
 		if upgraded := slices.IndexFunc(o.nodes, func(n *oracleNode) bool { return n.upgraded }); event.what == upgrade && upgraded >= 0 {
-			i = upgraded // it goes back
+			i = upgraded // the upgraded node is downgraded
 		}
 		end := o.takeTurn(t)
-		n, other := o.nodes[i], o.nodes[(i+2)%len(o.nodes)] // neither the node nor the next
+		n, other := o.nodes[i], o.nodes[(i+2)%len(o.nodes)] // neither the node nor the next one
 		other.blind = o.random.IntN(2) == 0
 		t.Logf("%v %s %s; the agent of %s is dead: %v", o.traffic.at(), n.Name(), event.what, other.Name(), other.blind)
 		if other.blind {
@@ -54,7 +54,7 @@ func (o *oracle) round(t *testing.T) {
 		o.check(t)
 		end()
 		if t.Failed() {
-			t.FailNow() // one fault would show as many
+			t.FailNow() // otherwise one fault would cause many errors
 		}
 	}
 }
@@ -68,7 +68,7 @@ func (o *oracle) start(t *testing.T, n *oracleNode) {
 	waitReady(t, n.Node)
 }
 
-// drain ends the pods of a node in order.
+// drain removes the pods of a node in order.
 func (o *oracle) drain(t *testing.T, n *oracleNode) {
 	t.Helper()
 	pods := o.silence(t, n)
@@ -80,7 +80,7 @@ func (o *oracle) drain(t *testing.T, n *oracleNode) {
 	n.forgetPods(pods)
 }
 
-// leavesAndReturns drains a node, which leaves the cluster, and joins it again.
+// leavesAndReturns drains a node, removes it from the cluster, and adds it again.
 func (o *oracle) leavesAndReturns(t *testing.T, n *oracleNode) {
 	o.leave(t, n)
 	n.away = true
@@ -89,7 +89,7 @@ func (o *oracle) leavesAndReturns(t *testing.T, n *oracleNode) {
 	o.rejoin(t, n)
 }
 
-// leave drains a node and deletes its objects. That of its agent may stay: nobody else deletes it at once.
+// leave drains a node and deletes its Node and its CiliumNode. The test deletes the CiliumNode because no other component does so at once.
 func (o *oracle) leave(t *testing.T, n *oracleNode) {
 	t.Helper()
 	o.drain(t, n)
@@ -102,7 +102,7 @@ func (o *oracle) leave(t *testing.T, n *oracleNode) {
 	o.changed = time.Now()
 }
 
-// rejoin makes the object of a node that is new to the cluster, starts its agent, and its pods.
+// rejoin creates the object of a node that is new to the cluster, and starts its agent and its pods.
 func (o *oracle) rejoin(t *testing.T, n *oracleNode) {
 	t.Helper()
 	o.putAs(n, types.UID(fmt.Sprintf("uid-%s-%d", n.Name(), o.number())))
@@ -112,7 +112,7 @@ func (o *oracle) rejoin(t *testing.T, n *oracleNode) {
 	t.Logf("%v %s has pods", o.traffic.at(), n.Name())
 }
 
-// isReplaced ends a machine with all that it holds. Another one with its name and an empty disk takes its place, with the same addresses or others.
+// isReplaced ends a machine with all its state. Another machine with the same name and an empty disk replaces it, with the same addresses or others.
 func (o *oracle) isReplaced(t *testing.T, n *oracleNode) {
 	pods := o.silence(t, n)
 	if err := n.KillAgent(t.Context()); err != nil {
@@ -139,14 +139,14 @@ func (o *oracle) isReplaced(t *testing.T, n *oracleNode) {
 	o.rejoin(t, n)
 }
 
-// getsRanges has a node join again with other pod ranges. The machine stays.
+// getsRanges removes a node and adds it again with other pod ranges. The machine stays.
 func (o *oracle) getsRanges(t *testing.T, n *oracleNode) {
 	o.leave(t, n)
 	n.ranges = o.otherRanges()
 	o.rejoin(t, n)
 }
 
-// exchangesRanges has two nodes join again, each with the pod ranges of the other.
+// exchangesRanges removes two nodes and adds them again, each with the pod ranges of the other.
 func (o *oracle) exchangesRanges(t *testing.T, n *oracleNode) {
 	next := o.nodes[(slices.Index(o.nodes, n)+1)%len(o.nodes)]
 	o.leave(t, n)
@@ -156,10 +156,10 @@ func (o *oracle) exchangesRanges(t *testing.T, n *oracleNode) {
 	o.rejoin(t, next)
 }
 
-// oracleRanges is how many pod ranges and addresses there are: what a node had before is given to others.
+// oracleRanges is the number of pod ranges and addresses. It is small, so that nodes get ranges and addresses of other nodes' past.
 const oracleRanges = 7
 
-// otherRanges are pod ranges that no node has.
+// otherRanges returns pod ranges that no node has.
 func (o *oracle) otherRanges() (ranges [2]netip.Prefix) {
 	for {
 		number := 1 + o.random.IntN(oracleRanges)
@@ -171,7 +171,7 @@ func (o *oracle) otherRanges() (ranges [2]netip.Prefix) {
 	}
 }
 
-// readdress gives eth0 of a node addresses that no node has, though another one may have had them.
+// readdress gives eth0 of a node addresses that no node has, though another node may have had them.
 func (o *oracle) readdress(t *testing.T, n *oracleNode) {
 	t.Helper()
 	var now [2]netip.Addr
@@ -184,7 +184,7 @@ func (o *oracle) readdress(t *testing.T, n *oracleNode) {
 		for i, bits := range []int{nodekit.UplinkIPv4.Bits(), nodekit.UplinkIPv6.Bits()} {
 			errs = append(errs, delAddr("eth0", netip.PrefixFrom(n.addrs[i], bits)), addAddr("eth0", netip.PrefixFrom(now[i], bits)))
 		}
-		return errors.Join(append(errs, linkNamed("eth0", func(link netlink.Link) error { // it went with the former address
+		return errors.Join(append(errs, linkNamed("eth0", func(link netlink.Link) error { // it was deleted with the previous address
 			return netlink.RouteAdd(&netlink.Route{LinkIndex: link.Attrs().Index, Gw: nodekit.OutsideIPv4.Addr().AsSlice()})
 		}))...)
 	}); err != nil {
@@ -193,7 +193,7 @@ func (o *oracle) readdress(t *testing.T, n *oracleNode) {
 	n.addrs = now
 }
 
-// announce has all other nodes learn the addresses of a node and of its NIC, as machines do that get an address.
+// announce lets all other nodes learn the addresses of a node and of its NIC, as a machine does when it gets an address.
 func (o *oracle) announce(t *testing.T, n *oracleNode, nic net.HardwareAddr) {
 	t.Helper()
 	err := n.Do(func() error {
@@ -217,7 +217,7 @@ func (o *oracle) announce(t *testing.T, n *oracleNode, nic net.HardwareAddr) {
 	}
 }
 
-// getsAddresses changes the addresses of a node under its pods, whose connections live on.
+// getsAddresses changes the addresses of a node while its pods keep their connections.
 func (o *oracle) getsAddresses(t *testing.T, n *oracleNode) {
 	o.traffic.release(o.flowsOf(n))
 	o.readdress(t, n)
@@ -229,14 +229,14 @@ func (o *oracle) getsAddresses(t *testing.T, n *oracleNode) {
 	o.putAs(n, object.UID)
 }
 
-// agentIsKilled starts the agent again after a while.
+// agentIsKilled kills the agent and starts it again within a second.
 func (o *oracle) agentIsKilled(t *testing.T, n *oracleNode) {
 	o.kill(t, n)
 	time.Sleep(time.Duration(o.random.Int64N(int64(time.Second))))
 	o.start(t, n)
 }
 
-// getsAnotherAgent upgrades a node, or takes it back.
+// getsAnotherAgent upgrades a node or downgrades it.
 func (o *oracle) getsAnotherAgent(t *testing.T, n *oracleNode) {
 	n.upgraded = !n.upgraded
 	agent := ""
@@ -249,7 +249,7 @@ func (o *oracle) getsAnotherAgent(t *testing.T, n *oracleNode) {
 	o.replaced(n.kubeNode, n.upgraded)
 }
 
-// losesItsLink cuts a node off, which all that run an agent name, and connects it again. Connections outlast that.
+// losesItsLink disconnects a node, waits until all running agents report that, and connects the node again. Connections survive.
 func (o *oracle) losesItsLink(t *testing.T, n *oracleNode) {
 	o.traffic.release(o.flowsOf(n))
 	if err := setPort(n.Node, false); err != nil {

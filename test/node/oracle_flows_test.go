@@ -17,23 +17,23 @@ import (
 	"github.com/waggle-net/waggle/test/nodekit"
 )
 
-// oraclePort is where pods receive what they may be sent. What is denied goes to another port, see [begin].
+// oraclePort is the port on which pods receive allowed packets. Denied packets are sent to another port, see [begin].
 const oraclePort = 7000
 
 const (
 	oracleTick    = 5 * time.Millisecond
 	oracleSlots   = 10                     // ticks between two datagrams of a flow
-	oracleDebt    = 200 * time.Millisecond // what was not sent for longer is left out
+	oracleDebt    = 200 * time.Millisecond // datagrams that are late by more are skipped
 	betweenWords  = 200 * time.Millisecond // messages of a long connection
 	betweenDials  = time.Second            // short connections
-	oracleBuffer  = 16 << 20               // bytes; all datagrams of some minutes, so that none is lost for want of a CPU
+	oracleBuffer  = 16 << 20               // bytes; holds all datagrams of some minutes, so that none is lost for lack of a CPU
 	oracleMessage = 1200                   // bytes at most, which fits into a tunnel
-	// wordTimeout is longer than TCP waits before it sends again, once a node that was cut off for half a minute is back.
+	// wordTimeout is longer than TCP's retransmission interval after a node was disconnected for half a minute.
 	wordTimeout = 90 * time.Second
 )
 
-// oracleFlow is what a pod sends to another one in one family: numbered datagrams, one long connection, and short ones. While it is owed, all must arrive. While it
-// is not, datagrams may be lost, but no connection that is there may end.
+// oracleFlow is the traffic of a pod to another one in one family: numbered datagrams, one long connection, and short ones. While it is owed, all datagrams
+// must arrive. While it is not owed, datagrams may be lost, but no established connection may end.
 type oracleFlow struct {
 	traffic  *oracleTraffic
 	id       uint64
@@ -47,14 +47,14 @@ type oracleFlow struct {
 
 	mu      sync.Mutex
 	owed    bool
-	turns   int                      // how often owed has changed
-	since   time.Duration            // when owed has changed last, by the time that traffic flows
-	owedFor time.Duration            // before, by the time that traffic flows
+	turns   int                      // number of changes of owed
+	since   time.Duration            // last change of owed, in time with traffic
+	owedFor time.Duration            // duration before that, in time with traffic
 	due     int                      // datagrams that were sent while the flow was owed
-	next    uint64                   // datagram
-	last    uint64                   // datagram that arrived, one more than its number
-	missing map[uint64]time.Duration // datagrams that were sent while the flow was owed, and when
-	words   int                      // messages that were answered
+	next    uint64                   // next datagram
+	last    uint64                   // datagram that arrived last, one more than its number
+	missing map[uint64]time.Duration // datagrams that were sent while the flow was owed, with their times
+	words   int                      // messages with a reply
 }
 
 // talk begins a flow, which is not owed yet.
@@ -106,7 +106,7 @@ func (f *oracleFlow) arrived(number uint64) {
 	f.last = max(f.last, number+1)
 }
 
-// held returns which turn the flow is in, if it is owed; else -1.
+// held returns the current turn of the flow if it is owed; otherwise -1.
 func (f *oracleFlow) held() int {
 	f.mu.Lock()
 	defer f.mu.Unlock()
@@ -116,7 +116,7 @@ func (f *oracleFlow) held() int {
 	return f.turns
 }
 
-// change makes a flow owed, or no longer. The caller must hold mu.
+// change sets whether a flow is owed. The caller must hold mu.
 func (f *oracleFlow) change(owed bool) {
 	now := f.traffic.flowedFor()
 	if f.owed {
@@ -126,7 +126,7 @@ func (f *oracleFlow) change(owed bool) {
 	f.turns++
 }
 
-// enough returns an error when less than half of the datagrams were sent that had to arrive: what was not sent was not lost.
+// enough returns an error when less than half of the datagrams that had to arrive were sent, because a datagram that was not sent cannot be lost.
 func (f *oracleFlow) enough() error {
 	f.mu.Lock()
 	defer f.mu.Unlock()
@@ -140,7 +140,7 @@ func (f *oracleFlow) enough() error {
 	return nil
 }
 
-// converse keeps up a long connection and sends messages over it, which are echoed. Once it is there, it may not end.
+// converse keeps a long connection open and sends messages over it, which are echoed. An established connection must not end.
 func (f *oracleFlow) converse(ctx context.Context, random *rand.Rand) {
 	var conn net.Conn
 	defer func() {
@@ -191,7 +191,7 @@ func (f *oracleFlow) dialOften(ctx context.Context) {
 	}
 }
 
-// dial returns a connection; nil when there is none, which is a fault while the flow is owed.
+// dial returns a connection, or nil on failure, which is a fault while the flow is owed.
 func (f *oracleFlow) dial(ctx context.Context) (conn net.Conn) {
 	turn := f.held()
 	err := f.from.Do(func() (err error) {
@@ -207,7 +207,7 @@ func (f *oracleFlow) dial(ctx context.Context) (conn net.Conn) {
 	return conn
 }
 
-// sayWord sends random bytes and wants them back.
+// sayWord sends random bytes and requires their echo.
 func sayWord(conn net.Conn, random *rand.Rand) error {
 	sent := make([]byte, 1+random.IntN(2*oracleMessage))
 	for i := range sent {
@@ -229,7 +229,7 @@ func sayWord(conn net.Conn, random *rand.Rand) error {
 	return nil
 }
 
-// pauseFor sleeps until the context ends.
+// pauseFor sleeps for d or until the context ends.
 func pauseFor(ctx context.Context, d time.Duration) {
 	timer := time.NewTimer(d)
 	defer timer.Stop()
@@ -239,7 +239,7 @@ func pauseFor(ctx context.Context, d time.Duration) {
 	}
 }
 
-// lost are the datagrams below a number that had to arrive and have not.
+// lost returns the datagrams below a number that had to arrive and have not.
 func (f *oracleFlow) lost(below uint64) (numbers []uint64) {
 	f.mu.Lock()
 	defer f.mu.Unlock()
@@ -252,7 +252,7 @@ func (f *oracleFlow) lost(below uint64) (numbers []uint64) {
 	return numbers
 }
 
-// end ends a flow, of which nothing must be on its way.
+// end ends a flow. No datagram of it may be in flight.
 func (f *oracleFlow) end() {
 	f.traffic.mu.Lock()
 	delete(f.traffic.flows, f.id)
@@ -265,14 +265,14 @@ func (f *oracleFlow) end() {
 	_ = f.client.Close()
 }
 
-// beginning is that of the first packet from an address.
+// beginning returns the beginning of the first packet from an address.
 func (tp *tap) beginning(addr netip.Addr) []byte {
 	tp.mu.Lock()
 	defer tp.mu.Unlock()
 	return tp.first[addr]
 }
 
-// forget has packets from addresses count as new ones.
+// forget deletes the records of packets from addresses, so that later ones count as new.
 func (tp *tap) forget(addrs ...netip.Addr) {
 	tp.mu.Lock()
 	defer tp.mu.Unlock()

@@ -17,11 +17,11 @@ import (
 	"github.com/waggle-net/waggle/test/nodekit"
 )
 
-// noNode is what node id 0 means: this node, or none.
+// noNode is the meaning of node id 0: this node, or none.
 const noNode = "no other node"
 
-// settled waits until each node that is there holds in the kernel what an agent that started now would write: all of the nodes that are there and of their pods,
-// and nothing of those that were.
+// settled waits until the kernel of each present node holds the state that a newly started agent would write: everything about present nodes and their pods,
+// and nothing about removed ones.
 func (o *oracle) settled(t *testing.T) {
 	t.Helper()
 	for _, n := range o.here() {
@@ -45,7 +45,7 @@ func (o *oracle) settled(t *testing.T) {
 	}
 }
 
-// wantedOf is what a node has to hold, one fact a line, by the objects that are there.
+// wantedOf returns the required state of a node according to the existing objects, one fact a line.
 func (o *oracle) wantedOf(n *oracleNode) (facts []string, err error) {
 	this := func(addrs ...netip.Addr) {
 		for _, addr := range addrs {
@@ -55,7 +55,7 @@ func (o *oracle) wantedOf(n *oracleNode) (facts []string, err error) {
 	this(n.addrs[:]...)
 	this(oracleBroadcast, oracleAnycast)
 	for _, m := range o.here() {
-		where := m.Name() // of its own addresses: without a tunnel programs forward to its pods alone
+		where := m.Name() // node of its own addresses: without a tunnel programs forward only to pods of that node
 		if !o.mode.tunnel {
 			where = noNode
 		}
@@ -126,7 +126,7 @@ func (o *oracle) wantedOf(n *oracleNode) (facts []string, err error) {
 	return facts, nil
 }
 
-// kernelOf is what a node holds of nodes and pods.
+// kernelOf returns a node's kernel state about nodes and pods.
 func (o *oracle) kernelOf(t *testing.T, n *oracleNode) (facts []string, err error) {
 	names := map[string]string{"0": noNode}
 	ids, err := o.rows(t, n, "db", "show", "node-ids")
@@ -142,7 +142,7 @@ func (o *oracle) kernelOf(t *testing.T, n *oracleNode) (facts []string, err erro
 		if name, found := names[id]; found {
 			return name
 		}
-		return "node id " + id // of nobody
+		return "node id " + id // not assigned to a node
 	}
 	entries, err := o.rows(t, n, "map", "get", "ipcache")
 	if err != nil {
@@ -176,7 +176,7 @@ func (o *oracle) kernelOf(t *testing.T, n *oracleNode) (facts []string, err erro
 		for _, row := range prefixes {
 			v := values(row)
 			if v["node"] == "0" {
-				continue // the world
+				continue // the entity world
 			}
 			addr, err := netip.ParseAddr(v["addr"])
 			if err != nil {
@@ -196,8 +196,8 @@ func (o *oracle) kernelOf(t *testing.T, n *oracleNode) (facts []string, err erro
 	return facts, err
 }
 
-// routesOf are the pod ranges to which routes of the agent lead, of which those that adjoin may share a route. A range to which none leads is missing, and what
-// is routed and is nobody's range is a fact of its own.
+// routesOf returns the pod ranges to which routes of the agent lead. Adjoining ranges may share a route. A range without a route is missing, and a routed
+// prefix that is no pod range is a fact of its own.
 func (o *oracle) routesOf(n *oracleNode) (facts []string, err error) {
 	type led struct {
 		netip.Prefix
@@ -239,7 +239,7 @@ func (o *oracle) routesOf(n *oracleNode) (facts []string, err error) {
 	return slices.Compact(facts), nil
 }
 
-// rows are the lines of an answer without the header.
+// rows returns the lines of a command's output without the header.
 func (o *oracle) rows(t *testing.T, n *oracleNode, command ...string) ([]string, error) {
 	text, err := n.Waggle(t.Context(), command...)
 	if err != nil {
@@ -252,7 +252,7 @@ func (o *oracle) rows(t *testing.T, n *oracleNode, command ...string) ([]string,
 	return lines[1:], nil
 }
 
-// values are the fields name=value of a line.
+// values returns the fields name=value of a line.
 func values(row string) map[string]string {
 	all := map[string]string{}
 	for _, field := range strings.Fields(row) {
@@ -263,7 +263,7 @@ func values(row string) map[string]string {
 	return all
 }
 
-// outerAddr reads an address of a slot of the map nodes, which has an IPv4 address in its first four bytes.
+// outerAddr parses an address of a slot of the map nodes, which has an IPv4 address in its first four bytes.
 func outerAddr(text string) string {
 	addr, err := netip.ParseAddr(text)
 	if err != nil {
@@ -276,7 +276,7 @@ func outerAddr(text string) string {
 	return text
 }
 
-// nextRange is the range of the same size that follows.
+// nextRange returns the following range of the same size.
 func nextRange(p netip.Prefix) netip.Prefix {
 	bytes := p.Addr().AsSlice()
 	for i := (p.Bits() - 1) / 8; i >= 0; i-- {

@@ -22,7 +22,7 @@ import (
 	"github.com/waggle-net/waggle/test/nodekit/load"
 )
 
-// oracleMode is a way in which pods of different nodes reach each other.
+// oracleMode is a routing mode between pods of different nodes.
 type oracleMode struct {
 	name     string
 	args     []string
@@ -38,7 +38,7 @@ var (
 	oracleHybrid = oracleMode{name: "hybrid", args: []string{"--routing-mode=hybrid"}, tunnel: true}
 )
 
-// Sizes of pod ranges, and addresses of the underlay that each node has beside its own.
+// Sizes of pod ranges, and addresses of the underlay that each node has in addition to its own.
 const oracleBits4, oracleBits6 = 24, 64
 
 var (
@@ -46,9 +46,9 @@ var (
 	oracleAnycast   = netip.MustParseAddr("2001:db8:2::")
 )
 
-// Four nodes come and go in a random sequence, are replaced, change their pod ranges and their addresses, and get other agents, while pods of all of them talk to
-// each other, and often while the agent of another node is dead. An oracle knows at each moment which of them must reach each other: between those, not a
-// datagram is lost and no connection ends. No packet arrives that policy denies. After each event every node holds in the kernel exactly what is.
+// Four nodes leave and join in a random sequence, are replaced, change their pod ranges and their addresses, and get other agents, while pods of all nodes
+// exchange traffic, and often while the agent of another node is dead. An oracle knows at each moment which pods must reach each other: between these, no
+// datagram is lost and no connection ends. No packet arrives that policy denies. After each event the kernel of every node holds exactly the current state.
 func TestPrivilegedChurn_FourNodesUnderTraffic(t *testing.T) {
 	t.Parallel()
 	needBuilds(t)
@@ -74,13 +74,13 @@ func TestPrivilegedChurn_FourNodesUnderTraffic(t *testing.T) {
 	}
 }
 
-// The same with nodes that go to the agent of another revision, and back.
+// TestPrivilegedRevision_FourNodesUnderTraffic does the same with nodes that change to the agent of another revision, and back.
 func TestPrivilegedRevision_FourNodesUnderTraffic(t *testing.T) {
 	t.Parallel()
 	churnOfNodes(t, oracleTunnel, agentBefore(t), func(n kubeNode, _ bool) { requireReplaced(t, n.Node) })
 }
 
-// churnOfNodes lets nodes change. replaced waits until all hooks of a node run the programs of the agent that it has got.
+// churnOfNodes performs the events of an oracle. replaced waits until all hooks of a node run the programs of its new agent.
 func churnOfNodes(t *testing.T, mode oracleMode, other string, replaced func(n kubeNode, upgraded bool)) {
 	t.Helper()
 	o := newOracle(t, mode)
@@ -88,7 +88,7 @@ func churnOfNodes(t *testing.T, mode oracleMode, other string, replaced func(n k
 	for range times(t, 1, 2) {
 		o.round(t)
 	}
-	for _, n := range o.nodes { // what was named is over
+	for _, n := range o.nodes { // the reported failures have ended
 		shows(t, n.Node, "status", "4/4 reachable\n")
 	}
 	for _, f := range o.traffic.all() {
@@ -106,33 +106,33 @@ func churnOfNodes(t *testing.T, mode oracleMode, other string, replaced func(n k
 	}
 }
 
-// oracle knows which nodes and pods there are.
+// oracle knows the present nodes and pods.
 type oracle struct {
 	mode    oracleMode
 	random  *rand.Rand
 	nodes   []*oracleNode
 	traffic *oracleTraffic
-	other   string    // agent to which nodes go
-	made    int       // names so far
-	changed time.Time // when nodes did last
+	other   string    // agent of an upgraded node
+	made    int       // number of names so far
+	changed time.Time // time of the last change of a node
 	young   bool      // flows have begun on a node whose agent was dead
 
 	replaced func(n kubeNode, upgraded bool) // waits until the programs of that agent run
 
-	mu      sync.Mutex          // guards what follows, and the pods of nodes
-	talkers []netip.Addr        // addresses that nobody but talkers may reach
-	were    map[netip.Addr]bool // addresses of talkers, and of those that were: what they sent last may be on its way
+	mu      sync.Mutex          // guards the fields below, and the pods of nodes
+	talkers []netip.Addr        // addresses that only talkers may reach
+	were    map[netip.Addr]bool // addresses of current and former talkers, whose last packets may be in flight
 }
 
-// oracleNode is a node that may be away.
+// oracleNode is a node that may have left the cluster.
 type oracleNode struct {
 	kubeNode
-	away     bool // from the cluster
+	away     bool // has left the cluster
 	blind    bool // no agent runs
 	upgraded bool
 	addrs    [2]netip.Addr   // of eth0, of IPv4 and IPv6
 	ranges   [2]netip.Prefix // of pods
-	// The talker may be reached by talkers alone, the outcast by everybody.
+	// Only talkers may reach the talker; all pods may reach the outcast.
 	talker, outcast *nodekit.Pod
 	heard           *tap // at the talker
 	stops           []func()
@@ -172,10 +172,10 @@ func newOracle(t *testing.T, mode oracleMode) *oracle {
 	return o
 }
 
-// oraclePause is between two turns: the kernel wakes the tests that wait for the turn, and gives it to the first that asks again.
+// oraclePause is the pause between two turns: the kernel wakes the tests that wait for the turn, and gives it to the first that requests it again.
 const oraclePause = 200 * time.Millisecond
 
-// takeTurn waits until no other test generates load, and has the traffic flow until end is called.
+// takeTurn waits until no other test generates load, and runs the traffic until end is called.
 func (o *oracle) takeTurn(t *testing.T) (end func()) {
 	t.Helper()
 	turn := load.TakeTurn(t)
@@ -189,7 +189,7 @@ func (o *oracle) takeTurn(t *testing.T) (end func()) {
 	}
 }
 
-// here are the nodes that are not away.
+// here returns the nodes of the cluster.
 func (o *oracle) here() (here []*oracleNode) {
 	for _, n := range o.nodes {
 		if !n.away {
@@ -208,10 +208,10 @@ func (n *oracleNode) pods() (pods []*nodekit.Pod) {
 	return pods
 }
 
-// number is one that nothing has had yet.
+// number returns a number that has not been used yet.
 func (o *oracle) number() int { o.made++; return o.made }
 
-// put makes the Node object of a node, or changes it.
+// put creates or updates the Node object of a node.
 func (o *oracle) put(n *oracleNode) { o.putAs(n, types.UID("uid-"+n.Name())) }
 
 func (o *oracle) putAs(n *oracleNode, uid types.UID) {
@@ -224,8 +224,8 @@ func (o *oracle) putAs(n *oracleNode, uid types.UID) {
 	o.changed = time.Now()
 }
 
-// kill ends the agent of a node once its copy of the objects on disk is as new as the nodes. An agent that begins with an older one believes that it still has its
-// former pod ranges, which may be another node's by now, until the API server has answered.
+// kill kills the agent of a node once its copy of the objects on disk is newer than the last change of a node. An agent that starts with an older copy uses its
+// previous pod ranges, which may belong to another node by then, until the API server replies.
 func (o *oracle) kill(t *testing.T, n *oracleNode) {
 	t.Helper()
 	eventually(t, func() error {
@@ -240,11 +240,11 @@ func (o *oracle) kill(t *testing.T, n *oracleNode) {
 	}
 }
 
-// oracleYouth is longer than a node takes to end a flow that began under its own address, because it did not know the range of the other pod. Such a flow goes on by
-// the tunnel, and would stop to work on the way past it (cells/ctgc).
+// oracleYouth is longer than a node takes to end a flow that began under the address of the node because the range of the other pod was unknown. Such a flow
+// keeps working through the tunnel, and would stop on the direct path (cells/ctgc).
 const oracleYouth = 7 * time.Second
 
-// check wants all that is there to be held by the kernels, all flows to be owed and to have lost nothing, and nothing denied to have arrived.
+// check requires the kernels to hold the current state, all flows to be owed and to have lost nothing, and no denied packet to have arrived.
 func (o *oracle) check(t *testing.T) {
 	t.Helper()
 	var waiting []*oracleFlow
@@ -270,7 +270,7 @@ func (o *oracle) check(t *testing.T) {
 	}
 }
 
-// judgeDenied wants talkers to have heard talkers alone, and their own node.
+// judgeDenied requires that talkers have received packets from talkers and their own node only.
 func (o *oracle) judgeDenied(t *testing.T) {
 	t.Helper()
 	o.mu.Lock()
@@ -295,14 +295,14 @@ func (o *oracle) judgeDenied(t *testing.T) {
 	}
 }
 
-// talkersBut are the addresses of the talkers of other nodes.
+// talkersBut returns the addresses of the talkers of other nodes.
 func (o *oracle) talkersBut(n *oracleNode) []netip.Addr {
 	o.mu.Lock()
 	defer o.mu.Unlock()
 	return slices.DeleteFunc(slices.Clone(o.talkers), func(a netip.Addr) bool { return n.talker != nil && slices.Contains(addrsOf(n.talker), a) })
 }
 
-// populate starts the pods of a node, which begin to talk with all others.
+// populate starts the pods of a node, which begin flows with all other pods.
 func (o *oracle) populate(t *testing.T, n *oracleNode) {
 	t.Helper()
 	number := o.number()
@@ -356,7 +356,7 @@ func (o *oracle) populate(t *testing.T, n *oracleNode) {
 	}
 }
 
-// stop ends what the pods of a node do.
+// stop ends the servers and senders of a node's pods.
 func (n *oracleNode) stop() {
 	for _, stop := range n.stops {
 		stop()
@@ -364,7 +364,7 @@ func (n *oracleNode) stop() {
 	n.stops = nil
 }
 
-// flowsOf are those of the pods of a node.
+// flowsOf returns the flows of the pods of a node.
 func (o *oracle) flowsOf(n *oracleNode) (flows []*oracleFlow) {
 	for _, f := range o.traffic.all() {
 		if slices.Contains(n.pods(), f.from) || slices.Contains(n.pods(), f.to) {
@@ -374,7 +374,7 @@ func (o *oracle) flowsOf(n *oracleNode) (flows []*oracleFlow) {
 	return flows
 }
 
-// silence ends all that the pods of a node do and hear, and returns the pods, which are about to end.
+// silence ends all flows and listeners of a node's pods, and returns the pods, which the caller removes.
 func (o *oracle) silence(t *testing.T, n *oracleNode) []*nodekit.Pod {
 	t.Helper()
 	flows := o.flowsOf(n)

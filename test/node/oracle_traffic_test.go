@@ -19,24 +19,24 @@ import (
 	"github.com/waggle-net/waggle/test/nodekit"
 )
 
-// oracleTraffic is the traffic of pods that come and go.
+// oracleTraffic is the traffic of pods that are added and removed.
 type oracleTraffic struct {
 	began time.Time
 
 	mu        sync.Mutex
 	flowing   chan struct{}          // closed while traffic is sent
-	resumed   time.Time              // zero while it rests
-	flowed    time.Duration          // before
-	flows     map[uint64]*oracleFlow // those that live
+	resumed   time.Time              // zero during a pause
+	flowed    time.Duration          // duration before that
+	flows     map[uint64]*oracleFlow // running flows
 	made      uint64
 	faults    []string
 	sent      int // datagrams that had to arrive
 	words     int // messages of long connections
 	connects  int
-	forbidden int // tries
+	forbidden int // denied tries
 }
 
-// startOracleTraffic starts what sends the traffic. It rests until [oracleTraffic.resume].
+// startOracleTraffic starts the sender. The traffic pauses until [oracleTraffic.resume].
 func startOracleTraffic(t *testing.T) *oracleTraffic {
 	tr := &oracleTraffic{began: time.Now(), flowing: make(chan struct{}), flows: map[uint64]*oracleFlow{}}
 	ctx, cancel := context.WithCancel(context.Background())
@@ -52,7 +52,7 @@ func startOracleTraffic(t *testing.T) *oracleTraffic {
 	return tr
 }
 
-// resume has traffic sent until [oracleTraffic.rest].
+// resume starts the sending of traffic until [oracleTraffic.rest].
 func (tr *oracleTraffic) resume() {
 	tr.mu.Lock()
 	defer tr.mu.Unlock()
@@ -60,7 +60,7 @@ func (tr *oracleTraffic) resume() {
 	tr.resumed = time.Now()
 }
 
-// rest has nothing new sent. Connections stay open.
+// rest stops the sending of traffic. Connections stay open.
 func (tr *oracleTraffic) rest() {
 	tr.mu.Lock()
 	defer tr.mu.Unlock()
@@ -69,7 +69,7 @@ func (tr *oracleTraffic) rest() {
 	tr.resumed = time.Time{}
 }
 
-// flowedFor is how long traffic was sent, without the rests.
+// flowedFor returns the duration of traffic without pauses.
 func (tr *oracleTraffic) flowedFor() time.Duration {
 	tr.mu.Lock()
 	defer tr.mu.Unlock()
@@ -90,7 +90,7 @@ func (tr *oracleTraffic) await(ctx context.Context) {
 	}
 }
 
-// at is how long the traffic exists, its rests included.
+// at returns the time since the start of the traffic, including pauses.
 func (tr *oracleTraffic) at() time.Duration { return time.Since(tr.began).Round(time.Millisecond) }
 
 func (tr *oracleTraffic) fault(format string, args ...any) {
@@ -99,7 +99,7 @@ func (tr *oracleTraffic) fault(format string, args ...any) {
 	tr.faults = append(tr.faults, fmt.Sprintf("%v ", tr.at())+fmt.Sprintf(format, args...))
 }
 
-// takeFaults returns what went wrong since the last call.
+// takeFaults returns the faults since the last call.
 func (tr *oracleTraffic) takeFaults() (faults []string) {
 	tr.mu.Lock()
 	defer tr.mu.Unlock()
@@ -113,7 +113,7 @@ func (tr *oracleTraffic) count(counter *int) {
 	*counter++
 }
 
-// all are the flows that live, in the order in which they began.
+// all returns the running flows, in the order of their start.
 func (tr *oracleTraffic) all() []*oracleFlow {
 	tr.mu.Lock()
 	defer tr.mu.Unlock()
@@ -124,7 +124,7 @@ func (tr *oracleTraffic) all() []*oracleFlow {
 	return all
 }
 
-// send sends one datagram of each flow in oracleSlots ticks. It makes up for oracleDebt in which it had no CPU.
+// send sends one datagram of each flow in oracleSlots ticks. It catches up at most oracleDebt of time without a CPU.
 func (tr *oracleTraffic) send(ctx context.Context) {
 	ticker := time.NewTicker(oracleTick)
 	defer ticker.Stop()
@@ -150,7 +150,7 @@ func (tr *oracleTraffic) send(ctx context.Context) {
 	}
 }
 
-// serve has a pod receive the datagrams of flows and echo what connections send, until stop is called.
+// serve lets a pod receive the datagrams of flows and echo the data of connections, until stop is called.
 func (tr *oracleTraffic) serve(p *nodekit.Pod) (stop func(), err error) {
 	var closers []io.Closer
 	var running sync.WaitGroup
@@ -198,7 +198,7 @@ func forceReceiveBuffer(conn *net.UDPConn, size int) error {
 	return errors.Join(err, failed)
 }
 
-// receive notes datagrams until the socket is closed.
+// receive records datagrams until the socket is closed.
 func (tr *oracleTraffic) receive(conn *net.UDPConn) {
 	buffer := make([]byte, 2*oracleMessage)
 	for {
@@ -218,7 +218,7 @@ func (tr *oracleTraffic) receive(conn *net.UDPConn) {
 	}
 }
 
-// owe waits until flows work, and has all arrive from then on.
+// owe waits until flows work. From then on all their datagrams must arrive.
 func (tr *oracleTraffic) owe(t *testing.T, flows []*oracleFlow) {
 	t.Helper()
 	type mark struct {
@@ -250,7 +250,7 @@ func (tr *oracleTraffic) owe(t *testing.T, flows []*oracleFlow) {
 	})
 }
 
-// release lets flows lose datagrams from now on. All that was sent before must have arrived.
+// release lets flows lose datagrams from now on. All earlier datagrams must have arrived.
 func (tr *oracleTraffic) release(flows []*oracleFlow) {
 	for _, f := range flows {
 		f.mu.Lock()
@@ -262,7 +262,7 @@ func (tr *oracleTraffic) release(flows []*oracleFlow) {
 	tr.judge(flows)
 }
 
-// judge waits for the datagrams that were sent until now and had to arrive.
+// judge waits for the datagrams that were sent before the call and had to arrive, and records the missing ones as faults.
 func (tr *oracleTraffic) judge(flows []*oracleFlow) {
 	due := map[*oracleFlow]uint64{}
 	for _, f := range flows {
@@ -279,7 +279,7 @@ func (tr *oracleTraffic) judge(flows []*oracleFlow) {
 	}
 	for f, next := range due {
 		lost := f.lost(next)
-		if len(lost) == 0 { // the last one arrived at the deadline
+		if len(lost) == 0 { // the last datagram arrived at the deadline
 			continue
 		}
 		f.mu.Lock()
@@ -292,7 +292,7 @@ func (tr *oracleTraffic) judge(flows []*oracleFlow) {
 	}
 }
 
-// forbid has somebody try to reach addresses that it may not reach, which may change, until stop is called.
+// forbid starts attempts to reach denied addresses, which may change, from a place until stop is called.
 func (tr *oracleTraffic) forbid(from nodekit.Place, addrs func() []netip.Addr) (stop func()) {
 	ctx, cancel := context.WithCancel(context.Background())
 	var running sync.WaitGroup

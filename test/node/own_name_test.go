@@ -8,7 +8,8 @@ import (
 	"github.com/waggle-net/waggle/pkg/kubeapi"
 )
 
-// Two machines whose agents have one node name: status names the other one, with its address, and the CiliumNode is not written without end.
+// When the agents of two machines have the same node name, status reports the other machine with its address, and the number of writes to the CiliumNode is
+// limited.
 func TestPrivilegedNames_NodeNameOfTwoMachines(t *testing.T) {
 	t.Parallel()
 	c, all := newKubeCluster(t, 2)
@@ -40,7 +41,7 @@ func TestPrivilegedNames_NodeNameOfTwoMachines(t *testing.T) {
 			}
 		}
 	}
-	if most := 12; writes > most { // each agent: made or taken over, with addresses, twice against the other one
+	if most := 12; writes > most { // each agent: created or taken over, with addresses, and twice in conflict with the other
 		t.Errorf("%d writes of CiliumNodes, want at most %d", writes, most)
 	}
 }

@@ -30,7 +30,7 @@ func testsOf(t *testing.T, n *nodekit.Node) (rows []*pathtests.Test, text string
 	return rows, text, err
 }
 
-// testedAgain waits until a node has tested the size of the path to another one again.
+// testedAgain waits until a node has repeated the size test of the path to another node.
 func testedAgain(t *testing.T, n *nodekit.Node, name string) {
 	t.Helper()
 	var before *pathtests.Test
@@ -49,7 +49,7 @@ func testedAgain(t *testing.T, n *nodekit.Node, name string) {
 	})
 }
 
-// pathsOf waits until a node says this of the paths to the others, by node.
+// pathsOf waits until a node reports the wanted states of the paths to the other nodes, by node.
 func pathsOf(t *testing.T, n *nodekit.Node, want map[string]string) {
 	t.Helper()
 	eventually(t, func() error {
@@ -68,7 +68,7 @@ func pathsOf(t *testing.T, n *nodekit.Node, want map[string]string) {
 	})
 }
 
-// underlay replaces what the bridge between the nodes does to packets of the tunnel. Without rules it does nothing.
+// underlay replaces the rules of the bridge between the nodes for tunnel packets. Without rules the bridge forwards all.
 func underlay(t *testing.T, n *nodekit.Node, rules ...string) {
 	t.Helper()
 	ofTunnel := make([]string, len(rules))
@@ -78,7 +78,7 @@ func underlay(t *testing.T, n *nodekit.Node, rules ...string) {
 	onBridge(t, n, ofTunnel...)
 }
 
-// onBridge replaces the rules of the bridge between the nodes, and returns those that it had, with their counters.
+// onBridge replaces the rules of the bridge between the nodes, and returns the previous ones with their counters.
 func onBridge(t *testing.T, n *nodekit.Node, rules ...string) (before string) {
 	t.Helper()
 	const table = "table bridge faults\n"
@@ -114,7 +114,7 @@ func nft(commands string, output *string) error {
 	return nil
 }
 
-// withoutOffloads makes the device of a node compute checksums and cut segments before a packet is on the wire, as a NIC does.
+// withoutOffloads makes the device of a node compute checksums and segment packets before they are on the wire, as a NIC does.
 func withoutOffloads(t *testing.T, n *nodekit.Node) {
 	t.Helper()
 	if err := n.Do(func() error { return withoutChecksums("eth0") }); err != nil {
@@ -122,7 +122,7 @@ func withoutOffloads(t *testing.T, n *nodekit.Node) {
 	}
 }
 
-// withoutChecksums leaves the checksums of what a device of this namespace sends to the kernel.
+// withoutChecksums disables the transmit checksum offload of a device of this namespace, so that the kernel computes the checksums.
 func withoutChecksums(device string) error {
 	fd, err := unix.Socket(unix.AF_INET, unix.SOCK_DGRAM|unix.SOCK_CLOEXEC, 0)
 	if err != nil {
@@ -142,14 +142,14 @@ func withoutChecksums(device string) error {
 	return nil
 }
 
-// Two nodes join while something between them is wrong. Each names it, and notices that it is over.
+// Two nodes join while the underlay between them has a fault. Each node reports the fault and detects its end.
 func TestPrivilegedPathTest_FaultsOfTheUnderlay(t *testing.T) {
 	t.Parallel()
 	for name, fault := range map[string]struct {
 		rule     string
-		offloads bool // the nodes keep them
+		offloads bool // the nodes keep their offloads
 		want     string
-		peer     string // what the other node says, when that is another fault
+		peer     string // report of the other node, if different
 		status   string
 	}{
 		"the port is blocked": {rule: "drop", want: "blocked", status: "UDP port 8472 between this node and node node-2 is blocked (the node itself answers)"},
@@ -194,12 +194,13 @@ func TestPrivilegedPathTest_FaultsOfTheUnderlay(t *testing.T) {
 	}
 }
 
-// A link between two of three nodes takes less than the devices say. The paths to the node behind it carry less, the others are well.
+// A link between two of three nodes has a smaller MTU than the devices. The agents report the smaller size of the paths to the node behind it; the other paths
+// are healthy.
 func TestPrivilegedPathTest_SmallerLinkBetween(t *testing.T) {
 	t.Parallel()
 	c, all := newKubeCluster(t, 3, "--routing-mode=tunnel")
 	one, three := all[0].Node, all[2].Node
-	// Beyond its MTU, a bridge forwards the 4 bytes of a VLAN header.
+	// A bridge forwards the 4 bytes of a VLAN header beyond its MTU.
 	withMTU := func(mtu int) {
 		t.Helper()
 		if err := three.Outside(func() error {
@@ -216,7 +217,7 @@ func TestPrivilegedPathTest_SmallerLinkBetween(t *testing.T) {
 	startAgents(t, c)
 	pathsOf(t, one, map[string]string{"node-2": "ok", "node-3": "1350 bytes"})
 	pathsOf(t, three, map[string]string{"node-1": "1350 bytes", "node-2": "1350 bytes"})
-	// The routes of both have what fits, and so have the programs of pods: streams of the nodes and of pods pass.
+	// The routes of both nodes have the fitting MTU, and so have the programs of pods: streams of the nodes and of pods pass.
 	client, server := all[0].startPod(t, "client", map[string]string{"app": "client"}), all[2].startPod(t, "server", map[string]string{"app": "server"})
 	for _, family := range families {
 		for _, n := range []*nodekit.Node{one, three} {
@@ -227,7 +228,7 @@ func TestPrivilegedPathTest_SmallerLinkBetween(t *testing.T) {
 			t.Errorf("%s: a stream: %v", family.name, err)
 		}
 	}
-	testedAgain(t, one, "node-3") // the test does not heed the routes
+	testedAgain(t, one, "node-3") // the test ignores the routes
 	pathsOf(t, one, map[string]string{"node-2": "ok", "node-3": "1350 bytes"})
 	withMTU(1500)
 	pathsOf(t, one, map[string]string{"node-2": "ok", "node-3": "ok"})
@@ -241,8 +242,8 @@ func TestPrivilegedPathTest_SmallerLinkBetween(t *testing.T) {
 	}
 }
 
-// bridgesOnly keeps the bridge between nodes from netfilter: where br_netfilter is loaded, it would cut packets of the tunnel towards a smaller link, and only drop
-// those that come from there.
+// bridgesOnly keeps netfilter away from the bridge between nodes: a loaded br_netfilter would fragment tunnel packets towards a smaller link, and only drop
+// those from that link.
 func bridgesOnly(t *testing.T, n *nodekit.Node) {
 	t.Helper()
 	for _, setting := range []string{"bridge/bridge-nf-call-iptables", "bridge/bridge-nf-call-ip6tables"} {
@@ -252,7 +253,7 @@ func bridgesOnly(t *testing.T, n *nodekit.Node) {
 	}
 }
 
-// routeWith returns an error unless a route of a node into the tunnel has an MTU.
+// routeWith returns an error unless a route of a node into the tunnel has the given MTU.
 func routeWith(n *nodekit.Node, ipv6 bool, mtu int) error {
 	return n.Do(func() error {
 		link, err := netlink.LinkByName(podlink.HostDevice)

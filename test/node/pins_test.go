@@ -15,8 +15,8 @@ import (
 	"github.com/waggle-net/waggle/test/nodekit"
 )
 
-// While the agent is away somebody spoils its pins: some are gone, others are something else. Programs go on with the maps
-// that they have, the agent makes new ones, fills them and only then replaces the programs: nobody is disturbed.
+// While the agent does not run, its pins are damaged: some are deleted, others are replaced by other objects. Programs keep running with their maps, the agent
+// creates new maps, fills them and only then replaces the programs, so traffic is not interrupted.
 func TestPrivilegedPins_SpoiltOnesDisturbNobody(t *testing.T) {
 	t.Parallel()
 	node := startNode(t, roomy())
@@ -42,7 +42,7 @@ func TestPrivilegedPins_SpoiltOnesDisturbNobody(t *testing.T) {
 		return nil
 	})
 	text, err := node.Waggle(t.Context(), "db", "show", "bpf-maps", "-o", "yaml")
-	text = strings.Join(strings.Fields(text), " ") // as it was before YAML broke the lines
+	text = strings.Join(strings.Fields(text), " ") // joins the lines that YAML has broken
 	for _, name := range []string{"endpoint_facts_v2", "bpf_endpoints_v1", "metrics_v1"} {
 		if want := "moved to " + filepath.Join(dir, name+"_unfit"); err != nil || !strings.Contains(text, want) {
 			t.Errorf("nothing says %q: %v\n%s", want, err, text)
@@ -56,8 +56,8 @@ func TestPrivilegedPins_SpoiltOnesDisturbNobody(t *testing.T) {
 	traffic.end(t)
 }
 
-// Something stands in the way of a map that only the programs need, and cannot be moved. Nobody is disturbed, pods come and go
-// with the programs of the run before, and as soon as it is gone the agent goes over to its own, by itself.
+// A pin of a map that only the programs need is blocked by an object that cannot be moved. Traffic is not interrupted, and pods are attached and detached with
+// the programs of the previous run. As soon as the object is removed, the agent replaces the programs by itself.
 func TestPrivilegedPins_OneThatCannotBeMovedHealsWithoutARestart(t *testing.T) {
 	t.Parallel()
 	node := startNode(t, roomy())
@@ -95,7 +95,7 @@ func TestPrivilegedPins_OneThatCannotBeMovedHealsWithoutARestart(t *testing.T) {
 	traffic.end(t)
 }
 
-// awaitOtherHooks waits until the hooks carry other programs. The agent's next try may be a minute away, and loading takes a while.
+// awaitOtherHooks waits until the hooks run other programs. The agent's next try may be a minute away, and loading takes some time.
 func awaitOtherHooks(t *testing.T, node *nodekit.Node, before string) {
 	t.Helper()
 	for deadline := time.Now().Add(2 * time.Minute); hooks(t, node) == before; time.Sleep(50 * time.Millisecond) {
@@ -107,7 +107,7 @@ func awaitOtherHooks(t *testing.T, node *nodekit.Node, before string) {
 
 func spoil(dir string) error {
 	var errs []error
-	// Nor is there the twin of another layout, from which the map could be made.
+	// The map of another layout, from which the map could be rebuilt, is removed as well.
 	for _, name := range []string{"endpoint_facts_v1", "endpoint_facts_v2", "bpf_links_v1", "bpf_endpoints_v1", "ipcache_v1", "metrics_v1"} {
 		errs = append(errs, os.Remove(filepath.Join(dir, name)))
 	}

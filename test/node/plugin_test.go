@@ -18,7 +18,7 @@ import (
 	"github.com/waggle-net/waggle/test/nodekit"
 )
 
-// A runtime goes through a pod's life in every version, with the real agent.
+// A runtime runs all commands of a pod's life in every CNI version, with the real agent.
 func TestPrivilegedPlugin_EveryVersion(t *testing.T) {
 	t.Parallel()
 	node := startNode(t, nodekit.Options{AgentArgs: []string{"--routing-mode=native", "--mtu", "1400"}})
@@ -68,7 +68,7 @@ func wholeLife(t *testing.T, cni *libcni.CNIConfig, list *libcni.NetworkConfigLi
 			t.Errorf("STATUS, GC, CHECK: %v", err)
 		}
 	}
-	for range 2 { // the second is of something that is gone
+	for range 2 { // the second DEL is for a removed pod
 		if err := cni.DelNetworkList(ctx, list, rt); err != nil {
 			t.Errorf("DEL: %v", err)
 		}
@@ -81,7 +81,7 @@ func wholeLife(t *testing.T, cni *libcni.CNIConfig, list *libcni.NetworkConfigLi
 	return nil
 }
 
-// requireResult wants the host's and the pod's interface, an address with its gateway and two routes for each family.
+// requireResult requires the interfaces of the host and the pod, and an address with its gateway and two routes for each family.
 func requireResult(t *testing.T, r *types100.Result, pod *nodekit.Pod, mtu int, version string) {
 	t.Helper()
 	if len(r.Interfaces) != 2 || len(r.IPs) != 2 || len(r.Routes) != 4 {
@@ -118,7 +118,7 @@ func requireResult(t *testing.T, r *types100.Result, pod *nodekit.Pod, mtu int, 
 	}
 }
 
-// requirePodMTU wants an MTU of the link of a pod, and one of its default routes.
+// requirePodMTU requires an MTU of the link of a pod, and an MTU of its default routes.
 func requirePodMTU(t *testing.T, pod *nodekit.Pod, link, routes int) {
 	t.Helper()
 	if err := podMTU(pod, link, routes); err != nil {
@@ -126,7 +126,7 @@ func requirePodMTU(t *testing.T, pod *nodekit.Pod, link, routes int) {
 	}
 }
 
-// podMTU returns an error unless the end of the link in a pod has an MTU, and both default routes have theirs.
+// podMTU returns an error unless the link in a pod and both its default routes have the given MTUs.
 func podMTU(pod *nodekit.Pod, mtu, routeMTU int) error {
 	return pod.Do(func() error {
 		link, err := netlink.LinkByName("eth0")
@@ -174,7 +174,7 @@ func TestPrivilegedMTU_OfDeviceAndRoutes(t *testing.T) {
 	}
 }
 
-// CHECK finds each kind of damage, on the real node.
+// CHECK detects each kind of damage on the real node.
 func TestPrivilegedCheck_FindsEachKindOfDamage(t *testing.T) {
 	t.Parallel()
 	node := startNode(t, nodekit.Options{})
@@ -228,7 +228,7 @@ func TestPrivilegedCheck_FindsEachKindOfDamage(t *testing.T) {
 			if err := pod.Check(t.Context()); err != nil {
 				t.Fatalf("before the damage: %v", err)
 			}
-			// The agent repairs the host's end, now and then before CHECK looks: then it is damaged again.
+			// The agent repairs the host's end, sometimes before CHECK reads it: then the test damages it again.
 			var found error
 			eventually(t, func() error {
 				if err := c.damage(pod); err != nil {

@@ -17,11 +17,11 @@ import (
 	"github.com/waggle-net/waggle/test/nodekit"
 )
 
-// What went wrong elsewhere and is no matter of one policy alone; the others are cases of
-// [world.ciliumDenies] (a deny of a CIDR against a narrower allow), [world.ciliumSubjects] (an empty list of peers, escape from a
-// namespace) and all that name a namespace (the pod z/liar imitates the labels of another).
+// Security advisories of other projects that concern more than one policy. Cases of [world.ciliumDenies] (a deny of a CIDR against a narrower allow),
+// [world.ciliumSubjects] (an empty list of peers, escape from a namespace) and all cases that name a namespace (the pod z/liar imitates the labels of another
+// one) cover the other advisories.
 
-// GHSA-c66w-hq56-4q97: an echo request is no reply to one in the other direction, though its id be the same.
+// GHSA-c66w-hq56-4q97: an echo request is not a reply to an echo request in the other direction with the same id.
 func (w *world) echoOfTheOtherDirectionIsNoReply(t *testing.T) {
 	w.apply(t, networkPolicy("x", selectA+"policyTypes: [Ingress]"))
 	for i, family := range families {
@@ -69,14 +69,14 @@ func echoes(conn net.Conn, patience time.Duration) error {
 	return err
 }
 
-// Connections that are there when a policy comes are judged again, in the direction in which they were opened, whoever sends
-// next; those that the policy allows go on.
+// A new policy is evaluated for existing connections, in the direction in which they were opened, regardless of the next sender; connections that the policy
+// allows keep working.
 func (w *world) establishedConnectionsAreJudgedAgain(t *testing.T) {
 	w.apply(t, "")
 	type connection struct {
 		conn  net.Conn
 		name  string
-		lives bool // with the policy
+		lives bool // stays open under the policy
 	}
 	var all []connection
 	for i := range families {
@@ -107,15 +107,15 @@ func (w *world) establishedConnectionsAreJudgedAgain(t *testing.T) {
 				return nil
 			})
 		}
-		_ = group.Wait() // each reports its own
+		_ = group.Wait() // each reports its own error
 	}
 	check("without a policy", func(connection) bool { return true })
 	w.apply(t, networkPolicy("x", selectA+"ingress: [{from: [{podSelector: {matchLabels: {app: b}}}]}]"))
 	check("with one", func(c connection) bool { return c.lives })
 }
 
-// Whoever sends under an address that is not its own is nobody's peer: neither a pod nor the host outside passes for the node, which
-// may reach all pods, nor for a pod that a policy allows.
+// Packets with a spoofed source get no rights of its owner: neither a pod nor the host outside passes as the node, which may reach all pods, or as a pod that a
+// policy allows.
 func TestPrivilegedPolicy_SpoofedAddressesOpenNothing(t *testing.T) {
 	t.Parallel()
 	w := newWorld(t)
@@ -133,7 +133,7 @@ func TestPrivilegedPolicy_SpoofedAddressesOpenNothing(t *testing.T) {
 					t.Fatal(err)
 				}
 			}
-			// An honest one behind them arrives, so they would have.
+			// A valid packet sent after the spoofed packets arrives, so the spoofed ones would have arrived by then.
 			if err := nodekit.Spoof(w.party(theNode), node, subject); err != nil {
 				t.Fatal(err)
 			}
@@ -153,8 +153,8 @@ func TestPrivilegedPolicy_SpoofedAddressesOpenNothing(t *testing.T) {
 	}
 }
 
-// CVE-2025-32793: a pod that terminates, whose object is gone and whose containers still run, keeps its policies and is known
-// to those of others.
+// CVE-2025-32793: a terminating pod, whose object is deleted and whose containers still run, keeps its policies and its identity for the policies of other
+// pods.
 func TestPrivilegedPolicy_TerminatingPods(t *testing.T) {
 	t.Parallel()
 	w := newWorld(t)
@@ -175,8 +175,7 @@ func TestPrivilegedPolicy_TerminatingPods(t *testing.T) {
 	w.compare(t, usual, want)
 }
 
-// A policy that stands in the kernel holds while nobody is there who could change it, and while the agent finds out again what
-// there is.
+// A policy in the kernel stays enforced while no agent runs, and while a starting agent reads the current state.
 func TestPrivilegedPolicy_HoldsWhileTheAgentIsAway(t *testing.T) {
 	t.Parallel()
 	w := newWorld(t)
@@ -189,7 +188,7 @@ func TestPrivilegedPolicy_HoldsWhileTheAgentIsAway(t *testing.T) {
 	var sent atomic.Int64
 	var group errgroup.Group
 	group.Go(func() error { return flood(ctx, liar, to, &sent) })
-	want := both(inbound("x/a", from("x/b")), outbound("x/a", none)) // without egress there are no replies to hear
+	want := both(inbound("x/a", from("x/b")), outbound("x/a", none)) // without egress there are no replies
 	for _, away := range []func() error{func() error { return w.KillAgent(t.Context()) }, func() error { return w.StopAgent(t.Context()) }} {
 		if err := away(); err != nil {
 			t.Fatal(err)

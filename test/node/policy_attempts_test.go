@@ -15,22 +15,22 @@ import (
 	"github.com/waggle-net/waggle/test/nodekit"
 )
 
-// attempt is one connection that is being tried, without a thread of its own: a matrix has hundreds.
+// attempt is one try of a connection without a thread of its own, because a matrix has hundreds of tries.
 type attempt struct {
 	flow
 	addr     netip.Addr
-	fd       int    // not blocking; -1 while closed
-	id       uint16 // of the echo; 0 means one that nothing else has
+	fd       int    // non-blocking; -1 while closed
+	id       uint16 // of the echo; 0 means a unique one
 	answered bool
 }
 
-// matrixPatience is how long a matrix waits for answers; what comes later counts as lost and is tried again.
+// matrixPatience is the timeout of replies in a matrix; a later reply counts as lost, and the connection is tried again.
 const matrixPatience = 250 * time.Millisecond
 
-// echoIDs tells the pings of one test program apart.
+// echoIDs distinguishes the pings of one test program.
 var echoIDs atomic.Uint32
 
-// openAll opens the sockets of attempts from one place and sends the first packet of each. It runs inside that place.
+// openAll opens the sockets of attempts from one place and sends the first packet of each. It must run inside that place.
 func openAll(attempts []*attempt) error {
 	for _, a := range attempts {
 		if err := a.open(); err != nil {
@@ -77,7 +77,7 @@ func (a *attempt) sockaddr() unix.Sockaddr {
 	return &unix.SockaddrInet4{Port: int(a.port), Addr: a.addr.As4()}
 }
 
-// echo is an echo request.
+// echo returns an echo request.
 func (a *attempt) echo() []byte {
 	if a.id == 0 {
 		a.id = uint16(echoIDs.Add(1))
@@ -93,7 +93,7 @@ func (a *attempt) echo() []byte {
 	return packet
 }
 
-// await waits until all are answered, or for long enough.
+// await waits until all attempts are done or the timeout has passed.
 func await(attempts []*attempt, patience time.Duration) error {
 	open := slices.Clone(attempts)
 	deadline := time.Now().Add(patience)
@@ -119,14 +119,14 @@ func await(attempts []*attempt, patience time.Duration) error {
 	return nil
 }
 
-// pollFor is what poll(2) waits for so long. A negative number of it would be for ever, and a deadline may pass at any time.
+// pollFor returns the timeout of poll(2) for the remaining time. It is never negative, which would mean infinity, because a deadline may pass at any time.
 func pollFor(left time.Duration) (milliseconds int) { return max(0, int(left.Milliseconds())+1) }
 
-// done looks at what has come and tells whether that is all that will.
+// done reads the result of an attempt and reports whether it is final.
 func (a *attempt) done() bool {
 	if a.protocol == "tcp" {
 		code, err := unix.GetsockoptInt(a.fd, unix.SOL_SOCKET, unix.SO_ERROR)
-		// Nobody listens, so a refusal is the answer of whoever was asked.
+		// No process listens on the port, so a reset is the reply of the responder.
 		a.answered = err == nil && (code == 0 || code == int(unix.ECONNREFUSED))
 		return true
 	}
@@ -146,7 +146,7 @@ func (a *attempt) done() bool {
 	}
 }
 
-// isReply tells whether a packet that a raw socket has seen answers this echo.
+// isReply reports whether a packet of a raw socket is the reply to this echo request.
 func (a *attempt) isReply(packet []byte) bool {
 	reply := byte(129)
 	if !a.ipv6 {
@@ -167,7 +167,7 @@ func closeAll(attempts []*attempt) {
 	}
 }
 
-// A deadline that has passed while the thread had no CPU does not make a matrix wait for ever.
+// A deadline that has passed while the thread had no CPU does not block a matrix for ever.
 func TestAwait_DeadlineThatHasPassed(t *testing.T) {
 	t.Parallel()
 	for _, left := range []time.Duration{-time.Minute, -2 * time.Millisecond, -1, 0} {

@@ -4,7 +4,7 @@ import (
 	"testing"
 )
 
-// ciliumPolicy and clusterwidePolicy are manifests of Cilium's policies.
+// ciliumPolicy and clusterwidePolicy return manifests of Cilium's policies.
 func ciliumPolicy(namespace, spec string) string {
 	return object("CiliumNetworkPolicy", "cilium.io/v2", namespace, spec)
 }
@@ -13,7 +13,7 @@ func clusterwidePolicy(spec string) string {
 	return object("CiliumClusterwideNetworkPolicy", "cilium.io/v2", "", spec)
 }
 
-// subjectA chooses the subject of most cases: app a, in a namespace or everywhere.
+// subjectA selects the subject of most cases: app a, in a namespace or everywhere.
 const subjectA = "endpointSelector: {matchLabels: {app: a}}, "
 
 func (w *world) ciliumPeers(t *testing.T) {
@@ -102,11 +102,11 @@ func (w *world) ciliumSubjects(t *testing.T) {
 			"{endpointSelector: {matchLabels: {app: a}}, ingress: [{fromEndpoints: [{matchLabels: {app: b}}]}]}, " +
 			"{endpointSelector: {matchLabels: {app: c}}, ingress: [{fromEndpoints: [{matchLabels: {app: a}}]}]}]}"}, nil,
 			both(inbound("x/a", from("x/b")), inbound("x/c", from("x/a")))},
-		// CVE-2025-64715: an empty list is nobody, not everybody.
+		// CVE-2025-64715: an empty list selects no peers, not all.
 		{"an empty list of peers", []string{ciliumPolicy("x", subjectA+isolated)}, nil, inbound("x/a", none)},
 		{"an empty list of CIDRs", []string{ciliumPolicy("x", subjectA+"ingress: [{fromCIDR: []}]")}, nil, inbound("x/a", none)},
 		{"an empty list of entities", []string{ciliumPolicy("x", subjectA+"ingress: [{fromEntities: []}]")}, nil, inbound("x/a", none)},
-		// CVE-2023-41333: whatever its selector says, a policy of a namespace is for that namespace.
+		// CVE-2023-41333: a policy of a namespace applies to that namespace only, regardless of its selector.
 		{"a namespace cannot be escaped by its label: the policy is for its own", []string{ciliumPolicy("x", "endpointSelector: {matchLabels: {'k8s:io.kubernetes.pod.namespace': w, app: a}}, "+isolated)}, nil,
 			inbound("x/a", none)},
 		{"a namespace cannot be escaped by expressions", []string{ciliumPolicy("x", "endpointSelector: {matchExpressions: [{key: 'reserved:init', operator: DoesNotExist}]}, "+isolated)}, nil,
@@ -116,7 +116,7 @@ func (w *world) ciliumSubjects(t *testing.T) {
 	})
 }
 
-// What is not enforced grants nothing, and denies all that it names; rules beside it hold.
+// An unsupported part of a policy allows nothing, and denies everything that it names; other rules of the policy stay enforced.
 func (w *world) unsupportedFailsClosed(t *testing.T) {
 	const http = "toPorts: [{ports: [{port: '80', protocol: TCP}], rules: {http: [{method: GET}]}}]"
 	w.run(t, []policyCase{

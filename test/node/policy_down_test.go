@@ -6,14 +6,13 @@ import (
 	"testing"
 )
 
-// While the agent is down, policies, pods' labels and a namespace's labels change such that before and after the same is
-// allowed, and any mixture of old and new allows or denies something else. From its start the agent enforces one or the other:
-// nothing comes through that both deny, and of what both allow nothing is lost but what meets one pod as it is now and another as
-// it was, for the instant in which the kernel takes over all of them.
+// While the agent does not run, policies, labels of pods and labels of a namespace change. The old and the new state allow the same connections, and any
+// mixture of both allows or denies others. From its start the agent enforces one state or the other: no packet passes that both deny. Of the traffic that both
+// allow, packets are lost only between a pod with its new state and a pod with its old one, for the instant in which the kernel switches all pods.
 func TestPrivilegedPolicy_ChangesWhileTheAgentIsDownComeTogether(t *testing.T) {
 	t.Parallel()
 	w := newWorld(t)
-	// x/a is isolated under either name of its label; x/b may talk to it under either name of its own, and w/* as a namespace.
+	// x/a is isolated under either value of its label; x/b may reach it under either value of its own label, and w/* by their namespace.
 	rule := func(subject, peer, team string) string {
 		return "podSelector: {matchLabels: {" + subject + "}}, policyTypes: [Ingress], ingress: [{from: [{podSelector: {matchLabels: {" + peer + "}}}, " +
 			"{namespaceSelector: {matchLabels: {" + team + "}}}]}]"

@@ -16,7 +16,7 @@ import (
 	"github.com/waggle-net/waggle/test/nodekit"
 )
 
-// again starts the agent anew after a crash, with further flags.
+// again kills the agent and starts it with additional flags.
 func (w *world) again(t *testing.T, args ...string) {
 	t.Helper()
 	if err := w.KillAgent(t.Context()); err != nil {
@@ -29,9 +29,9 @@ func (w *world) again(t *testing.T, args ...string) {
 	waitReady(t, w.Node)
 }
 
-// Policies of a kind that is switched off do not isolate, deny nothing and allow nothing; the node says so, and policies of the other
-// kind hold as before. Switched on again they hold as soon as the agent is ready: for who is there, also in the middle of what was
-// begun, and for a pod that comes then from its first packet.
+// Policies of a disabled kind do not isolate, deny nothing and allow nothing; the node reports that, and policies of the other kind stay enforced. After the
+// kind is enabled again, its policies are enforced as soon as the agent is ready: for existing pods, also on established connections, and for a new pod from
+// its first packet.
 func TestPrivilegedPolicy_KindsSwitchedOff(t *testing.T) {
 	t.Parallel()
 	fromB := inbound("x/a", from("x/b"))
@@ -42,8 +42,8 @@ func TestPrivilegedPolicy_KindsSwitchedOff(t *testing.T) {
 	ciliums := both(inbound("w/a", from("w/b")), inbound("z/liar", func(f flow) bool { return f.from != theOutside }))
 	for _, kind := range []struct {
 		name, flag, says string
-		left             func(flow) bool // what is left when it is off
-		closed, late     string          // pods that only this kind isolates; the second comes later
+		left             func(flow) bool // allowed connections while the kind is disabled
+		closed, late     string          // pods that only this kind isolates; late is added later
 	}{
 		{"Kubernetes", "--enable-k8s-networkpolicy", "NetworkPolicies are left out on this node", ciliums, "x/a", "x/late"},
 		{"Cilium", "--enable-cilium-network-policy", "CiliumNetworkPolicies and CiliumClusterwideNetworkPolicies are left out on this node", fromB, "w/a", "w/late"},
@@ -57,7 +57,7 @@ func TestPrivilegedPolicy_KindsSwitchedOff(t *testing.T) {
 			w.again(t, kind.flag+"=false")
 			says(t, w.Node, kind.says, kind.flag+"=false")
 			w.compare(t, usual, kind.left)
-			w.compare(t, usual, kind.left) // it stays so
+			w.compare(t, usual, kind.left) // stays so
 			if text, err := w.Waggle(t.Context(), "policy", "list"); err != nil || !strings.Contains(text, kind.says) {
 				t.Errorf("what is left out is not said (%v):\n%s", err, text)
 			}
@@ -83,7 +83,7 @@ func TestPrivilegedPolicy_KindsSwitchedOff(t *testing.T) {
 	}
 }
 
-// joinUnheard adds a pod that must never hear a party, which calls all addresses that it could get while it is added.
+// joinUnheard adds a pod that must never receive a packet of the stranger, which sends to all addresses that the pod may get while it is added.
 func (w *world) joinUnheard(t *testing.T, name, manifest, stranger string) {
 	t.Helper()
 	w.write(t, "late.yaml", podManifests(map[string]string{name: manifest}))
@@ -91,7 +91,7 @@ func (w *world) joinUnheard(t *testing.T, name, manifest, stranger string) {
 	heard := listenAll(t, pod)
 	addrs := &targets{}
 	for a := netip.MustParseAddr("10.244.1.1"); a.Less(netip.MustParseAddr("10.244.1.255")); a = a.Next() {
-		addrs.add(a) // those of IPv6 are too many
+		addrs.add(a) // IPv6 has too many
 	}
 	ctx, cancel := context.WithCancel(t.Context())
 	var calls atomic.Int64
@@ -117,8 +117,8 @@ func (w *world) joinUnheard(t *testing.T, name, manifest, stranger string) {
 	}
 }
 
-// CIDRs of Cilium's policies mean nodes, this one and others, only with --policy-cidr-match-mode=nodes, in allows and denies alike;
-// and pods never. The host outside is another node here.
+// CIDRs of Cilium's policies match nodes, this one and others, only with --policy-cidr-match-mode=nodes, in allow and deny rules; they never match pods. The
+// host outside is another node in this test.
 func TestPrivilegedPolicy_CIDRsOfNodes(t *testing.T) {
 	t.Parallel()
 	w := newWorld(t)
@@ -152,7 +152,7 @@ func TestPrivilegedPolicy_CIDRsOfNodes(t *testing.T) {
 	t.Run("with nodes", func(t *testing.T) { w.run(t, cases(with(theOutside), with(theNode))) })
 }
 
-// awaitNode waits until the host outside is known as another node.
+// awaitNode waits until the agent knows the host outside as another node.
 func (w *world) awaitNode(t *testing.T) {
 	t.Helper()
 	eventually(t, func() error {

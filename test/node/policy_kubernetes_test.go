@@ -7,7 +7,7 @@ import (
 	"testing"
 )
 
-// policyCase is a set of policies and what they leave of a world's connections.
+// policyCase is a set of policies and the connections of a world that they allow.
 type policyCase struct {
 	name     string
 	policies []string
@@ -15,8 +15,7 @@ type policyCase struct {
 	want     func(flow) bool
 }
 
-// run brings each case's policies into force and tries all connections. Addresses of parties are written as @name/4 and
-// @name/6 in policies.
+// run applies each case's policies and tries all connections. Addresses of parties are written as @name/4 and @name/6 in policies.
 func (w *world) run(t *testing.T, cases []policyCase) {
 	t.Helper()
 	var pairs []string
@@ -36,10 +35,10 @@ func (w *world) run(t *testing.T, cases []policyCase) {
 	}
 }
 
-// objectNumbers makes names of policies that nobody asks for.
+// objectNumbers numbers the generated names of policies.
 var objectNumbers atomic.Int64
 
-// object is the manifest of a policy.
+// object returns the manifest of a policy.
 func object(kind, apiVersion, namespace, spec string) string {
 	name := fmt.Sprintf("p%d", objectNumbers.Add(1))
 	if namespace != "" {
@@ -48,25 +47,25 @@ func object(kind, apiVersion, namespace, spec string) string {
 	return fmt.Sprintf("---\n{apiVersion: %s, kind: %s, metadata: {name: %s}, spec: {%s}}", apiVersion, kind, name, spec)
 }
 
-// networkPolicy is the manifest of one of Kubernetes' policies.
+// networkPolicy returns the manifest of a Kubernetes NetworkPolicy.
 func networkPolicy(namespace, spec string) string {
 	return object("NetworkPolicy", "networking.k8s.io/v1", namespace, spec)
 }
 
-// inbound is what is left when connections into some parties are limited, which those of the node are not.
+// inbound returns the allowed connections when ingress to some parties is limited. Connections from the node are not limited.
 func inbound(into string, allowed func(flow) bool) func(flow) bool {
 	return func(f flow) bool { return !within(into, f.to) || f.from == theNode || allowed(f) }
 }
 
-// outbound is what is left when connections from some parties are limited.
+// outbound returns the allowed connections when egress from some parties is limited.
 func outbound(from string, allowed func(flow) bool) func(flow) bool {
 	return func(f flow) bool { return !within(from, f.from) || allowed(f) }
 }
 
-// both is what two leave together.
+// both returns the connections that a and b allow.
 func both(a, b func(flow) bool) func(flow) bool { return func(f flow) bool { return a(f) && b(f) } }
 
-// from and to are connections from, and to, some parties: names separated by spaces, in which "x/*" is all of a namespace.
+// from and to match connections from, and to, some parties: names separated by spaces, in which "x/*" means all parties of a namespace.
 func from(names string) func(flow) bool { return func(f flow) bool { return within(names, f.from) } }
 func to(names string) func(flow) bool   { return func(f flow) bool { return within(names, f.to) } }
 
@@ -82,16 +81,16 @@ func within(names, name string) bool {
 	return false
 }
 
-// on are connections to a port.
+// on matches connections to a port.
 func on(protocol string, port uint16) func(flow) bool {
 	return func(f flow) bool { return f.protocol == protocol && f.port == port }
 }
 
-// selectA chooses the subject of most cases.
+// selectA selects the subject of most cases.
 const selectA = "podSelector: {matchLabels: {app: a}}, "
 
-// What policies leave of connections, on one node for the policies of Kubernetes and on one for those of Cilium. The groups run one after
-// the other: each case puts its policies in the place of all that there are, so no group needs pods of its own.
+// TestPrivilegedPolicy_Groups tests which connections policies allow, on one node for the policies of Kubernetes and on one for those of Cilium. The groups run
+// one after the other: each case replaces all policies, so no group needs its own pods.
 func TestPrivilegedPolicy_Groups(t *testing.T) {
 	t.Parallel()
 	type group struct {
@@ -101,7 +100,7 @@ func TestPrivilegedPolicy_Groups(t *testing.T) {
 	for kind, groups := range map[string][]group{
 		"Kubernetes": {{"Selectors", (*world).kubernetesSelectors}, {"Directions", (*world).kubernetesDirections},
 			{"Ports", (*world).kubernetesPorts}, {"Blocks", (*world).kubernetesBlocks},
-			{"Changes", (*world).changesOfLabels}}, // the last one: labels of namespaces are others afterwards
+			{"Changes", (*world).changesOfLabels}}, // the last group, because it changes labels of namespaces
 		"Cilium": {{"Peers", (*world).ciliumPeers}, {"Denies", (*world).ciliumDenies}, {"ICMP", (*world).ciliumICMP},
 			{"Subjects", (*world).ciliumSubjects}, {"UnsupportedFailsClosed", (*world).unsupportedFailsClosed},
 			{"OtherAddressesOfTheNode", (*world).otherAddressesOfTheNode},
@@ -279,7 +278,7 @@ func (w *world) changesOfLabels(t *testing.T) {
 	}, map[string]string{"z/a": team + "=w", "z/liar": team + "=w"}, inbound("x/a", from("z/*")))
 }
 
-// The kubelet reaches pods whatever policies say, and --allow-localhost=policy takes that back.
+// The kubelet reaches pods regardless of policies, and --allow-localhost=policy disables that.
 func TestPrivilegedPolicy_NodeToItsPods(t *testing.T) {
 	t.Parallel()
 	w := newWorld(t, "--allow-localhost=policy")
@@ -290,7 +289,7 @@ func TestPrivilegedPolicy_NodeToItsPods(t *testing.T) {
 	})
 }
 
-// Without policies being enforced, or with all pods isolated.
+// With policy enforcement disabled, or with all pods isolated.
 func TestPrivilegedPolicy_Modes(t *testing.T) {
 	t.Parallel()
 	deny := networkPolicy("x", "podSelector: {}, policyTypes: [Ingress, Egress]")
@@ -312,7 +311,7 @@ func TestPrivilegedPolicy_Modes(t *testing.T) {
 	})
 }
 
-// awaitPolicies waits until the agent has read so many policies.
+// awaitPolicies waits until the agent has read the given number of policies.
 func (w *world) awaitPolicies(t *testing.T, count int) {
 	t.Helper()
 	eventually(t, func() error {

@@ -11,9 +11,8 @@ import (
 	"github.com/waggle-net/waggle/test/nodekit"
 )
 
-// The directory of manifests is away while the agent runs, and then when it starts, as one is that is mounted late. What was
-// enforced stays enforced all the time, and nothing is lost of what is allowed. A pod that comes meanwhile to a node whose
-// policies nobody knows waits for them.
+// The directory of manifests is missing while the agent runs, and later when it starts, like a directory that is mounted late. Policies stay enforced all the
+// time, and no allowed packet is lost. A new pod on a node without known policies waits for them.
 func TestPrivilegedPolicy_ManifestsThatAreAway(t *testing.T) {
 	t.Parallel()
 	w := newWorld(t, "--ipv4-range=10.244.1.0/24", "--ipv6-range=fd00:10:244:1::/64") // the Node is a manifest as well
@@ -50,7 +49,7 @@ func TestPrivilegedPolicy_ManifestsThatAreAway(t *testing.T) {
 		if err != nil {
 			t.Fatal(err)
 		}
-	case <-time.After(time.Minute): // ADD gives up by itself before
+	case <-time.After(time.Minute): // ADD ends earlier by itself
 		t.Fatal("the new pod still waits")
 	}
 	for _, family := range families {

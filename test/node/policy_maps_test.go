@@ -19,10 +19,10 @@ import (
 	"github.com/waggle-net/waggle/test/nodekit"
 )
 
-// policyMaps are those whose contents policies alone decide.
+// policyMaps lists the maps whose contents depend on policies only.
 var policyMaps = []string{bpf.MapPolicy, bpf.MapPolicyRanges, bpf.MapCIDRs}
 
-// policyMapsOf prints what the kernel has.
+// policyMapsOf prints the contents of these maps in the kernel.
 func policyMapsOf(t *testing.T, node *nodekit.Node) (text string) {
 	t.Helper()
 	for _, name := range policyMaps {
@@ -37,8 +37,7 @@ func policyMapsOf(t *testing.T, node *nodekit.Node) (text string) {
 
 var entryOf = regexp.MustCompile(`(?m)\bpolicy=(\d+) `)
 
-// requireNothingHalf wants that the maps have exactly the entries that the tables say: none is missing and none is left of a change
-// that somebody did not bring to its end.
+// requireNothingHalf requires the maps to have exactly the entries of the tables: none is missing, and none remains of an interrupted change.
 func requireNothingHalf(t *testing.T, node *nodekit.Node) {
 	t.Helper()
 	eventually(t, func() error {
@@ -78,8 +77,7 @@ func requireNothingHalf(t *testing.T, node *nodekit.Node) {
 	})
 }
 
-// variedPolicies are policies of the pods x/* that need entries of all kinds, others for each n; whatever n, they let x/b in to x/a
-// and z/* out.
+// variedPolicies returns policies of the pods x/* that need entries of all kinds, different for each n; for every n, they allow x/b to x/a, and egress to z/*.
 func variedPolicies(n int) string {
 	var b strings.Builder
 	for i := range 3 {
@@ -90,8 +88,8 @@ func variedPolicies(n int) string {
 	return b.String() + networkPolicy("x", "podSelector: {}, ingress: [{from: [{podSelector: {matchLabels: {app: b}}}]}]")
 }
 
-// The agent is killed again and again while it writes policies. Nobody passes who must not, nobody is lost who may, and what it had
-// half written is whole or gone afterwards.
+// The agent is killed repeatedly while it writes policies. No denied packet passes, no allowed packet is lost, and afterwards each partly written policy is
+// complete or removed.
 func TestPrivilegedPolicy_KilledWhileItWrites(t *testing.T) {
 	t.Parallel()
 	w := newWorld(t)
@@ -119,8 +117,8 @@ func TestPrivilegedPolicy_KilledWhileItWrites(t *testing.T) {
 	requireNothingHalf(t, w.Node)
 }
 
-// Policies come, change and go all the time beside traffic that they do not concern, and beside some that all of them allow. Nothing
-// of it is lost, and in the end there is as much of everything as before.
+// Policies are added, changed and removed continuously beside traffic that they do not select, and beside traffic that all of them allow. No packet of either
+// is lost, and at the end the numbers of all rows and entries are as before.
 func TestPrivilegedPolicy_ChurnDisturbsNobodyAndLeavesNothing(t *testing.T) {
 	t.Parallel()
 	const policies, rounds = 50, 20
@@ -135,7 +133,7 @@ func TestPrivilegedPolicy_ChurnDisturbsNobodyAndLeavesNothing(t *testing.T) {
 	for n := range rounds {
 		var b strings.Builder
 		for i := range policies {
-			if (i+n)%3 != 0 { // a third is away
+			if (i+n)%3 != 0 { // one third is missing
 				fmt.Fprint(&b, networkPolicy("x", fmt.Sprintf("podSelector: {matchLabels: {app: a}}, ingress: [{from: [{podSelector: {matchLabels: {app: b}}}]}, "+
 					"{from: [{ipBlock: {cidr: 198.51.100.%d/32}}], ports: [{port: %d, endPort: %d}]}]", i+n%100, i+1, 100+i+n))+"\n")
 			}
@@ -157,7 +155,7 @@ func TestPrivilegedPolicy_ChurnDisturbsNobodyAndLeavesNothing(t *testing.T) {
 	requireNothingHalf(t, w.Node)
 }
 
-// count is how many rows tables have.
+// count returns the numbers of rows of tables.
 func count(t *testing.T, node *nodekit.Node, tables ...string) map[string]int {
 	t.Helper()
 	rows := map[string]int{}
@@ -171,7 +169,7 @@ func count(t *testing.T, node *nodekit.Node, tables ...string) map[string]int {
 	return rows
 }
 
-// What somebody else does to the maps of policies is put right when they are read back; meanwhile nobody passes who must not.
+// Foreign changes to the maps of policies are repaired at the next verification; meanwhile no denied packet passes.
 func TestPrivilegedRepair_OfPolicyMaps(t *testing.T) {
 	t.Parallel()
 	w := newWorld(t, "--verify-interval=1s")
@@ -197,7 +195,7 @@ func TestPrivilegedRepair_OfPolicyMaps(t *testing.T) {
 				var key bpf.PolicyKey
 				var value bpf.PolicyEntry
 				for all := m.Iterate(); all.Next(&key, &value); {
-					if value.Deny == 0 && key.Protocol != bpf.PolicyStop { // other entries would stay what they are
+					if value.Deny == 0 && key.Protocol != bpf.PolicyStop { // other entries would stay unchanged
 						value.Deny = 1
 						return m.Put(key, value)
 					}
@@ -277,7 +275,7 @@ func TestPrivilegedRepair_OfPolicyMaps(t *testing.T) {
 	}
 }
 
-// classes are those that identities have in the kernel.
+// classes returns the classes of identities in the kernel.
 func (n *repairNode) classes(t *testing.T) map[uint32]bpf.IdentityClasses {
 	t.Helper()
 	all := map[uint32]bpf.IdentityClasses{}
@@ -300,7 +298,7 @@ func (n *repairNode) classes(t *testing.T) map[uint32]bpf.IdentityClasses {
 	return all
 }
 
-// policyRepairs is the table of repairs, in which each that is counted changes something.
+// policyRepairs returns the table of repairs. Each counted repair changes it.
 func (n *repairNode) policyRepairs(t *testing.T) string {
 	t.Helper()
 	rows, err := n.Waggle(t.Context(), "db", "show", "drift-repairs")
@@ -310,8 +308,7 @@ func (n *repairNode) policyRepairs(t *testing.T) string {
 	return rows
 }
 
-// The self-test and the setup of a node go through where every endpoint is isolated, and the pods of a node keep up with the mode over
-// restarts.
+// The self-test and the setup of a node pass when every endpoint is isolated, and the pods of a node follow the mode over restarts.
 func TestPrivilegedPolicy_ModesByRestart(t *testing.T) {
 	t.Parallel()
 	w := newWorld(t)
@@ -321,7 +318,7 @@ func TestPrivilegedPolicy_ModesByRestart(t *testing.T) {
 		name string
 		want func(flow) bool
 	}{
-		{"always", from(theNode)}, // nobody has a rule for what it begins itself,
+		{"always", from(theNode)}, // no rule allows connections that pods begin
 		{"default", inbound("x/a", from("x/b"))},
 		{"never", all},
 		{"default", inbound("x/a", from("x/b"))},

@@ -8,8 +8,8 @@ import (
 	"testing"
 )
 
-// The objects of pods are gone, as after a deletion by force, and their containers still run: who is denied a port by its name stays
-// denied, at the pod and at who connects to it, also by the next agent.
+// The objects of pods are deleted, as after a forced deletion, while their containers still run: a port that a policy denies by its name stays denied, on
+// ingress to the pod and on egress of its peers, also by the next agent.
 func TestPrivilegedPolicy_NamedPortsOfPodsWhoseObjectsAreGone(t *testing.T) {
 	t.Parallel()
 	w := newWorld(t)

@@ -12,8 +12,8 @@ import (
 	"github.com/waggle-net/waggle/test/nodekit"
 )
 
-// otherAddressesOfTheNode sends to a process of the node by every address for which the node's stack delivers packets locally. A pod that is
-// allowed the world reaches the process by no address; a pod that is allowed the host reaches it by each address that policies know.
+// otherAddressesOfTheNode sends to a process of the node at every address for which the node's stack delivers packets locally. A pod that may reach the entity
+// world reaches the process at no address; a pod that may reach the entity host reaches it at each address that policies know.
 func (w *world) otherAddressesOfTheNode(t *testing.T) {
 	client := w.party("x/a").pod
 	e := endsOf(t, client)
@@ -23,7 +23,7 @@ func (w *world) otherAddressesOfTheNode(t *testing.T) {
 	type target struct {
 		name   string
 		addr   netip.Addr
-		isNode bool // an address that the node has, as far as policies know
+		isNode bool // an address of the node according to policies
 	}
 	targets := []target{
 		{"the node's own address", nodekit.UplinkIPv4.Addr(), true},
@@ -56,7 +56,7 @@ func (w *world) otherAddressesOfTheNode(t *testing.T) {
 	}
 }
 
-// loopbackIsRouted lets the node's stack take packets to 127/8 from links, as kube-proxy does for node ports on localhost.
+// loopbackIsRouted lets the node's stack accept packets to 127/8 from links, as kube-proxy does for node ports on localhost.
 func loopbackIsRouted(t *testing.T, node *nodekit.Node) {
 	t.Helper()
 	if err := node.Do(func() error { return os.WriteFile("/proc/sys/net/ipv4/conf/all/route_localnet", []byte("1"), 0) }); err != nil {
@@ -64,7 +64,7 @@ func loopbackIsRouted(t *testing.T, node *nodekit.Node) {
 	}
 }
 
-// linkLocalOf returns the address that the kernel gave to a link of the node, once it may be used.
+// linkLocalOf waits until the link-local address of a link of the node is usable, and returns it.
 func linkLocalOf(t *testing.T, node *nodekit.Node, link string) (found netip.Addr) {
 	t.Helper()
 	eventually(t, func() error {

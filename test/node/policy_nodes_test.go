@@ -14,13 +14,14 @@ import (
 	"github.com/waggle-net/waggle/pkg/identity"
 )
 
-// entities are what one pod each of the nodes in [processesOfNodes] is allowed, in both directions. Who is allowed the world is allowed pods of the same name too.
+// entities are the entities that one pod each of the nodes in [processesOfNodes] may reach, in both directions. The pod with the entity world may also reach
+// pods of the same name.
 var entities = []string{"remote-node", "kube-apiserver", "host", "world"}
 
-// theServer is the node that has the API server of policies.
+// theServer is the node with the API server of policies.
 const theServer = "node-1"
 
-// processesOfNodes tries connections between processes of two nodes and pods of both that are allowed one entity or everything. The API server is at an address
+// processesOfNodes tries connections between processes of two nodes and pods of both that may reach one entity or everything. The API server is at an address
 // of [theServer], in one family after the other.
 func processesOfNodes(t *testing.T, all []kubeNode, withIPv4 bool) {
 	t.Helper()
@@ -82,15 +83,15 @@ func processesOfNodes(t *testing.T, all []kubeNode, withIPv4 bool) {
 		t.Run("the API server has an address of "+family.name, func(t *testing.T) {
 			w.compare(t, []service{{"tcp", 80}, {"udp", 80}, {"icmp", 0}}, func(f flow) bool {
 				server := f.ipv6 == family.ipv6
-				ofLocalHost := strings.HasPrefix(f.to, f.from+"/") // passes whatever policies say
+				ofLocalHost := strings.HasPrefix(f.to, f.from+"/") // passes regardless of policies
 				return entityAllows(f.from, f.to, server) && (ofLocalHost || entityAllows(f.to, f.from, server))
 			})
 		})
 	}
 }
 
-// entityAllows tells whether the policies of a party, if it is a pod, allow a peer. server says that the addresses are of the family of the API server: on its
-// own node that is the local host by any address.
+// entityAllows reports whether the policies of a party, if it is a pod, allow a peer. server says that the addresses are of the family of the API server: on
+// its own node, the API server is the local host at any address.
 func entityAllows(subject, peer string, server bool) bool {
 	node, entity, isPod := strings.Cut(subject, "/")
 	other, kind, isPeerPod := strings.Cut(peer, "/")
@@ -108,7 +109,7 @@ func entityAllows(subject, peer string, server bool) bool {
 	}
 }
 
-// awaitEntry waits until the datapath of a node has an identity for an address that is valid.
+// awaitEntry waits until the datapath of a node has an identity for an address. An invalid address returns at once.
 func awaitEntry(t *testing.T, n kubeNode, addr netip.Addr, identity uint32) {
 	t.Helper()
 	if !addr.IsValid() {

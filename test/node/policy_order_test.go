@@ -27,10 +27,10 @@ import (
 	"github.com/waggle-net/waggle/test/nodekit"
 )
 
-// guarded are the kinds of pods that must not hear a liar: one that lets in friends alone, and two that are open to all but liars.
+// guarded lists the kinds of pods that must not receive packets of a denied pod: one kind allows friends only, and two allow all pods except the denied ones.
 var guarded = []string{"victim", "shielded", "warded"}
 
-// guard puts the policies of those.
+// guard creates the policies of the guarded pods.
 func (n kubeNode) guard() {
 	n.server.Put(&networkingv1.NetworkPolicy{ObjectMeta: metav1.ObjectMeta{Namespace: "default", Name: "friends"}, Spec: networkingv1.NetworkPolicySpec{
 		PodSelector: metav1.LabelSelector{MatchLabels: map[string]string{"app": "victim"}}, Ingress: []networkingv1.NetworkPolicyIngressRule{{
@@ -43,7 +43,7 @@ func (n kubeNode) guard() {
 	n.server.Put(&ciliumv2.CiliumClusterwideNetworkPolicy{ObjectMeta: metav1.ObjectMeta{Name: "no-liars-anywhere"}, Spec: deny("warded")})
 }
 
-// putRemoteLiar makes the objects of a liar on another node, which is the host outside, and has that host speak as it.
+// putRemoteLiar creates the objects of a denied pod on another node, which is the host outside, and lets that host send under the pod's addresses.
 func (n kubeNode) putRemoteLiar(t *testing.T) (addrs []netip.Addr) {
 	t.Helper()
 	const number = 40000
@@ -70,7 +70,7 @@ func (n kubeNode) putRemoteLiar(t *testing.T) (addrs []netip.Addr) {
 	return addrs
 }
 
-// speakAs has all routes to the node's pods leave from addresses of somebody else.
+// speakAs changes all routes to the node's pods to use foreign source addresses.
 func speakAs(addrs []netip.Addr) error {
 	lo, err := netlink.LinkByName("lo")
 	if err != nil {
@@ -79,7 +79,7 @@ func speakAs(addrs []netip.Addr) error {
 	for i, family := range []int{netlink.FAMILY_V4, netlink.FAMILY_V6} {
 		addr := &netlink.Addr{IPNet: &net.IPNet{IP: addrs[i].AsSlice(), Mask: net.CIDRMask(addrs[i].BitLen(), addrs[i].BitLen())}}
 		if family == netlink.FAMILY_V6 {
-			addr.Flags = unix.IFA_F_NODAD // a route may name it at once
+			addr.Flags = unix.IFA_F_NODAD // usable as a route's source at once
 		}
 		if err := netlink.AddrReplace(lo, addr); err != nil {
 			return fmt.Errorf("add %s: %w", addrs[i], err)
@@ -102,12 +102,12 @@ func speakAs(addrs []netip.Addr) error {
 	return nil
 }
 
-// CVE-2024-42488, CVE-2023-27595: whatever the agent learns last when it starts, a pod that is there, and one that comes meanwhile, never
-// hears what policy denies, because nothing allows it or because something denies it, from pods of this node and of another. Each
-// resource is held back in turn, with the copy of all objects on disk or without it, by the seed; in a soak with it and without it.
+// CVE-2024-42488, CVE-2023-27595: a starting agent may learn the resources in any order. Existing pods and pods that are added meanwhile never receive packets
+// that policy denies, by default deny or by a deny rule, from pods of this node or another one. Each resource is held back in turn, with or without the copy of
+// all objects on disk as the seed decides; a soak tests both.
 func TestPrivilegedPolicy_StartOrderLeavesNoWindow(t *testing.T) {
 	t.Parallel()
-	n := startKubeNode(t, "--routing-mode=native") // the remote liar sends without a tunnel
+	n := startKubeNode(t, "--routing-mode=native") // the remote pod sends without a tunnel
 	liar := n.startPod(t, "liar", map[string]string{"app": "liar"})
 	friend := n.startPod(t, "friend", map[string]string{"app": "friend"})
 	liars := append([]netip.Addr{liar.Addr(false), liar.Addr(true)}, n.putRemoteLiar(t)...)
@@ -147,7 +147,7 @@ func TestPrivilegedPolicy_StartOrderLeavesNoWindow(t *testing.T) {
 		})
 	}
 
-	// Without policies all liars are heard, so what is not heard later is kept away by them.
+	// Without policies, packets of all denied pods arrive, so their absence later is due to the policies.
 	present := map[string]*nodekit.Pod{}
 	for _, app := range guarded {
 		present[app] = prepare(app, app)
@@ -177,7 +177,7 @@ func TestPrivilegedPolicy_StartOrderLeavesNoWindow(t *testing.T) {
 		taps[app] = listenAll(t, present[app])
 	}
 
-	told := map[string]int{} // packets that were reported, by who heard them
+	told := map[string]int{} // reported packets, by receiver
 	withoutFirst := testseed.New(t).IntN(2) == 0
 	for i, resource := range []string{"networkpolicies", "ciliumnetworkpolicies", "ciliumclusterwidenetworkpolicies", "namespaces", "pods",
 		"ciliumidentities", "ciliumendpoints", "nodes", "ciliumnodes"} {
@@ -205,7 +205,7 @@ func TestPrivilegedPolicy_StartOrderLeavesNoWindow(t *testing.T) {
 				var visitors []*nodekit.Pod
 				for _, app := range guarded {
 					pod := prepare(fmt.Sprintf("%s-%s-%t", app, resource, forgetful), app)
-					adding.Go(func() error { return join(pod) }) // it waits, or not
+					adding.Go(func() error { return join(pod) }) // waits or not
 					visitors = append(visitors, pod)
 				}
 				some()
@@ -240,14 +240,14 @@ func TestPrivilegedPolicy_StartOrderLeavesNoWindow(t *testing.T) {
 	t.Logf("%d packets were sent, and %d from another node", sent.Load(), sentFromAfar.Load())
 }
 
-// keep leaves the first n targets.
+// keep removes all targets except the first n.
 func (a *targets) keep(n int) {
 	a.mu.Lock()
 	defer a.mu.Unlock()
 	a.list = a.list[:n]
 }
 
-// hold keeps the API server from answering any list or watch of a resource until release is called; asked closes when one waits.
+// hold delays every list and watch of a resource by the API server until release is called; asked is closed when the first one waits.
 func (n kubeNode) hold(resource string) (asked <-chan struct{}, release func()) {
 	waiting, released := make(chan struct{}), make(chan struct{})
 	first, letGo := sync.OnceFunc(func() { close(waiting) }), sync.OnceFunc(func() { close(released) })

@@ -9,8 +9,8 @@ import (
 	"time"
 )
 
-// Labels of pods and of a namespace change under traffic. Who is allowed under the old and the new ones loses nothing; who is
-// denied under both never passes; who is no longer allowed is cut, in the middle of what it has begun; and who is allowed again goes on.
+// Labels of pods and of a namespace change under traffic. Peers that are allowed under the old and the new labels lose no packet; peers that are denied under
+// both never pass. A peer that is no longer allowed is cut off on established connections, and can use them again when it is allowed again.
 func TestPrivilegedPolicy_LabelsChangeUnderTraffic(t *testing.T) {
 	t.Parallel()
 	w := newWorld(t)
@@ -25,7 +25,7 @@ func TestPrivilegedPolicy_LabelsChangeUnderTraffic(t *testing.T) {
 			leavers = append(leavers, &leaver{name: protocol + " " + family.name, conn: connect(t, w.party("w/a"), protocol, server)})
 		}
 	}
-	// all asks the leavers, each on its own, until f says of each that it is as it should be.
+	// all checks each leaver concurrently until f returns true for it.
 	all := func(what string, f func(*leaver) bool) {
 		t.Helper()
 		var asking sync.WaitGroup
@@ -43,14 +43,14 @@ func TestPrivilegedPolicy_LabelsChangeUnderTraffic(t *testing.T) {
 	}
 	all("at first", (*leaver).heard)
 	for round := range 3 {
-		// x/b has another label, and so another identity, but is still of the tier.
+		// x/b gets another label, and so another identity, but keeps the label tier.
 		pods := maps.Clone(policyPods)
 		pods["x/b"] = fmt.Sprintf("labels: {app: b, tier: back, round: 'r%d'}}, spec: {containers: [{name: c}]}", round)
 		w.write(t, "pods.yaml", podManifests(pods))
-		// The namespace of the leaver is another team's: it may not talk on.
+		// The namespace of the leaver gets another team: its connection is cut.
 		w.write(t, "namespaces.yaml", namespaceManifests(map[string]string{"w": "team: none"}))
 		all("without the label", func(l *leaver) bool {
-			for range 3 { // one miss may be a busy machine's
+			for range 3 { // one miss may be due to a busy machine
 				if l.heard() {
 					return false
 				}
@@ -64,11 +64,11 @@ func TestPrivilegedPolicy_LabelsChangeUnderTraffic(t *testing.T) {
 	undisturbed(t, loyal)
 }
 
-// leaver is a connection that a policy cuts, and allows again.
+// leaver is a connection that a policy denies and later allows again.
 type leaver struct {
 	name string
 	conn net.Conn
 }
 
-// heard reports whether an echo comes.
+// heard reports whether an echo arrives.
 func (l *leaver) heard() bool { return echoes(l.conn, 150*time.Millisecond) == nil }

@@ -19,19 +19,18 @@ import (
 	"github.com/waggle-net/waggle/test/nodekit"
 )
 
-// revocable is a connection with both of its ends, and its flow in the datapath.
+// revocable is a connection with both ends, and its flow in the datapath.
 type revocable struct {
 	name           string
 	client, server net.Conn
 	flows          *ebpf.Map
 	key            ctmap.Key
-	forgotten      bool // the flow is removed; otherwise its time is over
-	lives          bool // with the policy
+	forgotten      bool // the flow is removed; otherwise it expires
+	lives          bool // stays allowed under the policy
 }
 
-// Connections whose flow is expired or forgotten go on with the next segment, whichever end sends it, while policies allow them. A client whose access
-// was revoked gets nothing back, neither by what its server sends first, which the server might send if it opened the connection itself, nor by
-// a reset that both ends ignore.
+// Connections whose flow is expired or removed continue with the next segment of either end while policies allow them. A client whose access was revoked
+// receives nothing: neither a segment that its server sends first, as on a connection of the server's own, nor after a reset that both ends ignore.
 func (w *world) revokedClientsStayOut(t *testing.T) {
 	w.apply(t, "")
 	server := w.party("x/a")
@@ -76,7 +75,7 @@ func (w *world) revokedClientsStayOut(t *testing.T) {
 	}
 }
 
-// bothEnds opens a TCP connection that stays until the test ends, and exchanges what establishes its flow.
+// bothEnds opens a TCP connection that stays until the test ends, and exchanges data until its flow is established.
 func bothEnds(t *testing.T, node *nodekit.Node, from, to nodekit.Place, addr netip.Addr) *revocable {
 	t.Helper()
 	var listener net.Listener
@@ -106,9 +105,9 @@ func bothEnds(t *testing.T, node *nodekit.Node, from, to nodekit.Place, addr net
 	return c
 }
 
-// passes sends one byte from one end to the other, where it must arrive within a time.
+// passes sends one byte from one end to the other, which must receive it within limit.
 func passes(from, to net.Conn, limit time.Duration) error {
-	if err := errors.Join(from.SetWriteDeadline(time.Now().Add(limit)), to.SetReadDeadline(time.Now().Add(limit))); err != nil { // wall clock: short for what must not come
+	if err := errors.Join(from.SetWriteDeadline(time.Now().Add(limit)), to.SetReadDeadline(time.Now().Add(limit))); err != nil { // wall clock; short if denied
 		return err
 	}
 	if _, err := from.Write([]byte{'!'}); err != nil {
@@ -123,12 +122,12 @@ func (c *revocable) talks() error {
 	return errors.Join(passes(c.client, c.server, answerTimeout), passes(c.server, c.client, answerTimeout))
 }
 
-// reset makes a segment that claims to break a connection, from its end at the attacker's place, with a number that the other end ignores.
+// reset returns a forged RST segment of a connection, from its end at the attacker's place, with a sequence number that the other end ignores.
 func (a attacker) reset(end net.Conn) []byte {
 	return a.tcp(netip.MustParseAddrPort(end.LocalAddr().String()), netip.MustParseAddrPort(end.RemoteAddr().String()), &layers.TCP{RST: true})
 }
 
-// ignoresReset sends a reset within a connection. It shortens the life of the flow until the connection goes on.
+// ignoresReset sends a reset within a connection. The reset shortens the lifetime of the flow until the next segment.
 func (c *revocable) ignoresReset(t *testing.T, from nodekit.Place, reset []byte) {
 	t.Helper()
 	before := c.expires(t)
@@ -149,7 +148,7 @@ func (c *revocable) ignoresReset(t *testing.T, from nodekit.Place, reset []byte)
 	}
 }
 
-// expires is when the flow ends, in ticks.
+// expires returns the expiry time of the flow, in ticks.
 func (c *revocable) expires(t *testing.T) uint32 {
 	t.Helper()
 	var entry bpf.CtEntry
@@ -159,7 +158,7 @@ func (c *revocable) expires(t *testing.T) uint32 {
 	return entry.Expires
 }
 
-// end removes the flow, or lets its time be over.
+// end removes the flow, or sets its expiry time to the past.
 func (c *revocable) end() error {
 	if c.forgotten {
 		return c.flows.Delete(c.key.Value())

@@ -10,14 +10,14 @@ import (
 	"github.com/waggle-net/waggle/test/nodekit"
 )
 
-// serverPolicy isolates the pod server, and lets in what a rule says.
+// serverPolicy returns a policy that isolates the pod server on ingress, with one rule.
 func serverPolicy(rule string) string {
 	return "apiVersion: networking.k8s.io/v1\nkind: NetworkPolicy\nmetadata: {namespace: default, name: server}\n" +
 		"spec:\n  podSelector: {matchLabels: {app: server}}\n  policyTypes: [Ingress]\n  ingress: [" + rule + "]\n"
 }
 
-// A policy that is there before its pods holds from their first packet; one that comes, changes or goes reaches those that
-// run. The pod's way out is another matter.
+// A policy that exists before its pods is enforced from their first packet; a new, changed or deleted policy applies to running pods. The policy does not limit
+// egress of the pod.
 func TestPrivilegedPolicy_LifeOfAPolicy(t *testing.T) {
 	t.Parallel()
 	node := newNode(t, nodekit.Options{})
@@ -44,7 +44,7 @@ func TestPrivilegedPolicy_LifeOfAPolicy(t *testing.T) {
 	server, client := addPod(t, node, "server"), addPod(t, node, "client")
 	passes := func(ipv6 bool) error { return nodekit.PingBriefly(client, server.Addr(ipv6), 56) }
 
-	for _, family := range families { // nothing has to settle: ADD has returned
+	for _, family := range families { // no retries: ADD has returned
 		if passes(family.ipv6) == nil {
 			t.Errorf("%s: a packet passes that the policy denies", family.name)
 		}

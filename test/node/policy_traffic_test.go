@@ -13,7 +13,7 @@ import (
 	"github.com/waggle-net/waggle/test/nodekit/load"
 )
 
-// talk has parties talk all the time, in both families: long connections, short ones and numbered datagrams, from one to another.
+// talk starts traffic from one party to another in both families: long connections, short ones and numbered datagrams.
 func (w *world) talk(t *testing.T, ways ...[2]string) *load.Load {
 	t.Helper()
 	var paths []load.Path
@@ -26,7 +26,7 @@ func (w *world) talk(t *testing.T, ways ...[2]string) *load.Load {
 	return load.StartFor(t, load.Rates{Connections: 2 * len(paths), Messages: 100, Datagrams: 1200, Connects: 40}, paths, nil)
 }
 
-// undisturbed ends the traffic and wants that nothing of it was lost.
+// undisturbed ends the traffic and requires that none of it was lost.
 func undisturbed(t *testing.T, l *load.Load) {
 	t.Helper()
 	if err := ended(t, l).Err(); err != nil {
@@ -34,20 +34,20 @@ func undisturbed(t *testing.T, l *load.Load) {
 	}
 }
 
-// span is from one moment of a load to another.
+// span is the time from one moment of a load to another.
 type span struct{ begin, end time.Duration }
 
-// hardlyDisturbed ends the traffic and wants that no connection was hurt, and that datagrams were lost only while the kernel took over
-// the pods' new state, in one of the spans. One call of the kernel does that for all pods. A datagram is lost if it meets one pod
-// before and another pod after its own turn in that call, which has these consequences:
+// hardlyDisturbed ends the traffic and requires that no connection was disturbed, and that datagrams were lost only in one of the spans, while the kernel
+// switched to the pods' new state. One system call does that for all pods. A datagram is lost if it meets one pod before and another pod after its own turn in
+// that call, which has these consequences:
 //
-//   - On each path, what is lost in a span are datagrams in a row. Were a pod taken over in several steps, some would pass between.
-//   - Most spans lose none: the call takes microseconds, and a few datagrams are sent every 5 ms. Only a call that is interrupted
-//     loses some. Were pods taken over one after the other, milliseconds apart, almost every span would lose some.
+//   - On each path, the datagrams lost in a span are consecutive. If a pod were switched in several steps, some would pass between.
+//   - Most spans lose none: the call takes microseconds, and a few datagrams are sent every 5 ms. Only a call that is interrupted loses some. If pods were
+//     switched one after the other, milliseconds apart, almost every span would lose some.
 //
-// How long a row is says nothing: between two slots of the call the process may lose its CPU. That there is one call, and no moment without
-// an entry before or after it, is exact in cells/policy (TestTogether) and cells/endpointmaps (policies-of-all-at-once). Nor is asked what
-// TCP sent again: no counter says when that was.
+// The length of a sequence of lost datagrams is no criterion: the process may lose its CPU between two slots of the call. Exact tests in cells/policy
+// (TestTogether) and cells/endpointmaps (policies-of-all-at-once) cover that there is one call, and no moment without an entry before or after it. TCP
+// retransmissions are no criterion either: no counter has their times.
 func hardlyDisturbed(t *testing.T, l *load.Load, spans []span) {
 	t.Helper()
 	r := ended(t, l)
@@ -60,9 +60,9 @@ func hardlyDisturbed(t *testing.T, l *load.Load, spans []span) {
 	}
 }
 
-// notAtOnce lists what the losses of datagrams have that those of one call in each span have not.
+// notAtOnce lists properties of the datagram losses that contradict one call in each span.
 func notAtOnce(losses []load.Loss, spans []span) (wrong []error) {
-	rows := map[span]map[string]int{} // datagrams in a row that were lost, by span and path
+	rows := map[span]map[string]int{} // sequences of lost datagrams, by span and path
 	for _, loss := range losses {
 		i := slices.IndexFunc(spans, func(s span) bool { return s.begin <= loss.First && loss.Last <= s.end })
 		if i < 0 {
@@ -102,7 +102,7 @@ func TestNotAtOnce(t *testing.T) {
 	}
 }
 
-// knocking is somebody who begins connections that policies deny, again and again.
+// knocking is a party that begins connections which policies deny, repeatedly.
 type knocking struct {
 	from, to *party
 	heard    *tap
@@ -111,7 +111,7 @@ type knocking struct {
 	group    errgroup.Group
 }
 
-// knock has one party flood another until the end.
+// knock floods one party from another until unheard is called.
 func (w *world) knock(t *testing.T, from, to string) *knocking {
 	t.Helper()
 	k := &knocking{from: w.party(from), to: w.party(to), heard: listenAll(t, w.party(to))}
@@ -123,7 +123,7 @@ func (w *world) knock(t *testing.T, from, to string) *knocking {
 	return k
 }
 
-// unheard ends the tries and wants that none came through.
+// unheard ends the tries and requires that no packet arrived.
 func (k *knocking) unheard(t *testing.T) {
 	t.Helper()
 	k.stop()

@@ -19,18 +19,18 @@ import (
 	"github.com/waggle-net/waggle/test/nodekit"
 )
 
-// tap counts by source the packets that arrive in a network namespace, on devices that are made later too. It hears what the
-// kernel hears, whatever the datapath says of it.
+// tap counts by source the packets that arrive in a network namespace, including devices that are created later. It receives all packets that the kernel
+// receives, regardless of reports of the datapath.
 type tap struct {
 	fd   int
 	done chan struct{}
 
 	mu    sync.Mutex // guards count and first
 	count map[netip.Addr]int
-	first map[netip.Addr][]byte // the beginning of the first packet that is no ICMP error
+	first map[netip.Addr][]byte // the beginning of the first packet that is not an ICMP error
 }
 
-// listenAll taps a place until the test ends.
+// listenAll attaches a tap to a place until the test ends.
 func listenAll(t *testing.T, at nodekit.Place) *tap {
 	t.Helper()
 	tp := &tap{done: make(chan struct{}), count: map[netip.Addr]int{}, first: map[netip.Addr][]byte{}}
@@ -70,7 +70,7 @@ func (tp *tap) read(ctx context.Context) {
 	}
 }
 
-// sourceOf is the source address of an IP packet.
+// sourceOf returns the source address of an IP packet.
 func sourceOf(packet []byte) netip.Addr {
 	switch {
 	case len(packet) >= 20 && packet[0]>>4 == 4:
@@ -81,7 +81,7 @@ func sourceOf(packet []byte) netip.Addr {
 	return netip.Addr{}
 }
 
-// isICMPError tells whether an IP packet reports what became of another one.
+// isICMPError reports whether an IP packet is an ICMP error.
 func isICMPError(packet []byte) bool {
 	if packet[0]>>4 == 6 {
 		return packet[6] == unix.IPPROTO_ICMPV6 && len(packet) > 40 && packet[40] < 128
@@ -90,7 +90,7 @@ func isICMPError(packet []byte) bool {
 	return packet[9] == unix.IPPROTO_ICMP && len(packet) > at && packet[at] != 0 && packet[at] != 8
 }
 
-// from is how many packets came from either address of a pod.
+// from returns the number of packets from any of the addresses.
 func (tp *tap) from(addrs ...netip.Addr) (sum int) {
 	tp.mu.Lock()
 	defer tp.mu.Unlock()
@@ -100,14 +100,14 @@ func (tp *tap) from(addrs ...netip.Addr) (sum int) {
 	return sum
 }
 
-// sources are the addresses of all whose packets came, ICMP errors left out.
+// sources returns the addresses of all senders, except of ICMP errors.
 func (tp *tap) sources() []netip.Addr {
 	tp.mu.Lock()
 	defer tp.mu.Unlock()
 	return slices.SortedFunc(maps.Keys(tp.first), netip.Addr.Compare)
 }
 
-// targets are addresses that are flooded, which may become more meanwhile.
+// targets is a list of flooded addresses, which may grow meanwhile.
 type targets struct {
 	mu   sync.Mutex
 	list []netip.Addr
@@ -125,8 +125,8 @@ func (a *targets) all() []netip.Addr {
 	return slices.Clone(a.list)
 }
 
-// flood begins new connections from a place to all targets, over and over, until the context ends: a datagram and a SYN each,
-// with sockets of their own. It begins before there is a device to send by.
+// flood begins new connections from a place to all targets, repeatedly, until the context ends: a datagram and a SYN each, with new sockets. It may begin
+// before the place has a device.
 func flood(ctx context.Context, from nodekit.Place, to *targets, sent *atomic.Int64) error {
 	return from.Do(func() error {
 		for ctx.Err() == nil {
@@ -164,9 +164,8 @@ func begin(kind int, to netip.Addr) error {
 	return err
 }
 
-// No packet passes that policy denies, in either direction, from before ADD returns: pods that may reach one other pod only
-// send to two from before they have a link, and somebody whom they may not hear sends to them. The agent is killed at times.
-// Who receives is asked, not the datapath.
+// No packet passes that policy denies, in either direction, already before ADD returns: pods that may reach only one other pod send to two pods from before
+// they have a link, and a denied peer sends to them. The agent is killed at times. The receivers are checked, not reports of the datapath.
 func TestPrivilegedPolicy_NoPacketBeforeThePolicy(t *testing.T) {
 	t.Parallel()
 	const atOnce, killEvery = 4, 5
@@ -203,7 +202,7 @@ func TestPrivilegedPolicy_NoPacketBeforeThePolicy(t *testing.T) {
 		attacked, prefix := &targets{}, netip.MustParsePrefix(text)
 		for a := prefix.Addr().Next(); prefix.Contains(a); a = a.Next() {
 			if prefix.Contains(a.Next()) { // the last one is the broadcast address of IPv4
-				attacked.add(a) // whoever will have it
+				attacked.add(a) // of the current or a future pod
 			}
 		}
 		round[i] = 2 * int64(len(attacked.list))
@@ -229,7 +228,8 @@ func TestPrivilegedPolicy_NoPacketBeforeThePolicy(t *testing.T) {
 			return err
 		}
 		addrs := []netip.Addr{pod.Addr(false), pod.Addr(true)}
-		// It goes on until the friend has heard both families, and the attacker has had its turn with both. Others had the addresses before.
+		// The test waits until the friend has received packets of both families, and the attacker has sent a full round in both. Other pods had the addresses
+		// before.
 		heard4, heard6 := atFriend.from(addrs[0]), atFriend.from(addrs[1])
 		until := [2]int64{attacks[0].Load() + round[0], attacks[1].Load() + round[1]}
 		for deadline := time.Now().Add(time.Minute); ; time.Sleep(5 * time.Millisecond) {
@@ -263,11 +263,11 @@ func TestPrivilegedPolicy_NoPacketBeforeThePolicy(t *testing.T) {
 			}
 		}
 	}
-	_ = all.Wait() // each has reported its own
+	_ = all.Wait() // each has reported its own error
 	t.Logf("%d pods began %d connections, and %d and %d were begun to them", pods, packets.Load(), attacks[0].Load(), attacks[1].Load())
 }
 
-// attach adds a pod as a runtime does: again, after a DEL, when the agent was killed meanwhile.
+// attach adds a pod as a runtime does: again, after a DEL, if the agent was killed meanwhile.
 func attach(ctx context.Context, pod *nodekit.Pod) (err error) {
 	for range 10 {
 		if err = pod.Attach(ctx); err == nil {

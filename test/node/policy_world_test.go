@@ -13,33 +13,32 @@ import (
 	"github.com/waggle-net/waggle/test/nodekit"
 )
 
-// world is a node with pods of three namespaces, the node itself and a host outside, between which connections are tried and
-// compared with what policies say.
+// world is a node with pods of three namespaces, the node itself and a host outside. Connections between these parties are tried and compared with the
+// policies.
 type world struct {
 	*nodekit.Node
 	parties []*party
 	steps   int
 }
 
-// party is an end of connections.
+// party is one end of connections.
 type party struct {
 	nodekit.Place
 	name  string        // "namespace/pod", "node" or "outside"
-	addrs [2]netip.Addr // IPv4, IPv6; not valid without the family
+	addrs [2]netip.Addr // IPv4, IPv6; invalid without the family
 	pod   *nodekit.Pod  // nil for the node and the host outside
 }
 
-// Names of parties that are no pods.
+// Names of parties that are not pods.
 const (
 	theNode    = "node"
 	theOutside = "outside"
 )
 
-// marker is a pod whose policy tells that all policies that came with it are in force: see [world.apply].
+// marker is a pod whose policy shows that all policies of the same step are enforced: see [world.apply].
 const marker = "marker/marker"
 
-// policyPods are the pods of a world with their labels and container ports, as a manifest has them. Each namespace has a label
-// "team" with its own name.
+// policyPods are the pods of a world with their labels and container ports, as in a manifest. Each namespace has a label "team" with its own name.
 var policyPods = map[string]string{
 	"x/a": "labels: {app: a, tier: front}}, spec: {containers: [{name: c, ports: [{name: web, containerPort: 80}, {name: dns, containerPort: 53, protocol: UDP}]}]}",
 	"x/b": "labels: {app: b, tier: back}}, spec: {containers: [{name: c, ports: [{name: web, containerPort: 81}]}]}",
@@ -47,13 +46,13 @@ var policyPods = map[string]string{
 	"w/a": "labels: {app: a, tier: back}}, spec: {containers: [{name: c, ports: [{name: web, containerPort: 80}]}]}",
 	"w/b": "labels: {app: b}}, spec: {containers: [{name: c}]}",
 	"z/a": "labels: {app: a, tier: front}}, spec: {containers: [{name: c}]}",
-	// Whatever a pod's own labels say, it is of its namespace.
+	// The pod belongs to its namespace regardless of its own labels.
 	"z/liar": "labels: {app: liar, io.kubernetes.pod.namespace: w, io.cilium.k8s.namespace.labels.team: w, team: w, kubernetes.io/metadata.name: w}}, " +
 		"spec: {containers: [{name: c}]}",
 	marker: "labels: {app: marker}}, spec: {containers: [{name: c}]}",
 }
 
-// newWorld starts the node and its pods. The agent gets further flags.
+// newWorld starts the node and its pods. The agent gets additional flags.
 func newWorld(t *testing.T, args ...string) *world {
 	t.Helper()
 	w := &world{Node: newNode(t, nodekit.Options{AgentArgs: args})}
@@ -79,7 +78,7 @@ func newWorld(t *testing.T, args ...string) *world {
 	return w
 }
 
-// add attaches a pod whose manifest is there.
+// add attaches a pod that has a manifest.
 func (w *world) add(t *testing.T, name string) *party {
 	t.Helper()
 	pod := addPod(t, w.Node, name)
@@ -88,7 +87,7 @@ func (w *world) add(t *testing.T, name string) *party {
 	return p
 }
 
-// party finds one by its name.
+// party returns the party with a name.
 func (w *world) party(name string) *party {
 	i := slices.IndexFunc(w.parties, func(p *party) bool { return p.name == name })
 	if i < 0 {
@@ -97,7 +96,7 @@ func (w *world) party(name string) *party {
 	return w.parties[i]
 }
 
-// write replaces a file of manifests, all at once.
+// write replaces a file of manifests atomically.
 func (w *world) write(t *testing.T, name, text string) {
 	t.Helper()
 	if err := w.WriteManifest(name, text); err != nil {
@@ -114,7 +113,7 @@ func podManifests(pods map[string]string) string {
 	return b.String()
 }
 
-// namespaceManifests are the namespaces, with further labels for some of them.
+// namespaceManifests returns the namespaces, with additional labels for some of them.
 func namespaceManifests(labels map[string]string) string {
 	var b strings.Builder
 	for _, name := range []string{"w", "x", "z", "marker"} {
@@ -127,8 +126,8 @@ func namespaceManifests(labels map[string]string) string {
 	return b.String()
 }
 
-// apply makes policies all that there are, and waits until they are in force: the pod of the name [marker] then answers on one of two
-// ports, and with the next policies on the other.
+// apply replaces all policies, and waits until the new ones are enforced: the pod [marker] then replies on one of two ports, and after the next step on the
+// other one.
 func (w *world) apply(t *testing.T, policies string) {
 	t.Helper()
 	w.steps++
@@ -141,7 +140,7 @@ func (w *world) apply(t *testing.T, policies string) {
 	})
 }
 
-// mark is the policy of the pod of the name [marker], and markedPort the one on which it then answers, and did not before.
+// mark returns the policy of the pod [marker]. markedPort is the port on which the pod replies under this policy, and did not reply before.
 func (w *world) mark() string {
 	return fmt.Sprintf("\n---\n{apiVersion: networking.k8s.io/v1, kind: NetworkPolicy, metadata: {namespace: marker, name: marker}, "+
 		"spec: {podSelector: {}, policyTypes: [Ingress], ingress: [{ports: [{protocol: UDP, port: %d}]}]}}\n", w.markedPort())
@@ -149,10 +148,10 @@ func (w *world) mark() string {
 
 func (w *world) markedPort() uint16 { return uint16(7000 + w.steps%2) }
 
-// datagramPorts are those on which every party answers datagrams. A connection is answered on all ports, if only by a refusal.
+// datagramPorts lists the ports on which every party replies to datagrams. A TCP connection gets a reply on all ports, at least a reset.
 var datagramPorts = []uint16{53, 80, 7000, 7001}
 
-// answerDatagrams opens the ports for datagrams until the test ends.
+// answerDatagrams serves these ports until the test ends.
 func answerDatagrams(t *testing.T, at nodekit.Place, addrs []netip.Addr) {
 	t.Helper()
 	for _, addr := range addrs {
@@ -165,14 +164,14 @@ func answerDatagrams(t *testing.T, at nodekit.Place, addrs []netip.Addr) {
 					if err != nil {
 						return
 					}
-					_, _ = conn.WriteToUDPAddrPort(buffer[:n], peer) // a lost answer is what the other end looks for
+					_, _ = conn.WriteToUDPAddrPort(buffer[:n], peer) // the other end detects a lost reply
 				}
 			}()
 		}
 	}
 }
 
-// flow is a connection that is tried.
+// flow is a connection to try.
 type flow struct {
 	from, to string
 	ipv6     bool
@@ -188,13 +187,13 @@ func (f flow) String() string {
 	return fmt.Sprintf("%s -> %s %s %s/%d", f.from, f.to, family, f.protocol, f.port)
 }
 
-// try opens all connections at the same time and tells which were answered.
+// try opens all connections at the same time and reports which ones got a reply.
 func (w *world) try(t *testing.T, flows []flow) []bool {
 	t.Helper()
 	return w.tryFor(t, matrixPatience, 0, flows)
 }
 
-// tryFor is [world.try] with another patience, and with an id for all echo requests; 0 means one of its own for each.
+// tryFor is [world.try] with another timeout, and with an id for all echo requests; 0 means a unique id for each.
 func (w *world) tryFor(t *testing.T, patience time.Duration, id uint16, flows []flow) []bool {
 	t.Helper()
 	tries := make([]*attempt, len(flows))
@@ -233,11 +232,11 @@ type service struct {
 	port     uint16
 }
 
-// usual are tried unless a case says something else.
+// usual are the default services of cases.
 var usual = []service{{"tcp", 80}, {"tcp", 81}, {"udp", 80}}
 
-// flows lists all connections between all parties, but for those that no policy is about: of a party to itself, and from the
-// host outside to the node.
+// flows lists all connections between all parties, except those that no policy selects: from a party to itself, and between the node and the host outside. It
+// omits the marker.
 func (w *world) flows(services []service) (all []flow) {
 	for _, from := range w.parties {
 		for _, to := range w.parties {
@@ -256,7 +255,7 @@ func (w *world) flows(services []service) (all []flow) {
 	return all
 }
 
-// denies tries once all connections that must not be answered: where nothing changes none is, at any time.
+// denies tries all denied connections once: while no policy changes, none may get a reply at any time.
 func (w *world) denies(t *testing.T, services []service, want func(flow) bool) {
 	t.Helper()
 	denied := slices.DeleteFunc(w.flows(services), want)
@@ -267,9 +266,8 @@ func (w *world) denies(t *testing.T, services []service, want func(flow) bool) {
 	}
 }
 
-// awaitLabels waits until the datapath knows pods by the identities of labels that have changed, "key=value" by the name of the pod: their
-// endpoints and their addresses. Selectors go by the labels of the same or of a later moment, so policies are those of these labels as
-// well, and a denied connection that is answered from then on is a fault.
+// awaitLabels waits until the datapath knows pods by the identities of changed labels, "key=value" by the name of the pod: their endpoints and their addresses.
+// Selectors use the labels of the same or of a later moment, so policies use these labels as well, and a reply on a denied connection from then on is a fault.
 func (w *world) awaitLabels(t *testing.T, changed map[string]string) {
 	t.Helper()
 	eventually(t, func() error {
@@ -317,8 +315,8 @@ func written(table, key string, column int, value string) bool {
 	return false
 }
 
-// compare tries all connections. One that must not be answered and is fails the test at once: [world.apply] or
-// [world.awaitLabels] has waited until the change is in force, so the answer is a fault, however brief the leak is. One that must be answered is tried again for a while.
+// compare tries all connections. A reply on a denied connection fails the test at once: [world.apply] or [world.awaitLabels] has waited until the change is
+// enforced, so any leak is a fault, however brief. An allowed connection without a reply is tried again for up to awaitFor.
 func (w *world) compare(t *testing.T, services []service, want func(flow) bool) {
 	t.Helper()
 	left := w.flows(services)
@@ -344,11 +342,11 @@ func (w *world) compare(t *testing.T, services []service, want func(flow) bool) 
 			t.Errorf("%d of %d connections are not answered, and are allowed:%s", len(missing), all, some(missing))
 			return
 		}
-		left = missing // what was answered once stays so: nothing changes meanwhile
+		left = missing // connections with a reply keep working: nothing changes meanwhile
 	}
 }
 
-// some lists as many connections as one can read, one a line.
+// some lists at most 20 connections, one a line.
 func some(flows []flow) (lines string) {
 	for _, f := range flows[:min(20, len(flows))] {
 		lines += "\n" + f.String()

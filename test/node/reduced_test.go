@@ -14,11 +14,11 @@ import (
 	"github.com/waggle-net/waggle/test/nodekit"
 )
 
-// containerCapabilities are those of the DaemonSet's container.
+// containerCapabilities are the capabilities of the DaemonSet's container.
 const containerCapabilities = 1<<unix.CAP_NET_ADMIN | 1<<unix.CAP_NET_RAW | 1<<unix.CAP_PERFMON | 1<<unix.CAP_BPF
 
-// TestPrivilegedReducedCapabilities_Suffice runs the agent with the rights of its container only: pods come and go,
-// also over a restart that takes over pinned maps and links, and after SIGKILL.
+// TestPrivilegedReducedCapabilities_Suffice runs the agent with the capabilities of its container only: pods are attached and detached, also over a restart
+// that reuses pinned maps and links, and after SIGKILL.
 func TestPrivilegedReducedCapabilities_Suffice(t *testing.T) {
 	t.Parallel()
 	node := startNode(t, nodekit.Options{Reduced: true})
@@ -57,7 +57,7 @@ func TestPrivilegedReducedCapabilities_Suffice(t *testing.T) {
 			t.Errorf("the agent lacks a right: %s", line)
 		}
 	}
-	eventually(t, func() error { // what lacks a right stays so
+	eventually(t, func() error { // a degradation by a missing capability persists
 		health, err := node.Waggle(t.Context(), "db", "show", "health")
 		if err == nil && strings.Contains(health, "Degraded") {
 			err = fmt.Errorf("health:\n%s", health)
@@ -75,10 +75,10 @@ func TestPrivilegedAgent_DropsCapabilities(t *testing.T) {
 	pingBoth(t, a, b)
 }
 
-// wantCapabilities wants every thread of a process to have these, and no way to get another.
+// wantCapabilities requires every thread of a process to have exactly these capabilities, without a possibility to get another.
 func wantCapabilities(t *testing.T, pid int, want uint64) {
 	t.Helper()
-	eventually(t, func() error { // they go when all else has started, a moment after the API is there
+	eventually(t, func() error { // capabilities are dropped after the start of all cells, shortly after the API is available
 		statuses, err := filepath.Glob(fmt.Sprintf("/proc/%d/task/*/status", pid))
 		if err != nil || len(statuses) < 2 {
 			return fmt.Errorf("threads of the agent: %v, %w", statuses, err)

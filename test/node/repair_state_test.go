@@ -21,7 +21,7 @@ import (
 	"github.com/waggle-net/waggle/test/nodekit"
 )
 
-// oursState describes all that the agent has in the node's kernel but the contents of maps, one fact a line.
+// oursState describes all state of the agent in the node's kernel except the contents of maps, one fact a line.
 func oursState(node *nodekit.Node) (lines []string, err error) {
 	err = node.Do(func() error {
 		for _, part := range []func() ([]string, error){linkState, routeState, tcState, guardState, sysctlState} {
@@ -145,7 +145,7 @@ func sysctlState() (lines []string, err error) {
 	return lines, err
 }
 
-// linkNamed finds a link and hands it to f.
+// linkNamed finds a link and passes it to f.
 func linkNamed(name string, f func(netlink.Link) error) error {
 	l, err := netlink.LinkByName(name)
 	if err != nil {
@@ -158,7 +158,7 @@ func setSysctl(name, value string) error {
 	return os.WriteFile("/proc/sys/net/"+name, []byte(value), 0)
 }
 
-// flushLink takes all addresses and routes off a link, as network daemons do with links that they do not know.
+// flushLink removes all addresses and routes of a link, as network daemons do with unknown links.
 func flushLink(l netlink.Link) error {
 	addrs, err := netlink.AddrList(l, netlink.FAMILY_ALL)
 	if err != nil {
@@ -169,7 +169,7 @@ func flushLink(l netlink.Link) error {
 	}
 	routes, err2 := netlink.RouteListFiltered(netlink.FAMILY_ALL, &netlink.Route{LinkIndex: l.Attrs().Index}, netlink.RT_FILTER_OIF)
 	for _, r := range routes {
-		if r.Protocol == desiredroutes.Protocol { // those that went with the addresses are gone
+		if r.Protocol == desiredroutes.Protocol { // routes of the addresses are deleted already
 			_ = netlink.RouteDel(&r)
 		}
 	}

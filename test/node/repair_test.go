@@ -27,7 +27,7 @@ import (
 	"github.com/waggle-net/waggle/test/nodekit"
 )
 
-// repairNode is a node with two pods, what the agent has in its kernel, and a foreign program to do mischief with.
+// repairNode is a node with two pods, the expected kernel state of its agent, and a foreign program for damage.
 type repairNode struct {
 	*nodekit.Node
 	a, b    *nodekit.Pod
@@ -35,7 +35,7 @@ type repairNode struct {
 	foreign *ebpf.Program
 	before  []string
 
-	endpoint uint32 // id of a, where a test needs it without the agent
+	endpoint uint32 // id of a, for damage while the agent is stopped
 }
 
 func newRepairNode(t *testing.T, args ...string) *repairNode {
@@ -47,7 +47,7 @@ func newRepairNode(t *testing.T, args ...string) *repairNode {
 	n.podLink = endsOf(t, n.a).host
 	n.foreign = foreignProgram(t)
 	pingBoth(t, n.a, n.b)
-	// Links have addresses and pods have their settings a moment after ADD.
+	// Links get addresses and pods get their settings shortly after ADD.
 	eventually(t, func() (err error) {
 		if n.before, err = oursState(n.Node); err != nil {
 			return err
@@ -62,7 +62,7 @@ func newRepairNode(t *testing.T, args ...string) *repairNode {
 	return n
 }
 
-// repairs reads how often something of a kind was put right.
+// repairs returns the number of repairs of a kind.
 func (n *repairNode) repairs(t *testing.T, kind driftrepairs.Kind) (count float64) {
 	t.Helper()
 	samples, err := scrape(n.Node)
@@ -76,18 +76,18 @@ func (n *repairNode) repairs(t *testing.T, kind driftrepairs.Kind) (count float6
 	return count
 }
 
-// sabotage is what somebody else does on the node, and the kind under which its repair is counted.
+// sabotage is a foreign change on the node, and the kind under which its repair is counted.
 type sabotage struct {
 	name string
 	kind driftrepairs.Kind
 	do   func(n *repairNode) error // inside the node
 }
 
-// addressesGo names what takes the addresses of waggle_host along. The kernel announces links and addresses by different sockets:
-// when the agent sees first that an address is gone, it repairs all and counts that.
+// addressesGo lists the changes that also delete the addresses of waggle_host. The kernel announces links and addresses on different sockets: if the agent sees
+// first that an address is deleted, it repairs everything and counts an address.
 var addressesGo = []string{"waggle_host is set down", "waggle_host is deleted"}
 
-// repairs reads how often what it breaks was put right.
+// repairs returns the number of repairs of this damage.
 func (s sabotage) repairs(t *testing.T, n *repairNode) float64 {
 	t.Helper()
 	count := n.repairs(t, s.kind)
@@ -129,7 +129,7 @@ func withNFT(f func(*nftables.Conn)) func(*repairNode) error {
 
 var ourNFT = &nftables.Table{Name: nftguard.TableName, Family: nftables.TableFamilyINet}
 
-// announced is what the kernel sends an event for.
+// announced lists the damage for which the kernel sends an event.
 var announced = []sabotage{
 	{"waggle_host is set down", driftrepairs.Link, onLink(podlink.HostDevice, netlink.LinkSetDown)},
 	{"waggle_net gets another MTU", driftrepairs.Link, onLink(podlink.NetDevice, func(l netlink.Link) error { return netlink.LinkSetMTU(l, 1300) })},
@@ -184,14 +184,14 @@ var announced = []sabotage{
 	{"the directory of map pins is removed", driftrepairs.Pin, func(n *repairNode) error {
 		err := os.RemoveAll(filepath.Join(n.BPFRoot(), "waggle", "maps"))
 		if errors.Is(err, syscall.ENOTEMPTY) {
-			return nil // pins are back already
+			return nil // pins are restored already
 		}
 		return err
 	}},
 }
 
-// What the kernel announces is put right by that: the agent of this test does not look by itself. Traffic works afterwards,
-// and it is counted and shown.
+// Damage that the kernel announces is repaired by its event: the agent of this test does not verify periodically. Traffic works afterwards, and the repair is
+// counted and shown.
 func TestPrivilegedRepair_OfWhatIsAnnouncedNeedsNoTimer(t *testing.T) {
 	t.Parallel()
 	n := newRepairNode(t, "--verify-interval=10h")
@@ -202,7 +202,7 @@ func TestPrivilegedRepair_OfWhatIsAnnouncedNeedsNoTimer(t *testing.T) {
 		}
 		n.awaitRepair(t, s)
 		n.awaitCount(t, s, count)
-		// A link that has just been set up drops what comes until the kernel has seen its carrier.
+		// A link that has just been set up drops packets until the kernel has seen its carrier.
 		eventually(t, func() error {
 			return errors.Join(nodekit.PingBriefly(n.a, n.b.Addr(false), 56), nodekit.PingBriefly(n.b, n.a.Addr(true), 56),
 				nodekit.PingBriefly(n.Host(), n.a.Addr(false), 56), nodekit.PingBriefly(n.Host(), n.b.Addr(true), 56))
@@ -211,7 +211,7 @@ func TestPrivilegedRepair_OfWhatIsAnnouncedNeedsNoTimer(t *testing.T) {
 	n.requireShown(t)
 }
 
-// awaitRepair waits until the kernel is as it was.
+// awaitRepair waits until the kernel state is as before.
 func (n *repairNode) awaitRepair(t *testing.T, s sabotage) {
 	t.Helper()
 	eventually(t, func() error {
@@ -239,7 +239,7 @@ func (n *repairNode) awaitCount(t *testing.T, s sabotage, before float64) {
 
 func (n *repairNode) requireShown(t *testing.T) {
 	t.Helper()
-	eventually(t, func() error { // it fails while a module is not well for a moment
+	eventually(t, func() error { // the command fails while a module is degraded for a moment
 		status, err := n.Waggle(t.Context(), "status")
 		if err != nil || !strings.Contains(status, "Repairs:") || strings.Contains(status, "Repairs:     none") {
 			return fmt.Errorf("waggle status says (%w):\n%s", err, status)
@@ -251,7 +251,7 @@ func (n *repairNode) requireShown(t *testing.T) {
 	}
 }
 
-// silent is what nobody announces.
+// silent lists the damage without an event.
 var silent = []sabotage{
 	{"a setting without announcements", driftrepairs.Sysctl, func(*repairNode) error { return setSysctl("ipv4/conf/waggle_host/accept_local", "0") }},
 	{"the tcx link is detached", driftrepairs.TCX, func(n *repairNode) error {
@@ -272,7 +272,7 @@ var silent = []sabotage{
 	}},
 }
 
-// What nobody announces is put right when the agent reads back what is in the kernel. The test shortens the interval.
+// Damage without an event is repaired when the agent verifies the kernel state. The test shortens the interval.
 func TestPrivilegedRepair_OfWhatIsNotAnnounced(t *testing.T) {
 	t.Parallel()
 	n := newRepairNode(t, "--verify-interval=2s")
@@ -285,7 +285,7 @@ func TestPrivilegedRepair_OfWhatIsNotAnnounced(t *testing.T) {
 		t.Fatal(err)
 	}
 	n.endpoint = uint32(id)
-	// Nothing is repaired while the agent is stopped.
+	// The agent repairs nothing while it is stopped.
 	signal := func(s syscall.Signal) {
 		t.Helper()
 		if err := syscall.Kill(n.AgentPID(), s); err != nil {
@@ -304,7 +304,7 @@ func TestPrivilegedRepair_OfWhatIsNotAnnounced(t *testing.T) {
 	signal(syscall.SIGCONT)
 	for _, s := range silent {
 		n.awaitRepair(t, s)
-		n.awaitCount(t, s, count[s.kind]) // entries of maps are no part of the state
+		n.awaitCount(t, s, count[s.kind]) // entries of maps are not part of the state
 	}
 	eventually(t, func() error {
 		return errors.Join(nodekit.PingBriefly(n.a, n.b.Addr(false), 56), nodekit.PingBriefly(n.Host(), n.b.Addr(true), 56))
@@ -337,7 +337,7 @@ func clearMap[K, V any](m *ebpf.Map) error {
 	return nil
 }
 
-// endpointOf finds the id of a pod's endpoint, in text.
+// endpointOf returns the id of a pod's endpoint, as text.
 func (n *repairNode) endpointOf(pod string) string {
 	out, _ := n.Waggle(context.Background(), "db", "get", "endpoints", "pod", "default/"+pod)
 	for line := range strings.Lines(out) {
@@ -348,14 +348,14 @@ func (n *repairNode) endpointOf(pod string) string {
 	return ""
 }
 
-// A process that deletes our route all the time is reported with the name of the route. When it stops, the route is back.
+// A process that deletes Waggle's route continuously is reported with the name of the route. When it stops, the route is restored.
 func TestPrivilegedRepair_FightIsNamed(t *testing.T) {
 	t.Parallel()
 	n := newRepairNode(t)
 	route := netip.MustParsePrefix("10.244.1.0/24")
 	eventually(t, func() error {
 		for range 50 {
-			_ = n.Do(func() error { return deleteRoute(route) }) // most of the time there is none
+			_ = n.Do(func() error { return deleteRoute(route) }) // most of the time the route does not exist
 			time.Sleep(10 * time.Millisecond)
 		}
 		status, err := n.Waggle(t.Context(), "status")
@@ -373,7 +373,7 @@ func TestPrivilegedRepair_FightIsNamed(t *testing.T) {
 	pingBoth(t, n.a, n.b)
 }
 
-// The shared blocks die with the last device that has them: without a pod that is waggle_hold.
+// The kernel deletes the shared blocks with the last device that uses them: without pods that is waggle_hold.
 func TestPrivilegedRepair_BlocksOfANodeWithoutPods(t *testing.T) {
 	t.Parallel()
 	node := startNode(t, nodekit.Options{AgentArgs: []string{"--verify-interval=10h"}})

@@ -20,8 +20,8 @@ import (
 	"github.com/waggle-net/waggle/test/nodekit/load"
 )
 
-// Flows that begin while maps of flows and of translations get another size continue afterwards, in both families: between pods, of a pod and of a client outside
-// to a service, and of a pod to the outside under the node's address. The policies allow no packet that belongs to no flow. Nothing that flows send is lost.
+// Flows that begin while maps of flows and of translations are resized continue afterwards, in both families: between pods, from a pod and from a client
+// outside to a service, and from a pod to the outside under the node's address. The policies allow no packet without a flow. No packet of a flow is lost.
 func TestPrivilegedService_ResizedMapsForgetNoFlow(t *testing.T) {
 	t.Parallel()
 	m := newMarketOff(t, "--bpf-lb-sock=false")
@@ -47,7 +47,7 @@ func TestPrivilegedService_ResizedMapsForgetNoFlow(t *testing.T) {
 		}
 	}
 	for _, s := range starts {
-		eventually(t, func() error { _, err := askBriefly(t.Context(), s.from, s.network, s.to); return err }) // the policies are in force
+		eventually(t, func() error { _, err := askBriefly(t.Context(), s.from, s.network, s.to); return err }) // the policies are enforced
 	}
 	for _, size := range []struct{ flows, translations uint32 }{{262144, 1048576}, {131072, 524288}, {65536, 262144}, {131072, 524288}} {
 		m.AddAgentArgs(fmt.Sprintf("--bpf-ct-global-tcp-max=%d", size.flows), fmt.Sprintf("--bpf-nat-global-max=%d", size.translations))
@@ -94,7 +94,7 @@ func TestPrivilegedService_ResizedMapsForgetNoFlow(t *testing.T) {
 	}
 }
 
-// hooksHave returns an error when a program on a hook of the node keeps a map of flows of another size than these.
+// hooksHave returns an error if a program on a hook of the node uses a map of flows with another size than these.
 func hooksHave(t *testing.T, node *nodekit.Node, entries map[string]uint32) error {
 	text, err := node.Waggle(t.Context(), "db", "show", "attachments")
 	if err != nil {
@@ -159,7 +159,7 @@ func mapsOf(id ebpf.ProgramID) (map[string]uint32, error) {
 	return sizes, nil
 }
 
-// start is how a flow begins.
+// start describes the start of a flow.
 type start struct {
 	from    nodekit.Place
 	network string
@@ -171,13 +171,13 @@ type opening struct {
 	stop    chan struct{}
 	stopped chan struct{}
 
-	mu     sync.Mutex // guards the following
+	mu     sync.Mutex // guards the fields below
 	all    []*line
-	again  int     // flows that sent something again
-	failed []error // of flows that got no answer
+	again  int     // flows with retransmissions
+	failed []error // of flows without a reply
 }
 
-// startFlows begins flows in turn, one in 2 ms. Each stays open after its first answer.
+// startFlows begins flows in turn, one every 2 ms. Each stays open after its first reply.
 func startFlows(starts []start) *opening {
 	o := &opening{stop: make(chan struct{}), stopped: make(chan struct{})}
 	go func() {
@@ -212,7 +212,7 @@ func (o *opening) begin(s start) {
 	}
 }
 
-// begin opens a flow, waits for its first answer, and reports whether a datagram was lost and sent again until it came.
+// begin opens a flow, waits for its first reply, and reports whether a datagram was lost and sent again before the reply.
 func (s start) begin() (l *line, again bool, err error) {
 	l = &line{network: s.network, to: s.to}
 	if err := s.from.Do(func() (err error) {
@@ -222,7 +222,7 @@ func (s start) begin() (l *line, again bool, err error) {
 		return nil, false, err
 	}
 	a, err := askOn(l.Conn)
-	if s.network == "udp" && errors.Is(err, os.ErrDeadlineExceeded) { // a lost datagram is missed however long is waited for its answer
+	if s.network == "udp" && errors.Is(err, os.ErrDeadlineExceeded) { // a lost datagram is detected at any timeout
 		again = true
 		a, err = askOn(l.Conn)
 	}
@@ -233,7 +233,7 @@ func (s start) begin() (l *line, again bool, err error) {
 	return l, again, nil
 }
 
-// repeated reports whether a connection sent segments again that its peer had not received: those that it had say so (DSACK).
+// repeated reports whether a connection retransmitted segments that its peer had not received: the peer reports duplicates (DSACK).
 func repeated(conn *net.TCPConn) (again bool, err error) {
 	raw, err := conn.SyscallConn()
 	if err != nil {
@@ -249,7 +249,7 @@ func repeated(conn *net.TCPConn) (again bool, err error) {
 	return again, errors.Join(err, failed)
 }
 
-// end stops, and counts the connections that sent something again: a peer may say after its answer that it had a segment already.
+// end stops the start of flows, and counts the connections with retransmissions. It counts at the end because a peer may report a duplicate after its reply.
 func (o *opening) end() {
 	close(o.stop)
 	<-o.stopped

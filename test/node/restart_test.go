@@ -14,8 +14,8 @@ import (
 	"github.com/waggle-net/waggle/test/nodekit/load"
 )
 
-// The shortest proof, for machines that are too slow for those under full load: an agent stops, is killed, and comes back
-// with its programs loaded anew.
+// The shortest proof, for machines that are too slow for the tests under full load: an agent stops, is killed, and starts again, with newly loaded programs
+// each time.
 func TestPrivilegedRestart_LosesNoPacket(t *testing.T) {
 	t.Parallel()
 	node := startNode(t, roomy())
@@ -60,7 +60,7 @@ func TestPrivilegedBPFRoot_IsMountedWhenItMustBe(t *testing.T) {
 	}
 }
 
-// bpfMounts counts what is mounted at the node's root of pins, one above the other.
+// bpfMounts returns the number of stacked mounts at the node's root of pins.
 func bpfMounts(t *testing.T, node *nodekit.Node) (count int) {
 	t.Helper()
 	if err := node.Do(func() error {

@@ -17,8 +17,8 @@ import (
 	"github.com/waggle-net/waggle/test/nodekit"
 )
 
-// TestPrivilegedRestart_NobodyGetsAnAddressInUse asks for addresses from before the agent listens: however early a
-// request is, it gets what no pod of the run before has.
+// TestPrivilegedRestart_NobodyGetsAnAddressInUse requests addresses from before the agent listens: even the earliest request gets an address that no pod of the
+// previous run has.
 func TestPrivilegedRestart_NobodyGetsAnAddressInUse(t *testing.T) {
 	t.Parallel()
 	node := startNode(t, nodekit.Options{IPv4CIDR: "10.244.1.0/28", IPv6CIDR: "-", AgentArgs: []string{"--enable-ipv6=false"}})
@@ -42,7 +42,7 @@ func TestPrivilegedRestart_NobodyGetsAnAddressInUse(t *testing.T) {
 					given <- addr
 					return nil
 				}
-				if !errors.As(err, new(*net.OpError)) { // nobody listens yet
+				if !errors.As(err, new(*net.OpError)) { // the agent does not listen yet
 					return err
 				}
 			}
@@ -67,7 +67,7 @@ func TestPrivilegedRestart_NobodyGetsAnAddressInUse(t *testing.T) {
 	}
 }
 
-// postIPAM asks for an IPv4 address.
+// postIPAM requests an IPv4 address.
 func postIPAM(ctx context.Context, node *nodekit.Node) (string, error) {
 	client := http.Client{Transport: &http.Transport{DisableKeepAlives: true, DialContext: func(ctx context.Context, _, _ string) (net.Conn, error) {
 		return new(net.Dialer).DialContext(ctx, "unix", filepath.Join(node.StateDir(), "waggle.sock"))

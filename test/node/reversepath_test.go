@@ -7,8 +7,8 @@ import (
 	"github.com/waggle-net/waggle/test/nodekit"
 )
 
-// A node whose new links check the reverse path strictly, as some distributions set it: the route back to a pod leads
-// over another device, so its very first packet to the node would be dropped.
+// A node whose new links have a strict reverse path filter, as some distributions set it: the route back to a pod uses another device, so the filter would drop
+// the pod's first packet to the node.
 func TestPrivilegedReversePath_StrictDefaultDoesNotStopPods(t *testing.T) {
 	t.Parallel()
 	node := startNode(t, nodekit.Options{})

@@ -12,7 +12,7 @@ import (
 	"github.com/waggle-net/waggle/test/nodekit/load"
 )
 
-// agentBeforeEnv names the agent of another revision, as a program.
+// agentBeforeEnv is the environment variable with the path of the agent of another revision.
 const agentBeforeEnv = "AGENT_BEFORE"
 
 func agentBefore(t *testing.T) string {
@@ -24,7 +24,7 @@ func agentBefore(t *testing.T) string {
 	return path
 }
 
-// The downgrade to another revision and the upgrade from it disturb nobody.
+// The downgrade to another revision and the upgrade from it do not interrupt traffic.
 func TestPrivilegedRevision_DowngradeAndUpgradeDisturbNobody(t *testing.T) {
 	t.Parallel()
 	other := agentBefore(t)
@@ -45,7 +45,7 @@ func TestPrivilegedRevision_DowngradeAndUpgradeDisturbNobody(t *testing.T) {
 	eventuallyLasting(t, node, before)
 }
 
-// Nor are connections through services disturbed.
+// They do not interrupt connections through services.
 func TestPrivilegedRevision_ServicesLoseNoPacket(t *testing.T) {
 	t.Parallel()
 	other := agentBefore(t)
@@ -65,14 +65,14 @@ func TestPrivilegedRevision_ServicesLoseNoPacket(t *testing.T) {
 	}
 }
 
-// Nor is what pods of two nodes send each other through the tunnel.
+// They lose no packet between pods of two nodes through the tunnel.
 func TestPrivilegedRevision_TunnelLosesNothing(t *testing.T) {
 	t.Parallel()
 	other := agentBefore(t)
 	tunnelUpAndDown(t, other, func(t *testing.T, n kubeNode, _ bool) { requireReplaced(t, n.Node) })
 }
 
-// requireReplaced waits until all hooks run the programs of the agent that runs.
+// requireReplaced waits until all hooks run the programs of the current agent.
 func requireReplaced(t *testing.T, node *nodekit.Node) {
 	t.Helper()
 	eventually(t, func() error {

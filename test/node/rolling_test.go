@@ -18,10 +18,10 @@ import (
 	"github.com/waggle-net/waggle/test/nodekit/load"
 )
 
-// reach is how programs of a node send to another one.
+// reach is the path of a node's programs to another node.
 type reach struct{ Direct, Routed bool }
 
-// reaches waits until the slots of other nodes say so, by node.
+// reaches waits until the slots of other nodes have the wanted paths, by node.
 func reaches(t *testing.T, n kubeNode, want map[string]reach) {
 	t.Helper()
 	eventually(t, func() error {
@@ -52,7 +52,7 @@ func (n kubeNode) becomes(t *testing.T, args ...string) {
 	}
 }
 
-// denials are pings that policies deny, again and again until they are ended.
+// denials are repeated pings that policies deny.
 type denials struct {
 	stop  context.CancelFunc
 	all   sync.WaitGroup
@@ -61,7 +61,7 @@ type denials struct {
 	of    []*nodekit.Pod
 }
 
-// deny sends from each pod to the one behind it.
+// deny pings from the first to the second pod of each pair.
 func deny(t *testing.T, pairs ...[2]*nodekit.Pod) *denials {
 	t.Helper()
 	ctx, cancel := context.WithCancel(t.Context())
@@ -84,7 +84,7 @@ func deny(t *testing.T, pairs ...[2]*nodekit.Pod) *denials {
 	return d
 }
 
-// end demands that there were pings, and that none has arrived.
+// end requires that pings were sent and none has arrived.
 func (d *denials) end(t *testing.T) {
 	t.Helper()
 	d.stop()
@@ -101,7 +101,7 @@ func (d *denials) end(t *testing.T) {
 	}
 }
 
-// rolling is two nodes under traffic that policies allow, and under traffic that they deny.
+// rolling holds two nodes with allowed traffic and with denied traffic.
 type rolling struct {
 	one, two kubeNode
 	clients  [2]*nodekit.Pod
@@ -140,14 +140,14 @@ func startRolling(t *testing.T, one, two kubeNode) *rolling {
 	return r
 }
 
-// both waits until both nodes reach each other so.
+// both waits until both nodes reach each other by the wanted path.
 func (r *rolling) both(t *testing.T, want reach) {
 	t.Helper()
 	reaches(t, r.one, map[string]reach{r.two.Name(): want})
 	reaches(t, r.two, map[string]reach{r.one.Name(): want})
 }
 
-// onTheWire demands that what the clients send goes past the tunnel, or through it.
+// onTheWire requires the packets of the clients to go through the tunnel or to bypass it.
 func (r *rolling) onTheWire(t *testing.T, tunnel bool) {
 	t.Helper()
 	for _, f := range families {
@@ -165,22 +165,22 @@ func (r *rolling) say(t *testing.T, what string) {
 	t.Logf("%v %s", r.load.At(), what)
 }
 
-// Ways in which a node reaches another one.
+// Paths of a node to another one.
 var (
-	direct    = reach{Direct: true}               // it has no tunnel, or is hybrid
+	direct    = reach{Direct: true}               // the other node has no tunnel, or is hybrid
 	routed    = reach{Direct: true, Routed: true} // beside its tunnel
-	lingers   = reach{Routed: true}               // through the tunnel, and it takes both
+	lingers   = reach{Routed: true}               // through the tunnel; the other node accepts both
 	tunnelled = reach{}
 )
 
-// The flags of both. Without a tunnel packets are as long as with one: senders of longer ones would have to learn that, and send some again.
+// The flags of both modes. Packets without a tunnel are as long as with one: otherwise senders would have to learn the size, and retransmit some packets.
 var (
 	toNative = []string{"--routing-mode=native", "--auto-direct-node-routes", "--mtu=1450"}
 	toTunnel = []string{"--routing-mode=tunnel", "--auto-direct-node-routes=false", "--mtu=0"}
 )
 
-// Two nodes get a tunnel one after the other, and lose it again by way of hybrid. They reach each other by routes until both have it. Nothing is lost, and
-// no policy is broken.
+// Two nodes get a tunnel one after the other, and lose it again through hybrid mode. They reach each other by routes until both have the tunnel. No packet is
+// lost, and no denied packet passes.
 func TestPrivilegedRolling_NativeToTunnelAndBack(t *testing.T) {
 	t.Parallel()
 	all := startKubeCluster(t, 2, toNative...)
@@ -218,7 +218,7 @@ func TestPrivilegedRolling_NativeToTunnelAndBack(t *testing.T) {
 	r.onTheWire(t, false)
 }
 
-// Agents of a release that publishes nothing about what they receive connect two nodes by routes. Their update to agents with a tunnel loses nothing.
+// Agents of a release that publishes nothing about its receive paths connect two nodes by routes. Their update to agents with a tunnel loses no packet.
 func TestPrivilegedRolling_FromAReleaseThatPublishesNothing(t *testing.T) {
 	t.Parallel()
 	silent := agentWith(t, edited(t, filepath.Join("cells", "ciliumnode", "wanted.go"), `; receives != ""`, `; receives == "nothing"`))

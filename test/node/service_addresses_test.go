@@ -16,8 +16,8 @@ import (
 	"github.com/waggle-net/waggle/test/nodekit"
 )
 
-// The node gets another address on its uplink, and another device that leads out. Node ports are served there, pods leave by the
-// device under its address, and the agent is the same all the time. What goes is no longer served.
+// The node gets another address on its uplink, and another external device. Node ports are served there, pods leave by the device under its address, and the
+// agent is not restarted. Removed addresses are no longer served.
 func TestPrivilegedService_NodePortFollowsTheNodesAddresses(t *testing.T) {
 	t.Parallel()
 	for _, mode := range modes {
@@ -50,7 +50,7 @@ func TestPrivilegedService_NodePortFollowsTheNodesAddresses(t *testing.T) {
 	}
 }
 
-// uplinkAddressChanges gives the uplink addresses beside those that it has, or, when only the first one counts, in place of them; and back.
+// uplinkAddressChanges adds addresses to the uplink if all addresses serve, or replaces the addresses if only the first one serves; then it restores them.
 func (m *market) uplinkAddressChanges(t *testing.T, clients []nodekit.Place, all bool) {
 	t.Helper()
 	was := []netip.Prefix{nodekit.UplinkIPv4, nodekit.UplinkIPv6}
@@ -84,7 +84,7 @@ func (m *market) uplinkAddressChanges(t *testing.T, clients []nodekit.Place, all
 	m.notServed(t, clients, to)
 }
 
-// keepNeighbours lets the host outside send to the node what is for these addresses, also while the node does not have them.
+// keepNeighbours lets the host outside send packets for these addresses to the node, also while the node does not have them.
 func (m *market) keepNeighbours(t *testing.T, addrs []netip.Addr) {
 	t.Helper()
 	var mac net.HardwareAddr
@@ -110,7 +110,7 @@ func (m *market) keepNeighbours(t *testing.T, addrs []netip.Addr) {
 	}
 }
 
-// uplinkComes gives the node another device that leads out, and takes it away.
+// uplinkComes adds another external device to the node, and removes it.
 func (m *market) uplinkComes(t *testing.T, clients []nodekit.Place) {
 	t.Helper()
 	here := []netip.Prefix{netip.MustParsePrefix("198.51.100.1/24"), netip.MustParsePrefix("2001:db8:7::1/64")}
@@ -140,7 +140,7 @@ func (m *market) uplinkComes(t *testing.T, clients []nodekit.Place) {
 	m.servedFrom(t, clients, uplinks)
 }
 
-// servedFrom wants that clients reach the node port at addresses.
+// servedFrom requires that clients reach the node port at addresses.
 func (m *market) servedFrom(t *testing.T, clients []nodekit.Place, addrs []netip.Addr) {
 	t.Helper()
 	each(addrs, webNodePort, func(network string, to netip.AddrPort) {
@@ -150,7 +150,7 @@ func (m *market) servedFrom(t *testing.T, clients []nodekit.Place, addrs []netip
 	})
 }
 
-// servedAfter waits after a change until the host outside gets an answer from the node port at each of the addresses.
+// servedAfter performs a change and waits until the host outside gets a reply from the node port at each of the addresses.
 func (m *market) servedAfter(t *testing.T, what string, addrs []netip.Addr, change func() error) {
 	t.Helper()
 	if err := m.Do(change); err != nil {
@@ -170,12 +170,12 @@ func (m *market) servedAfter(t *testing.T, what string, addrs []netip.Addr, chan
 	})
 }
 
-// askFor asks with a patience of the caller's choice.
+// askFor is [ask] with a timeout of the caller.
 func askFor(from nodekit.Place, network string, to netip.AddrPort, patience time.Duration) (served, error) {
 	return askBy(context.Background(), from, &net.Dialer{Timeout: patience}, network, to)
 }
 
-// notServed waits until the node port is not served at addresses any more, and wants that no client is answered then.
+// notServed waits until the node port is no longer served at addresses, and requires that no client gets a reply then.
 func (m *market) notServed(t *testing.T, clients []nodekit.Place, addrs []netip.Addr) {
 	t.Helper()
 	for _, addr := range addrs {

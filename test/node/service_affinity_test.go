@@ -7,8 +7,8 @@ import (
 	"github.com/waggle-net/waggle/test/nodekit"
 )
 
-// Clients here stay with their backends for the time of the service after their last new connection, at their sockets and by packets, and are then
-// balanced as new ones: over TCP and UDP.
+// Clients on this node keep their backends for the timeout of the service after their last new connection, at their sockets and by packets. After the timeout
+// they are balanced like new clients, over TCP and UDP.
 func (m *market) affinitiesExpire(t *testing.T, packets bool) {
 	clients := []nodekit.Place{m.pod(t, "client")}
 	if !packets {
@@ -41,7 +41,7 @@ func (m *market) affinityExpires(t *testing.T, client nodekit.Place, network str
 			t.Fatalf("%s over %s: %s answers before the time has run out, and before %s did", to, network, again, first)
 		}
 	}
-	for range 90 { // that the same is chosen each time has a probability below 10^-40
+	for range 90 { // the same backend each time has a probability below 10^-40
 		m.age(t, 602)
 		if meets() != first {
 			return

@@ -10,8 +10,8 @@ import (
 	"testing"
 )
 
-// A Service chooses its algorithm by an annotation. With Maglev's table a client outside comes from one port to the same backend whenever it is
-// chosen for anew, and from others to other backends; at random it comes to another backend sooner or later.
+// An annotation selects the algorithm of a Service. With Maglev, each new selection for a client outside with the same source port returns the same backend,
+// and other source ports get other backends. With random selection, the client gets another backend sooner or later.
 func TestPrivilegedService_AlgorithmByAnnotation(t *testing.T) {
 	t.Parallel()
 	m := newMarket(t, "--bpf-lb-algorithm-annotation", "--bpf-lb-maglev-table-size=251", "--bpf-lb-maglev-map-max=8")
@@ -28,7 +28,7 @@ func TestPrivilegedService_AlgorithmByAnnotation(t *testing.T) {
 	for _, addr := range uplinks {
 		m.hasFlag(t, netip.AddrPortFrom(addr, webNodePort), "maglev", false)
 	}
-	const clients = 12 // that all come to one of three backends by chance has a probability below 10^-5
+	const clients = 12 // the same of three backends for all by chance has a probability below 10^-5
 	annotated("maglev")
 	for _, addr := range uplinks {
 		to, all := netip.AddrPortFrom(addr, webNodePort), map[string]bool{}
@@ -59,7 +59,7 @@ func TestPrivilegedService_AlgorithmByAnnotation(t *testing.T) {
 	}
 }
 
-// chosen is the backend for which a datagram from outside is chosen, when nobody remembers the one before.
+// chosen returns the backend that is selected for a datagram from outside after all flows of the service were removed.
 func (m *market) chosen(t *testing.T, to netip.AddrPort, port uint16) string {
 	t.Helper()
 	if _, err := m.Waggle(t.Context(), "bpf", "nat", "flush", "--service", "shop/web", "-o", "json"); err != nil {

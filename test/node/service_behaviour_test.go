@@ -15,7 +15,7 @@ import (
 	"github.com/waggle-net/waggle/test/nodekit"
 )
 
-// What Services and their slices say about who answers holds for real clients: policies, readiness, hints, and whose a Service is.
+// The properties of Services and their slices that select backends apply to real clients: policies, readiness, hints, and the proxy of a Service.
 func TestPrivilegedService_WhoAnswers(t *testing.T) {
 	t.Parallel()
 	for _, mode := range modes {
@@ -34,7 +34,7 @@ func TestPrivilegedService_WhoAnswers(t *testing.T) {
 			for _, c := range []struct {
 				name, spec string
 				endpoints  []endpoint
-				want       []string // nobody: clients are refused
+				want       []string // none: requests are rejected
 			}{
 				{"policy Cluster", "", []endpoint{{pod: "one"}, {pod: "two", node: "node-2"}}, []string{"one", "two"}},
 				{"policy Local", ", internalTrafficPolicy: Local", []endpoint{{pod: "one"}, {pod: "two", node: "node-2"}}, []string{"one"}},
@@ -72,7 +72,7 @@ func TestPrivilegedService_WhoAnswers(t *testing.T) {
 	}
 }
 
-// inZone gives the node a zone; its agent does not run yet.
+// inZone sets the zone of the node, whose agent does not run yet.
 func (m *market) inZone(t *testing.T, zone string) {
 	t.Helper()
 	text, err := os.ReadFile(filepath.Join(m.ManifestsDir(), "node.yaml"))
@@ -82,11 +82,11 @@ func (m *market) inZone(t *testing.T, zone string) {
 	m.write(t, "node.yaml", strings.Replace(string(text), "metadata:\n", "metadata:\n  labels: {topology.kubernetes.io/zone: "+zone+"}\n", 1))
 }
 
-// answerAll wants that these servers answer the clients of "web", all of them and nobody else; without servers, that clients are refused.
+// answerAll requires that exactly these servers reply to the clients of "web"; without servers, that requests are rejected.
 func (m *market) answerAll(t *testing.T, clients []nodekit.Place, servers ...string) {
 	t.Helper()
 	each(webAddrs, 80, func(network string, to netip.AddrPort) {
-		if len(servers) > 0 { // the service may have had as many before, but not these
+		if len(servers) > 0 { // the service may have had the same number of other servers
 			eventually(t, func() error {
 				if a, err := askBriefly(t.Context(), clients[0], network, to); err != nil || !slices.Contains(servers, a.server) {
 					return fmt.Errorf("ask %s over %s: %q answers (%w), want one of %v", to, network, a.server, err, servers)
@@ -104,7 +104,7 @@ func (m *market) answerAll(t *testing.T, clients []nodekit.Place, servers ...str
 	})
 }
 
-// localElsewhere: with the policy Local a client here is not answered by those who are elsewhere, and when one comes here, by that one.
+// localElsewhere: with the policy Local, a client on this node gets no reply from backends of other nodes, and gets one from a new backend on this node.
 func (m *market) localElsewhere(t *testing.T, clients []nodekit.Place) {
 	t.Helper()
 	m.service(t, "web", webSpec+", internalTrafficPolicy: Local")
@@ -127,7 +127,7 @@ func (m *market) localElsewhere(t *testing.T, clients []nodekit.Place) {
 	m.answerAll(t, clients, "two")
 }
 
-// anothers: a Service of another proxy is not served, and is again when it is no longer another's.
+// anothers: a Service of another proxy is not served, and is served again when its label is removed.
 func (m *market) anothers(t *testing.T, clients []nodekit.Place) {
 	t.Helper()
 	for _, other := range []bool{true, false} {
@@ -157,14 +157,14 @@ func (m *market) anothers(t *testing.T, clients []nodekit.Place) {
 	}
 }
 
-// headless: a Service without an address, however its slices look, has no frontend; those beside it are served as before.
+// headless: a Service without an address has no frontend, regardless of its slices; other Services are served as before.
 func (m *market) headless(t *testing.T) {
 	t.Helper()
 	m.service(t, "bare", "clusterIP: None, clusterIPs: [None], ipFamilies: [IPv4, IPv6], ports: [{name: tcp, port: 8080, protocol: TCP}, {name: udp, port: 8080, protocol: UDP}]")
 	m.slices(t, "bare", webPorts, endpoint{pod: "one"})
 	m.service(t, "later", strings.NewReplacer("10.96.0.10", "10.96.0.11", "::10", "::11").Replace(webSpec))
 	m.slices(t, "later", webPorts, endpoint{pod: "three"})
-	for _, to := range []string{"10.96.0.11:80", "[fd00:10:96::11]:80"} { // what was written before is in force as well
+	for _, to := range []string{"10.96.0.11:80", "[fd00:10:96::11]:80"} { // the earlier Service is served as well
 		m.ready(t, netip.MustParseAddrPort(to), 1)
 		for _, network := range networks {
 			m.reaches(t, m.pods["client"], network, netip.MustParseAddrPort(to), "three")
@@ -182,7 +182,7 @@ func (m *market) headless(t *testing.T) {
 	}
 }
 
-// With the flag that says so, clients of a Service that nobody serves get no answer: neither those outside nor pods.
+// With --service-no-backend-response=drop, clients of a Service without backends get no reply, outside and in pods.
 func TestPrivilegedService_NobodyAnswersInSilence(t *testing.T) {
 	t.Parallel()
 	for _, mode := range modes {
@@ -195,7 +195,7 @@ func TestPrivilegedService_NobodyAnswersInSilence(t *testing.T) {
 			for _, addr := range uplinks {
 				m.ready(t, netip.AddrPortFrom(addr, webNodePort), 0)
 			}
-			var all sync.WaitGroup // silence takes its time
+			var all sync.WaitGroup // the missing reply takes the whole timeout
 			all.Go(func() {
 				each(webAddrs, 80, func(network string, to netip.AddrPort) { m.unanswered(t, client, network, to) })
 			})

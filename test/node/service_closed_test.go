@@ -12,9 +12,9 @@ import (
 	"github.com/waggle-net/waggle/test/nodekit"
 )
 
-// While no agent runs, a backend gets unready, and is one no more later. The next agent closes the sockets that are connected to it, of
-// UDP at once and of TCP when it is gone, and no others: in the namespace of the node, and inside pods when it was told to, for which it
-// keeps the capability to enter them. Its processes connect anew.
+// While no agent runs, a backend becomes unready, and is removed later. The next agent closes the sockets that are connected to it, of UDP at once and of TCP
+// after its removal, and no others: in the namespace of the node, and with --bpf-lb-sock-terminate-pod-connections also inside pods, for which the agent keeps
+// the capability to enter them. The processes connect again.
 func TestPrivilegedService_SocketsLoseTheirBackendWhileNoAgentRuns(t *testing.T) {
 	t.Parallel()
 	for name, pods := range map[string]bool{"of the node": false, "of pods too": true} {
@@ -33,7 +33,7 @@ func TestPrivilegedService_SocketsLoseTheirBackendWhileNoAgentRuns(t *testing.T)
 			for _, place := range []nodekit.Place{m.Host(), client} {
 				places[place] = lines(t, place, 80, webAddrs, 4)
 			}
-			// changes lets the endpoints be others when the agent comes back.
+			// changes replaces the endpoints between two runs of the agent.
 			changes := func(ready int, endpoints ...endpoint) {
 				t.Helper()
 				if err := m.StopAgent(t.Context()); err != nil {
@@ -68,7 +68,7 @@ func TestPrivilegedService_SocketsLoseTheirBackendWhileNoAgentRuns(t *testing.T)
 	}
 }
 
-// isClosed waits until the agent has closed the socket: who receives hears so, who sends has no peer any more.
+// isClosed waits until the agent has closed the socket: a read returns an error, and a write has no peer.
 func (l *line) isClosed(t *testing.T) {
 	t.Helper()
 	eventually(t, func() error {

@@ -11,8 +11,8 @@ import (
 	"time"
 )
 
-// Endpoints leave a service and go on to answer. Clients that ask all the time go over to those that are left, and lose not even the
-// answer that is on its way when the agent ends their flow.
+// Endpoints are removed from a service and keep replying. Clients that send continuously change to the remaining endpoints, and do not lose even a reply that
+// is in flight when the agent removes their flow.
 func (m *market) noAnswerIsLostWhenEndpointsChange(t *testing.T, _ bool) {
 	client := m.pod(t, "client")
 	m.pod(t, "three", 8080)
@@ -21,7 +21,7 @@ func (m *market) noAnswerIsLostWhenEndpointsChange(t *testing.T, _ bool) {
 	var wg sync.WaitGroup
 	var stop atomic.Bool
 	var asked atomic.Int64
-	var servers [8]atomic.Value // who answered each client last
+	var servers [8]atomic.Value // the last server of each client
 	for i := range servers {
 		to := netip.AddrPortFrom(webAddrs[i%len(webAddrs)], 80)
 		var conn net.Conn

@@ -9,13 +9,14 @@ import (
 	"github.com/waggle-net/waggle/test/nodekit"
 )
 
-// Further addresses of the uplink.
+// Additional addresses of the uplink.
 var (
 	secondAddrs    = []netip.Addr{netip.MustParseAddr("192.0.2.77"), netip.MustParseAddr("2001:db8:2::77")}
 	secondPrefixes = []netip.Prefix{netip.PrefixFrom(secondAddrs[0], 24), netip.PrefixFrom(secondAddrs[1], 64)}
 )
 
-// Node ports are served at the addresses that the flag names and at no others; a host port at the address that the pod names, or else as a node port.
+// Node ports are served only at the addresses that the flag selects; a host port at the address in the pod's spec, or without one at the addresses of node
+// ports.
 func TestPrivilegedService_AddressesByFlagAndByPod(t *testing.T) {
 	t.Parallel()
 	m := newMarketOff(t, "--bpf-lb-sock=false", "--nodeport-addresses=192.0.2.77/32,2001:db8:2::77/128")
@@ -47,7 +48,7 @@ func TestPrivilegedService_AddressesByFlagAndByPod(t *testing.T) {
 	}
 }
 
-// onlyAt wants a port to be served by "one" at some addresses of the uplink, and the kernel to refuse at the others.
+// onlyAt requires a port to be served by "one" at some addresses of the uplink, and the kernel to reject it at the others.
 func (m *market) onlyAt(t *testing.T, clients []nodekit.Place, port uint16, addrs []netip.Addr) {
 	t.Helper()
 	for _, all := range [][]netip.Addr{uplinks, secondAddrs} {
@@ -63,7 +64,7 @@ func (m *market) onlyAt(t *testing.T, clients []nodekit.Place, port uint16, addr
 	}
 }
 
-// Node ports in the range of the flag are served, its ends as well, and others are nobody's.
+// Node ports in the range of the flag are served, including its ends, and other node ports are not.
 func TestPrivilegedService_NodePortRange(t *testing.T) {
 	t.Parallel()
 	m := newMarket(t, "--bpf-lb-sock=false", "--node-port-range=20000,20010")
@@ -99,7 +100,7 @@ func TestPrivilegedService_NodePortRange(t *testing.T) {
 	}
 }
 
-// Pods keep their addresses towards the prefixes that the flag names, and towards the others they have the node's.
+// Pods keep their addresses towards the prefixes of the flag, and get the node's address towards others.
 func TestPrivilegedMasquerade_Excluded(t *testing.T) {
 	t.Parallel()
 	for _, mode := range modes {

@@ -9,14 +9,14 @@ import (
 	"testing"
 )
 
-// serviceGroup is a part of what services do. It makes the services and pods that it needs on a market that has none.
+// serviceGroup is a group of tests of services. It creates its services and pods on an empty market.
 type serviceGroup struct {
 	name string
 	try  func(m *market, t *testing.T, packets bool)
 }
 
-// What services do, on one node for each of the modes. The groups run one after the other, each from an empty market, so that the node
-// and its agent are started once and not for each of them.
+// TestPrivilegedService_Groups tests services on one node for each of the modes. The groups run one after the other, each on an empty market, so that the node
+// and its agent are started only once.
 func TestPrivilegedService_Groups(t *testing.T) {
 	t.Parallel()
 	both := []serviceGroup{
@@ -49,12 +49,12 @@ func TestPrivilegedService_Groups(t *testing.T) {
 					})
 				}
 			}
-			t.Run("WhoTheOutsideSees", func(t *testing.T) { m.whoTheOutsideSees(t, false) }) // the last one: the host outside knows a route to pods now
+			t.Run("WhoTheOutsideSees", func(t *testing.T) { m.whoTheOutsideSees(t, false) }) // the last one, because the host outside gets a route to pods
 		})
 	}
 }
 
-// empty takes all services and pods away, and waits until the datapath serves nothing.
+// empty removes all services and pods, and waits until the datapath serves nothing.
 func (m *market) empty(t *testing.T) {
 	t.Helper()
 	for _, kind := range []string{"service", "slices", "pod"} {

@@ -16,10 +16,10 @@ import (
 	"github.com/waggle-net/waggle/test/nodekit"
 )
 
-// distant are backends on another node: addresses of the host outside, whose server says which of them was asked.
+// distant holds backends on another node: addresses of the host outside, whose server replies with the name of the requested backend.
 type distant struct{ addrs map[string][2]netip.Addr }
 
-// newDistant makes n, for each of some nodes the same.
+// newDistant creates n backends, the same ones for each of the nodes.
 func newDistant(t *testing.T, n int, nodes ...*market) (d distant) {
 	t.Helper()
 	d.addrs = make(map[string][2]netip.Addr)
@@ -41,7 +41,7 @@ func newDistant(t *testing.T, n int, nodes ...*market) (d distant) {
 	return d
 }
 
-// listenDatagrams opens a port for datagrams at a place until the test ends.
+// listenDatagrams opens a UDP port at a place until the test ends.
 func listenDatagrams(t *testing.T, at nodekit.Place, addr netip.AddrPort) (conn *net.UDPConn) {
 	t.Helper()
 	if err := at.Do(func() (err error) {
@@ -54,7 +54,7 @@ func listenDatagrams(t *testing.T, at nodekit.Place, addr netip.AddrPort) (conn 
 	return conn
 }
 
-// answerAt answers at one address with a name.
+// answerAt replies at one address with a name.
 func answerAt(t *testing.T, at nodekit.Place, addr netip.AddrPort, name string) {
 	t.Helper()
 	conn := listenDatagrams(t, at, addr)
@@ -70,7 +70,7 @@ func answerAt(t *testing.T, at nodekit.Place, addr netip.AddrPort, name string) 
 	}()
 }
 
-// serve makes all but one the backends of "web" on a node.
+// serve makes all backends except one the endpoints of "web" on a node.
 func (d distant) serve(t *testing.T, m *market, without string) {
 	t.Helper()
 	var all strings.Builder
@@ -94,7 +94,7 @@ func (d distant) serve(t *testing.T, m *market, without string) {
 	}
 }
 
-// choices are the backends to which the ports of a client outside come, when nobody remembers flows of before.
+// choices returns the backends that are selected for the source ports of a client outside after all flows of the service were removed.
 func (m *market) choices(t *testing.T, to netip.AddrPort, ports int) []string {
 	t.Helper()
 	if _, err := m.Waggle(t.Context(), "bpf", "nat", "flush", "--service", "shop/web", "-o", "json"); err != nil {
@@ -111,13 +111,13 @@ func (m *market) choices(t *testing.T, to netip.AddrPort, ports int) []string {
 	return out
 }
 
-// askFrom sends a datagram from an address and port of its own choice.
+// askFrom sends a datagram from a given address and port.
 func askFrom(at nodekit.Place, from, to netip.AddrPort) (served, error) {
 	return askBy(context.Background(), at, &net.Dialer{LocalAddr: net.UDPAddrFromAddrPort(from)}, "udp", to)
 }
 
-// Two nodes that balance with Maglev bring each client from outside to the same backend, by whichever it comes. When a backend goes, its
-// clients come to others, again the same by both nodes, and few of the other clients change theirs.
+// Two nodes with Maglev select the same backend for each client outside, at either node. When a backend is removed, its clients get other backends, again the
+// same at both nodes, and few other clients change their backend.
 func TestPrivilegedService_MaglevOnTwoNodes(t *testing.T) {
 	t.Parallel()
 	const ports, backends = 100, 5
@@ -162,7 +162,7 @@ func TestPrivilegedService_MaglevOnTwoNodes(t *testing.T) {
 				moved++
 			}
 		}
-		if moved > stayed/4 { // at random three of four would
+		if moved > stayed/4 { // with random selection three of four would move
 			t.Errorf("%s: without %s %d clients of others moved and %d stayed", to, gone, moved, stayed)
 		}
 	}
@@ -170,8 +170,8 @@ func TestPrivilegedService_MaglevOnTwoNodes(t *testing.T) {
 
 func sameChoices(a, b []string) bool { return strings.Join(a, " ") == strings.Join(b, " ") }
 
-// Clients from outside stay with their backends, here and elsewhere, from whatever port they come, each with its own, until they have not been
-// heard of for the time of the service.
+// Clients outside keep their backends, on this node and on others, from any source port, each with its own backend, until the timeout of the service has passed
+// since their last packet.
 func TestPrivilegedService_AffinityFromOutside(t *testing.T) {
 	t.Parallel()
 	m := newMarket(t)
@@ -183,7 +183,7 @@ func TestPrivilegedService_AffinityFromOutside(t *testing.T) {
 		to, port := netip.AddrPortFrom(addr, webNodePort), uint16(30000)
 		meets := func(client netip.Addr) string {
 			t.Helper()
-			port++ // a flow of its own
+			port++ // a new flow
 			a, err := askFrom(m.OutsideHost(), netip.AddrPortFrom(client, port), to)
 			if err != nil {
 				t.Fatalf("%s from %s: %v", to, client, err)
@@ -209,7 +209,7 @@ func TestPrivilegedService_AffinityFromOutside(t *testing.T) {
 			}
 		}
 		client, changed := others[0], false
-		for range 60 { // that the same is chosen each time has a probability below 10^-30
+		for range 60 { // the same backend each time has a probability below 10^-30
 			m.age(t, 602)
 			if changed = meets(client) != first[client]; changed {
 				break
@@ -221,7 +221,7 @@ func TestPrivilegedService_AffinityFromOutside(t *testing.T) {
 	}
 }
 
-// age lets clients appear not to have been heard of for some seconds.
+// age sets back the last use of all clients by some seconds.
 func (m *market) age(t *testing.T, seconds int) {
 	t.Helper()
 	affinities := ctMap(t, m.Node, bpf.MapAffinity)
@@ -229,7 +229,7 @@ func (m *market) age(t *testing.T, seconds int) {
 	if err != nil {
 		t.Fatal(err)
 	}
-	// What is as old is the collector's, which may take it at any moment.
+	// The collector may delete entries of this age at any moment.
 	aged := make(map[bpf.AffinityKey]bpf.AffinityEntry)
 	eventually(t, func() error {
 		var key bpf.AffinityKey

@@ -16,7 +16,7 @@ import (
 
 const webNodePort = 30080
 
-// nodePorts is the rest of a spec that gives the ports of "web" a node port. What follows takes the place of Cluster.
+// nodePorts is the end of a spec that gives the ports of "web" a node port. Its arguments are the type and the external traffic policy.
 const nodePorts = ", type: %s, ports: [{name: tcp, port: 80, targetPort: 8080, protocol: TCP, nodePort: 30080}, " +
 	"{name: udp, port: 80, targetPort: 8080, protocol: UDP, nodePort: 30080}], externalTrafficPolicy: %s"
 
@@ -25,7 +25,7 @@ const webRest = "clusterIP: 10.96.0.10, clusterIPs: [10.96.0.10, \"fd00:10:96::1
 
 var uplinks = []netip.Addr{nodekit.UplinkIPv4.Addr(), nodekit.UplinkIPv6.Addr()}
 
-// each calls f for the addresses over TCP and UDP, all at once: what is not answered takes its time.
+// each calls f for the addresses over TCP and UDP concurrently, because a missing reply takes the whole timeout.
 func each(addrs []netip.Addr, port uint16, f func(network string, to netip.AddrPort)) {
 	var all sync.WaitGroup
 	for _, addr := range addrs {
@@ -36,7 +36,7 @@ func each(addrs []netip.Addr, port uint16, f func(network string, to netip.AddrP
 	all.Wait()
 }
 
-// seesClient wants that a server sees a client under an address.
+// seesClient requires that a server sees a client under an address.
 func (m *market) seesClient(t *testing.T, from nodekit.Place, network string, to netip.AddrPort, want netip.Addr) {
 	t.Helper()
 	if a, err := ask(t.Context(), from, network, to); err != nil || a.client != want {
@@ -44,8 +44,8 @@ func (m *market) seesClient(t *testing.T, from nodekit.Place, network string, to
 	}
 }
 
-// A node port is served to the outside, to pods, and, where sockets are translated, to the node under all of its addresses. The backend, which is on
-// this node, sees the client. With externalTrafficPolicy Local and no backend here there is no answer for the outside.
+// A node port is served to the outside, to pods, and, where sockets are translated, to the node under all of its addresses. The backend, which is on this node,
+// sees the client. With externalTrafficPolicy Local and no backend on this node, clients outside get no reply.
 func (m *market) nodePort(t *testing.T, packets bool) {
 	client := m.pod(t, "client")
 	m.pod(t, "one", 8080)
@@ -81,7 +81,7 @@ func (m *market) nodePort(t *testing.T, packets bool) {
 	})
 }
 
-// With externalTrafficPolicy Local, a node without a backend says nothing to clients outside and serves those inside.
+// With externalTrafficPolicy Local, a node without a backend sends no reply to clients outside and serves clients in the cluster.
 func (m *market) nodePortLocal(t *testing.T, _ bool) {
 	client := m.pod(t, "client")
 	m.pod(t, "one", 8080)
@@ -105,7 +105,7 @@ func (m *market) nodePortLocal(t *testing.T, _ bool) {
 	})
 }
 
-// Addresses of a load balancer, and external ones, are routed to the node by the network.
+// The network routes addresses of a load balancer, and external ones, to the node.
 var (
 	balancerAddrs = []netip.Addr{netip.MustParseAddr("203.0.113.10"), netip.MustParseAddr("2001:db8:113::10")}
 	externalAddrs = []netip.Addr{netip.MustParseAddr("203.0.113.20"), netip.MustParseAddr("2001:db8:113::20")}
@@ -133,7 +133,7 @@ func (m *market) loadBalancerAndExternalIPs(t *testing.T, packets bool) {
 			m.reaches(t, m.Host(), network, to, "one", "two")
 		}
 	})
-	m.balancer(t, fmt.Sprintf("externalIPs: [%q, %q]", uplinks[0], uplinks[1])) // those of the node itself
+	m.balancer(t, fmt.Sprintf("externalIPs: [%q, %q]", uplinks[0], uplinks[1])) // addresses of the node itself
 	each(uplinks, 80, func(network string, to netip.AddrPort) {
 		m.served(t, to.String()+"/"+strings.ToUpper(network), 2)
 		m.reaches(t, m.OutsideHost(), network, to, "one", "two")
@@ -141,14 +141,14 @@ func (m *market) loadBalancerAndExternalIPs(t *testing.T, packets bool) {
 	})
 }
 
-// balancer makes "web" a service of the type LoadBalancer with its addresses, and with further fields of its spec and annotations.
+// balancer makes "web" a service of the type LoadBalancer with its addresses, and with additional fields of its spec and annotations.
 func (m *market) balancer(t *testing.T, spec string, annotations ...string) {
 	t.Helper()
 	m.write(t, "web-service.yaml", "{apiVersion: v1, kind: Service, metadata: {namespace: shop, name: web, annotations: {"+strings.Join(annotations, ", ")+"}}, spec: {"+webSpec+
 		", type: LoadBalancer, "+spec+"}, status: {loadBalancer: {ingress: [{ip: 203.0.113.10}, {ip: \"2001:db8:113::10\"}]}}}\n")
 }
 
-// Of the clients outside only those in the source ranges are answered, or only those outside of ranges that deny.
+// Only clients outside with an address in the source ranges get replies, or only clients with an address in no denied range.
 func (m *market) sourceRanges(t *testing.T, _ bool) {
 	try := func(ranges string, answered bool, annotations ...string) {
 		t.Helper()
@@ -176,7 +176,7 @@ func (m *market) sourceRanges(t *testing.T, _ bool) {
 	try("[192.0.2.1/32, \"2001:db8:2::/64\"]", false, deny)
 }
 
-// A pod's host port is served on the node's addresses, and goes over to the next pod of its name.
+// A pod's host port is served on the node's addresses, and afterwards for the next pod of the same name.
 func (m *market) hostPortFollowsThePod(t *testing.T, _ bool) {
 	client := m.pod(t, "client")
 	for _, uid := range []string{"first", "second"} {
@@ -207,7 +207,7 @@ func (m *market) hostPortFollowsThePod(t *testing.T, _ bool) {
 	}
 }
 
-// A backend elsewhere is reached under the node's address, and its answers find the client: one outside, one on the node, and a pod.
+// A backend on another node is reached under the node's address, and its replies reach the client: outside, on the node, and in a pod.
 func (m *market) backendElsewhere(t *testing.T, packets bool) {
 	client := m.pod(t, "client")
 	answerWithName(t, m.OutsideHost(), "elsewhere", 8080)

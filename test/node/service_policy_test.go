@@ -9,7 +9,7 @@ import (
 	"github.com/waggle-net/waggle/api/v1/models"
 )
 
-// shopManifests are the pods of the namespace "shop" with labels: policies choose by them.
+// shopManifests are the pods of the namespace "shop" with the labels that policies select.
 const shopManifests = `
 ---
 {apiVersion: v1, kind: Namespace, metadata: {name: shop, labels: {kubernetes.io/metadata.name: shop}}}
@@ -23,7 +23,7 @@ const shopManifests = `
 {apiVersion: v1, kind: Pod, metadata: {namespace: shop, name: stranger, labels: {role: stranger}}, spec: {containers: [{name: c}]}}
 `
 
-// The server hears its friends and one address of the outside, and opens nothing itself; the friend may speak with servers only.
+// The policies allow friends and one address of the outside to reach the server, which may open no connection; the friend may reach servers only.
 const shopPolicies = `
 ---
 {apiVersion: networking.k8s.io/v1, kind: NetworkPolicy, metadata: {namespace: shop, name: server},
@@ -35,7 +35,7 @@ const shopPolicies = `
   ports: [{protocol: TCP, port: 8080}, {protocol: UDP, port: 8080}]}]}}
 `
 
-// Policies are about who speaks with whom, and see through services: the addresses and ports that count are the backend's and the client's own.
+// Policies apply to the ends of a connection through a service: to the address and port of the backend, and the client's own address.
 func TestPrivilegedService_PoliciesSeeThroughIt(t *testing.T) {
 	t.Parallel()
 	for _, mode := range modes {
@@ -58,12 +58,12 @@ func TestPrivilegedService_PoliciesSeeThroughIt(t *testing.T) {
 			each(webAddrs, 80, func(network string, to netip.AddrPort) {
 				m.reaches(t, friend, network, to, "one")
 				m.unanswered(t, stranger, network, to)
-				m.reaches(t, m.pods["one"], network, to, "one") // nothing keeps a pod from itself
+				m.reaches(t, m.pods["one"], network, to, "one") // a pod always reaches itself
 				m.explains(t, "shop/friend", network, to, models.PolicyVerdictAllowed, "shop/one")
 				m.explains(t, "shop/stranger", network, to, models.PolicyVerdictDenied, "shop/one")
 				m.explains(t, "shop/one", network, to, models.PolicyVerdictAllowed, "shop/one")
 			})
-			// Another service with the same address is another backend, to which the friend may not speak.
+			// The service with the same address gets another backend, which the friend may not reach.
 			m.backends(t, "other")
 			outside("{ipBlock: {cidr: 192.0.2.2/32}}, {ipBlock: {cidr: \"2001:db8:2::2/128\"}}")
 			each(webAddrs, 80, func(network string, to netip.AddrPort) {
@@ -86,11 +86,11 @@ func TestPrivilegedService_PoliciesSeeThroughIt(t *testing.T) {
 	}
 }
 
-// explains asks without a packet what policies say of a service with one backend: they are asked about that, and so is the kernel.
+// explains requests the verdict on a service with one backend, without a packet. Both the policies and the kernel evaluate the backend.
 func (m *market) explains(t *testing.T, from, network string, to netip.AddrPort, verdict models.PolicyVerdict, backend string) {
 	t.Helper()
 	c := api(t, m.Node)
-	eventually(t, func() error { // tables and kernel come to an agreement, not at one moment
+	eventually(t, func() error { // tables and kernel agree after a short delay
 		e, err := c.PolicyExplain(t.Context(), models.GetPolicyExplainParams{From: from, To: to.Addr().String(),
 			Port: fmt.Sprintf("%d/%s", to.Port(), strings.ToUpper(network))})
 		if err != nil {

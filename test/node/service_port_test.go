@@ -12,8 +12,8 @@ import (
 	"github.com/waggle-net/waggle/test/nodekit"
 )
 
-// A pod has two connections from one port at the same time: with a service, and with the backend behind it by its own address. Each lasts,
-// and each gets its own answers, whichever came first.
+// A pod has two connections from one port at the same time: with a service, and directly with its backend. Each keeps working and gets its own replies, in
+// either order of connecting.
 func (m *market) onePortForServiceAndBackend(t *testing.T, packets bool) {
 	client := m.pod(t, "client")
 	m.web(t, "", "one")
@@ -27,7 +27,7 @@ func (m *market) onePortForServiceAndBackend(t *testing.T, packets bool) {
 				conn, err := connectFrom(client, netip.AddrPortFrom(client.Addr(addr.Is6()), port), to)
 				if err != nil {
 					if !packets && len(conns) == 1 {
-						break // for the pod's kernel both are one connection, and it says so
+						break // both are the same connection for the pod's kernel, which returns an error
 					}
 					t.Fatalf("%s, %s: %v", name, to, err)
 				}
@@ -45,7 +45,7 @@ func (m *market) onePortForServiceAndBackend(t *testing.T, packets bool) {
 	}
 }
 
-// connectFrom connects from a port that other connections may have, too.
+// connectFrom connects from a port that other connections may use as well.
 func connectFrom(place nodekit.Place, from, to netip.AddrPort) (conn net.Conn, err error) {
 	shared := func(_, _ string, raw syscall.RawConn) error {
 		var set error

@@ -19,14 +19,14 @@ import (
 	"github.com/waggle-net/waggle/test/nodekit/load"
 )
 
-// Connections and datagram flows of clients outside end when the source ranges leave their addresses out, and those of other clients go on.
+// Connections and UDP flows of clients outside end when the source ranges no longer include their addresses, and other clients keep their flows.
 func (m *market) sourceRangesNarrow(t *testing.T, _ bool) {
 	stranger, friend := []netip.Prefix{nodekit.OutsideIPv4, nodekit.OutsideIPv6}, []netip.Prefix{
 		netip.MustParsePrefix("192.0.2.5/24"), netip.MustParsePrefix("2001:db8:2::5/64")}
 	m.moreOutside(t, friend)
 	m.balancer(t, "loadBalancerSourceRanges: [192.0.2.0/29, \"2001:db8:2::/125\"]")
 	m.backends(t, "one")
-	leave := map[bool][]*line{} // by whether they are those of the friend
+	leave := map[bool][]*line{} // by whether they belong to the friend
 	for i, addr := range balancerAddrs {
 		for _, network := range networks {
 			m.served(t, netip.AddrPortFrom(addr, 80).String()+"/"+strings.ToUpper(network), 1)
@@ -59,7 +59,7 @@ func (m *market) sourceRangesNarrow(t *testing.T, _ bool) {
 	}
 }
 
-// moreOutside gives the host outside further addresses until the test ends.
+// moreOutside adds addresses to the host outside until the test ends.
 func (m *market) moreOutside(t *testing.T, addrs []netip.Prefix) {
 	t.Helper()
 	change := func(f func(netlink.Link, *netlink.Addr) error) error {
@@ -69,7 +69,7 @@ func (m *market) moreOutside(t *testing.T, addrs []netip.Prefix) {
 				if err != nil {
 					return err
 				}
-				// Without the detection of duplicates it can be used at once.
+				// Without duplicate address detection, the address is usable at once.
 				err = f(link, &netlink.Addr{IPNet: &net.IPNet{IP: addr.Addr().AsSlice(), Mask: net.CIDRMask(addr.Bits(), addr.Addr().BitLen())}, Flags: unix.IFA_F_NODAD})
 			}
 			return err
@@ -100,7 +100,8 @@ func (l *line) dialFrom(t *testing.T, from nodekit.Place, own netip.Addr) {
 	}
 }
 
-// Clients outside hear that a service has nobody, by resets and ICMP errors; not those who sent to a group of the link, and those who flood only so often.
+// Clients outside of a service without backends get resets and ICMP errors. Packets to link-layer multicast and broadcast addresses get none, and the rate for
+// floods is limited.
 func (m *market) refusalsAreLimited(t *testing.T, _ bool) {
 	m.balancer(t, "externalTrafficPolicy: Cluster")
 	m.backends(t)
@@ -164,7 +165,7 @@ func (m *market) refusalsAreLimited(t *testing.T, _ bool) {
 		if sent < 2*refusalsInATick {
 			return fmt.Errorf("%d requests were sent, too few for a limit of %d", sent, refusalsInATick)
 		}
-		// All clients outside have one limit. The host receives some frames of neighbour discovery as well.
+		// All clients outside share one limit. The host receives some frames of neighbour discovery as well.
 		if answers < refusalsInATick/2 || answers > refusalsInATick*5/4 {
 			t.Errorf("%d requests in one tick have %d answers, want about %d", sent, answers, refusalsInATick)
 		}
@@ -175,10 +176,10 @@ func (m *market) refusalsAreLimited(t *testing.T, _ bool) {
 	}
 }
 
-// refusalsInATick is how many resets and ICMP errors the datapath sends to clients outside in a tick: reject_rate in bpf/reject.h.
+// refusalsInATick is the number of resets and ICMP errors that the datapath sends to clients outside in a tick: reject_rate in bpf/reject.h.
 const refusalsInATick = 1024
 
-// tickOf is the tick of conntrack's clock.
+// tickOf returns the current tick of conntrack's clock.
 func tickOf(t *testing.T) uint32 {
 	t.Helper()
 	now, err := bpf.CtNow()
@@ -198,7 +199,7 @@ func nextTick(t *testing.T) uint32 {
 	}
 }
 
-// receivedOutside is how many packets the host outside has received from the node.
+// receivedOutside returns the number of packets that the host outside has received from the node.
 func (m *market) receivedOutside(t *testing.T) (n uint64) {
 	t.Helper()
 	if err := m.Outside(func() error {

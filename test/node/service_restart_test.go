@@ -10,7 +10,7 @@ import (
 	"github.com/waggle-net/waggle/test/nodekit/load"
 )
 
-// busyMarket is a market whose services are used on every path, and the use.
+// busyMarket returns a market with traffic through its services on every path, and this traffic.
 func busyMarket(t *testing.T, packets bool, args ...string) (*market, *load.Load) {
 	t.Helper()
 	m := newMarket(t, args...)
@@ -50,7 +50,7 @@ func busyMarket(t *testing.T, packets bool, args ...string) (*market, *load.Load
 	return m, load.StartFor(t, load.Rates{Connections: 24, Messages: 72, Datagrams: 600, Connects: 24, Lies: 1}, paths, nil)
 }
 
-// far makes a service whose backend is on another node, which stands outside.
+// far creates a service whose backend is on another node, which is the host outside.
 func (m *market) far(t *testing.T) {
 	t.Helper()
 	m.service(t, "far", "clusterIP: 10.96.0.12, clusterIPs: [10.96.0.12, \"fd00:10:96::12\"], ipFamilies: [IPv4, IPv6], type: NodePort, ports: ["+
@@ -58,7 +58,7 @@ func (m *market) far(t *testing.T) {
 	m.slicesOutside(t, "far", "[{name: tcp, port: 8084, protocol: TCP}, {name: udp, port: 8084, protocol: UDP}]")
 }
 
-// requireUndisturbed ends the use of services, which must not have noticed anything.
+// requireUndisturbed ends the traffic and requires that none of it was lost.
 func requireUndisturbed(t *testing.T, use *load.Load) {
 	t.Helper()
 	r := ended(t, use)
@@ -70,8 +70,8 @@ func requireUndisturbed(t *testing.T, use *load.Load) {
 	}
 }
 
-// An agent that ends in order, or is killed, and comes back disturbs nobody who uses services or speaks with the outside under the node's
-// address: neither connections that are open nor those that are opened meanwhile.
+// An agent that stops or is killed, and starts again, does not interrupt clients of services or connections to the outside under the node's address: neither
+// open connections nor new ones.
 func TestPrivilegedService_RestartLosesNoPacket(t *testing.T) {
 	t.Parallel()
 	for _, mode := range modes {
@@ -91,7 +91,7 @@ func TestPrivilegedService_RestartLosesNoPacket(t *testing.T) {
 	}
 }
 
-// Nor does an agent of another generation of the datapath, there and back.
+// An agent of another generation of the datapath does not interrupt them either, in both directions.
 func TestPrivilegedService_UpgradeLosesNoPacket(t *testing.T) {
 	t.Parallel()
 	needBuilds(t)

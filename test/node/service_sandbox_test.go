@@ -9,14 +9,14 @@ import (
 	"github.com/waggle-net/waggle/test/nodekit"
 )
 
-// On a node that translates sockets, those of a sandboxed pod have no such programs: it meets services by its packets, as its neighbours do by
-// their sockets.
+// On a node that translates sockets, the sockets of a sandboxed pod have no such programs: its packets are translated instead, while other pods are translated
+// at their sockets.
 func (m *market) sandboxedPods(t *testing.T, _ bool) {
 	inside, sandboxed := m.pod(t, "inside"), m.pod(t, "sandboxed")
 	places := []struct {
 		nodekit.Place
 		pod     *nodekit.Pod
-		packets bool // translate for it
+		packets bool // packets are translated
 	}{{inside, inside, false}, {sandboxed.Sandboxed(), sandboxed, true}, {inside.Sandboxed(), inside, true}}
 	m.service(t, "web", webRest+fmt.Sprintf(nodePorts, "NodePort", "Cluster"))
 	m.backends(t, "one", "two")
@@ -42,12 +42,12 @@ func (m *market) sandboxedPods(t *testing.T, _ bool) {
 			}
 		}
 	}
-	// A backend that is asked by a stack of its own may be itself.
+	// A backend whose stack sends a request may be selected itself.
 	ways(func(network string, to netip.AddrPort) {
 		m.reaches(t, m.pods["one"].Sandboxed(), network, to, "one", "two")
 	})
 
-	// Datagrams of a sandboxed pod find another backend when theirs goes. Without any, all are refused.
+	// Datagrams of a sandboxed pod get another backend when theirs is removed. Without any backend, all are rejected.
 	all := lines(t, sandboxed.Sandboxed(), 80, webAddrs, 4)
 	m.backends(t, "two")
 	for _, l := range all {

@@ -10,7 +10,7 @@ import (
 	"github.com/waggle-net/waggle/test/nodekit"
 )
 
-// Streams in large segments and datagrams in fragments are translated whole, also where a part of the way takes less than the rest and says so.
+// Streams in large segments and fragmented datagrams are translated completely, also where a part of the path has a smaller MTU and sends ICMP errors.
 func TestPrivilegedService_StreamsAndFragments(t *testing.T) {
 	t.Parallel()
 	m := newMarket(t, "--bpf-lb-sock=false")
@@ -47,7 +47,7 @@ func TestPrivilegedService_StreamsAndFragments(t *testing.T) {
 	}); err != nil {
 		t.Fatal(err)
 	}
-	for i := range families { // a datagram would be lost with what tells its size
+	for i := range families { // a datagram would be lost with the ICMP error that reports its size
 		try(m.OutsideHost(), netip.AddrPortFrom(uplinks[i], webNodePort))
 	}
 }

@@ -23,14 +23,14 @@ const webSpec = "clusterIP: 10.96.0.10, clusterIPs: [10.96.0.10, \"fd00:10:96::1
 
 const webPorts = "[{name: tcp, port: 8080, protocol: TCP}, {name: udp, port: 8080, protocol: UDP}]"
 
-// web makes the service "web" with pods that serve it, and waits until all is in the datapath.
+// web creates the service "web" with pods that serve it, and waits until the datapath has all of it.
 func (m *market) web(t *testing.T, spec string, pods ...string) {
 	t.Helper()
 	m.service(t, "web", webSpec+spec)
 	m.backends(t, pods...)
 }
 
-// backends makes pods the endpoints of "web", and waits until the datapath knows.
+// backends makes pods the endpoints of "web", and waits until the datapath has them.
 func (m *market) backends(t *testing.T, pods ...string) {
 	t.Helper()
 	var all []endpoint
@@ -53,8 +53,8 @@ func (m *market) backends(t *testing.T, pods ...string) {
 	}
 }
 
-// Pods reach the backends of a service under their own address, a backend reaches also itself, and where sockets are translated, the node
-// reaches them too. Clients of a service without endpoints are refused at once, and one that is gone is nobody's.
+// Pods reach the backends of a service under their own address. A backend may reach itself. Where sockets are translated, the node reaches the backends too.
+// Requests to a service without endpoints are rejected at once, and a deleted service is not served.
 func (m *market) clusterIP(t *testing.T, packets bool) {
 	client := m.pod(t, "client")
 	m.web(t, "", "one", "two")
@@ -144,9 +144,8 @@ func (l *line) ask(t *testing.T) string {
 	return a.server
 }
 
-// Backends come and go while they are used: connections to those that stay are not touched, and an UDP socket that is connected to
-// the service for good meets another backend when its own is gone. One that was translated in the network namespace of the node is told, and
-// finds the other one when it connects anew.
+// Backends are added and removed under traffic: connections to remaining backends are not touched. A connected UDP socket of a pod gets another backend when
+// its own is removed. A socket that was translated in the network namespace of the node gets an error, and another backend when it connects again.
 func (m *market) endpointsChangeUnderUse(t *testing.T, packets bool) {
 	from := nodekit.Place(m.pod(t, "client"))
 	if !packets {
@@ -165,12 +164,12 @@ func (m *market) endpointsChangeUnderUse(t *testing.T, packets bool) {
 		}
 		for _, l := range all {
 			switch {
-			case slices.Contains(step, l.server): // and nobody else, whatever came meanwhile
+			case slices.Contains(step, l.server): // the same server, regardless of new backends
 				if now := l.ask(t); now != l.server {
 					t.Errorf("%s over %s went from %s to %s", l.to, l.network, l.server, now)
 				}
 			case l.network == "udp" && packets:
-				// What was sent before the agent has forgotten the flow is lost with the backend.
+				// Datagrams before the agent removes the flow are lost with the backend.
 				eventually(t, func() error {
 					a, err := askWithin(l.Conn, askBrief)
 					l.server = a.server
@@ -188,7 +187,7 @@ func (m *market) endpointsChangeUnderUse(t *testing.T, packets bool) {
 				_ = l.Close()
 				l.dial(t, from)
 				l.server = l.ask(t)
-			default: // TCP in its backend's hands until it ends
+			default: // TCP stays with its backend until the connection ends
 				_ = l.Close()
 				l.dial(t, from)
 				l.server = l.ask(t)
@@ -200,7 +199,7 @@ func (m *market) endpointsChangeUnderUse(t *testing.T, packets bool) {
 	}
 }
 
-// A client with session affinity stays with its backend, also when others come, and gets another one when that goes.
+// A client with session affinity keeps its backend, also when others are added, and gets another one when it is removed.
 func (m *market) sessionAffinity(t *testing.T, _ bool) {
 	client := m.pod(t, "client")
 	m.web(t, ", sessionAffinity: ClientIP", "one", "two", "three")
@@ -239,11 +238,11 @@ func (m *market) sessionAffinity(t *testing.T, _ bool) {
 	}
 }
 
-// A socket that is not connected gets the answer from whom it asked, whoever gave it, also when it asks a backend by its own address as well.
+// A socket that is not connected gets replies from the requested address, regardless of the backend, also when it sends to a backend directly as well.
 func (m *market) socketsThatAreNotConnected(t *testing.T, packets bool) {
 	from := []nodekit.Place{m.pod(t, "client")}
 	m.web(t, "", "one", "two")
-	from = append(from, m.pods["one"]) // may meet itself
+	from = append(from, m.pods["one"]) // may select itself
 	if !packets {
 		from = append(from, m.Host())
 	}
@@ -270,7 +269,7 @@ func (m *market) socketsThatAreNotConnected(t *testing.T, packets bool) {
 	}
 }
 
-// A client that connects again from the same port meets a backend of now, not the one of then.
+// A client that connects again from the same port gets a current backend, not the previous one.
 func (m *market) portIsUsedAgain(t *testing.T, _ bool) {
 	client := m.pod(t, "client")
 	for _, pods := range [][]string{{"one"}, {"two"}, {"three", "two"}, {"one"}} {
@@ -286,7 +285,7 @@ func (m *market) portIsUsedAgain(t *testing.T, _ bool) {
 	}
 }
 
-// askFromPort ends its connection at once, so that the port is free again.
+// askFromPort resets its connection at once, so that the port is free again.
 func askFromPort(place nodekit.Place, from, to netip.AddrPort) (a served, err error) {
 	err = nodekit.Bind(place, func() error {
 		conn, err := (&net.Dialer{Timeout: answerTimeout, LocalAddr: net.TCPAddrFromAddrPort(from)}).Dial("tcp", to.String())

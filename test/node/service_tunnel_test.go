@@ -6,7 +6,7 @@ import (
 	"github.com/waggle-net/waggle/test/nodekit"
 )
 
-// The uplink has no link header, as one of WireGuard: clients outside reach services, also on another node, and pods leave under the node's address.
+// The uplink has no link header, like a WireGuard device: clients outside reach services, also on another node, and pods leave under the node's address.
 func TestPrivilegedService_UplinkWithoutLinkHeader(t *testing.T) {
 	t.Parallel()
 	m := &market{Node: newNode(t, nodekit.Options{Tunnel: true}), pods: map[string]*nodekit.Pod{}}

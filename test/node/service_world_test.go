@@ -18,14 +18,14 @@ import (
 	"github.com/waggle-net/waggle/test/nodekit"
 )
 
-// market is a node whose services are tried from pods, from the node itself and from outside. Servers say who they are and whom
-// they see. Sockets that are made in a place of the node stand in its cgroup and are translated before they send; see [modes].
+// market is a node whose services are tested from pods, from the node itself and from outside. Servers reply with their name and the address of the client.
+// Sockets of a place of the node belong to its cgroup and are translated before they send; see [modes].
 type market struct {
 	*nodekit.Node
 	pods map[string]*nodekit.Pod
 }
 
-// modes are the two ways in which a pod meets services: at its sockets, and, where these are left alone, on the way of its packets.
+// modes are the two ways of translation: at sockets, and, without translation at sockets, in the packets of a pod.
 var modes = []struct {
 	name    string
 	packets bool
@@ -35,7 +35,7 @@ var modes = []struct {
 // networks are the transports of the servers.
 var networks = []string{"tcp", "udp"}
 
-// newMarket starts the node. The agent gets further flags.
+// newMarket starts the node. The agent gets additional flags.
 func newMarket(t *testing.T, args ...string) *market {
 	t.Helper()
 	m := newMarketOff(t, args...)
@@ -43,7 +43,7 @@ func newMarket(t *testing.T, args ...string) *market {
 	return m
 }
 
-// newMarketOff leaves the start to the test, see [market.start].
+// newMarketOff creates the node and leaves its start to the test, see [market.start].
 func newMarketOff(t *testing.T, args ...string) *market {
 	t.Helper()
 	return &market{Node: newNode(t, nodekit.Options{AgentArgs: args}), pods: map[string]*nodekit.Pod{}}
@@ -67,14 +67,14 @@ func (m *market) pod(t *testing.T, name string, ports ...uint16) *nodekit.Pod {
 	return m.pods[name]
 }
 
-// endpoint is one of a slice's, as a manifest has it without its address.
+// endpoint is an endpoint of a slice, as in a manifest without its address.
 type endpoint struct {
 	pod  string // a pod of the market
 	node string // "" is this node
-	rest string // further fields, as "conditions: {ready: false}"
+	rest string // additional fields, as "conditions: {ready: false}"
 }
 
-// slices writes one slice for each family with the addresses of pods. ports is as a manifest has it, as "[{port: 80}]".
+// slices writes one slice for each family with the addresses of pods. ports has the form of a manifest, as "[{port: 80}]".
 func (m *market) slices(t *testing.T, service, ports string, endpoints ...endpoint) {
 	t.Helper()
 	var b strings.Builder
@@ -109,7 +109,7 @@ func (m *market) slicesOutside(t *testing.T, service, ports string) {
 	m.write(t, service+"-slices.yaml", b.String())
 }
 
-// service writes one service of the namespace "shop"; spec is as a manifest has it, without braces.
+// service writes one service of the namespace "shop"; spec has the form of a manifest, without braces.
 func (m *market) service(t *testing.T, name, spec string) {
 	t.Helper()
 	m.write(t, name+"-service.yaml", fmt.Sprintf("{apiVersion: v1, kind: Service, metadata: {namespace: shop, name: %s}, spec: {%s}}\n", name, spec))
@@ -122,7 +122,7 @@ func (m *market) write(t *testing.T, name, text string) {
 	}
 }
 
-// served waits until the datapath has all that the tables say of an address, and these are so many backends.
+// served waits until the datapath matches the tables for an address, with the given number of backends.
 func (m *market) served(t *testing.T, address string, backends int) {
 	t.Helper()
 	eventually(t, func() error {
@@ -134,7 +134,8 @@ func (m *market) served(t *testing.T, address string, backends int) {
 	})
 }
 
-// servedBy waits until the datapath has all that the tables say of an address, and these are the backends: as many others may have been there.
+// servedBy waits until the datapath matches the tables for an address, with exactly these backends. A count does not suffice, because the previous backends may
+// have been as many.
 func (m *market) servedBy(t *testing.T, address string, backends []string) {
 	t.Helper()
 	slices.Sort(backends)
@@ -164,7 +165,7 @@ func (m *market) servedBy(t *testing.T, address string, backends []string) {
 	})
 }
 
-// backendIDs reads the backends of an address, all of which the datapath must have.
+// backendIDs returns the backends of an address, all of which the datapath must have.
 func (m *market) backendIDs(t *testing.T, address string) ([]string, error) {
 	text, err := m.Waggle(t.Context(), "db", "show", "frontends")
 	if err != nil {
@@ -191,7 +192,7 @@ func (m *market) ready(t *testing.T, to netip.AddrPort, backends int) {
 	}
 }
 
-// gone waits until an address is no frontend any more.
+// gone waits until an address has no frontend.
 func (m *market) gone(t *testing.T, to netip.AddrPort) {
 	t.Helper()
 	eventually(t, func() error {
@@ -203,27 +204,27 @@ func (m *market) gone(t *testing.T, to netip.AddrPort) {
 	})
 }
 
-// served is what a server says.
+// served is the reply of a server.
 type served struct {
 	server string
 	client netip.Addr // as the server sees it
 }
 
-// askBrief is for answers that must not come, and for those that are asked for again; others have [answerTimeout].
+// askBrief is the timeout of replies that must not arrive, and of requests that are repeated; others have [answerTimeout].
 const askBrief = 2 * time.Second
 
-// ask sends one request from a place, which must be answered or refused, and wants the answer from where the request went to. The socket is
-// connected, so the kernel takes answers from nowhere else.
+// ask sends one request from a place, which must get a reply or a rejection. The socket is connected, so the kernel accepts a reply only from the requested
+// address.
 func ask(ctx context.Context, from nodekit.Place, network string, to netip.AddrPort) (served, error) {
 	return askBy(ctx, from, &net.Dialer{Timeout: answerTimeout}, network, to)
 }
 
-// askBriefly does the same and gives up soon.
+// askBriefly does the same as ask with a short timeout.
 func askBriefly(ctx context.Context, from nodekit.Place, network string, to netip.AddrPort) (served, error) {
 	return askBy(ctx, from, &net.Dialer{Timeout: askBrief}, network, to)
 }
 
-// askBy waits for the answer as long as the dialer does for the connection, when that is bounded.
+// askBy uses the dialer's timeout for the reply as well, if it is not 0.
 func askBy(ctx context.Context, from nodekit.Place, dialer *net.Dialer, network string, to netip.AddrPort) (a served, err error) {
 	err = nodekit.Bind(from, func() error {
 		conn, err := dialer.DialContext(ctx, network, to.String())
@@ -237,7 +238,7 @@ func askBy(ctx context.Context, from nodekit.Place, dialer *net.Dialer, network 
 	return a, err
 }
 
-// askOn asks once more on a connection, which must answer.
+// askOn sends another request on a connection, which must get a reply.
 func askOn(conn net.Conn) (served, error) { return askWithin(conn, answerTimeout) }
 
 func askWithin(conn net.Conn, limit time.Duration) (served, error) {
@@ -257,7 +258,7 @@ func askWithin(conn net.Conn, limit time.Duration) (served, error) {
 	return served{name, addr}, err
 }
 
-// answerWithName answers requests at a place, over TCP and UDP and in both families, with the server's name and the client's address.
+// answerWithName replies to requests at a place, over TCP and UDP and in both families, with the server's name and the client's address.
 func answerWithName(t *testing.T, at nodekit.Place, name string, port uint16) {
 	t.Helper()
 	reply := func(client net.Addr) []byte {
@@ -269,7 +270,7 @@ func answerWithName(t *testing.T, at nodekit.Place, name string, port uint16) {
 		if listener, err = net.Listen("tcp", fmt.Sprintf("[::]:%d", port)); err != nil {
 			return err
 		}
-		// One socket for each address: an answer leaves from where the request came to.
+		// One socket for each address: a reply leaves from the requested address.
 		addrs, err := net.InterfaceAddrs()
 		if err != nil {
 			return err
@@ -327,7 +328,7 @@ func answerWithName(t *testing.T, at nodekit.Place, name string, port uint16) {
 	}
 }
 
-// reaches wants that all named servers answer, and nobody else, in a number of tries that leaves none out by chance.
+// reaches requires that exactly the named servers reply, in enough tries to exclude that one is missing by chance.
 func (m *market) reaches(t *testing.T, from nodekit.Place, network string, to netip.AddrPort, servers ...string) {
 	t.Helper()
 	missing := slices.Clone(servers)
@@ -348,7 +349,7 @@ func (m *market) reaches(t *testing.T, from nodekit.Place, network string, to ne
 	t.Errorf("ask %s over %s: %v never answer", to, network, missing)
 }
 
-// refused wants that a request is turned down at once, and not left without an answer.
+// refused requires that a request is rejected at once, and not dropped.
 func (m *market) refused(t *testing.T, from nodekit.Place, network string, to netip.AddrPort) {
 	t.Helper()
 	_, err := ask(t.Context(), from, network, to)
@@ -357,7 +358,7 @@ func (m *market) refused(t *testing.T, from nodekit.Place, network string, to ne
 	}
 }
 
-// unanswered wants that nobody says anything.
+// unanswered requires that a request gets no reply.
 func (m *market) unanswered(t *testing.T, from nodekit.Place, network string, to netip.AddrPort) {
 	t.Helper()
 	var timeout net.Error

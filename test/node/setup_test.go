@@ -21,7 +21,7 @@ import (
 	"github.com/waggle-net/waggle/test/nodekit"
 )
 
-// setupCommand is "waggle-agent setup" for a node.
+// setupCommand returns "waggle-agent setup" for a node.
 func setupCommand(ctx context.Context, node *nodekit.Node, args ...string) *exec.Cmd {
 	args = append([]string{"setup", "--state-dir", node.StateDir(), "--bpf-root", node.BPFRoot(), "--cni-bin-dir", pluginDir(node), "--host-root", node.Dir}, args...)
 	return exec.CommandContext(ctx, filepath.Join(binDir, "waggle-agent"), args...)
@@ -29,8 +29,8 @@ func setupCommand(ctx context.Context, node *nodekit.Node, args ...string) *exec
 
 func pluginDir(node *nodekit.Node) string { return filepath.Join(node.Dir, "cni-bin") }
 
-// TestPrivilegedSetup_PreparesAndTriesTheNode goes through the order of the DaemonSet: the setup begins and prepares, the
-// agent starts with a container's rights, the setup attaches and reports, and keeps nothing that it could do.
+// TestPrivilegedSetup_PreparesAndTriesTheNode follows the order of the DaemonSet: the setup begins and prepares the node, the agent starts with a container's
+// capabilities, the setup attaches a test pod and reports the result, and the setup keeps none of its own privileges.
 func TestPrivilegedSetup_PreparesAndTriesTheNode(t *testing.T) {
 	t.Parallel()
 	node := newNode(t, nodekit.Options{Reduced: true})
@@ -72,9 +72,9 @@ func TestPrivilegedSetup_PreparesAndTriesTheNode(t *testing.T) {
 	}
 	wantSelfTest(t, node, "passed")
 	eventually(t, func() error { return hasNoCapabilities(setup.Process.Pid) })
-	// The test may have begun before the first look.
+	// The self-test may have begun before the first snapshot.
 	before = slices.DeleteFunc(before, func(fact string) bool { return strings.HasPrefix(fact, "link "+podlink.Prefix) })
-	eventually(t, func() error { // the tested link goes in the background
+	eventually(t, func() error { // the link of the self-test is deleted in the background
 		after, err := node.Snapshot()
 		if err == nil {
 			err = nodekit.Changes(withoutFile(before), withoutFile(after))
@@ -90,8 +90,7 @@ func TestPrivilegedSetup_PreparesAndTriesTheNode(t *testing.T) {
 	}
 }
 
-// TestPrivilegedSetup_SaysWhatFails breaks the installed plugin's way to the agent, then repairs it; and kills a setup in
-// the middle, whose endpoint the next one removes.
+// TestPrivilegedSetup_SaysWhatFails breaks the network of the node, then repairs it; and kills a setup in the middle, whose endpoint the next one removes.
 func TestPrivilegedSetup_SaysWhatFails(t *testing.T) {
 	t.Parallel()
 	node := startNode(t, nodekit.Options{})
@@ -104,7 +103,7 @@ func TestPrivilegedSetup_SaysWhatFails(t *testing.T) {
 		return string(out), err
 	}
 	leave := attachSelfTest(t, node)
-	// The node drops what the test sends it.
+	// The node drops packets of the self-test.
 	block := func(args ...string) {
 		t.Helper()
 		if err := node.Do(func() error { return exec.Command("nft", args...).Run() }); err != nil {
@@ -127,8 +126,8 @@ func TestPrivilegedSetup_SaysWhatFails(t *testing.T) {
 	}
 }
 
-// TestPrivilegedSetup_NamesTheFoldersOfTheRuntime: the runtime looks for plugins in another folder. Pods can be attached, status names the folder and the option, and the
-// setup keeps no mount of the host.
+// TestPrivilegedSetup_NamesTheFoldersOfTheRuntime: the runtime searches plugins in another folder. Pods can be attached, status reports the folder and the
+// option, and the setup keeps no mount of the host.
 func TestPrivilegedSetup_NamesTheFoldersOfTheRuntime(t *testing.T) {
 	t.Parallel()
 	node := startNode(t, nodekit.Options{})
@@ -170,7 +169,7 @@ func TestPrivilegedSetup_NamesTheFoldersOfTheRuntime(t *testing.T) {
 	}
 }
 
-// attachSelfTest leaves an endpoint as a self-test does that is killed between ADD and DEL.
+// attachSelfTest leaves an endpoint like a self-test that is killed between ADD and DEL.
 func attachSelfTest(t *testing.T, node *nodekit.Node) (container string) {
 	t.Helper()
 	pod, err := node.NewPod("left")

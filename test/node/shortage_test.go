@@ -17,18 +17,18 @@ import (
 	"github.com/waggle-net/waggle/test/nodekit"
 )
 
-// shortageEnv makes a test program start an agent that asks, by way of the socket that the variable names, before the kernel
-// may create a BPF map for it.
+// shortageEnv is the environment variable with the path of a socket. It makes a test program start an agent whose creations of BPF maps the listener on the
+// socket allows or denies.
 const shortageEnv = "NODE_TEST_SHORTAGE"
 
-// shortage decides whether the kernel has memory for the BPF maps of a node's agents. It is the supervisor of a seccomp
-// filter (seccomp_unotify(2)), so an agent gets the error of the kernel, at any time, for as long as the test likes.
+// shortage decides whether the kernel has memory for the BPF maps of a node's agents. It is the supervisor of a seccomp filter (seccomp_unotify(2)), so an
+// agent gets the error of the kernel while the test sets on.
 type shortage struct {
 	on      atomic.Bool
-	refused atomic.Int64 // maps
+	refused atomic.Int64 // denied maps
 }
 
-// withShortage puts the node's next agents under supervision. There is no shortage yet.
+// withShortage supervises the node's next agents. There is no shortage at first.
 func withShortage(t *testing.T, node *nodekit.Node) *shortage {
 	t.Helper()
 	self, err := os.Executable()
@@ -63,9 +63,9 @@ func withShortage(t *testing.T, node *nodekit.Node) *shortage {
 	return s
 }
 
-// shortageMain is a supervised agent's main function up to the agent itself; it returns only an error.
+// shortageMain is the main function of a supervised agent until exec of the agent; it returns only an error.
 func shortageMain() error {
-	runtime.LockOSThread() // the filter is this thread's, and exec carries it on
+	runtime.LockOSThread() // the filter belongs to this thread, and exec keeps it
 	const number, command = 0, 16
 	filter := []unix.SockFilter{
 		{Code: unix.BPF_LD | unix.BPF_W | unix.BPF_ABS, K: number},
@@ -110,7 +110,7 @@ type (
 	}
 )
 
-// supervise answers for one agent until that is gone.
+// supervise decides for one agent until the agent ends.
 func (s *shortage) supervise(conn *net.UnixConn) error {
 	defer conn.Close()
 	oob := make([]byte, 64)
@@ -135,11 +135,11 @@ func (s *shortage) supervise(conn *net.UnixConn) error {
 			return err
 		}
 		if poll[0].Revents&unix.POLLIN == 0 {
-			return nil // nobody is left who could ask
+			return nil // the agent has ended
 		}
 		var asked notification
 		if _, _, errno := unix.Syscall(unix.SYS_IOCTL, uintptr(fds[0]), unix.SECCOMP_IOCTL_NOTIF_RECV, uintptr(unsafe.Pointer(&asked))); errno != 0 {
-			continue // who asked was killed
+			continue // the calling thread was killed
 		}
 		reply := answer{ID: asked.ID, Flags: unix.SECCOMP_USER_NOTIF_FLAG_CONTINUE}
 		if s.on.Load() {

@@ -20,7 +20,7 @@ import (
 	"github.com/waggle-net/waggle/test/nodekit"
 )
 
-// facts is all that the agent knows and enforces of pods, one line each.
+// facts returns all state of the agent about pods, in tables and in the kernel, one line each.
 func (n kubeNode) facts(t *testing.T) (lines []string) {
 	t.Helper()
 	questions := [][]string{{"map", "get", "ipcache"}}
@@ -39,7 +39,7 @@ func (n kubeNode) facts(t *testing.T) (lines []string) {
 	return lines
 }
 
-// settledFacts waits until two looks find the same: the agent's own objects come back to it by way of the server.
+// settledFacts waits until two consecutive scans return the same facts: the agent's own objects return to it through the server.
 func (n kubeNode) settledFacts(t *testing.T) (lines []string) {
 	t.Helper()
 	eventually(t, func() error {
@@ -53,7 +53,7 @@ func (n kubeNode) settledFacts(t *testing.T) (lines []string) {
 	return lines
 }
 
-// allFrom wants every table of Kubernetes objects to be in one state.
+// allFrom waits until every table of Kubernetes objects is in one state.
 func (n kubeNode) allFrom(t *testing.T, state string) {
 	t.Helper()
 	eventually(t, func() error {
@@ -77,11 +77,11 @@ func (n kubeNode) allFrom(t *testing.T, state string) {
 	})
 }
 
-// An agent that begins with the copy on disk takes nothing away and numbers nothing anew: not in the kernel, which is read
-// and used all the time, nor in its tables, nor, once the API server is back, there.
+// An agent that starts with the copy on disk removes nothing and changes no identity: in the kernel, which is read and used all the time, in its tables, and,
+// when the API server is available again, on the server.
 func TestPrivilegedSnapshot_TakesNothingAway(t *testing.T) {
 	t.Parallel()
-	n := startKubeNode(t, noProvisional) // but for the pod that is added while no API server answers
+	n := startKubeNode(t, noProvisional) // except for the pod that is added while no API server replies
 	a := n.startPod(t, "a", map[string]string{"app": "a"})
 	b := n.startPod(t, "b", map[string]string{"app": "b"})
 	n.putPod("c", map[string]string{"app": "c"})
@@ -115,7 +115,7 @@ func TestPrivilegedSnapshot_TakesNothingAway(t *testing.T) {
 	}
 	waitReady(t, n.Node)
 	n.allFrom(t, "snapshot")
-	c := addPod(t, n.Node, "c") // which all reconcilers see
+	c := addPod(t, n.Node, "c") // all reconcilers see the pod
 	if got := n.identityOf(t, c); got.Labels["k8s:app"] != "c" || got.Source != "provisional" {
 		t.Errorf("with the labels of the copy the pod has %+v", got)
 	}
@@ -126,10 +126,10 @@ func TestPrivilegedSnapshot_TakesNothingAway(t *testing.T) {
 		}
 	}
 
-	// What changed meanwhile comes with the API server.
+	// Changes of the meantime arrive with the API server.
 	n.putPod("a", map[string]string{"app": "a", "tier": "front"})
 	n.server.Put(&corev1.Namespace{ObjectMeta: metav1.ObjectMeta{Name: "new"}})
-	// The labels come when the agent knows that the server is back: until then it rightly waits for no number of the cluster.
+	// The labels arrive after the agent knows that the server is available: until then the agent correctly does not wait for an identity of the cluster.
 	release := make(chan struct{})
 	letGo := sync.OnceFunc(func() { close(release) })
 	t.Cleanup(letGo)
@@ -177,7 +177,7 @@ func TestPrivilegedSnapshot_TakesNothingAway(t *testing.T) {
 	}
 }
 
-// Without an API server an agent ends after a while, and says what it has waited for; but not on a node where pods run.
+// Without an API server an agent ends after a while and reports the missing source; but it does not end on a node with running pods.
 func TestPrivilegedSyncTimeout_EndsOnlyWhatHasNothing(t *testing.T) {
 	t.Parallel()
 	n := kubeNode{Node: newNode(t, nodekit.Options{})}
@@ -188,7 +188,7 @@ func TestPrivilegedSyncTimeout_EndsOnlyWhatHasNothing(t *testing.T) {
 	}
 	for _, format := range [][]string{{"status"}, {"status", "-o", "json"}} {
 		eventually(t, func() error {
-			status, _ := n.Waggle(t.Context(), format...) // which exits with 1
+			status, _ := n.Waggle(t.Context(), format...) // the command exits with 1
 			for line := range strings.Lines(status) {
 				if strings.Contains(line, "table k8s-nodes: reflectors: the first list of the API server") && strings.Contains(line, "(since 20") {
 					return nil
@@ -222,7 +222,7 @@ func TestPrivilegedSyncTimeout_EndsOnlyWhatHasNothing(t *testing.T) {
 	}
 }
 
-// With pods of an earlier run the agent carries on, and says what is missing.
+// With pods of a previous run the agent keeps running, and reports the missing source.
 func TestPrivilegedSyncTimeout_SparesPods(t *testing.T) {
 	t.Parallel()
 	n := startKubeNode(t)

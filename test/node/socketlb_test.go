@@ -12,7 +12,7 @@ import (
 	"github.com/waggle-net/waggle/test/nodekit"
 )
 
-// onGroup counts the programs on the hooks of a control group that programs of sockets have.
+// onGroup returns the number of hooks for sockets and of programs on these hooks of a control group.
 func onGroup(t *testing.T, path string) (hooks, programs int) {
 	t.Helper()
 	spec, err := bpf.Load(bpf.Sock)
@@ -34,7 +34,7 @@ func onGroup(t *testing.T, path string) (hooks, programs int) {
 	return hooks, programs
 }
 
-// wantOnGroup waits until there is one program on each hook, or on none.
+// wantOnGroup waits until each hook has the given number of programs.
 func wantOnGroup(t *testing.T, node *nodekit.Node, each int) {
 	t.Helper()
 	eventually(t, func() error {
@@ -45,8 +45,8 @@ func wantOnGroup(t *testing.T, node *nodekit.Node, each int) {
 	})
 }
 
-// The agent, with the rights that it has in its container, hangs programs on the control group that it was given and on no other. They stay
-// when it ends, are put back when somebody takes them away, and go when services are left to a kube-proxy.
+// The agent, with the capabilities of its container, attaches programs to the control group in its flags and to no other. The programs stay when the agent
+// ends, are restored when another program detaches them, and are removed when kube-proxy serves services.
 func TestPrivilegedSocketLB_HangsOnItsGroup(t *testing.T) {
 	t.Parallel()
 	node := newNode(t, nodekit.Options{Reduced: true, AgentArgs: []string{"--verify-interval=1s"}})

@@ -13,7 +13,7 @@ import (
 	"github.com/waggle-net/waggle/test/nodekit"
 )
 
-// TestPrivilegedSockets_AreForTheirReaders: the group of the API's socket reaches it, the shell is root's alone.
+// TestPrivilegedSockets_AreForTheirReaders: the group of the API's socket may connect to it, and only root may connect to the shell.
 func TestPrivilegedSockets_AreForTheirReaders(t *testing.T) {
 	t.Parallel()
 	node := startNode(t, nodekit.Options{})
@@ -50,8 +50,7 @@ func TestPrivilegedSockets_AreForTheirReaders(t *testing.T) {
 	}
 }
 
-// connectAs connects as an ordinary user of a group. It changes the calling thread only, for good: call it where the
-// thread ends.
+// connectAs connects as an ordinary user of a group. It changes the credentials of the calling thread permanently: the caller must end the thread.
 func connectAs(gid int, socket string) error {
 	for _, call := range [][4]uintptr{{unix.SYS_SETGROUPS, 0, 0, 0}, {unix.SYS_SETRESGID, uintptr(gid), uintptr(gid), uintptr(gid)},
 		{unix.SYS_SETRESUID, 54321, 54321, 54321}} {

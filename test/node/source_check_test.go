@@ -14,8 +14,8 @@ import (
 	"github.com/waggle-net/waggle/test/nodekit"
 )
 
-// sourceCheck are rules for the bridge between nodes, by which it drops what a node sends from other addresses than its own, as the network of a cloud does
-// by default. Neighbour discovery passes.
+// sourceCheck returns rules for the bridge between nodes, which drop packets of a node with foreign source addresses, as the network of a cloud does by
+// default. Neighbour discovery passes.
 func sourceCheck(nodes ...kubeNode) (rules []string) {
 	for _, n := range nodes {
 		rules = append(rules, fmt.Sprintf("iifname %s ip saddr != %s drop", n.Name(), n.UplinkAddr(false)), sourceCheckIPv6(n))
@@ -44,7 +44,7 @@ func (n kubeNode) degraded(t *testing.T, part string) {
 	})
 }
 
-// notDirect waits until the metrics of a node count so many nodes to which packets of pods are lost without a tunnel.
+// notDirect waits until the metrics of a node count the given number of nodes to which packets of pods are lost without a tunnel.
 func notDirect(t *testing.T, n *nodekit.Node, want float64) {
 	t.Helper()
 	const name = `waggle_path_faults{fault="not-direct"}`
@@ -57,8 +57,8 @@ func notDirect(t *testing.T, n *nodekit.Node, want float64) {
 	})
 }
 
-// The network drops addresses of pods. Without a tunnel nodes reach each other, and pods do not: both nodes say so, and what to do. So they do when the check
-// begins while pods have connections, at one node alone and in one family.
+// The network drops packets with addresses of pods. Without a tunnel, nodes reach each other, and pods do not: both nodes report that and the remedy. They also
+// do so when the check begins while pods have connections, when it applies to one node only, and in one family only.
 func TestPrivilegedNative_SourceCheckOfACloud(t *testing.T) {
 	t.Parallel()
 	c, all := newKubeCluster(t, 2, "--routing-mode=native", "--auto-direct-node-routes", "--prometheus-serve-addr", metricsAddress)
@@ -81,7 +81,7 @@ func TestPrivilegedNative_SourceCheckOfACloud(t *testing.T) {
 	shows(t, one.Node, "node list", "not-direct")
 	shows(t, one.Node, "db show path-tests", lost)
 	notDirect(t, one.Node, 1)
-	// An agent that starts writes the condition once each path that it knows has a verdict, and then once a minute.
+	// A starting agent writes the condition once each known path has a verdict, and then once a minute.
 	if err := one.StopAgent(t.Context()); err != nil {
 		t.Fatal(err)
 	}
@@ -113,7 +113,7 @@ func TestPrivilegedNative_SourceCheckOfACloud(t *testing.T) {
 	paths("ok")
 }
 
-// The same network with a tunnel beside: pods use that, and both nodes name the check, also when it begins while they reach each other past the tunnel.
+// The same network in hybrid mode: pods use the tunnel, and both nodes report the check, also when it begins while they reach each other directly.
 func TestPrivilegedHybrid_SourceCheckOfACloud(t *testing.T) {
 	t.Parallel()
 	c, all := newKubeCluster(t, 2, "--routing-mode=hybrid", "--prometheus-serve-addr", metricsAddress)
@@ -138,6 +138,6 @@ func TestPrivilegedHybrid_SourceCheckOfACloud(t *testing.T) {
 	throughTheTunnel()
 	onBridge(t, one.Node)
 	bothDirect(t, all)
-	onBridge(t, one.Node, sourceCheck(all...)...) // of one node alone: its replies come through the tunnel soon, and the other node goes on to send past it
+	onBridge(t, one.Node, sourceCheck(all...)...) // of one node only: its replies soon use the tunnel, and the other node keeps sending directly
 	throughTheTunnel()
 }

@@ -11,8 +11,8 @@ import (
 	"github.com/waggle-net/waggle/test/nodekit"
 )
 
-// An address of the node is nobody else's: a machine outside that sends with one reaches neither a pod nor the node, also
-// where the kernel does not look itself: IPv6, and IPv4 with accept_local.
+// An address of the node is valid only as the node's own source: packets of a machine outside with this source reach neither a pod nor the node, also where the
+// kernel does not check itself: IPv6, and IPv4 with accept_local.
 func TestPrivilegedSource_NodeAddressFromOutsideIsDropped(t *testing.T) {
 	t.Parallel()
 	node := startNode(t, nodekit.Options{})
@@ -48,7 +48,7 @@ func TestPrivilegedSource_NodeAddressFromOutsideIsDropped(t *testing.T) {
 					t.Fatal(err)
 				}
 			}
-			// The truth comes last: once it is here, the lies are not on their way any more.
+			// The valid packet is sent last: when it arrives, no spoofed packet is in flight.
 			if err := nodekit.Spoof(node.OutsideHost(), outside, target.ip); err != nil {
 				t.Fatal(err)
 			}

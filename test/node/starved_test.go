@@ -14,8 +14,8 @@ import (
 	"github.com/waggle-net/waggle/test/nodekit"
 )
 
-// TestPrivilegedWedge_LittleCPUIsNone leaves the agent a few percent of the CPU for a minute in which pods come and go: its
-// limits are those of the release, and nothing hangs.
+// TestPrivilegedWedge_LittleCPUIsNone leaves the agent a few percent of the CPU for a minute while pods are attached and detached: the agent has the limits of
+// the release and reports no stall.
 func TestPrivilegedWedge_LittleCPUIsNone(t *testing.T) {
 	if soak(t) == 1 {
 		t.Skip("takes every CPU for a minute: only make soak does")
@@ -29,7 +29,7 @@ func TestPrivilegedWedge_LittleCPUIsNone(t *testing.T) {
 	pod := newPod(t, node, "b")
 	const kubelet = 5 * time.Second // the timeout of its probes
 	for deadline := time.Now().Add(time.Minute); time.Now().Before(deadline); time.Sleep(200 * time.Millisecond) {
-		_ = pod.Attach(t.Context()) // it may take too long, which is no wedge
+		_ = pod.Attach(t.Context()) // it may take too long, which is not a stall
 		_ = pod.Detach(t.Context())
 		if code, line, err := probeWithin(kubelet, node, "/healthz"); err != nil || code != http.StatusOK {
 			t.Fatalf("status %d %s: %v", code, line, err)
@@ -37,7 +37,7 @@ func TestPrivilegedWedge_LittleCPUIsNone(t *testing.T) {
 	}
 }
 
-// starve makes all threads of a process those that run when nobody else wants to; later ones inherit it.
+// starve gives all threads of a process the lowest priority; later threads inherit it.
 func starve(t *testing.T, pid int) {
 	t.Helper()
 	threads, err := os.ReadDir(filepath.Join("/proc", strconv.Itoa(pid), "task"))

@@ -11,8 +11,8 @@ import (
 	"github.com/waggle-net/waggle/test/nodekit"
 )
 
-// An agent is started without the state files of the run before. It leaves the links of that run's pods, so that the one that is
-// started with the files again serves them as if nothing had been.
+// An agent is started without the state files of the previous run. It keeps the links of that run's pods, so that the next agent, which starts with the files
+// again, serves the pods unchanged.
 func TestPrivilegedFaults_StateFilesLostAndFound(t *testing.T) {
 	t.Parallel()
 	node := startNode(t, nodekit.Options{AgentArgs: []string{"--pod-link-gc-interval=200ms", "--endpoint-gc-interval=1s"}})

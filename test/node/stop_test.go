@@ -31,8 +31,8 @@ func exitCode(t *testing.T, node *nodekit.Node) int {
 	return 0
 }
 
-// TestPrivilegedStop_UnderParallelAddsAndDels ends the agent while 25 pods come and 25 go. Each call succeeds or says what to
-// do, and when the runtime has repeated what failed nothing is left over.
+// TestPrivilegedStop_UnderParallelAddsAndDels ends the agent while 25 pods are attached and 25 are detached. Each call succeeds or returns an error with the
+// remedy, and after the runtime has repeated failed calls no state remains.
 func TestPrivilegedStop_UnderParallelAddsAndDels(t *testing.T) {
 	t.Parallel()
 	node := startNode(t, nodekit.Options{})
@@ -93,7 +93,7 @@ func TestPrivilegedStop_UnderParallelAddsAndDels(t *testing.T) {
 	}
 }
 
-// TestPrivilegedStop_WhileStarting ends the agent at moments of its start; the next one starts as if nothing had been.
+// TestPrivilegedStop_WhileStarting ends the agent at moments of its start; the next one starts normally.
 func TestPrivilegedStop_WhileStarting(t *testing.T) {
 	t.Parallel()
 	node := startNode(t, nodekit.Options{})
@@ -101,7 +101,7 @@ func TestPrivilegedStop_WhileStarting(t *testing.T) {
 	before, logged := lasting(t, node), 0
 	for i := range 8 {
 		err := node.StopAgent(t.Context())
-		// Only a process that does not listen yet ends otherwise than by itself.
+		// Only a process that does not handle signals yet ends by the signal.
 		if started := strings.Contains(node.AgentLog()[logged:], "Starting waggle-agent"); err != nil && (started || !killed(err)) {
 			t.Errorf("try %d: %v", i, err)
 		}
@@ -124,7 +124,7 @@ func killed(err error) bool {
 	return errors.As(err, &exit) && !exit.Exited()
 }
 
-// frozen is a node whose agent's loops can be held up. The agent's limits are a tenth, on the same code path. It gets further flags.
+// frozen returns a node whose agent's loops can be stalled. The agent's limits are a tenth of the release's, on the same code path. It gets additional flags.
 func frozen(t *testing.T, args ...string) (node *nodekit.Node, freeze func(names ...string)) {
 	t.Helper()
 	node = newNode(t, nodekit.Options{AgentArgs: args})
@@ -148,7 +148,7 @@ func frozen(t *testing.T, args ...string) (node *nodekit.Node, freeze func(names
 
 const frozenLoop = "loop endpoint-maps/fill-endpoint-maps"
 
-// hang has an ADD wait for a loop that is held up. Done says what became of it and takes the pod away.
+// hang lets an ADD wait for a stalled loop. done returns the error of the ADD and removes the pod.
 func hang(t *testing.T, node *nodekit.Node, freeze func(...string)) (done func() error) {
 	t.Helper()
 	freeze(frozenLoop)
@@ -176,11 +176,11 @@ func hang(t *testing.T, node *nodekit.Node, freeze func(...string)) (done func()
 	}
 }
 
-// TestPrivilegedStop_WithAJobThatHangs ends an agent with a job that does not return. The process ends all the same and reports
-// the failure with its exit code. It leaves the stacks, and the next run reports them in its log.
+// TestPrivilegedStop_WithAJobThatHangs ends an agent with a job that does not return. The process still ends and reports the failure with its exit code. It
+// writes the stacks to a file, and the next run reports them in its log.
 func TestPrivilegedStop_WithAJobThatHangs(t *testing.T) {
 	t.Parallel()
-	node, freeze := frozen(t, "--stop-timeout=30s") // 10 s from the record of the stacks to the end, for a machine that is busy
+	node, freeze := frozen(t, "--stop-timeout=30s") // 10 s from the record of the stacks to the end, for a busy machine
 	done := hang(t, node, freeze)
 	err := node.StopAgent(t.Context())
 	for _, want := range []string{"exit status 1", "Stopping takes long", "Stop hook failed", "fill-endpoint-maps"} {
@@ -193,7 +193,7 @@ func TestPrivilegedStop_WithAJobThatHangs(t *testing.T) {
 		t.Fatal(err)
 	}
 	waitReady(t, node)
-	if err := done(); err == nil || !strings.Contains(err.Error(), "the agent stops: call again") { // jobs are waited for after the API
+	if err := done(); err == nil || !strings.Contains(err.Error(), "the agent stops: call again") { // the agent waits for jobs after it has stopped the API
 		t.Errorf("the ADD that waited was told %v", err)
 	}
 	stacks, err := os.ReadFile(filepath.Join(node.StateDir(), "wedge-before.txt"))
@@ -202,7 +202,7 @@ func TestPrivilegedStop_WithAJobThatHangs(t *testing.T) {
 	}
 }
 
-// TestPrivilegedStop_SecondSignal ends at once what does not stop by itself.
+// TestPrivilegedStop_SecondSignal ends an agent at once that does not stop by itself.
 func TestPrivilegedStop_SecondSignal(t *testing.T) {
 	t.Parallel()
 	node, freeze := frozen(t)

@@ -82,7 +82,7 @@ func TestPrivilegedSpoof_IsDroppedCountedAndShown(t *testing.T) {
 		t.Run(family.name, func(t *testing.T) {
 			liar := b.Addr(family.ipv6).Next()
 			if liar == a.Addr(family.ipv6) {
-				liar = liar.Next() // that would have been the truth
+				liar = liar.Next() // this would not be spoofed
 			}
 			received := nodekit.Listen(t, b, b.Addr(family.ipv6), 2222)
 			if err := nodekit.Spoof(a, liar, b.Addr(family.ipv6)); err != nil {
@@ -95,7 +95,7 @@ func TestPrivilegedSpoof_IsDroppedCountedAndShown(t *testing.T) {
 				}
 				return err
 			})
-			// The honest packet behind it arrives, and it is the first one: the liar's never did.
+			// The valid packet sent after the spoofed one arrives, and is the first one: the spoofed packet did not arrive.
 			if err := nodekit.Spoof(a, a.Addr(family.ipv6), b.Addr(family.ipv6)); err != nil {
 				t.Fatal(err)
 			}
@@ -111,7 +111,7 @@ func TestPrivilegedSpoof_IsDroppedCountedAndShown(t *testing.T) {
 	}
 }
 
-// routeBack tells the host outside where the pods are, as a router of the network would know.
+// routeBack adds routes to the pods on the host outside, as a router of the network has.
 func routeBack(t *testing.T, node *nodekit.Node) {
 	t.Helper()
 	if err := node.RouteFromOutside("10.244.1.0/24", "fd00:10:244:1::/64"); err != nil {

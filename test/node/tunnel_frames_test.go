@@ -14,7 +14,7 @@ import (
 	"github.com/waggle-net/waggle/test/nodekit"
 )
 
-// outer is a packet of the tunnel on the wire.
+// outer is a tunnel packet on the wire.
 type outer struct {
 	from  netip.Addr
 	to    netip.Addr
@@ -25,7 +25,7 @@ type outer struct {
 	inner gopacket.Packet
 }
 
-// outers finds the packets of the tunnel among frames.
+// outers returns the tunnel packets among frames.
 func outers(frames [][]byte) (all []outer) {
 	for _, p := range decoded(frames) {
 		var o outer
@@ -49,7 +49,7 @@ func outers(frames [][]byte) (all []outer) {
 	return all
 }
 
-// Packets on the wire look as Cilium makes them: the VNI is the identity of the sending pod, 6 for a node.
+// Packets on the wire have the format of Cilium: the VNI is the identity of the sending pod, 6 for a node.
 func TestPrivilegedTunnel_FramesOnTheWire(t *testing.T) {
 	t.Parallel()
 	onUnderlays(t, func(t *testing.T, ipv6 bool, args []string) {
@@ -88,8 +88,8 @@ func TestPrivilegedTunnel_FramesOnTheWire(t *testing.T) {
 	})
 }
 
-// Processes of a node reach pods of other nodes from the address of a device, too. The replies come back through the tunnel: the underlay may drop what
-// has the address of a pod.
+// Processes of a node also reach pods of other nodes from the address of a device. The replies return through the tunnel, because the underlay may drop packets
+// with the address of a pod.
 func TestPrivilegedTunnel_ProcessesOfANode(t *testing.T) {
 	t.Parallel()
 	onUnderlays(t, func(t *testing.T, _ bool, args []string) {
@@ -122,8 +122,8 @@ func TestPrivilegedTunnel_ProcessesOfANode(t *testing.T) {
 	})
 }
 
-// What comes from a host that is no node, or from a node with the address of another node's pod, is dropped, counted and does not arrive. A pod does not get
-// into the tunnel either.
+// A packet from a host that is not a node, or from a node with the address of another node's pod, is dropped, counted and does not arrive. A packet that a pod
+// encapsulates does not enter the tunnel either.
 func TestPrivilegedTunnel_SpoofedFramesAreDropped(t *testing.T) {
 	t.Parallel()
 	onUnderlays(t, func(t *testing.T, ipv6 bool, args []string) {
@@ -169,7 +169,7 @@ func TestPrivilegedTunnel_SpoofedFramesAreDropped(t *testing.T) {
 					})
 				})
 			}
-			// What the node itself may send arrives, and nothing of the rest did.
+			// A valid packet of the node arrives, and none of the invalid ones did.
 			sendVXLAN(t, one.Host(), two.UplinkAddr(ipv6), 5, own, target)
 			if source := <-heard; source != own {
 				t.Errorf("%s: a datagram from %s arrived, want the one from %s", family.name, source, own)
@@ -183,7 +183,7 @@ func TestPrivilegedTunnel_SpoofedFramesAreDropped(t *testing.T) {
 	})
 }
 
-// sendVXLAN sends a datagram to port 2222 of dst, encapsulated by hand, to the tunnel of a node.
+// sendVXLAN sends a datagram to port 2222 of dst, encapsulated by the test, to the tunnel of a node.
 func sendVXLAN(t *testing.T, from nodekit.Place, node netip.Addr, vni uint32, src, dst netip.Addr) {
 	t.Helper()
 	header := make([]byte, 8)

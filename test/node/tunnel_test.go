@@ -20,7 +20,7 @@ import (
 	"github.com/waggle-net/waggle/test/nodekit"
 )
 
-// awaitTunnel waits until a node has its tunnel and routes into it.
+// awaitTunnel waits until a node has its tunnel and the given number of routes into it.
 func awaitTunnel(t *testing.T, n *nodekit.Node, routes int) {
 	t.Helper()
 	eventually(t, func() error {
@@ -32,7 +32,7 @@ func awaitTunnel(t *testing.T, n *nodekit.Node, routes int) {
 	})
 }
 
-// underlays are the flags of a tunnel over each family.
+// underlays lists the flags of a tunnel over each family.
 var underlays = []struct {
 	name string
 	ipv6 bool
@@ -64,7 +64,7 @@ func TestPrivilegedTunnel_PodsOfDifferentNodes(t *testing.T) {
 		for _, n := range c.Nodes {
 			pods[n] = addPod(t, n, "pod-"+n.Name())
 		}
-		awaitTunnel(t, one, 2) // the ranges of the other two adjoin
+		awaitTunnel(t, one, 2) // the ranges of the other two nodes adjoin
 		awaitTunnel(t, two, 4)
 		awaitTunnel(t, three, 4)
 		t.Run("all run", func(t *testing.T) {
@@ -100,7 +100,7 @@ func TestPrivilegedTunnel_PodsOfDifferentNodes(t *testing.T) {
 	})
 }
 
-// pingOnAndOn pings addresses until stop is called. None may stay without an answer.
+// pingOnAndOn pings addresses until stop is called. Each ping must get a reply.
 func pingOnAndOn(t *testing.T, from nodekit.Place, addrs ...netip.Addr) (stop func()) {
 	t.Helper()
 	done := make(chan struct{})
@@ -126,19 +126,20 @@ func pingOnAndOn(t *testing.T, from nodekit.Place, addrs ...netip.Addr) (stop fu
 	return func() { close(done); pings.Wait() }
 }
 
-// A policy on one node selects pods of another node by their labels, whose packets come through the tunnel.
+// A policy on one node selects pods of another node by their labels. The packets of these pods arrive through the tunnel.
 func TestPrivilegedTunnel_PoliciesBetweenNodes(t *testing.T) {
 	t.Parallel()
 	policiesBetweenNodes(t, startKubeCluster(t, 2, "--routing-mode=tunnel"))
 }
 
-// What clients outside send to a service reaches its backend on another node through the tunnel, and the replies come back through it.
+// Packets of clients outside to a service reach its backend on another node through the tunnel, and the replies return through it.
 func TestPrivilegedTunnel_ServicesBetweenNodes(t *testing.T) {
 	t.Parallel()
 	onUnderlays(t, func(t *testing.T, _ bool, args []string) { servicesBetweenNodes(t, args...) })
 }
 
-// While the nodes of a cluster change the family of the underlay one by one, pods reach each other: each node sends over its own, and receives over both.
+// While the nodes of a cluster change the family of the underlay one by one, pods reach each other: each node sends over its own family, and receives over
+// both.
 func TestPrivilegedTunnel_NodesOfDifferentUnderlays(t *testing.T) {
 	t.Parallel()
 	c := newCluster(t, 2)
@@ -162,13 +163,13 @@ func TestPrivilegedTunnel_NodesOfDifferentUnderlays(t *testing.T) {
 	}
 }
 
-// The tunnel needs one family only: pods with IPv6 alone reach each other, also by services and under policies.
+// The tunnel needs one family only: pods with IPv6 only reach each other, also through services and under policies.
 func TestPrivilegedTunnel_WithoutIPv4(t *testing.T) {
 	t.Parallel()
 	withoutIPv4(t, haveARoute, "--routing-mode=tunnel")
 }
 
-// While the API server is away a new pod has a number of its node alone. It reaches pods of other nodes all the same.
+// While the API server is unavailable, a new pod has a provisional identity of its node only. It still reaches pods of other nodes.
 func TestPrivilegedTunnel_PodWithAProvisionalIdentity(t *testing.T) {
 	t.Parallel()
 	all := startKubeCluster(t, 2, "--routing-mode=tunnel")
@@ -190,8 +191,8 @@ func TestPrivilegedTunnel_PodWithAProvisionalIdentity(t *testing.T) {
 	}
 }
 
-// The API server of one node is away, and pods start on the other: they are known by the VNI of their packets. Policies hold for them, and they are never
-// the world. Pods with an identity that is new to the cut off node stay unknown.
+// The API server of one node is unavailable, and pods start on the other node: the first node knows them by the VNI of their packets. Policies apply to them,
+// and they never count as the entity world. Pods with an identity that is new to the disconnected node stay unknown.
 func TestPrivilegedTunnel_PodsThatTheNodeHasNotHeardOf(t *testing.T) {
 	t.Parallel()
 	all := startKubeCluster(t, 2, "--routing-mode=tunnel", noProvisional, "--prometheus-serve-addr", metricsAddress)
@@ -220,7 +221,7 @@ func TestPrivilegedTunnel_PodsThatTheNodeHasNotHeardOf(t *testing.T) {
 		pods[app] = one.startPod(t, "late-"+app, map[string]string{"app": app})
 		one.identityOfCluster(t, pods[app])
 	}
-	// What one node tells by VNI counts less than what the other knows.
+	// The identity that a node knows for an address takes precedence over the VNI.
 	one.putPod("former", map[string]string{"app": "other"})
 	eventually(t, func() error {
 		if has, want := one.identityOf(t, former).Identity, one.identityOf(t, pods["other"]).Identity; has != want {
@@ -229,7 +230,7 @@ func TestPrivilegedTunnel_PodsThatTheNodeHasNotHeardOf(t *testing.T) {
 		return nil
 	})
 	verdicts := func(t *testing.T) {
-		var denied sync.WaitGroup // each is watched for a while
+		var denied sync.WaitGroup // each takes a while
 		defer denied.Wait()
 		for _, family := range families {
 			for app, pod := range pods {
@@ -271,7 +272,7 @@ func TestPrivilegedTunnel_PodsThatTheNodeHasNotHeardOf(t *testing.T) {
 			t.Errorf("%s is %v: %v", differs, samples[differs], err)
 		}
 	})
-	if err := two.StopAgent(t.Context()); err != nil { // one that is killed may leave a copy of the objects without the last identities
+	if err := two.StopAgent(t.Context()); err != nil { // a killed agent may leave a copy of the objects without the last identities
 		t.Fatal(err)
 	}
 	t.Run("its agent is away", verdicts)
@@ -297,7 +298,7 @@ func TestPrivilegedTunnel_PodsThatTheNodeHasNotHeardOf(t *testing.T) {
 	}
 }
 
-// Who sends more than fits into the tunnel is told what does; a stream finds its size.
+// Senders of packets that do not fit into the tunnel get an ICMP error with the MTU; a stream finds its size.
 func TestPrivilegedTunnel_TooBig(t *testing.T) {
 	t.Parallel()
 	onUnderlays(t, func(t *testing.T, ipv6 bool, args []string) {
@@ -332,7 +333,7 @@ func TestPrivilegedTunnel_TooBig(t *testing.T) {
 	})
 }
 
-// In native mode the device, its routes and its program of a previous run go.
+// In native mode the agent removes the tunnel device, its routes and its program of a previous run.
 func TestPrivilegedTunnel_OffAgain(t *testing.T) {
 	t.Parallel()
 	c := startCluster(t, 2, "--routing-mode=tunnel")
@@ -365,7 +366,7 @@ func TestPrivilegedTunnel_OffAgain(t *testing.T) {
 	}
 }
 
-// Another VXLAN device has the port. The agent serves its own pods, names the device, and takes the port when it is free.
+// Another VXLAN device uses the port. The agent serves its own pods, reports the device, and uses the port when it is free.
 func TestPrivilegedTunnel_PortIsTaken(t *testing.T) {
 	t.Parallel()
 	c := newCluster(t, 2, "--routing-mode=tunnel")
@@ -410,8 +411,8 @@ func throughDevice(t *testing.T, n *nodekit.Node) (packets uint64) {
 	return packets
 }
 
-// Programs encapsulate and decapsulate what pods of different nodes exchange, and the agent says so. With the kernel's refusal the device does it, and the
-// agent says why. A node of either kind understands the other.
+// Programs encapsulate and decapsulate the traffic between pods of different nodes, and the agent reports that. If the kernel does not allow that, the device
+// does it, and the agent reports the reason. Nodes of both kinds exchange packets.
 func TestPrivilegedTunnel_WithAndWithoutTheDevice(t *testing.T) {
 	t.Parallel()
 	needBuilds(t)

@@ -10,7 +10,7 @@ import (
 	"github.com/waggle-net/waggle/test/nodekit/load"
 )
 
-// The next release has another layout of ipcache, of which its agent alone can write the nodes of addresses.
+// The next release has another layout of ipcache. Only its agent can write the nodes of addresses into it.
 func TestPrivilegedUpgrade_OfATunnel(t *testing.T) {
 	t.Parallel()
 	needCompiler(t)
@@ -40,7 +40,7 @@ func TestPrivilegedUpgrade_OfATunnel(t *testing.T) {
 	})
 }
 
-// nextIpcache makes a source of the next release, where an entry of ipcache begins with the node.
+// nextIpcache returns a source file of the next release, where an entry of ipcache begins with the node.
 func nextIpcache(t *testing.T, name, text string) string {
 	replace := func(old, replacement string) {
 		t.Helper()
@@ -71,7 +71,7 @@ func formerIpcache(key, value []byte) ([]byte, []byte, bool) {
 	return text
 }
 
-// tunnelPods starts two pods on each of two nodes, and waits until each node knows those of the other and the tunnel to it.
+// tunnelPods starts two pods on each of two nodes, and waits until each node knows the pods of the other one and the tunnel to it.
 func tunnelPods(t *testing.T, all []kubeNode) map[*nodekit.Node][2]*nodekit.Pod {
 	t.Helper()
 	pods := map[*nodekit.Node][2]*nodekit.Pod{}
@@ -91,8 +91,8 @@ func tunnelPods(t *testing.T, all []kubeNode) map[*nodekit.Node][2]*nodekit.Pod 
 	return pods
 }
 
-// tunnelUpAndDown takes one of two nodes after the other to another agent and back, while pods of both talk to each other through the tunnel. Nothing is lost.
-// reached waits until the agent that runs has replaced what the previous one left.
+// tunnelUpAndDown upgrades two nodes, one after the other, to another agent and back, while pods of both exchange traffic through the tunnel. No packet is
+// lost. reached waits until the current agent has replaced the objects of the previous one.
 func tunnelUpAndDown(t *testing.T, other string, reached func(t *testing.T, n kubeNode, upgraded bool)) {
 	t.Helper()
 	all := startKubeCluster(t, 2, "--routing-mode=tunnel", noProvisional)
@@ -126,7 +126,7 @@ func tunnelUpAndDown(t *testing.T, other string, reached func(t *testing.T, n ku
 	lostNothing(t, l)
 }
 
-// ipcachePins reports which pins of ipcache, and marks of them, are there.
+// ipcachePins returns the existing pins of ipcache and their marks.
 func ipcachePins(t *testing.T, n *nodekit.Node) map[string]bool {
 	t.Helper()
 	facts, err := lastingNow(n)
@@ -142,8 +142,8 @@ func ipcachePins(t *testing.T, n *nodekit.Node) map[string]bool {
 	return has
 }
 
-// crashesBeforeMapsAreFilled ends agents of another release between the pin of a map of another layout and its entries, which need an API server that is away.
-// Hooks stay as they are until the map is filled, and pods of both nodes reach each other.
+// crashesBeforeMapsAreFilled ends agents of another release between the pin of a map of another layout and the write of its entries, which need an unavailable
+// API server. Hooks stay unchanged until the map is filled, and pods of both nodes reach each other.
 func crashesBeforeMapsAreFilled(t *testing.T, other string) {
 	t.Helper()
 	all := startKubeCluster(t, 2, "--routing-mode=tunnel", noProvisional)
@@ -158,7 +158,7 @@ func crashesBeforeMapsAreFilled(t *testing.T, other string) {
 	one.server.Stop()
 	one.UseAgent(other)
 	for range 3 {
-		if err := one.StartAgent(); err != nil { // it is not ready before its programs are wanted
+		if err := one.StartAgent(); err != nil { // it is not ready before it needs its programs
 			t.Fatal(err)
 		}
 		const waits = "Waiting for the entries of all endpoints in maps that are new"

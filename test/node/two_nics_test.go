@@ -18,10 +18,10 @@ import (
 	"github.com/waggle-net/waggle/test/nodekit"
 )
 
-// private are the addresses of the first node's second NIC; other nodes have those that follow.
+// private holds the addresses of the first node's second NIC; other nodes have the following ones.
 var private = map[bool]netip.Prefix{false: netip.MustParsePrefix("198.51.100.10/24"), true: netip.MustParsePrefix("2001:db8:7::10/64")}
 
-// privateAddr is the address of the second NIC of a node, counted from 0.
+// privateAddr returns the address of the second NIC of a node, counted from 0.
 func privateAddr(node int, ipv6 bool) netip.Prefix {
 	addr := private[ipv6].Addr()
 	for range node {
@@ -30,7 +30,7 @@ func privateAddr(node int, ipv6 bool) netip.Prefix {
 	return netip.PrefixFrom(addr, private[ipv6].Bits())
 }
 
-// secondNICs connects the nodes of a cluster by eth1 with a bridge of their own, which has no host outside.
+// secondNICs connects the nodes of a cluster by eth1 to a bridge of their own, which has no host outside.
 func secondNICs(t *testing.T, c *nodekit.Cluster) {
 	t.Helper()
 	const bridge = "private"
@@ -67,9 +67,9 @@ func secondNICs(t *testing.T, c *nodekit.Cluster) {
 	}
 }
 
-// The default route of each node leads by one NIC, its InternalIP is on another one, and both check reverse paths strictly. Pods of different nodes use the
-// second NIC, and leave the cluster by the first, under its address. With the tunnel the second NIC is none of the selected devices: a veth without a default
-// route is not detected, as a bridge is not.
+// The default route of each node uses one NIC, its InternalIP is on another one, and both NICs have strict reverse path filters. Pods of different nodes use
+// the second NIC, and leave the cluster by the first one, under its address. With the tunnel the second NIC is not one of the selected devices: like a bridge,
+// a veth without a default route is not detected.
 func TestPrivilegedTwoNICs_InternalIPBesideTheDefaultRoute(t *testing.T) {
 	t.Parallel()
 	for name, args := range map[string][]string{"tunnel": {"--routing-mode=tunnel"}, "native": {"--routing-mode=native", "--auto-direct-node-routes", "--devices=eth+"}} {
@@ -110,14 +110,14 @@ type twoNICs struct {
 	second netip.Addr // IPv4 address of the second node's second NIC
 }
 
-// reach wants pods to reach those of the other node by the second NIC, and the outside by the first.
+// reach requires pods to reach pods of the other node by the second NIC, and the outside by the first one.
 func (w *twoNICs) reach(t *testing.T) {
 	t.Helper()
 	one, two := w.all[0].Node, w.all[1].Node
 	for _, n := range w.all {
 		eventually(t, func() error { return routesTo(t, n.Node, 2) })
 	}
-	for _, family := range families { // the other node may not have heard of everything
+	for _, family := range families { // the other node may not have all updates yet
 		eventually(t, func() error {
 			return errors.Join(nodekit.PingBriefly(w.pods[one], w.pods[two].Addr(family.ipv6), 56), nodekit.PingBriefly(two.Host(), w.pods[one].Addr(family.ipv6), 56))
 		})
@@ -144,8 +144,8 @@ func (w *twoNICs) reach(t *testing.T) {
 	}
 }
 
-// packets decodes frames that the second NIC of the second node has received. With the tunnel they are what the first node has encapsulated, between the
-// addresses of second NICs.
+// packets decodes frames that the second NIC of the second node has received. With the tunnel, it returns the inner packets that the first node has
+// encapsulated between the addresses of second NICs.
 func (w *twoNICs) packets(frames [][]byte) (all []gopacket.Packet) {
 	if !w.tunnel {
 		return decoded(frames)
@@ -164,7 +164,7 @@ func isBetween(p gopacket.Packet, from, to netip.Addr) bool {
 	return ip != nil && bytes.Equal(ip.NetworkFlow().Src().Raw(), from.AsSlice()) && bytes.Equal(ip.NetworkFlow().Dst().Raw(), to.AsSlice())
 }
 
-// readdress gives the second NIC of the second node other addresses, which its Node object has afterwards.
+// readdress gives the second NIC of the second node other addresses, and writes them to its Node object.
 func (w *twoNICs) readdress(t *testing.T) {
 	n := w.all[1]
 	now := map[bool]netip.Prefix{false: netip.MustParsePrefix("198.51.100.77/24"), true: netip.MustParsePrefix("2001:db8:7::77/64")}
@@ -207,7 +207,8 @@ func (w *twoNICs) virtualAddress(t *testing.T) {
 	}
 }
 
-// reboot stops the agent, which writes its copy of the objects, takes all from the first node that does not outlive a boot, and starts its agent while no API server answers there.
+// reboot stops the agent, which writes its copy of the objects, removes all state from the first node that does not survive a boot, and starts its agent while
+// its API server is unavailable.
 func (w *twoNICs) reboot(t *testing.T) {
 	n := w.all[0]
 	n.server.Stop()
@@ -223,11 +224,11 @@ func (w *twoNICs) reboot(t *testing.T) {
 	w.reach(t)
 }
 
-// forgetBoot removes what a node's kernel and its tmpfs hold of the agent. Its agent must have ended.
+// forgetBoot removes the agent's state from a node's kernel and tmpfs. The agent must have ended.
 func forgetBoot(n *nodekit.Node) error {
 	return n.Do(func() error {
 		var err error
-		for _, name := range []string{podlink.HostDevice, podlink.HoldDevice, podlink.OverlayDevice} { // links of pods go with their namespaces
+		for _, name := range []string{podlink.HostDevice, podlink.HoldDevice, podlink.OverlayDevice} { // links of pods are deleted with their namespaces
 			if e := linkNamed(name, netlink.LinkDel); !errors.As(e, new(netlink.LinkNotFoundError)) {
 				err = errors.Join(err, e)
 			}

@@ -15,7 +15,7 @@ import (
 	"github.com/waggle-net/waggle/test/nodekit/load"
 )
 
-// While a node goes to another generation of the datapath and back, again and again, nobody is disturbed.
+// Repeated changes of a node to another generation of the datapath and back do not interrupt traffic.
 func TestPrivilegedUpgrade_DisturbsNobody(t *testing.T) {
 	t.Parallel()
 	needBuilds(t)
@@ -47,13 +47,13 @@ func TestPrivilegedUpgrade_DisturbsNobody(t *testing.T) {
 }
 
 const (
-	// thisGeneration is what pkg/version says.
+	// thisGeneration is the generation in pkg/version.
 	thisGeneration = 2
-	// otherGeneration is none that will ever be released.
+	// otherGeneration is a generation that will never be released.
 	otherGeneration = 7777
 )
 
-// requireGeneration wants that every hook carries programs of a generation, and that the kernel agrees which ones they are.
+// requireGeneration requires every hook to have programs of a generation in the table, and the kernel to run the same programs.
 func requireGeneration(t *testing.T, node *nodekit.Node, want int) {
 	t.Helper()
 	eventually(t, func() error {
@@ -78,7 +78,7 @@ func requireGeneration(t *testing.T, node *nodekit.Node, want int) {
 	})
 }
 
-// kernelRuns wants programs of these numbers on both hooks of a pod's link.
+// kernelRuns requires the programs with these IDs on both hooks of a pod's link.
 func kernelRuns(ingress, egress string) error {
 	links, err := netlink.LinkList()
 	if err != nil {

@@ -27,12 +27,12 @@ import (
 
 const healthAddress = "127.0.0.1:9879"
 
-// probe asks the health port as kubelet does, which answers also on a machine that is busy.
+// probe requests the health port as kubelet does, with a timeout that suffices on a busy machine.
 func probe(node *nodekit.Node, path string) (code int, line string, err error) {
 	return probeWithin(30*time.Second, node, path)
 }
 
-// probeWithin is [probe] with a timeout for the whole answer.
+// probeWithin is [probe] with a timeout for the whole reply.
 func probeWithin(timeout time.Duration, node *nodekit.Node, path string) (code int, line string, err error) {
 	err = node.Do(func() error {
 		deadline := time.Now().Add(timeout)
@@ -62,9 +62,9 @@ func probeWithin(timeout time.Duration, node *nodekit.Node, path string) (code i
 	return code, line, err
 }
 
-// stir gives every loop something to do, as far as a node without Kubernetes can: a pod comes and goes, a device that leads
-// out comes and goes, the Node, another Node, the labels of a Pod, a service and the file of the ip-masq-agent change, sockets are called, and what the loop repairs is
-// damaged. What hangs is not waited for.
+// stir gives every loop work, as far as a node without Kubernetes can: a pod and an external device are added and removed; the Node, another Node, the labels
+// of a Pod, a service and the file of the ip-masq-agent change; sockets are connected; and the state that the loop repairs is damaged. It does not wait for
+// stalled calls.
 func stir(t *testing.T, node *repairNode, ipMasq string, round int, loop string) (settle func()) {
 	t.Helper()
 	ctx, cancel := context.WithTimeout(t.Context(), 20*time.Second)
@@ -108,7 +108,7 @@ func stir(t *testing.T, node *repairNode, ipMasq string, round int, loop string)
 
 const stirred = "stirred"
 
-// stirService is a service whose backends, and the port of its health check, are others in each round.
+// stirService writes a service whose backends and health check port change in each round.
 func stirService(node *repairNode, round int) error {
 	text := fmt.Sprintf("{apiVersion: v1, kind: Service, metadata: {namespace: shop, name: web}, spec: {%s, type: LoadBalancer, "+
 		"externalTrafficPolicy: Local, healthCheckNodePort: %d}, status: {loadBalancer: {ingress: [{ip: 203.0.113.200}]}}}\n", webSpec, 31000+round)
@@ -120,7 +120,7 @@ func stirService(node *repairNode, round int) error {
 	return node.WriteManifest("web.yaml", text)
 }
 
-// repairedBy is, for loops that only drift gives work, which of announced damages what they repair. Pods talk on all the same.
+// repairedBy maps loops that only drift gives work to the announced damage that they repair. Pods keep their traffic meanwhile.
 var repairedBy = map[string]string{
 	"loader/follow-filters":                  "waggle_hold loses its clsact",
 	"loader/follow-pins":                     "the pin of a tcx link is removed",
@@ -134,10 +134,10 @@ var repairedBy = map[string]string{
 	"sysctl/follow-sysctls":                  "a pod's link filters sources",
 }
 
-// noTunnel is not one of announced: the agent makes the device again because it is gone, whether it was so before or not, and counts no repair.
+// noTunnel is not in announced: the agent creates the device again because it is missing, whether it existed before or not, and counts no repair.
 var noTunnel = sabotage{"waggle_vxlan is deleted", driftrepairs.Link, onLink(podlink.OverlayDevice, netlink.LinkDel)}
 
-// damage does what the loop has to repair, if there is anything.
+// damage causes the damage that the loop repairs, if there is any.
 func (n *repairNode) damage(loop string) error {
 	for suffix, name := range repairedBy {
 		if !strings.HasSuffix(loop, suffix) {
@@ -150,8 +150,8 @@ func (n *repairNode) damage(loop string) error {
 	return nil
 }
 
-// TestPrivilegedWedge_EachLoopInTurn freezes one loop after the other, and write transactions, of a running agent: each makes
-// liveness red while pods talk on, and green again when it goes on. When that has to happen is tested in pkg/heartbeat.
+// TestPrivilegedWedge_EachLoopInTurn freezes one loop after the other, and write transactions, of a running agent: each makes liveness red while pods keep
+// their traffic, and green again when it continues. pkg/heartbeat tests when that has to happen.
 func TestPrivilegedWedge_EachLoopInTurn(t *testing.T) {
 	t.Parallel()
 	file := filepath.Join(t.TempDir(), "ip-masq-agent")
@@ -172,7 +172,7 @@ func TestPrivilegedWedge_EachLoopInTurn(t *testing.T) {
 		freeze(name)
 		settle := stir(t, node, file, round, name)
 		line := ""
-		// Some loops are reached every 25 s only.
+		// Some loops run only every 25 s.
 		for deadline := time.Now().Add(time.Minute); !strings.Contains(line, name) && time.Now().Before(deadline); {
 			time.Sleep(50 * time.Millisecond)
 			code, said, err := probe(node.Node, "/healthz")
@@ -198,7 +198,7 @@ func TestPrivilegedWedge_EachLoopInTurn(t *testing.T) {
 	}
 }
 
-// frozenInTurn are a few loops of each kind, or with soak all that a node without Kubernetes can be made to run.
+// frozenInTurn returns some loops of each kind, or in a soak all loops that a node without Kubernetes can run.
 func frozenInTurn(t *testing.T, node *nodekit.Node) (names []string) {
 	t.Helper()
 	few := []string{"table endpoints", frozenLoop, "loop devices/mirror-kernel", "loop loader/reconcile-attachments", "loop k8s-tables/read-manifests"}
@@ -221,16 +221,16 @@ func frozenInTurn(t *testing.T, node *nodekit.Node) (names []string) {
 	return append(few, names...)
 }
 
-// unstirred are loops that have nothing to do however a node without Kubernetes is stirred.
+// unstirred lists the loops that get no work on a node without Kubernetes.
 var unstirred = []string{
 	"api-server/serve", "healthz/serve", "metrics/serve", "node-health/serve", // net/http waits for connections; each request to the API is watched by itself
-	"liveness/judge", "liveness/write-down", "liveness/freeze-tables", // what finds the others, and what the test freezes with
+	"liveness/judge", "liveness/write-down", "liveness/freeze-tables", // detection of stalls, and the freeze of the test
 	"health/record-hooks",                // all start hooks have run
 	"desired-routes/retry-prune",         // until a prune fails
 	"endpoint-manager/remove-left-files", // until a file cannot be removed
 }
 
-// requireGreen asks for liveness every 200 ms for a while. Each answer must be that nothing hangs.
+// requireGreen requests liveness every 200 ms for a while. Each reply must report no stall.
 func requireGreen(t *testing.T, node *nodekit.Node, while time.Duration) {
 	t.Helper()
 	const every = 200 * time.Millisecond
@@ -242,8 +242,7 @@ func requireGreen(t *testing.T, node *nodekit.Node, while time.Duration) {
 	}
 }
 
-// TestPrivilegedWedge_AStoppedProcessIsNone stops the process for longer than each limit, as a machine that is paused does. The
-// limits are those of the release.
+// TestPrivilegedWedge_AStoppedProcessIsNone stops the process for longer than each limit, like a paused machine. The agent has the limits of the release.
 func TestPrivilegedWedge_AStoppedProcessIsNone(t *testing.T) {
 	t.Parallel()
 	if soak(t) == 1 {
@@ -264,8 +263,8 @@ func TestPrivilegedWedge_AStoppedProcessIsNone(t *testing.T) {
 	}
 }
 
-// TestPrivilegedWedge_IdleIsNone leaves an agent with pods alone. Nothing hangs: each loop that waits has reported so. Its limits
-// are those of the release; the soak waits for longer than the longest.
+// TestPrivilegedWedge_IdleIsNone leaves an agent idle with two pods. No stall is reported, because each waiting loop has reported that it waits. The agent has
+// the limits of the release; the soak waits for longer than the longest limit.
 func TestPrivilegedWedge_IdleIsNone(t *testing.T) {
 	t.Parallel()
 	node := startNode(t, nodekit.Options{})
@@ -278,8 +277,8 @@ func TestPrivilegedWedge_IdleIsNone(t *testing.T) {
 	requireGreen(t, node, while)
 }
 
-// TestPrivilegedWedge_ADiskThatHangs hangs the disk that the stacks are written to. The verdict and its line are there all the
-// same; when the rest goes on, it is the disk that hangs. A pipe without a reader stands in for the disk.
+// TestPrivilegedWedge_ADiskThatHangs stalls the disk to which the stacks are written. The verdict and its line are reported nevertheless; after the stall of
+// the table ends, only the stall of the disk is reported. A pipe without a reader replaces the disk.
 func TestPrivilegedWedge_ADiskThatHangs(t *testing.T) {
 	t.Parallel()
 	node, freeze := frozen(t)
@@ -298,7 +297,7 @@ func TestPrivilegedWedge_ADiskThatHangs(t *testing.T) {
 	}
 	freeze("table endpoints")
 	red("table endpoints cannot be written")
-	red("; and ") // the loop that writes down hangs as well
+	red("; and ") // the loop that writes the stacks is stalled as well
 	freeze()
 	red("loop liveness/write-down hangs")
 	text, err := os.ReadFile(pipe)
