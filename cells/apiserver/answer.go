@@ -17,19 +17,19 @@ func answer(w http.ResponseWriter, code int, value any) {
 	}
 	w.Header().Set("Content-Type", "application/json")
 	w.WriteHeader(code)
-	// The only error is that of the connection, and then there is nobody to tell.
+	// The only possible error is a failed connection, which has no reader for an error.
 	_ = json.NewEncoder(w).Encode(value)
 }
 
-// fail answers as handlers do: the error is a bare JSON string.
+// fail replies like Cilium's handlers: the error is a bare JSON string.
 func fail(w http.ResponseWriter, code int, err error) { answer(w, code, err.Error()) }
 
-// reject answers as the router does, before a handler sees the request.
+// reject replies like Cilium's router, before a handler receives the request.
 func reject(w http.ResponseWriter, code int, message string) {
 	answer(w, code, models.RouterError{Code: code, Message: message})
 }
 
-// badParameter answers for the generated code, which reads parameters of path, query and header.
+// badParameter replies to requests whose path, query or header parameters the generated code cannot read.
 func badParameter(w http.ResponseWriter, _ *http.Request, err error) {
 	code := http.StatusBadRequest
 	var required *server.RequiredParamError

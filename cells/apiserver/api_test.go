@@ -22,7 +22,7 @@ import (
 	"github.com/waggle-net/waggle/pkg/tables/sources"
 )
 
-// TestBodies holds the answers that clients see, as Cilium's clients expect them.
+// TestBodies compares replies with the bodies that Cilium's clients expect.
 func TestBodies(t *testing.T) {
 	t.Parallel()
 	f := newFixture(t)
@@ -65,7 +65,7 @@ func TestBodies(t *testing.T) {
 		{"PATCH", "/v1/endpoint/9", `{}`, 404, ""},
 		{"GET", "/v1/map", "", 200, `{"maps":[{"path":"/bpf/bpf_links_v1"}]}`},
 		{"GET", "/v1/map/bpf_links", "", 200, `{"cache":[{"desired-action":"ok","key":"12","value":"7"}],"path":"/bpf/bpf_links_v1"}`},
-		{"GET", "/v1/map/bpf_links_v1", "", 200, `{"cache":[{"desired-action":"ok","key":"12","value":"7"}],"path":"/bpf/bpf_links_v1"}`}, // as cilium-dbg map list shows it
+		{"GET", "/v1/map/bpf_links_v1", "", 200, `{"cache":[{"desired-action":"ok","key":"12","value":"7"}],"path":"/bpf/bpf_links_v1"}`}, // the name of its pin
 		{"GET", "/v1/map/none", "", 404, ""},
 		{"GET", "/v1/identity", "", 200, `[{"id":5,"labels":["reserved:init"]},{"id":300,"labels":["k8s:app=web"]},` +
 			`{"id":16777217,"labels":["cidr:203.0.113.0/24","reserved:world-ipv4"]}]`},
@@ -251,7 +251,7 @@ func TestIPAM(t *testing.T) {
 	f.expect(f.request("DELETE", "/v1/ipam/10.0.1.9", ""), 500, `"allocate: range is full: 254 used"`)
 }
 
-// put is a request as the plugin sends it.
+// put is a request of the CNI plugin.
 const put = `{"container-id":"c8","container-interface-name":"eth0","interface-name":"lxcaaaaaaaaaaaa","interface-index":13,
  "mac":"02:00:00:00:00:04","host-mac":"02:00:00:00:00:03","addressing":{"ipv4":"10.0.1.8","ipv4-expiration-uuid":"u-4"},
  "k8s-pod-name":"cart","k8s-namespace":"shop","netns-cookie":"42","sync-build-endpoint":true,"state":"waiting-for-identity",
@@ -369,7 +369,7 @@ func TestClusterNodes_TellsNewsOnce(t *testing.T) {
 	if _, added, removed := ask(id); added != "" || removed != "default/node-2 " {
 		t.Errorf("added %q, removed %q", added, removed)
 	}
-	// An unknown id is one of the previous run: the client gets a new id and all nodes.
+	// An unknown id belongs to the previous run: the client gets a new id and all nodes.
 	if status, added, _ := ask("7"); added != "default/node-1 default/node-3 " || status.ClientID == 7 {
 		t.Errorf("an unknown client is told %+v", status)
 	}
@@ -411,7 +411,7 @@ func TestExplain_NamesTheRuleAndTheNearestMiss(t *testing.T) {
 	}
 }
 
-// An address of a service is not judged: who is behind it is.
+// Policies are evaluated for the backends of a service and not for its address.
 func TestExplain_ThroughAService(t *testing.T) {
 	t.Parallel()
 	f := newFixture(t)
@@ -444,7 +444,7 @@ func TestWhatIf_NamesTheFlowThatWouldBeDenied(t *testing.T) {
 	}
 }
 
-// What the API says of a service and of one of its backends.
+// Models of a service and of one of its backends.
 const (
 	cartBackend = `{"ip":"10.0.1.7","nodeName":"node-1","port":8080,"protocol":"TCP","state":"active","zone":"a"}`
 	webService  = `{"backend-addresses":[` + cartBackend + `,{"ip":"10.0.2.7","nodeName":"node-2","port":8080,"protocol":"TCP","state":"terminating"}],` +

@@ -10,11 +10,10 @@ import (
 	"net/http"
 )
 
-// maxBody bounds the body of a request.
+// maxBody limits the body of a request, in bytes.
 const maxBody = 1 << 20
 
-// readBody decodes the body into a T. When it cannot, it answers and returns false. Unknown fields are ignored, so that
-// newer clients work.
+// readBody decodes the body into a T. If it cannot, it writes the error reply and returns false. Unknown fields are ignored, so that newer clients work.
 func readBody[T any](w http.ResponseWriter, r *http.Request) (value T, ok bool) {
 	data, ok := readBytes(w, r)
 	if !ok {
@@ -49,7 +48,7 @@ func readBytes(w http.ResponseWriter, r *http.Request) ([]byte, bool) {
 	return data, err == nil
 }
 
-// explain says what is wrong with data and in which field.
+// explain describes the error in data and its field.
 func explain(data []byte, err error) string {
 	var wrong *json.UnmarshalTypeError
 	if errors.As(err, &wrong) && wrong.Field != "" {

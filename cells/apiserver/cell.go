@@ -5,25 +5,25 @@ import (
 	"github.com/spf13/pflag"
 )
 
-// Cell serves the API.
+// Cell serves the REST API.
 var Cell = cell.Module("api-server", "REST API on a unix socket",
 	cell.Config(DefaultConfig),
 	cell.ProvidePrivate(
-		newNodeClients, // what clients of /cluster/nodes have seen
-		newHandler,     // routes, limits, panics; needs no socket
+		newNodeClients, // the rows that clients of /cluster/nodes have received
+		newHandler,     // routes, limits and panic recovery, without a socket
 	),
-	cell.Invoke(register), // start hook: the socket
+	cell.Invoke(register), // start hook: opens the socket
 )
 
-// Config is what was typed.
+// Config configures the socket of the API.
 type Config struct {
 	SocketPath string `mapstructure:"socket-path"`
 }
 
-// DefaultConfig are the defaults.
+// DefaultConfig leaves the path of the socket to the state directory.
 var DefaultConfig = Config{}
 
-// Flags registers the flags.
+// Flags adds the flag; the value of c is its default.
 func (c Config) Flags(flags *pflag.FlagSet) {
 	flags.String("socket-path", c.SocketPath, "Path of the API's socket; default: waggle.sock in the state directory")
 }

@@ -12,7 +12,7 @@ import (
 	"github.com/waggle-net/waggle/pkg/tables/k8s"
 )
 
-// GetCgroupDumpMetadata answers with the control groups of the containers of this node's pods.
+// GetCgroupDumpMetadata returns the control groups of the containers of this node's pods.
 func (a *api) GetCgroupDumpMetadata(w http.ResponseWriter, _ *http.Request) {
 	root, err := a.cgroupRoot()
 	if err != nil {
@@ -27,7 +27,7 @@ func (a *api) GetCgroupDumpMetadata(w http.ResponseWriter, _ *http.Request) {
 	answer(w, http.StatusOK, a.cgroupsOf(a.DB.ReadTxn(), root, groups))
 }
 
-// cgroupRoot is the group whose sockets are translated.
+// cgroupRoot returns the control group whose sockets are translated by socket load balancing.
 func (a *api) cgroupRoot() (string, error) {
 	if named, _ := a.Flags["cgroup-root"].(string); named != "" {
 		return cgroups.Resolve(named)
@@ -35,9 +35,9 @@ func (a *api) cgroupRoot() (string, error) {
 	return cgroups.Root()
 }
 
-// cgroupsOf leaves out groups of pods that this node's rows do not have.
+// cgroupsOf describes the groups. It omits groups of pods without a row on this node.
 func (a *api) cgroupsOf(txn statedb.ReadTxn, root string, groups []cgroups.Pod) models.CgroupDumpMetadata {
-	pods := map[string]*k8s.Pod{} // by the UID that the kubelet knows
+	pods := map[string]*k8s.Pod{} // by the UID that kubelet uses
 	for p := range a.Policy.Pods.All(txn) {
 		if p.NodeName == a.Settings.NodeName {
 			pods[cmp.Or(p.StaticUID, p.UID)] = p

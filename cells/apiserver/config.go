@@ -16,7 +16,7 @@ import (
 	"github.com/waggle-net/waggle/pkg/version"
 )
 
-// options are the names that Cilium lets users change, with what is true here. None can be changed yet.
+// options returns Cilium's mutable options with their fixed values. None can be changed.
 func (a *api) options() models.StringMap {
 	verdicts := "Enabled"
 	if enabled, given := a.Flags["bpf-events-policy-verdict-enabled"].(bool); given && !enabled {
@@ -30,7 +30,7 @@ func (a *api) options() models.StringMap {
 	}
 }
 
-// unchanged accepts options that ask for what is true already.
+// unchanged returns an error if an option is unknown or has another value than the current one.
 func (a *api) unchanged(wanted models.StringMap) error {
 	current := a.options()
 	for _, name := range slices.Sorted(maps.Keys(wanted)) {
@@ -45,8 +45,8 @@ func (a *api) unchanged(wanted models.StringMap) error {
 	return nil
 }
 
-// GetConfig answers also while the agent starts; the field agent says so. With the header "Prefer: return=minimal" (RFC 7240) the answer leaves out
-// flags and options, which take the CNI plugin longer to read than all else that it asks for.
+// GetConfig also replies while the agent starts; the field agent reports its state. With the header "Prefer: return=minimal" (RFC 7240) the reply omits flags
+// and options, which take the CNI plugin longer to parse than the rest of the reply.
 func (a *api) GetConfig(w http.ResponseWriter, r *http.Request) {
 	txn := a.DB.ReadTxn()
 	mtu, _, _ := a.Ready.MTUs.Get(txn, mtus.ByPrefix(mtus.Default))
@@ -68,12 +68,12 @@ func (a *api) GetConfig(w http.ResponseWriter, r *http.Request) {
 	answer(w, http.StatusOK, config)
 }
 
-// policyEnforcement is --enable-policy.
+// policyEnforcement returns the mode of --enable-policy.
 func (a *api) policyEnforcement() models.DaemonConfigurationSpecPolicyEnforcement {
 	return models.DaemonConfigurationSpecPolicyEnforcement(a.Policy.Options.Mode)
 }
 
-// PatchConfig accepts what changes nothing.
+// PatchConfig accepts only requests that change nothing.
 func (a *api) PatchConfig(w http.ResponseWriter, r *http.Request) {
 	body, ok := readBody[models.DaemonConfigurationSpec](w, r)
 	if !ok {
@@ -101,7 +101,7 @@ func agentState(v readiness.Verdict) models.AgentState {
 	return models.AgentState{State: state, WaitingFor: v.Waiting(), Version: version.String()}
 }
 
-// localNode is the row of this node, or an empty one while nothing is known.
+// localNode returns the row of this node, or a row with only its name while the table is empty.
 func (a *api) localNode(txn statedb.ReadTxn) *localnode.LocalNode {
 	for n := range a.Ready.LocalNode.All(txn) {
 		return n
@@ -109,7 +109,7 @@ func (a *api) localNode(txn statedb.ReadTxn) *localnode.LocalNode {
 	return &localnode.LocalNode{Name: a.Settings.NodeName}
 }
 
-// addressing tells the plugin which families there are, and the gateway and range of each.
+// addressing returns the enabled families with the gateway and range of each, for the CNI plugin.
 func (a *api) addressing(txn statedb.ReadTxn) models.NodeAddressing {
 	node := a.localNode(txn)
 	family := func(enabled bool, f localnode.Family) models.NodeAddressingElement {
@@ -118,7 +118,7 @@ func (a *api) addressing(txn statedb.ReadTxn) models.NodeAddressing {
 	return models.NodeAddressing{Ipv4: family(a.Settings.EnableIPv4, node.IPv4), Ipv6: family(a.Settings.EnableIPv6, node.IPv6)}
 }
 
-// elements are addresses in the form of the node model.
+// elements converts addresses to elements of the node model.
 func elements(addrs []netip.Addr) []models.NodeAddressingElement {
 	out := make([]models.NodeAddressingElement, 0, len(addrs))
 	for _, addr := range addrs {

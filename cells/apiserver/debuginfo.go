@@ -12,10 +12,10 @@ import (
 	"github.com/waggle-net/waggle/pkg/version"
 )
 
-// kernelRelease is the file from which the version of the kernel is read.
+// kernelRelease is the file with the version of the kernel.
 const kernelRelease = "/proc/sys/kernel/osrelease"
 
-// GetDebuginfo answers with the parts that a report about this agent needs.
+// GetDebuginfo returns the data for a bug report about this agent.
 func (a *api) GetDebuginfo(w http.ResponseWriter, _ *http.Request) {
 	txn := a.DB.ReadTxn()
 	policy, err := a.policies(txn)

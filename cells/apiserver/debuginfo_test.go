@@ -15,7 +15,7 @@ import (
 	"github.com/waggle-net/waggle/pkg/tables/k8s"
 )
 
-// ask sends a request to the whole handler and decodes the answer.
+// ask sends a request to the complete handler and decodes the reply.
 func ask[T any](t *testing.T, f *fixture, path string, header ...string) (out T) {
 	t.Helper()
 	r := httptest.NewRequestWithContext(t.Context(), http.MethodGet, path, nil)
@@ -33,7 +33,7 @@ func ask[T any](t *testing.T, f *fixture, path string, header ...string) (out T)
 	return out
 }
 
-// TestHealthz_EncryptionIsThere: cilium-dbg encrypt status asks briefly, and crashes without this part.
+// TestHealthz_EncryptionIsThere: cilium-dbg encrypt status requests a brief reply, and crashes without this part.
 func TestHealthz_EncryptionIsThere(t *testing.T) {
 	t.Parallel()
 	f := newFixture(t)
@@ -45,7 +45,7 @@ func TestHealthz_EncryptionIsThere(t *testing.T) {
 	}
 }
 
-// TestDebuginfo has what the single answers have. cilium-dbg debuginfo reads the status and the policy without asking whether they are there.
+// TestDebuginfo compares the parts with the replies of the single paths. cilium-dbg debuginfo reads the status and the policy without a check for nil.
 func TestDebuginfo(t *testing.T) {
 	t.Parallel()
 	f := newFixture(t)
@@ -60,11 +60,11 @@ func TestDebuginfo(t *testing.T) {
 	}
 }
 
-// TestCgroups: groups are those of this node's pods; a static pod is known by the UID that the kubelet gave it.
+// TestCgroups: the groups belong to this node's pods; a static pod has the UID that kubelet assigned.
 func TestCgroups(t *testing.T) {
 	t.Parallel()
 	f := newFixture(t)
-	db := statedb.New() // one more table of that name
+	db := statedb.New() // the fixture's database already has a table of this name
 	f.api.Policy.Pods = filled(t, db, k8s.NewPodTable,
 		&k8s.Pod{Namespace: "shop", Name: "web", UID: "u1", NodeName: "node-1", PodIPs: []netip.Addr{netip.MustParseAddr("10.0.1.7")}},
 		&k8s.Pod{Namespace: "shop", Name: "far", UID: "u2", NodeName: "node-2"},
@@ -86,7 +86,7 @@ func TestCgroups(t *testing.T) {
 	}
 }
 
-// TestCgroups_WithoutRoot says what helps.
+// TestCgroups_WithoutRoot checks that the reply has an error text.
 func TestCgroups_WithoutRoot(t *testing.T) {
 	t.Parallel()
 	f := newFixture(t)

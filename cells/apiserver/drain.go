@@ -8,19 +8,19 @@ import (
 )
 
 const (
-	// finishTimeout is how long requests may finish when the agent stops: an ADD needs a tenth of it.
+	// finishTimeout is the time for requests to finish when the agent stops. An ADD needs a tenth of it.
 	finishTimeout = time.Second
-	// cutTimeout is how long those that are cut short then may take to say so.
+	// cutTimeout is the time for canceled requests to write their error reply.
 	cutTimeout = 500 * time.Millisecond
-	// retryAfter, in seconds, is when an agent that restarts is back.
+	// retryAfter is the value of the header Retry-After, in seconds: the duration of a restart.
 	retryAfter = "1"
 )
 
 var errStopping = errors.New("the agent stops: call again, the next one is there in a moment")
 
-// drain lets requests finish when the agent stops. Its two contexts end one after the other.
+// drain lets requests finish when the agent stops. Its two contexts are canceled one after the other.
 type drain struct {
-	begun, cut       context.Context // no new requests; those under way are cut short
+	begun, cut       context.Context // no new requests; running requests are canceled
 	begin, cutBehind context.CancelFunc
 }
 
@@ -31,8 +31,8 @@ func newDrain() *drain {
 	return d
 }
 
-// refuse answers 503 to requests that come over connections which are open already, and to those that are cut short. Streams
-// of changes have no end of their own, so they are cut at once.
+// refuse replies 503 to new requests on connections that are already open, and to canceled requests. Streams of changes never end by themselves, so they are
+// canceled at once.
 func (d *drain) refuse(next http.Handler) http.Handler {
 	return http.HandlerFunc(func(w http.ResponseWriter, r *http.Request) {
 		if d.begun.Err() != nil {
@@ -51,7 +51,7 @@ func (d *drain) refuse(next http.Handler) http.Handler {
 	})
 }
 
-// stop returns when no request is under way, within finishTimeout and cutTimeout.
+// stop returns when no request is running, after finishTimeout plus cutTimeout at most.
 func (d *drain) stop(s *http.Server) error {
 	d.begin()
 	ended := func(within time.Duration) bool {
@@ -69,7 +69,7 @@ func (d *drain) stop(s *http.Server) error {
 	return s.Close()
 }
 
-// cutWriter says of what fails because it was cut short that it may be tried again.
+// cutWriter replaces error replies of canceled requests by 503 with Retry-After.
 type cutWriter struct {
 	http.ResponseWriter
 	cut context.Context

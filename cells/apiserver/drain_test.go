@@ -15,7 +15,7 @@ import (
 	"github.com/waggle-net/waggle/pkg/pipenet"
 )
 
-// stopping is an agent that stops while a PUT waits in it, and the answer of the PUT.
+// stopping stops an agent while a PUT is waiting, and returns the reply to the PUT.
 func stopping(t *testing.T, f *fixture, meanwhile func()) (put *http.Response) {
 	t.Helper()
 	f.manager.block = make(chan struct{})
@@ -37,7 +37,7 @@ func stopping(t *testing.T, f *fixture, meanwhile func()) (put *http.Response) {
 		`{"container-id":"c8","container-interface-name":"eth0"}     `); err != nil {
 		t.Fatal(err)
 	}
-	idle := dial(t, socket) // a connection that is kept open
+	idle := dial(t, socket) // a kept-alive connection
 	t.Cleanup(func() { idle.Close() })
 	reader := bufio.NewReader(idle)
 	get := func() *http.Response {
@@ -68,7 +68,7 @@ func stopping(t *testing.T, f *fixture, meanwhile func()) (put *http.Response) {
 	return put
 }
 
-// TestDrain_LetsRequestsFinish: a creation that the kernel completes while the agent stops succeeds.
+// TestDrain_LetsRequestsFinish: a creation that the kernel completes during the shutdown succeeds.
 func TestDrain_LetsRequestsFinish(t *testing.T) {
 	t.Parallel()
 	f := newFixture(t)
@@ -76,12 +76,12 @@ func TestDrain_LetsRequestsFinish(t *testing.T) {
 		time.Sleep(20 * time.Millisecond)
 		close(f.manager.block)
 	})
-	if put.StatusCode != http.StatusCreated { // one that was cut short has another status
+	if put.StatusCode != http.StatusCreated { // a canceled request has another status
 		t.Errorf("status %d", put.StatusCode)
 	}
 }
 
-// TestDrain_SaysThatWhatWasCutCanBeRepeated: one that would wait for longer ends with a clear answer, and not with a reset.
+// TestDrain_SaysThatWhatWasCutCanBeRepeated: a request that would take longer gets an error reply instead of a reset connection.
 func TestDrain_SaysThatWhatWasCutCanBeRepeated(t *testing.T) {
 	t.Parallel()
 	put := stopping(t, newFixture(t), func() {})
@@ -90,15 +90,15 @@ func TestDrain_SaysThatWhatWasCutCanBeRepeated(t *testing.T) {
 	}
 }
 
-// The agent stops while a request is under way. The request has one second, then it is cut short, and half a second later its
-// connection is closed. Streams of changes are cut at once.
+// The agent stops while a request is running. The request has one second, then it is canceled, and half a second later its connection is closed. Streams of
+// changes are canceled at once.
 func TestDrain_IsBounded(t *testing.T) {
 	t.Parallel()
 	for name, c := range map[string]struct {
 		path       string
 		handle     func(ctx context.Context, d *drain, never <-chan struct{})
-		least, max time.Duration // until the server has stopped, which looks at its connections every now and then
-		status     int           // of the request, 0 for none; a real stream has sent its status before
+		least, max time.Duration // until the server has stopped; it polls its connections
+		status     int           // of the request, 0 without a reply; a real stream has already sent its status
 	}{
 		"idle": {"", nil, 0, 0, 0},
 		"ends in time": {"/", func(_ context.Context, d *drain, _ <-chan struct{}) {
@@ -149,7 +149,7 @@ func TestDrain_IsBounded(t *testing.T) {
 	}
 }
 
-// get makes a request and returns the status of the answer, 0 for none.
+// get sends a request and returns the status of the reply, 0 without one.
 func get(t *testing.T, l *pipenet.Listener, path string) int {
 	conn, err := l.Dial(t.Context())
 	if err != nil {
@@ -169,7 +169,7 @@ func get(t *testing.T, l *pipenet.Listener, path string) int {
 	return r.StatusCode
 }
 
-// TestDrain_RefusesNewRequests over connections that were open before.
+// TestDrain_RefusesNewRequests sends requests on connections that were opened before the shutdown.
 func TestDrain_RefusesNewRequests(t *testing.T) {
 	t.Parallel()
 	f := newFixture(t)

@@ -31,7 +31,7 @@ func (a *api) PutEndpointID(w http.ResponseWriter, r *http.Request, _ string) {
 	answer(w, http.StatusCreated, a.view().endpoint(ep))
 }
 
-// createStatus is 400 for what the caller can change and 500 for the rest. Conflicts are 400, as in Cilium.
+// createStatus returns 400 for errors that the caller can correct and 500 for the others. Conflicts are 400, as in Cilium.
 func createStatus(err error) int {
 	for _, callers := range []error{endpoint.ErrInvalid, endpoint.ErrExists, endpoint.ErrFull, endpoint.ErrUnsupported,
 		ipam.ErrTaken, ipam.ErrExpired, ipam.ErrNotInRange, ipam.ErrExcluded, ipam.ErrBadPool, ipam.ErrNoRange} {
@@ -42,7 +42,7 @@ func createStatus(err error) int {
 	return http.StatusInternalServerError
 }
 
-// GetEndpoint lists endpoints; a body may hold the labels that they must carry.
+// GetEndpoint lists endpoints. A body may contain labels that the endpoints must have.
 func (a *api) GetEndpoint(w http.ResponseWriter, r *http.Request) {
 	var labels []string
 	if r.ContentLength != 0 {
@@ -59,7 +59,7 @@ func (a *api) GetEndpoint(w http.ResponseWriter, r *http.Request) {
 	answer(w, http.StatusOK, list)
 }
 
-// endpoints are those of this node with all labels.
+// endpoints returns the endpoints of this node that have all labels.
 func (v view) endpoints(labels []string) []models.Endpoint {
 	list := make([]models.Endpoint, 0, v.Ready.Endpoints.NumObjects(v.txn))
 	for ep := range v.Ready.Endpoints.All(v.txn) {
@@ -70,7 +70,7 @@ func (v view) endpoints(labels []string) []models.Endpoint {
 	return list
 }
 
-// carries tells whether ep, or its identity, has all labels; "source:key" without a value stands for any value.
+// carries reports whether ep or its identity has all labels; "source:key" without a value matches any value.
 func carries(ep *endpoints.Endpoint, labels, identity []string) bool {
 	for _, label := range labels {
 		if slices.Contains(identity, label) {
@@ -85,7 +85,7 @@ func carries(ep *endpoints.Endpoint, labels, identity []string) bool {
 	return true
 }
 
-// with answers a request about one endpoint: it finds the endpoint, or says why not.
+// with calls do with the endpoint of an id, or writes the error reply.
 func (a *api) with(w http.ResponseWriter, id string, do func(*endpoints.Endpoint)) {
 	ep, err := a.Manager.Lookup(id)
 	switch {
@@ -98,29 +98,29 @@ func (a *api) with(w http.ResponseWriter, id string, do func(*endpoints.Endpoint
 	}
 }
 
-// GetEndpointID answers with one endpoint.
+// GetEndpointID returns one endpoint.
 func (a *api) GetEndpointID(w http.ResponseWriter, _ *http.Request, id string) {
 	a.with(w, id, func(ep *endpoints.Endpoint) { answer(w, http.StatusOK, a.view().endpoint(ep)) })
 }
 
-// GetEndpointIDLog answers with what happened to an endpoint.
+// GetEndpointIDLog returns the log of state changes of an endpoint.
 func (a *api) GetEndpointIDLog(w http.ResponseWriter, _ *http.Request, id string) {
 	a.with(w, id, func(ep *endpoints.Endpoint) { answer(w, http.StatusOK, history(a.view().state(ep.ID))) })
 }
 
-// GetEndpointIDHealthz answers with the health of an endpoint.
+// GetEndpointIDHealthz returns the health of an endpoint.
 func (a *api) GetEndpointIDHealthz(w http.ResponseWriter, _ *http.Request, id string) {
 	a.with(w, id, func(ep *endpoints.Endpoint) { answer(w, http.StatusOK, healthOf(a.view().state(ep.ID))) })
 }
 
-// GetEndpointIDConfig answers with the options of an endpoint, which are the same for all.
+// GetEndpointIDConfig returns the options of an endpoint, which are the same for all endpoints.
 func (a *api) GetEndpointIDConfig(w http.ResponseWriter, _ *http.Request, id string) {
 	a.with(w, id, func(ep *endpoints.Endpoint) {
 		answer(w, http.StatusOK, models.EndpointConfigurationStatus{Realized: a.endpointSpec(ep)})
 	})
 }
 
-// PatchEndpointIDConfig changes labels; options must stay as they are.
+// PatchEndpointIDConfig changes labels. It rejects changes of options.
 func (a *api) PatchEndpointIDConfig(w http.ResponseWriter, r *http.Request, id string) {
 	body, ok := readBody[models.EndpointConfigurationSpec](w, r)
 	if !ok {
@@ -139,7 +139,7 @@ func (a *api) PatchEndpointIDConfig(w http.ResponseWriter, r *http.Request, id s
 	})
 }
 
-// GetEndpointIDLabels answers with the labels of an endpoint.
+// GetEndpointIDLabels returns the labels of an endpoint.
 func (a *api) GetEndpointIDLabels(w http.ResponseWriter, _ *http.Request, id string) {
 	a.with(w, id, func(ep *endpoints.Endpoint) {
 		status := labelStatus(ep, a.view().identity(ep).Labels)
@@ -161,7 +161,7 @@ func (a *api) setLabels(w http.ResponseWriter, id string, labels []string) {
 	switch {
 	case err == nil:
 		answer(w, http.StatusOK, nil)
-	case errors.Is(err, endpoint.ErrNotFound): // it went away between the look-up and now
+	case errors.Is(err, endpoint.ErrNotFound): // deleted after the look-up
 		answer(w, http.StatusNotFound, nil)
 	case errors.Is(err, endpoint.ErrInvalid):
 		fail(w, http.StatusBadRequest, err)
@@ -203,7 +203,7 @@ func (a *api) DeleteEndpoint(w http.ResponseWriter, r *http.Request) {
 	a.deleted(w, r, err, !found)
 }
 
-// deleted answers a deletion: 206 when the endpoint is gone in spite of errors, with their number as Cilium has it.
+// deleted replies to a deletion. If the endpoint is gone in spite of errors, the reply is 206 with the number of errors, as in Cilium.
 func (a *api) deleted(w http.ResponseWriter, r *http.Request, err error, gone bool) {
 	switch {
 	case err == nil:

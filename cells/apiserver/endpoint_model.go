@@ -15,7 +15,7 @@ import (
 	"github.com/waggle-net/waggle/pkg/tables/identities"
 )
 
-// view answers from one snapshot.
+// view reads all tables from one snapshot.
 type view struct {
 	*api
 	txn    statedb.ReadTxn
@@ -27,7 +27,7 @@ func (a *api) view() view {
 	return view{a, txn, a.Policy.At(txn)}
 }
 
-// state of an endpoint; one whose state nobody has written yet has just been created.
+// state returns the state of an endpoint. An endpoint without a state row was just created.
 func (v view) state(id uint16) *endpointstates.EndpointState {
 	if s, _, found := v.States.Get(v.txn, endpointstates.ByID(id)); found {
 		return s
@@ -35,7 +35,7 @@ func (v view) state(id uint16) *endpointstates.EndpointState {
 	return &endpointstates.EndpointState{ID: id, State: endpointstates.WaitingForIdentity}
 }
 
-// endpoint is the model of a row and its state.
+// endpoint returns the model of an endpoint and its state.
 func (v view) endpoint(ep *endpoints.Endpoint) models.Endpoint {
 	state, number := v.state(ep.ID), v.identity(ep)
 	return models.Endpoint{
@@ -55,7 +55,7 @@ func (v view) endpoint(ep *endpoints.Endpoint) models.Endpoint {
 	}
 }
 
-// identity of an endpoint; without a number while it has none.
+// identity returns the identity of an endpoint; the zero value without one.
 func (v view) identity(ep *endpoints.Endpoint) models.Identity {
 	row, found := identities.Of(v.txn, v.EndpointIdentities, ep.ID, ep.AttachmentID())
 	if !found {
@@ -102,13 +102,13 @@ func (v view) networking(ep *endpoints.Endpoint) models.EndpointNetworking {
 	}
 }
 
-// policyOf is the policy that the kernel is ready for. There is no other: what is wanted and not there yet is in no row.
+// policyOf returns the policy that the kernel has. Desired and realized policy are equal, because no row has a desired policy that is not in the kernel.
 func (v view) policyOf(ep *endpoints.Endpoint) models.EndpointPolicyStatus {
 	policy := v.policy.EndpointPolicy(ep)
 	return models.EndpointPolicyStatus{Spec: policy, Realized: policy}
 }
 
-// healthOf sums up the state for people and probes.
+// healthOf maps the state to Cilium's health values.
 func healthOf(state *endpointstates.EndpointState) models.EndpointHealth {
 	overall := models.EndpointHealthStatusFailure
 	switch state.State {
@@ -129,7 +129,7 @@ func healthOf(state *endpointstates.EndpointState) models.EndpointHealth {
 	}
 }
 
-// history is the log of an endpoint, newest first.
+// history returns the log of an endpoint, newest entry first.
 func history(state *endpointstates.EndpointState) []models.EndpointStatusChange {
 	out := make([]models.EndpointStatusChange, 0, len(state.Log))
 	for _, e := range slices.Backward(state.Log) {
@@ -144,7 +144,7 @@ func history(state *endpointstates.EndpointState) []models.EndpointStatusChange 
 	return out
 }
 
-// newest is the one entry of the log that an endpoint's status carries.
+// newest returns the single log entry that the status of an endpoint contains.
 func newest(log []models.EndpointStatusChange) []models.EndpointStatusChange {
 	return log[:min(len(log), 1)]
 }
@@ -157,7 +157,7 @@ func labelStatus(ep *endpoints.Endpoint, relevant []string) models.LabelConfigur
 	}
 }
 
-// isDerived tells labels that come from Kubernetes from those that users set.
+// isDerived reports whether a label comes from Kubernetes and not from a user.
 func isDerived(key string) bool { return endpoint.LabelSource(key) == endpoint.SourceK8s }
 func isUsers(key string) bool   { return !isDerived(key) }
 

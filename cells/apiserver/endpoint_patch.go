@@ -10,8 +10,8 @@ import (
 	"github.com/waggle-net/waggle/pkg/tables/endpoints"
 )
 
-// PatchEndpointID answers a call that is deprecated and that old clients still make after a change of theirs. What an
-// endpoint is made of never changes, so that which is as it was is fine and anything else is refused.
+// PatchEndpointID handles a deprecated call that old clients still make. The properties of an endpoint never change, so it accepts only requests that match the
+// endpoint.
 func (a *api) PatchEndpointID(w http.ResponseWriter, r *http.Request, id string) {
 	body, ok := readBody[models.EndpointChangeRequest](w, r)
 	if !ok {
@@ -31,7 +31,7 @@ func (a *api) PatchEndpointID(w http.ResponseWriter, r *http.Request, id string)
 	})
 }
 
-// confirm tells whether each field that a request has is the endpoint's own.
+// confirm returns an error if a field of the request differs from the endpoint.
 func confirm(ep *endpoints.Endpoint, r endpoint.Request) error {
 	if len(r.Labels) > 0 {
 		return fmt.Errorf("%w: labels: use PATCH /endpoint/{id}/labels", endpoint.ErrInvalid)
@@ -52,7 +52,7 @@ func confirm(ep *endpoints.Endpoint, r endpoint.Request) error {
 	)
 }
 
-// same takes the zero value for a field that was not given.
+// same compares a field. The zero value means that the request omits the field.
 func same[T comparable](name string, is, given T) error {
 	var absent T
 	if given == absent || given == is {

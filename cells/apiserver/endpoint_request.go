@@ -13,14 +13,13 @@ import (
 	"github.com/waggle-net/waggle/pkg/mac"
 )
 
-// Properties of a request that are ours alone.
+// Properties of a request that Cilium does not have.
 const (
 	netnsPathProperty  = "netns-path"
 	netnsInodeProperty = "netns-inode"
 )
 
-// parseRequest turns what came over the wire into typed values; the manager checks what they say. The error names all
-// fields that cannot be read.
+// parseRequest converts the fields of a request to typed values; the manager validates them. The error names all fields that cannot be parsed.
 func parseRequest(m models.EndpointChangeRequest) (endpoint.Request, error) {
 	p := fields{}
 	r := endpoint.Request{
@@ -45,7 +44,7 @@ func parseRequest(m models.EndpointChangeRequest) (endpoint.Request, error) {
 		Labels:       m.Labels,
 		Wait:         m.SyncBuildEndpoint,
 	}
-	// A pod's endpoint may be known only by a name that holds both, as in "namespace/pod".
+	// The name of the pod may contain the namespace, as in "namespace/pod".
 	if namespace, name, both := strings.Cut(m.K8SPodName, "/"); both && m.K8SNamespace == "" {
 		r.K8sNamespace, r.K8sPodName = namespace, name
 	}
@@ -55,7 +54,7 @@ func parseRequest(m models.EndpointChangeRequest) (endpoint.Request, error) {
 	return r, nil
 }
 
-// fields reads fields and remembers what was wrong with them.
+// fields parses fields and collects the errors.
 type fields struct{ errs []error }
 
 func (p *fields) wrong(name, value, want string) {

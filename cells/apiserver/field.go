@@ -7,17 +7,17 @@ import (
 	"strings"
 )
 
-// frame is an object or array that is open while a body is read.
+// frame is an open object or array of a body.
 type frame struct {
 	object  bool
 	key     string // last key that was read
 	wantKey bool   // the next string is a key
 }
 
-// maxDepth is how deep bodies of this API nest, and some more.
+// maxDepth limits the nesting, with a margin over the bodies of this API.
 const maxDepth = 32
 
-// lastField is the path of the last field that can be read before data goes wrong, as in "addressing.ipv4".
+// lastField returns the path of the last field before the syntax error in data, as in "addressing.ipv4".
 func lastField(data []byte) string {
 	dec := json.NewDecoder(bytes.NewReader(data))
 	var open []frame
@@ -37,7 +37,7 @@ func lastField(data []byte) string {
 	return strings.Join(path, ".")
 }
 
-// next opens, closes or fills the innermost frame.
+// next applies a token to the stack of open frames.
 func next(open []frame, token json.Token) []frame {
 	inner := len(open) - 1
 	switch t := token.(type) {
@@ -59,7 +59,7 @@ func next(open []frame, token json.Token) []frame {
 	return open
 }
 
-// clip quotes what somebody sent, so that a message holds neither terminal escapes nor ten kilobytes.
+// clip quotes text of a client and limits its length, so that messages contain no terminal escapes and stay short.
 func clip(s string) string {
 	const most = 128
 	if len(s) <= most {

@@ -22,7 +22,7 @@ func TestLastField(t *testing.T) {
 	}
 }
 
-// FuzzExplain hands over bodies of any kind: the message must be short and printable, and nothing may panic.
+// FuzzExplain passes arbitrary bodies: the message must be short and printable, and the function must not panic.
 func FuzzExplain(f *testing.F) {
 	f.Add([]byte(put))
 	f.Add([]byte(`{"a":{"b":[{"c`))

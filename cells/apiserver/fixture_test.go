@@ -68,7 +68,7 @@ import (
 	"github.com/waggle-net/waggle/pkg/tables/unmanagedpods"
 )
 
-// fixture is an API over tables of its own, a manager and an allocator that remember what they were asked.
+// fixture is an API with its own tables, and with a manager and an allocator that record their calls.
 type fixture struct {
 	t         *testing.T
 	api       api
@@ -77,12 +77,12 @@ type fixture struct {
 	allocator *fakeAllocator
 
 	nodes          statedb.RWTable[*nodes.Node]
-	fillCNIConfig  func(cniconfig.Config) // inserts the one row of cni-config
+	fillCNIConfig  func(cniconfig.Config) // inserts the single row of cni-config
 	fillSources    func(...sources.Source)
 	fillAPIServers func(...apiservers.Server) // inserts rows of api-servers
 }
 
-// at is the time of everything in the tables.
+// at is the time in all rows.
 var at = time.Date(2026, 1, 2, 3, 4, 5, 0, time.UTC)
 
 func newFixture(t *testing.T) *fixture {
@@ -202,7 +202,7 @@ func (f *fixture) putNode(row *nodes.Node) {
 	}
 }
 
-// policyTables have a policy of shop/cart: it is isolated in ingress, and identity 300 may connect to TCP port 80.
+// policyTables returns tables with a policy of shop/cart: it is isolated in ingress, and identity 300 may connect to TCP port 80.
 func policyTables(t *testing.T, db *statedb.DB, a *api) policyview.Tables {
 	t.Helper()
 	web := policy.Selector{Requirements: []policy.Requirement{{Source: "k8s", Key: "app", Operator: policy.In, Values: []string{"web"}}}}
@@ -262,7 +262,7 @@ func filled[T any](t *testing.T, db *statedb.DB, make func(*statedb.DB) (statedb
 	return tbl
 }
 
-// pod is the endpoint that exists.
+// pod returns the existing endpoint.
 func pod() *endpoints.Endpoint {
 	return &endpoints.Endpoint{
 		ID: 7, ContainerID: "c7", IfName: "eth0", HostIfName: "lxc0123456789ab", HostIfIndex: 12,
@@ -284,7 +284,7 @@ func (f *fixture) request(method, path, body string, headers ...string) *http.Re
 	return w.Result()
 }
 
-// expect compares status and body; a body that ends in "..." is compared up to there.
+// expect compares status and body. If the expected body ends in "...", only the prefix before it is compared.
 func (f *fixture) expect(r *http.Response, code int, body string) {
 	f.t.Helper()
 	data, err := io.ReadAll(r.Body)
@@ -300,7 +300,7 @@ func (f *fixture) expect(r *http.Response, code int, body string) {
 	}
 }
 
-// fakeManager keeps endpoints in a table and fails as told.
+// fakeManager stores endpoints in a table and returns errors on request.
 type fakeManager struct {
 	db       *statedb.DB
 	table    statedb.RWTable[*endpoints.Endpoint]
@@ -308,8 +308,8 @@ type fakeManager struct {
 
 	mu      sync.Mutex
 	created []endpoint.Request
-	fail    error         // of Create, Delete and SetLabels
-	block   chan struct{} // Create waits for it when set
+	fail    error         // error of Create, Delete and SetLabels
+	block   chan struct{} // if set, Create waits for it
 }
 
 func (m *fakeManager) insert(ep *endpoints.Endpoint) {
@@ -375,7 +375,7 @@ func (m *fakeManager) Delete(_ context.Context, id string) error {
 	return m.fail
 }
 
-// errPartly is an error in spite of which the endpoint is gone.
+// errPartly is the error of a deletion that removed the endpoint.
 var errPartly = errors.New("remove its file: read-only file system")
 
 func (m *fakeManager) DeleteContainer(_ context.Context, id string) (n int, err error) {
@@ -389,9 +389,9 @@ func (m *fakeManager) DeleteContainer(_ context.Context, id string) (n int, err 
 func (m *fakeManager) SetLabels(string, []string) (*endpoints.Endpoint, error) { return pod(), m.fail }
 func (m *fakeManager) Restored() <-chan struct{}                               { return m.restored }
 
-// fakeAllocator gives one address and fails as told.
+// fakeAllocator allocates one address and returns errors on request.
 type fakeAllocator struct {
-	ipam.Allocator // the methods that the API does not call
+	ipam.Allocator // methods that the API does not call
 
 	asked []ipam.Request
 	freed []netip.Addr

@@ -6,8 +6,8 @@ import (
 	"testing"
 )
 
-// FuzzPut sends bodies of any kind through the whole handler: the answer is JSON of an expected status, nothing that a
-// terminal obeys comes back in it, and no endpoint is made of a body that was refused.
+// FuzzPut sends arbitrary bodies through the complete handler: the reply is JSON with an expected status and without terminal escapes, and a rejected body
+// creates no endpoint.
 func FuzzPut(f *testing.F) {
 	f.Add(put)
 	f.Add(`{"container-id":"` + strings.Repeat("x", 10_000) + `","mac":"\u001b[2J"}`)
@@ -28,7 +28,7 @@ func FuzzPut(f *testing.F) {
 	})
 }
 
-// FuzzRoutes sends requests to any path: whatever is answered, nothing panics.
+// FuzzRoutes sends requests to arbitrary paths: no handler may panic.
 func FuzzRoutes(f *testing.F) {
 	f.Add("GET", "/v1/endpoint/ipv4:1.2.3.4")
 	f.Add("DELETE", "/v1/ipam/fe80::1%25eth0")
@@ -38,7 +38,7 @@ func FuzzRoutes(f *testing.F) {
 	f.Add("GET", "/statedb/dump/x/../y")
 	f.Fuzz(func(t *testing.T, method, path string) {
 		if !validRequest(method, path) {
-			return // no HTTP client can send this
+			return // an HTTP client cannot send it
 		}
 		fx := newFixture(t)
 		if r := fx.request(method, path, ""); r.StatusCode == 500 && strings.Contains(read(t, r), "panicked") {

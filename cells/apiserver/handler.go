@@ -34,7 +34,7 @@ import (
 	"github.com/waggle-net/waggle/pkg/tables/unmanagedpods"
 )
 
-// api implements the generated interface; see the files named after paths.
+// api implements the generated interface; files are named after paths of the API.
 type api struct {
 	cell.In
 
@@ -71,7 +71,7 @@ type api struct {
 
 var _ server.ServerInterface = (*api)(nil)
 
-// newHandler builds the whole tree of routes.
+// newHandler returns the handler of all routes.
 func newHandler(a api) http.Handler {
 	mux := http.NewServeMux()
 	server.HandlerWithOptions(&a, server.StdHTTPServerOptions{
@@ -84,7 +84,7 @@ func newHandler(a api) http.Handler {
 	return recovered(a.Log, routed(mux))
 }
 
-// bounded limits the time of a handler and the size of the body.
+// bounded limits the duration of a handler and the size of the body.
 func bounded(next http.Handler) http.Handler {
 	return http.HandlerFunc(func(w http.ResponseWriter, r *http.Request) {
 		ctx, cancel := context.WithTimeout(r.Context(), handlerTimeout)

@@ -21,14 +21,14 @@ import (
 	"github.com/waggle-net/waggle/pkg/version"
 )
 
-// GetHealthz answers with the health of the agent.
+// GetHealthz returns the status of the agent.
 func (a *api) GetHealthz(w http.ResponseWriter, _ *http.Request, p models.GetHealthzParams) {
 	k8s := p.RequireK8SConnectivity
 	answer(w, http.StatusOK, a.status(a.DB.ReadTxn(), k8s == nil || *k8s, or(p.Brief)))
 }
 
-// status is the health of the agent, and unless brief is set what each of its parts says. withKubernetes makes a source of Kubernetes objects that is not
-// usable a failure.
+// status returns the status of the agent, and unless brief is set the status of each of its parts. With withKubernetes, a source of Kubernetes objects that is
+// not usable is a failure.
 func (a *api) status(txn statedb.ReadTxn, withKubernetes, brief bool) models.StatusResponse {
 	verdict := readiness.Judge(txn, a.Ready)
 	if !withKubernetes {
@@ -38,7 +38,7 @@ func (a *api) status(txn statedb.ReadTxn, withKubernetes, brief bool) models.Sta
 	s := models.StatusResponse{
 		Cilium:     models.Status{State: models.StatusState(state), Msg: message},
 		Cluster:    models.ClusterStatus{CiliumHealth: a.clusterHealth(txn)},
-		Encryption: models.EncryptionStatus{Mode: models.EncryptionStatusModeDisabled}, // cilium-dbg encrypt status needs it in a brief answer, too
+		Encryption: models.EncryptionStatus{Mode: models.EncryptionStatusModeDisabled}, // cilium-dbg encrypt status needs it in a brief reply, too
 		Agent:      agentState(verdict),
 	}
 	if !brief {
@@ -47,7 +47,7 @@ func (a *api) status(txn statedb.ReadTxn, withKubernetes, brief bool) models.Sta
 	return s
 }
 
-// clusterHealth says how many nodes this node reaches. As in Cilium the state is that of the prober, which is well although a node is not reachable.
+// clusterHealth reports how many nodes this node reaches. As in Cilium, the state is the prober's own state: it is Ok even if a node is unreachable.
 func (a *api) clusterHealth(txn statedb.ReadTxn) models.Status {
 	if !a.Settings.HealthChecking {
 		return models.Status{State: models.StatusStateDisabled, Msg: "nodes are not probed"}
@@ -55,7 +55,7 @@ func (a *api) clusterHealth(txn statedb.ReadTxn) models.Status {
 	return models.Status{State: models.StatusStateOk, Msg: nodehealth.Summarize(txn, a.Nodes, a.NodeHealth).String()}
 }
 
-// describe fills in what a brief answer leaves out.
+// describe sets the fields that a brief reply omits.
 func (a *api) describe(txn statedb.ReadTxn, s *models.StatusResponse) {
 	s.Kubernetes = a.kubernetes(txn)
 	s.CNIFile = a.cniFile(txn)
@@ -81,7 +81,7 @@ func (a *api) describe(txn statedb.ReadTxn, s *models.StatusResponse) {
 	}
 }
 
-// routing returns how packets reach pods. As in Cilium the mode within the host is Legacy when the stack forwards what pods of different nodes exchange;
+// routing returns how packets reach pods. As in Cilium, the mode within the host is Legacy when the stack forwards packets between pods of different nodes;
 // programs redirect packets between pods of this node in either mode.
 func (a *api) routing() models.Routing {
 	s := models.Routing{IntraHostRoutingMode: models.RoutingIntraHostRoutingModeBPF, InterHostRoutingMode: models.RoutingInterHostRoutingModeNative}
@@ -98,7 +98,7 @@ func (a *api) routing() models.Routing {
 	return s
 }
 
-// kubernetes sums up the API server in use, if there is one, and the sources of Kubernetes objects.
+// kubernetes summarizes the active API server, if any, and the sources of Kubernetes objects.
 func (a *api) kubernetes(txn statedb.ReadTxn) models.K8SStatus {
 	server, failure := a.apiServer(txn)
 	var producers, waiting, copied []string
@@ -109,7 +109,7 @@ func (a *api) kubernetes(txn statedb.ReadTxn) models.K8SStatus {
 			producers = append(producers, s.Producer)
 		}
 		if s.Optional && !s.Usable() {
-			continue // whoever needs it says so
+			continue // the cell that needs the table reports it
 		}
 		tables++
 		switch s.State {
@@ -133,7 +133,7 @@ func (a *api) kubernetes(txn statedb.ReadTxn) models.K8SStatus {
 		}
 		text := fmt.Sprintf("%s from the copy on disk of %s, since %s", which, written.UTC().Format(time.RFC3339),
 			since.UTC().Format(time.RFC3339))
-		if written.IsZero() { // manifests: nobody keeps a copy of them
+		if written.IsZero() { // manifests have no copy on disk
 			text = fmt.Sprintf("%s in doubt since %s: %s", which, since.UTC().Format(time.RFC3339), why)
 		}
 		return models.K8SStatus{State: models.K8SStatusStateWarning, Msg: strings.TrimSuffix(text+"; "+failure, "; ")}
@@ -147,7 +147,7 @@ func (a *api) kubernetes(txn statedb.ReadTxn) models.K8SStatus {
 	return models.K8SStatus{State: models.K8SStatusStateOk, Msg: "from " + strings.Join(producers, ", ") + server}
 }
 
-// apiServer says which API server is in use, or what is wrong with it. With Kubernetes off both are empty.
+// apiServer returns the active API server, or its failure. Without Kubernetes both are empty.
 func (a *api) apiServer(txn statedb.ReadTxn) (server, failure string) {
 	for s := range a.APIServers.All(txn) {
 		switch {
@@ -163,7 +163,7 @@ func (a *api) apiServer(txn statedb.ReadTxn) (server, failure string) {
 	return "", ""
 }
 
-// cniFile says what has become of the CNI configuration list.
+// cniFile returns the state of the CNI configuration list.
 func (a *api) cniFile(txn statedb.ReadTxn) models.Status {
 	for row := range a.CNIConfig.All(txn) {
 		switch row.State {
@@ -179,7 +179,7 @@ func (a *api) cniFile(txn statedb.ReadTxn) models.Status {
 	return models.Status{State: models.StatusStateDisabled, Msg: "CNI configuration management disabled"}
 }
 
-// ipamStatus lists who has which address.
+// ipamStatus lists the owners of addresses.
 func (a *api) ipamStatus(txn statedb.ReadTxn) models.IPAMStatus {
 	s := models.IPAMStatus{Allocations: models.StringMap{}}
 	for row := range a.Addresses.All(txn) {
@@ -206,7 +206,7 @@ func (a *api) ipamStatus(txn statedb.ReadTxn) models.IPAMStatus {
 	return s
 }
 
-// capacity is the number of addresses of a range without its first and last, in decimal while that can be read.
+// capacity returns the number of addresses of a range without its first and last one, as a power of two for large ranges.
 func capacity(p netip.Prefix) string {
 	bits := p.Addr().BitLen() - p.Bits()
 	switch {

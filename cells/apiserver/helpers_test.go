@@ -27,7 +27,7 @@ func dial(t *testing.T, socket string) net.Conn {
 	return conn
 }
 
-// validRequest tells whether httptest can make the request; it panics on others.
+// validRequest reports whether httptest can create the request; it panics for others.
 func validRequest(method, path string) (ok bool) {
 	defer func() {
 		if recover() != nil {
@@ -35,5 +35,5 @@ func validRequest(method, path string) (ok bool) {
 		}
 	}()
 	r := httptest.NewRequest(method, path, nil)
-	return strings.HasPrefix(path, "/") && !strings.Contains(r.URL.Path, "changes") // a stream has no end
+	return strings.HasPrefix(path, "/") && !strings.Contains(r.URL.Path, "changes") // a stream never ends by itself
 }

@@ -11,7 +11,7 @@ import (
 	"github.com/waggle-net/waggle/pkg/tables/namedcidrs"
 )
 
-// GetIdentity answers with every identity that this node knows; those of CIDRs come last.
+// GetIdentity returns all identities that this node knows, identities of CIDRs last.
 func (a *api) GetIdentity(w http.ResponseWriter, _ *http.Request) {
 	txn := a.DB.ReadTxn()
 	list := []models.Identity{}
@@ -26,7 +26,7 @@ func (a *api) GetIdentity(w http.ResponseWriter, _ *http.Request) {
 	answer(w, http.StatusOK, list)
 }
 
-// GetIdentityID answers with one identity.
+// GetIdentityID returns one identity.
 func (a *api) GetIdentityID(w http.ResponseWriter, _ *http.Request, id string) {
 	number, err := strconv.ParseUint(id, 10, 32)
 	if err != nil {
@@ -45,7 +45,7 @@ func (a *api) GetIdentityID(w http.ResponseWriter, _ *http.Request, id string) {
 	answer(w, http.StatusNotFound, nil)
 }
 
-// GetIdentityEndpoints answers with the identities that endpoints of this node have.
+// GetIdentityEndpoints returns the identities of this node's endpoints.
 func (a *api) GetIdentityEndpoints(w http.ResponseWriter, _ *http.Request) {
 	txn := a.DB.ReadTxn()
 	count := map[uint32]int64{}
@@ -65,7 +65,7 @@ func identityModel(row *identities.Identity) models.Identity {
 	return models.Identity{ID: int64(row.ID), Labels: identities.List(row.Labels)}
 }
 
-// cidrIdentityModel is the identity of a range that policies name. What has it alone is the world, of its family where there are two.
+// cidrIdentityModel returns the identity of a range that policies name. Its reserved label is the world, of the range's family if both families are enabled.
 func (a *api) cidrIdentityModel(row *namedcidrs.CIDR) models.Identity {
 	world := identity.WorldOf(row.Prefix.Addr().Is6(), a.Settings.EnableIPv4 && a.Settings.EnableIPv6)
 	return models.Identity{ID: int64(row.Identity), Labels: []string{"cidr:" + row.Prefix.String(), "reserved:" + identity.Name(world)}}

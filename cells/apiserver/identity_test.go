@@ -9,7 +9,7 @@ import (
 	"github.com/waggle-net/waggle/pkg/tables/namedcidrs"
 )
 
-// A range is of the world that the datapath takes its addresses for.
+// The world label of a range is of its family, like the identity that the datapath assigns to its addresses.
 func TestCIDRIdentity_IsOfTheWorldOfItsFamily(t *testing.T) {
 	t.Parallel()
 	for _, tc := range []struct {

@@ -15,7 +15,7 @@ import (
 	"github.com/waggle-net/waggle/pkg/tables/nodes"
 )
 
-// GetIP answers with the addresses and prefixes whose identity this node knows, those that policies name among them.
+// GetIP returns the addresses and prefixes with a known identity, including prefixes that policies name.
 func (a *api) GetIP(w http.ResponseWriter, _ *http.Request, params models.GetIPParams) {
 	var within netip.Prefix
 	if params.CIDR != nil && *params.CIDR != "" {
@@ -41,7 +41,7 @@ func prefixOf(text string) (netip.Prefix, error) {
 	return prefix.Masked(), err
 }
 
-// ips lists what lies inside a prefix; an invalid one holds everything.
+// ips lists the entries inside a prefix; an invalid prefix matches everything.
 func (a *api) ips(txn statedb.ReadTxn, within netip.Prefix) []models.IPListEntry {
 	inside := func(p netip.Prefix) bool {
 		return !within.IsValid() || p.Bits() >= within.Bits() && within.Contains(p.Addr())
@@ -66,7 +66,7 @@ func (a *api) ips(txn statedb.ReadTxn, within netip.Prefix) []models.IPListEntry
 	return list
 }
 
-// podsByAddr names the pods that have addresses, here and elsewhere.
+// podsByAddr returns the pod of each address, on this node and on others.
 func (a *api) podsByAddr(txn statedb.ReadTxn) map[netip.Addr]string {
 	pods := map[netip.Addr]string{}
 	for row := range a.Policy.CiliumEndpoints.All(txn) {
@@ -74,7 +74,7 @@ func (a *api) podsByAddr(txn statedb.ReadTxn) map[netip.Addr]string {
 			pods[addr] = row.Key()
 		}
 	}
-	for ep := range a.Ready.Endpoints.All(txn) { // what is known here is better
+	for ep := range a.Ready.Endpoints.All(txn) { // local endpoints take precedence over objects
 		for _, addr := range []netip.Addr{ep.IPv4, ep.IPv6} {
 			pods[addr] = ep.PodName()
 		}

@@ -10,8 +10,8 @@ import (
 	"github.com/waggle-net/waggle/pkg/ipam"
 )
 
-// waitRestored waits until the addresses of the run before are held, so that none of them is given out again. Only what
-// waits ends with its request: a client that has closed its sending side counts as gone, and still reads the answer.
+// waitRestored waits until the addresses of the previous run are held, so that none of them is allocated again. It checks the context of the request only if it
+// must wait: the server cancels the context of a client that has closed its sending side, but the client still reads the reply.
 func (a *api) waitRestored(r *http.Request) error {
 	select {
 	case <-a.Manager.Restored():
@@ -26,7 +26,7 @@ func (a *api) waitRestored(r *http.Request) error {
 	}
 }
 
-// PostIPAM gives the next free addresses.
+// PostIPAM allocates the next free address of each family.
 func (a *api) PostIPAM(w http.ResponseWriter, r *http.Request, p models.PostIPAMParams) {
 	request := ipam.Request{Owner: or(p.Owner), Pool: or(p.Pool), Expire: or(p.Expiration)}
 	switch family := or(p.Family); family {
@@ -70,7 +70,7 @@ func allocated(al *ipam.Allocation) models.IPAMAddressResponse {
 	}
 }
 
-// PostIPAMIP gives one address.
+// PostIPAMIP allocates one named address.
 func (a *api) PostIPAMIP(w http.ResponseWriter, r *http.Request, ip string, p models.PostIPAMIPParams) {
 	addr, err := parseAddr(ip)
 	if err != nil {
@@ -88,7 +88,7 @@ func (a *api) PostIPAMIP(w http.ResponseWriter, r *http.Request, ip string, p mo
 	answer(w, http.StatusOK, nil)
 }
 
-// DeleteIPAMIP takes one address back. An address that nobody has is no error; one that an endpoint uses is.
+// DeleteIPAMIP releases one address. A free address is not an error; an address of an endpoint is.
 func (a *api) DeleteIPAMIP(w http.ResponseWriter, r *http.Request, ip string, p models.DeleteIPAMIPParams) {
 	addr, err := parseAddr(ip)
 	if err != nil {
@@ -99,7 +99,7 @@ func (a *api) DeleteIPAMIP(w http.ResponseWriter, r *http.Request, ip string, p 
 		fail(w, http.StatusInternalServerError, err)
 		return
 	}
-	// Cilium refuses an empty pool; here it means the default pool, as in POST.
+	// Cilium rejects an empty pool; Waggle takes it as the default pool, as in POST.
 	if _, err := a.Allocator.Release(addr, or(p.Pool), ""); err != nil {
 		fail(w, http.StatusInternalServerError, err)
 		return
@@ -115,7 +115,7 @@ func parseAddr(s string) (netip.Addr, error) {
 	return addr.Unmap(), nil
 }
 
-// or is the value of a parameter, or its zero value.
+// or returns the value of a parameter, or the zero value without one.
 func or[T any](p *T) (v T) {
 	if p != nil {
 		v = *p
@@ -123,7 +123,7 @@ func or[T any](p *T) (v T) {
 	return v
 }
 
-// text prints an address or prefix; an invalid one is empty.
+// text returns an address or prefix as text; an invalid one is empty.
 func text(v interface {
 	IsValid() bool
 	String() string

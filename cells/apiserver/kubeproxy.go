@@ -12,7 +12,7 @@ import (
 	"github.com/waggle-net/waggle/pkg/tables/masquerade"
 )
 
-// kubeProxy says which Services are served, and where.
+// kubeProxy returns which kinds of Services are served, and on which devices.
 func (a *api) kubeProxy(txn statedb.ReadTxn) models.KubeProxyReplacement {
 	s := models.KubeProxyReplacement{Mode: models.KubeProxyReplacementModeFalse}
 	for d := range a.Links.List(txn, devices.BySelected(true)) {
@@ -31,7 +31,7 @@ func (a *api) kubeProxy(txn statedb.ReadTxn) models.KubeProxyReplacement {
 		BPFSocketLBHostnsOnly: a.flag("bpf-lb-sock-hostns-only"),
 		HostPort:              models.Feature{Enabled: a.flag("enable-host-port")},
 		ExternalIPs:           models.Feature{Enabled: a.flag("enable-external-ips")},
-		SessionAffinity:       on, // no flag turns these off
+		SessionAffinity:       on, // no flag disables these
 		GracefulTermination:   on,
 		NodePort: models.NodePortFeature{
 			Enabled: true, Mode: models.NodePortFeatureModeSNAT, Algorithm: models.NodePortFeatureAlgorithmRandom,
@@ -46,13 +46,13 @@ func (a *api) kubeProxy(txn statedb.ReadTxn) models.KubeProxyReplacement {
 	return s
 }
 
-// flag is the value of a flag of a cell that says on or off; it is off where no cell has it.
+// flag returns a boolean flag; false if no cell has it.
 func (a *api) flag(name string) bool {
 	on, _ := a.Flags[name].(bool)
 	return on
 }
 
-// deviceList names the addresses of devices at which NodePort services answer.
+// deviceList returns the devices with the addresses that serve NodePort services.
 func (a *api) deviceList(txn statedb.ReadTxn, names []string) []models.KubeProxyDevice {
 	addrs := map[string][]netip.Addr{}
 	for row := range a.NodeAddresses.All(txn) {
@@ -72,7 +72,7 @@ func (a *api) deviceList(txn statedb.ReadTxn, names []string) []models.KubeProxy
 	return list
 }
 
-// directRoutingDevice is the one that --direct-routing-device names, else that of the node's address, IPv4 first, else the only one.
+// directRoutingDevice returns the device that --direct-routing-device names, else the device of the node's address (IPv4 first), else the only one.
 func (a *api) directRoutingDevice(txn statedb.ReadTxn, names []string) string {
 	if wanted, _ := a.Flags["direct-routing-device"].(string); wanted != "" {
 		prefix, open := strings.CutSuffix(wanted, "+")
@@ -95,7 +95,7 @@ func (a *api) directRoutingDevice(txn statedb.ReadTxn, names []string) string {
 	return device
 }
 
-// masquerading says whether pods speak with the outside under the node's addresses.
+// masquerading returns whether traffic of pods leaves the cluster with the node's addresses.
 func (a *api) masquerading(txn statedb.ReadTxn) models.Masquerading {
 	ipv4, ipv6 := a.Settings.MasqueradeIPv4, a.Settings.MasqueradeIPv6
 	if !ipv4 && !ipv6 {
@@ -103,7 +103,7 @@ func (a *api) masquerading(txn statedb.ReadTxn) models.Masquerading {
 	}
 	s := models.Masquerading{Enabled: true, Mode: models.MasqueradingModeBPF,
 		EnabledProtocols: models.MasqueradingProtocols{Ipv4: ipv4, Ipv6: ipv6}, IPMasqAgent: a.flag("enable-ip-masq-agent")}
-	for _, reason := range []string{masquerade.OwnPods, masquerade.NativeRouting} { // the last word counts
+	for _, reason := range []string{masquerade.OwnPods, masquerade.NativeRouting} { // the last reason takes precedence
 		for e := range a.Exclusions.All(txn) {
 			switch {
 			case e.Reason != reason:

@@ -2,7 +2,8 @@ package apiserver
 
 import "testing"
 
-// TestMasquerading_IPMasqAgent: whether a file is followed is what the flag says, also when all of its prefixes have other reasons, or none is left.
+// TestMasquerading_IPMasqAgent: the flag decides whether the agent of the file is reported, even if all prefixes of the file have other reasons, or none is
+// left.
 func TestMasquerading_IPMasqAgent(t *testing.T) {
 	t.Parallel()
 	f := newFixture(t)

@@ -10,8 +10,8 @@ import (
 	"golang.org/x/sync/semaphore"
 )
 
-// lane lets a number of requests run and the rest wait in the order of their arrival. Cilium refuses what comes too fast;
-// here a burst of a hundred ADDs is served as fast as the kernel allows.
+// lane limits concurrent requests; the others wait in order of arrival. Cilium rejects requests above a rate; this lane lets a burst of a hundred ADDs run as
+// fast as the kernel allows.
 type lane struct {
 	name    string
 	slots   *semaphore.Weighted
@@ -19,13 +19,13 @@ type lane struct {
 	most    int64
 }
 
-// limits has lanes that cannot block each other: creations wait for the kernel, and deletions may be what they wait for.
+// limits has separate lanes so that requests cannot block each other: creations wait for the kernel, possibly for resources that deletions free.
 type limits struct{ create, remove, read *lane }
 
 const (
-	// maxRunning is the number of requests of one lane that run at once. Creations mostly wait, for the same commits.
+	// maxRunning is the number of concurrent requests of one lane. Creations mostly wait, often for the same commits.
 	maxRunning = 128
-	// maxWaiting is the number beyond which requests of one lane are refused.
+	// maxWaiting is the number of waiting requests of one lane above which further ones are rejected.
 	maxWaiting = 1024
 )
 
@@ -38,7 +38,7 @@ func newLane(name string, running, waiting int64) *lane {
 	return &lane{name: name, slots: semaphore.NewWeighted(running), most: waiting}
 }
 
-// of picks the lane. Status and configuration have none: they must answer when everything else hangs.
+// of returns the lane of a request, nil for status and configuration: they must reply when all other requests hang.
 func (l *limits) of(r *http.Request) *lane {
 	path := strings.TrimPrefix(r.URL.Path, "/v1")
 	switch {

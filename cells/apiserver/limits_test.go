@@ -11,7 +11,7 @@ import (
 	"testing/synctest"
 )
 
-// TestLane_ServesABurstInOrder sends more than run at once: all are served, the waiting ones in the order of arrival.
+// TestLane_ServesABurstInOrder sends more requests than can run concurrently: all succeed, waiting ones in order of arrival.
 func TestLane_ServesABurstInOrder(t *testing.T) {
 	t.Parallel()
 	synctest.Test(t, func(t *testing.T) {
@@ -67,7 +67,7 @@ func TestLane_RefusesBeyondItsQueueAndNamesItsLength(t *testing.T) {
 	})
 }
 
-// TestLimits_DeletionsPassCreationsThatWait has every slot for creations taken by requests that wait for the kernel.
+// TestLimits_DeletionsPassCreationsThatWait occupies every slot of creations with requests that wait for the kernel.
 func TestLimits_DeletionsPassCreationsThatWait(t *testing.T) {
 	t.Parallel()
 	f := newFixture(t)

@@ -19,7 +19,7 @@ func (a *api) GetMap(w http.ResponseWriter, _ *http.Request) {
 	answer(w, http.StatusOK, list)
 }
 
-// GetMapName answers with the entries that a map has in the kernel.
+// GetMapName returns the entries of a map, read from the kernel.
 func (a *api) GetMapName(w http.ResponseWriter, _ *http.Request, name string) {
 	row := a.mapNamed(name)
 	if row == nil {
@@ -37,7 +37,7 @@ func (a *api) GetMapName(w http.ResponseWriter, _ *http.Request, name string) {
 	}
 }
 
-// mapNamed finds a map by its name, or by the name of its pin, which is what cilium-dbg map list shows; nil when there is none.
+// mapNamed finds a map by its name, or by the name of its pin, which cilium-dbg map list shows; nil without a match.
 func (a *api) mapNamed(name string) *tables.Map {
 	txn := a.DB.ReadTxn()
 	if row, _, found := a.Maps.Get(txn, tables.ByName(name)); found {

@@ -13,7 +13,7 @@ import (
 	"github.com/waggle-net/waggle/pkg/heartbeat"
 )
 
-// recovered turns a panic of a handler into an answer and a line in the log; the agent goes on.
+// recovered handles a panic of a handler: it logs the panic and replies with an error. The agent keeps running.
 func recovered(log *slog.Logger, next http.Handler) http.Handler {
 	return http.HandlerFunc(func(w http.ResponseWriter, r *http.Request) {
 		started := &startedWriter{ResponseWriter: w}
@@ -22,13 +22,13 @@ func recovered(log *slog.Logger, next http.Handler) http.Handler {
 			if cause == nil {
 				return
 			}
-			if r.Context().Err() != nil { // statedb's handler panics when its client leaves
+			if r.Context().Err() != nil { // statedb's handler panics when its client disconnects
 				panic(http.ErrAbortHandler)
 			}
 			log.Error("A handler of the API panicked", "method", r.Method, "path", r.URL.Path, "cause", cause,
 				"stack", string(debug.Stack()))
 			if started.started {
-				panic(http.ErrAbortHandler) // half an answer must not look like a whole one
+				panic(http.ErrAbortHandler) // the client must see that the reply is incomplete
 			}
 			w.Header().Set("Content-Type", "text/plain; charset=utf-8")
 			w.WriteHeader(http.StatusInternalServerError)
@@ -38,11 +38,11 @@ func recovered(log *slog.Logger, next http.Handler) http.Handler {
 	})
 }
 
-// stuckAfter is how long a handler may take until it counts as one that hangs: longer than any client can keep it, and within
-// the minute in which whatever hangs must be found.
+// stuckAfter is the duration after which a handler counts as stalled: longer than any client can delay it, and less than the minute in which stalls must be
+// detected.
 const stuckAfter = apiTimeout + 10*time.Second
 
-// watched lets a handler be found that hangs, for instance behind a lock. Streams of changes have no end.
+// watched lets the watchdog detect a handler that stalls, for instance on a lock. Streams of changes never end and are not watched.
 func watched(jobs job.Group, next http.Handler) http.Handler {
 	return http.HandlerFunc(func(w http.ResponseWriter, r *http.Request) {
 		if !isStream(r) {
@@ -52,10 +52,10 @@ func watched(jobs job.Group, next http.Handler) http.Handler {
 	})
 }
 
-// isStream tells whether a request has no end of its own.
+// isStream reports whether a request never ends by itself.
 func isStream(r *http.Request) bool { return strings.HasPrefix(r.URL.Path, "/statedb/") }
 
-// startedWriter knows whether an answer has begun.
+// startedWriter records whether the reply has begun.
 type startedWriter struct {
 	http.ResponseWriter
 	started bool
@@ -71,13 +71,13 @@ func (w *startedWriter) Write(b []byte) (int, error) {
 	return w.ResponseWriter.Write(b)
 }
 
-// Flush is called by statedb's handler of changes.
+// Flush is called by statedb's handler for changes.
 func (w *startedWriter) Flush() { _ = http.NewResponseController(w.ResponseWriter).Flush() }
 
 // Unwrap lets http.ResponseController reach deadlines.
 func (w *startedWriter) Unwrap() http.ResponseWriter { return w.ResponseWriter }
 
-// routed answers unknown paths and wrong methods in the form of the router's errors; the rest goes to mux.
+// routed replies to unknown paths and wrong methods in the form of the router's errors, and passes other requests to mux.
 func routed(mux *http.ServeMux) http.Handler {
 	return http.HandlerFunc(func(w http.ResponseWriter, r *http.Request) {
 		handler, pattern := mux.Handler(r)
@@ -97,7 +97,7 @@ func routed(mux *http.ServeMux) http.Handler {
 	})
 }
 
-// headOnly takes the headers of an answer and drops the rest.
+// headOnly records the status and headers of a reply and discards the body.
 type headOnly struct {
 	header http.Header
 	code   int

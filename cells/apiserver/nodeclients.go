@@ -8,8 +8,8 @@ import (
 	"github.com/waggle-net/waggle/pkg/tables/nodes"
 )
 
-// maxNodeClients limits the clients of /cluster/nodes whose last answer is stored. The least recently used client is dropped, and gets all nodes with its
-// next request.
+// maxNodeClients limits the clients of /cluster/nodes whose last reply is stored. The least recently used client is dropped, and gets all nodes with its next
+// request.
 const maxNodeClients = 16
 
 // nodeClients stores which rows each client of /cluster/nodes has received.
@@ -35,7 +35,7 @@ func (c *nodeClients) news(id int64, rows []*nodes.Node) (known int64, added, re
 		seen = c.clients[i].seen
 		c.clients = slices.Delete(c.clients, i, i+1)
 	} else {
-		id = 1 + rand.Int64N(1<<53-1) // every JSON reader can hold it; 0 asks for a number
+		id = 1 + rand.Int64N(1<<53-1) // exact in JSON readers with float64 numbers; a client sends 0 to get an id
 	}
 	if len(c.clients) == maxNodeClients {
 		c.clients = slices.Delete(c.clients, 0, 1)
@@ -45,7 +45,7 @@ func (c *nodeClients) news(id int64, rows []*nodes.Node) (known int64, added, re
 	return id, added, removed
 }
 
-// difference compares lists that are sorted by name. Rows never change, so another pointer is another row.
+// difference compares lists that are sorted by name. Rows are immutable, so a different pointer is a changed row.
 func difference(old, rows []*nodes.Node) (added, removed []*nodes.Node) {
 	for len(old) > 0 || len(rows) > 0 {
 		switch {

@@ -5,7 +5,7 @@ import (
 	"testing"
 )
 
-// A client of Cilium asks the health API only when nodes are probed.
+// A client of Cilium uses the health API only if nodes are probed.
 func TestHealthz_WithoutHealthChecking(t *testing.T) {
 	t.Parallel()
 	f := newFixture(t)

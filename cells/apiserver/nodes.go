@@ -11,8 +11,7 @@ import (
 	"github.com/waggle-net/waggle/pkg/tables/nodes"
 )
 
-// GetNodeIds answers with the ids of nodes and their addresses, the id of this node first: it is 0, as in Cilium. The id of a removed node has no
-// addresses.
+// GetNodeIds returns the ids and addresses of nodes, this node first. Its id is 0, as in Cilium. The id of a removed node has no addresses.
 func (a *api) GetNodeIds(w http.ResponseWriter, _ *http.Request) {
 	txn := a.DB.ReadTxn()
 	local := models.NodeID{Ips: []string{}}
@@ -34,7 +33,7 @@ func (a *api) GetNodeIds(w http.ResponseWriter, _ *http.Request) {
 	answer(w, http.StatusOK, ids)
 }
 
-// GetClusterNodes answers with the nodes that were added, changed or removed since the last request of the client.
+// GetClusterNodes returns the nodes that were added, changed or removed since the last request of the client.
 func (a *api) GetClusterNodes(w http.ResponseWriter, _ *http.Request, p models.GetClusterNodesParams) {
 	txn := a.DB.ReadTxn()
 	id, added, removed := a.NodeClients.news(or(p.ClientID), statedb.Collect(a.Nodes.All(txn)))
@@ -57,7 +56,7 @@ func (a *api) nodeElements(txn statedb.ReadTxn, rows []*nodes.Node) (elements []
 	return elements
 }
 
-// selfElement describes this node, all of its addresses included.
+// selfElement describes this node with all of its addresses.
 func (a *api) selfElement(txn statedb.ReadTxn) models.NodeElement {
 	node := a.localNode(txn)
 	primary := a.addressing(txn)

@@ -12,21 +12,21 @@ import (
 	"github.com/waggle-net/waggle/pkg/tables/policies"
 )
 
-// errPolicySource is why policies cannot be written here.
+// errPolicySource explains why this API cannot change policies.
 var errPolicySource = errors.New("policies are not written over this API: they come from Kubernetes (kubectl apply), " +
 	"or without it from the directory of manifests (--manifests-dir)")
 
-// PutPolicy refuses.
+// PutPolicy is not supported.
 func (a *api) PutPolicy(w http.ResponseWriter, _ *http.Request) {
 	fail(w, http.StatusNotImplemented, errPolicySource)
 }
 
-// DeletePolicy refuses.
+// DeletePolicy is not supported.
 func (a *api) DeletePolicy(w http.ResponseWriter, _ *http.Request) {
 	fail(w, http.StatusNotImplemented, errPolicySource)
 }
 
-// GetPolicy answers with all policies.
+// GetPolicy returns all policies.
 func (a *api) GetPolicy(w http.ResponseWriter, _ *http.Request) {
 	all, err := a.policies(a.DB.ReadTxn())
 	if err != nil {
@@ -45,12 +45,12 @@ func (a *api) policies(txn statedb.ReadTxn) (models.Policy, error) {
 	return models.Policy{Revision: int64(a.Policy.Policies.Revision(txn)), Policy: string(text)}, err
 }
 
-// GetPolicySelectors answers with the choices of peers that policies make.
+// GetPolicySelectors returns the selectors of policies with the identities that they select.
 func (a *api) GetPolicySelectors(w http.ResponseWriter, _ *http.Request) {
 	answer(w, http.StatusOK, a.Policy.View().Selectors())
 }
 
-// GetPolicyExplain says whether one may talk to another, and why.
+// GetPolicyExplain evaluates the policies for a connection between two peers and explains the verdict.
 func (a *api) GetPolicyExplain(w http.ResponseWriter, _ *http.Request, p models.GetPolicyExplainParams) {
 	e, err := a.Policy.View().Explain(p.From, p.To, p.Port, policyview.Maps{Maps: a.MapReader})
 	switch {
@@ -63,7 +63,7 @@ func (a *api) GetPolicyExplain(w http.ResponseWriter, _ *http.Request, p models.
 	}
 }
 
-// PostPolicyWhatIf says what would become of recorded flows if policies were changed.
+// PostPolicyWhatIf reports which recorded flows would change their verdict if policies were changed.
 func (a *api) PostPolicyWhatIf(w http.ResponseWriter, r *http.Request) {
 	body, ok := readBody[models.PolicyWhatIf](w, r)
 	if !ok {

@@ -56,7 +56,7 @@ import (
 	"github.com/waggle-net/waggle/pkg/tables/unmanagedpods"
 )
 
-// TestScripts runs the API over tables that scripts fill.
+// TestScripts runs the API with tables that scripts fill.
 func TestScripts(t *testing.T) {
 	t.Parallel()
 	celltest.Run(t, "testdata/*.txtar", func(testing.TB) []cell.Cell {
@@ -65,7 +65,7 @@ func TestScripts(t *testing.T) {
 	})
 }
 
-// inputs are the tables that other cells write, and fakes of what the API calls.
+// inputs provides the tables of other cells, and fakes of the called interfaces.
 func inputs() cell.Cell {
 	return cell.Provide(
 		func() settings.Agent {
@@ -122,7 +122,7 @@ func inputs() cell.Cell {
 	)
 }
 
-// callCommand is "call method path [body]": it prints the status and the body of the answer.
+// callCommand provides "call method path [body]", which prints the status and the body of the reply.
 func callCommand(h http.Handler) upstream.ScriptCmdsOut {
 	return upstream.NewScriptCmds(map[string]script.Cmd{"call": script.Command(script.CmdUsage{Summary: "Call the API"},
 		func(_ *script.State, args ...string) (script.WaitFunc, error) {

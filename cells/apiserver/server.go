@@ -18,15 +18,15 @@ import (
 )
 
 const (
-	// socketName is the file in the state directory.
+	// socketName is the name of the socket in the state directory.
 	socketName = "waggle.sock"
-	// socketGroup may use the API beside root, when it exists.
+	// socketGroup may use the API in addition to root, if the group exists.
 	socketGroup = "waggle"
 
-	// apiTimeout bounds reading a request, and handling it with writing the answer. The longest are creations, which wait for
-	// the datapath for 30 s.
+	// apiTimeout limits the time for reading a request, and the time for handling it and writing the reply. The longest requests are creations, which wait for the
+	// datapath for up to 30 s.
 	apiTimeout = 45 * time.Second
-	// handlerTimeout ends a handler early enough that its error can still be written.
+	// handlerTimeout cancels a handler early enough to write its error.
 	handlerTimeout = apiTimeout - 2*time.Second
 )
 
@@ -42,7 +42,7 @@ type params struct {
 	Queue     endpoint.QueueLock
 }
 
-// listener is the open socket with what serves it.
+// listener is the open socket with its server.
 type listener struct {
 	params
 	server *http.Server
@@ -54,8 +54,8 @@ func register(p params) {
 	p.Lifecycle.Append(cell.Hook{OnStart: l.start, OnStop: l.stop})
 }
 
-// start opens the socket. The job begins here and not in register, because it needs the open socket. Plugins may use the
-// deletion queue only as long as nobody listens, so its lock is given back right after.
+// start opens the socket. It adds the job, which needs the open socket, so register does not add it. Plugins may use the deletion queue only while no agent
+// listens, so the queue's lock is released right after.
 func (l *listener) start(cell.HookContext) error {
 	defer l.Queue.Release()
 	socket, err := unixsocket.Listen(l.path(), unixsocket.Options{Mode: 0o660, Group: socketGroup})
@@ -70,12 +70,12 @@ func (l *listener) start(cell.HookContext) error {
 		ErrorLog:     slog.NewLogLogger(l.Log.Handler(), slog.LevelDebug),
 	}
 	heartbeat.AddVital(l.Jobs, "serve", func(ctx context.Context, health cell.Health) error {
-		// Jobs that were added while the hive starts are stopped before any stop hook runs. This one ends after the last
-		// request, for requests need the loops of other cells.
+		// Jobs that were added while the hive starts are stopped before any stop hook runs. This job ends after the last request, because requests need the loops of
+		// other cells.
 		drained := make(chan error, 1)
 		defer context.AfterFunc(ctx, func() { drained <- l.drain.stop(l.server) })()
 		health.OK("listening on " + socket.Path())
-		heartbeat.Idle(ctx) // each request is a goroutine of its own, see watched
+		heartbeat.Idle(ctx) // each request has its own goroutine, see watched
 		if err := l.server.Serve(socket); !errors.Is(err, http.ErrServerClosed) {
 			return err
 		}
@@ -85,7 +85,7 @@ func (l *listener) start(cell.HookContext) error {
 	return nil
 }
 
-// stop is for the case that the job never ran; otherwise it finds nothing to close.
+// stop closes the server if the job never ran; otherwise the server is already closed.
 func (l *listener) stop(cell.HookContext) error {
 	if l.server == nil {
 		return nil

@@ -25,12 +25,12 @@ import (
 
 func TestMain(m *testing.M) { goleak.VerifyTestMain(m) }
 
-// fakeLock counts how often the lock of the deletion queue is given back.
+// fakeLock counts the releases of the deletion queue's lock.
 type fakeLock struct{ released int }
 
 func (l *fakeLock) Release() { l.released++ }
 
-// serving is the cell's listener in a hive of its own, with the handler of a fixture.
+// serving starts the cell's listener in its own hive, with the handler of a fixture.
 func serving(t *testing.T, f *fixture) (h *upstream.Hive, socket string, lock *fakeLock) {
 	t.Helper()
 	dir := t.TempDir()
@@ -80,7 +80,7 @@ func TestServer_LivesOnItsSocket(t *testing.T) {
 	}
 }
 
-// TestServer_StopEndsWhatWaits stops with a creation that waits for the kernel and an open stream of changes.
+// TestServer_StopEndsWhatWaits stops the server with a waiting creation and an open stream of changes.
 func TestServer_StopEndsWhatWaits(t *testing.T) {
 	t.Parallel()
 	f := newFixture(t)
@@ -105,13 +105,13 @@ func TestServer_StopEndsWhatWaits(t *testing.T) {
 		t.Fatal(err)
 	}
 	go func() { _, err := io.ReadAll(waiting); created <- err }()
-	if err := h.Stop(log, context.Background()); err != nil { // within which time, says TestDrain_IsBounded
+	if err := h.Stop(log, context.Background()); err != nil { // TestDrain_IsBounded checks the duration
 		t.Fatal(err)
 	}
 	<-created
 }
 
-// TestStateDB_CapsStreams opens more streams than are allowed, then closes one.
+// TestStateDB_CapsStreams opens more streams than allowed, then closes one.
 func TestStateDB_CapsStreams(t *testing.T) {
 	t.Parallel()
 	f := newFixture(t)

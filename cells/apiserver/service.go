@@ -14,21 +14,21 @@ import (
 	"github.com/waggle-net/waggle/pkg/tables/services"
 )
 
-// errServiceSource is why services cannot be written here.
+// errServiceSource explains why this API cannot change services.
 var errServiceSource = errors.New("services are not written over this API: they come from Kubernetes (kubectl apply), " +
 	"or without it from the directory of manifests (--manifests-dir)")
 
-// PutServiceID refuses.
+// PutServiceID is not supported.
 func (a *api) PutServiceID(w http.ResponseWriter, _ *http.Request, _ int64) {
 	fail(w, http.StatusNotImplemented, errServiceSource)
 }
 
-// DeleteServiceID refuses.
+// DeleteServiceID is not supported.
 func (a *api) DeleteServiceID(w http.ResponseWriter, _ *http.Request, _ int64) {
 	fail(w, http.StatusNotImplemented, errServiceSource)
 }
 
-// GetService answers with all addresses of services.
+// GetService returns all frontends of services.
 func (a *api) GetService(w http.ResponseWriter, _ *http.Request) {
 	answer(w, http.StatusOK, a.services(a.DB.ReadTxn()))
 }
@@ -41,7 +41,7 @@ func (a *api) services(txn statedb.ReadTxn) []models.Service {
 	return list
 }
 
-// GetServiceID answers with one; where clients of this node meet other backends, as others see it.
+// GetServiceID returns one frontend. If clients of this node use other backends, it returns the external scope.
 func (a *api) GetServiceID(w http.ResponseWriter, _ *http.Request, id int64) {
 	txn := a.DB.ReadTxn()
 	for f := range a.Frontends.All(txn) {
@@ -53,7 +53,7 @@ func (a *api) GetServiceID(w http.ResponseWriter, _ *http.Request, id int64) {
 	answer(w, http.StatusNotFound, nil)
 }
 
-// serviceModels are one or two: clients of this node may meet other backends.
+// serviceModels returns one model, or two if clients of this node use other backends.
 func (a *api) serviceModels(txn statedb.ReadTxn, f *frontends.Frontend) []models.Service {
 	list := []models.Service{a.serviceModel(txn, f, models.FrontendAddressScopeExternal, f.Backends)}
 	if f.TwoScopes {

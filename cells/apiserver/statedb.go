@@ -16,15 +16,15 @@ import (
 )
 
 const (
-	// maxStreams bounds open streams of changes: each one retains rows that are deleted meanwhile.
+	// maxStreams limits open streams of changes. Each stream keeps rows in memory that are deleted while it is open.
 	maxStreams = 16
-	// writeTimeout ends a stream whose reader takes nothing any more. The keep-alive of 30 s notices one that left.
+	// writeTimeout ends a stream whose reader has stalled. The keep-alive of 30 s detects a reader that disconnected.
 	writeTimeout = 20 * time.Second
-	// maxDumpTime bounds one dump or query.
+	// maxDumpTime limits the duration of one dump or query.
 	maxDumpTime = 5 * time.Minute
 )
 
-// newStateDB serves statedb's own handler, made safe for a socket that many may open.
+// newStateDB wraps statedb's handler with limits, because many users may open the socket.
 func newStateDB(db *statedb.DB) http.Handler {
 	inner := db.HTTPHandler()
 	streams := semaphore.NewWeighted(maxStreams)
@@ -67,8 +67,7 @@ func newStateDB(db *statedb.DB) http.Handler {
 	return routed(mux)
 }
 
-// checkIndex refuses a query by an index that the table has not; statedb would panic. Whatever else is wrong with the
-// query, statedb answers well.
+// checkIndex rejects a query by an index that the table does not have, because statedb would panic. statedb handles all other invalid queries.
 func checkIndex(db *statedb.DB, w http.ResponseWriter, r *http.Request) error {
 	body, err := io.ReadAll(http.MaxBytesReader(w, r.Body, maxBody))
 	if err != nil {
@@ -87,7 +86,7 @@ func checkIndex(db *statedb.DB, w http.ResponseWriter, r *http.Request) error {
 		strings.Join(table.Indexes(), ", "))
 }
 
-// stream renews the deadline at each write.
+// stream extends the write deadline at each write.
 type stream struct {
 	http.ResponseWriter
 	controller *http.ResponseController

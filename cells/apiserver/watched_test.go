@@ -14,8 +14,8 @@ import (
 	"github.com/waggle-net/waggle/pkg/heartbeat"
 )
 
-// TestWatched_AHandlerThatHangs is found within a minute of its request, not before its client's time has ended, and no
-// longer when it goes on. A stream of changes never counts.
+// TestWatched_AHandlerThatHangs checks that a stalled handler is detected within a minute of its request, not before its client's timeout, and no longer when
+// it continues. A stream of changes never counts as stalled.
 func TestWatched_AHandlerThatHangs(t *testing.T) {
 	t.Parallel()
 	monitor, db := heartbeat.NewMonitor(), statedb.New()

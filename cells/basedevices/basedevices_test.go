@@ -25,8 +25,7 @@ import (
 	"github.com/waggle-net/waggle/pkg/tables/sysctls"
 )
 
-// contributions records what the cell hands to the writers of other tables. Routes become rows of desired-routes, pending until a script says that
-// they are done.
+// contributions records the contributions of the cell to other tables. Routes become rows of desired-routes, pending until a script calls done.
 type contributions struct {
 	db     *statedb.DB
 	routes statedb.RWTable[*desiredroutes.Route]
@@ -67,7 +66,7 @@ func (c *contributions) Replace(owner string, routes []desiredroutes.Route) erro
 	return nil
 }
 
-// done says that the kernel has all routes.
+// done sets the status of all routes to done.
 func (c *contributions) done() {
 	txn := c.db.WriteTxn(c.routes)
 	defer txn.Commit()
@@ -76,7 +75,7 @@ func (c *contributions) done() {
 	}
 }
 
-// settingsWriter is the other half of contributions, whose method has the same name.
+// settingsWriter implements the writer of settings, whose Replace has another signature than the writer of routes.
 type settingsWriter struct{ *contributions }
 
 func (w settingsWriter) Replace(owner string, settings []sysctls.Setting) error {
@@ -86,7 +85,7 @@ func (w settingsWriter) Replace(owner string, settings []sysctls.Setting) error 
 	return nil
 }
 
-// Update takes over what a whole set would be.
+// Update changes single settings of an owner's recorded set.
 func (w settingsWriter) Update(owner string, put []sysctls.Setting, remove []string) error {
 	w.mu.Lock()
 	defer w.mu.Unlock()
@@ -148,7 +147,7 @@ func TestScripts(t *testing.T) {
 	})
 }
 
-// localnode that is not ready must not cost a router address of an earlier run.
+// A localnode that is not ready must not remove a router address of the previous run.
 func TestDesiredDevices_AddressesAreCompleteOnlyWhenTheNodeIsReady(t *testing.T) {
 	t.Parallel()
 	router := netip.MustParseAddr("10.1.0.1")

@@ -7,13 +7,13 @@ import (
 	tables "github.com/waggle-net/waggle/pkg/tables/desireddevices"
 )
 
-// Cell makes waggle_host, waggle_net, waggle_hold and waggle_hold2.
+// Cell creates and repairs waggle_host, waggle_net, waggle_hold and waggle_hold2.
 var Cell = cell.Module("base-devices", "Links of the agent itself",
 	cell.ProvidePrivate(newKernel), // netlink
 	Reconciler,
 )
 
-// Reconciler is the cell without its kernel, for tests that bring one of their own.
+// Reconciler is the cell without its kernel, for tests that provide one.
 var Reconciler = cell.Group(
 	cell.ProvidePrivate(
 		tables.NewTable, // only this cell writes

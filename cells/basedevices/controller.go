@@ -23,14 +23,14 @@ import (
 	"github.com/waggle-net/waggle/pkg/tables/sysctls"
 )
 
-// owner, routesOwner and podRoutesOwner name this cell's contributions to other tables.
+// owner, routesOwner and podRoutesOwner are the owners of this cell's rows in other tables.
 const (
 	owner          = "base-devices"
 	routesOwner    = "local-node"
 	podRoutesOwner = "endpoints-outside"
 )
 
-// pause is the least time between two computations; the first after a pause does not wait.
+// pause is the minimum time between two computations; the first one after a longer time starts at once.
 const pause = 20 * time.Millisecond
 
 type controller struct {
@@ -57,8 +57,8 @@ func registerController(jobs job.Group, c controller) {
 	}, 100*time.Millisecond, time.Minute)
 }
 
-// run looks at endpoints that have changed, so that an ADD costs the same on a full node, and at all of them once a minute, when the node changes
-// and after an error.
+// run processes endpoints with changes, so that the cost of an ADD does not depend on the number of endpoints, and all endpoints once a minute, when the node
+// changes and after an error.
 func (c *controller) run(ctx context.Context, health cell.Health, done func(statedb.WriteTxn)) error {
 	feed, err := follow(c.DB, c.Endpoints)
 	if err != nil {
@@ -102,14 +102,14 @@ func (c *controller) run(ctx context.Context, health cell.Health, done func(stat
 	return nil
 }
 
-// inputs are what devices, routes and settings are computed from, without the endpoints.
+// inputs are the inputs of devices, routes and settings, without the endpoints.
 type inputs struct {
-	node     *localnode.LocalNode // nil before it is known
-	mtu      int                  // bytes; 0 before it is known
-	restored bool                 // all endpoints of an earlier run are known
+	node     *localnode.LocalNode // nil while unknown
+	mtu      int                  // bytes; 0 while unknown
+	restored bool                 // the table endpoints is initialized
 }
 
-// inputs reads the tables, and adds to changed what closes when there is more.
+// inputs reads the tables, and adds to changed the channels that close at the next change.
 func (c *controller) inputs(txn statedb.ReadTxn, changed *statedb.WatchSet) (in inputs) {
 	nodes, nodeChanged := c.LocalNode.AllWatch(txn)
 	mtu, _, mtuChanged, _ := c.MTUs.GetWatch(txn, mtus.ByPrefix(mtus.Default))
@@ -125,8 +125,7 @@ func (c *controller) inputs(txn statedb.ReadTxn, changed *statedb.WatchSet) (in 
 	return in
 }
 
-// contribute hands routes and settings to those who keep them. Until the node is ready and the endpoints are restored, the
-// routes of the previous run stay.
+// contribute passes routes and settings to their writers. Until the node is ready and the endpoints are restored, the routes of the previous run stay.
 func (c *controller) contribute(in inputs, pods outside) error {
 	err := c.Sysctls.Replace(owner, desiredSysctls(c.Agent))
 	if in.node != nil && in.node.Ready && in.restored {
@@ -136,7 +135,8 @@ func (c *controller) contribute(in inputs, pods outside) error {
 	return err
 }
 
-// routed reports whether the kernel has the contributed routes to pods outside the node's range. changed gets what closes when it may be otherwise.
+// routed reports whether the kernel has the contributed routes to pods outside the node's range. It adds to changed the channel that closes when the result may
+// change.
 func (c *controller) routed(changed *statedb.WatchSet) bool {
 	rows, more := c.Desired.ListWatch(c.DB.ReadTxn(), desiredroutes.ByOwner(podRoutesOwner))
 	changed.Add(more)

@@ -22,7 +22,7 @@ const (
 	linkScope = 253 // RT_SCOPE_LINK
 )
 
-// desiredDevices lists the pairs. The node is nil and the MTU is 0 while they are not known. routed says that the kernel has the routes to all pods
+// desiredDevices returns the pairs. The node is nil and the MTU is 0 while they are unknown. routed reports whether the kernel has the routes to all pods
 // outside the node's range.
 func desiredDevices(node *localnode.LocalNode, mtu int, routed bool) []*tables.Device {
 	host := &tables.Device{Name: podlink.HostDevice, Peer: podlink.NetDevice, Up: true, MTU: mtu}
@@ -34,13 +34,13 @@ func desiredDevices(node *localnode.LocalNode, mtu int, routed bool) []*tables.D
 				}
 			}
 		}
-		// With an IPv4 address the kernel removes the routes that have it as source, here that of an earlier range.
+		// When an IPv4 address is removed, the kernel also removes the routes with this source address, such as routes to pods of a previous range.
 		host.AddressesKnown = node.Ready && routed
 	}
 	return []*tables.Device{host, {Name: podlink.HoldDevice, Peer: podlink.HoldPeer, AddressesKnown: true}}
 }
 
-// desiredRoutes lead from the host's stack to the pods of this node: into waggle_host, whose program delivers.
+// desiredRoutes returns the routes from the host's stack to the pods of this node, through waggle_host, whose program delivers the packets.
 func desiredRoutes(node *localnode.LocalNode) []desiredroutes.Route {
 	var routes []desiredroutes.Route
 	for _, f := range []localnode.Family{node.IPv4, node.IPv6} {
@@ -52,8 +52,7 @@ func desiredRoutes(node *localnode.LocalNode) []desiredroutes.Route {
 	return routes
 }
 
-// outside are the routes to the pods whose address is outside the node's range, by endpoint: the range has changed since they were attached. Most
-// nodes have none.
+// outside has the routes to pods whose address is outside the node's range, by endpoint: the range has changed since they were attached. Most nodes have none.
 type outside map[uint16][]desiredroutes.Route
 
 // outsideOf computes the routes of all endpoints.
@@ -65,7 +64,7 @@ func outsideOf(node *localnode.LocalNode, pods iter.Seq[*endpoints.Endpoint]) ou
 	return o
 }
 
-// update computes the routes of changed endpoints, and reports whether they are others than before.
+// update computes the routes of changed endpoints, and reports whether a route has changed.
 func (o outside) update(node *localnode.LocalNode, list []statedb.Change[*endpoints.Endpoint]) (altered bool) {
 	for _, change := range list {
 		var routes []desiredroutes.Route
@@ -95,7 +94,7 @@ func (o outside) routes() (all []desiredroutes.Route) {
 	return all
 }
 
-// podRoutes lead to a pod whose address is outside the node's range. An endpoint in quarantine passes nothing, so it needs none.
+// podRoutes returns the routes to a pod whose addresses are outside the node's range. An endpoint in quarantine passes no traffic, so it has no routes.
 func podRoutes(node *localnode.LocalNode, pod *endpoints.Endpoint) (routes []desiredroutes.Route) {
 	if node == nil || pod.Quarantine != "" {
 		return nil
@@ -103,7 +102,7 @@ func podRoutes(node *localnode.LocalNode, pod *endpoints.Endpoint) (routes []des
 	add := func(f localnode.Family, addr netip.Addr) {
 		if addr.IsValid() && f.Router.IsValid() && !f.AllocRange.Contains(addr) {
 			r := route(netip.PrefixFrom(addr, addr.BitLen()), f.Router)
-			r.Src = netip.Addr{} // the kernel would refuse the new router's address before the link has it
+			r.Src = netip.Addr{} // the kernel rejects the new router address before the link has it
 			routes = append(routes, r)
 		}
 	}
@@ -120,13 +119,13 @@ func route(dst netip.Prefix, router netip.Addr) desiredroutes.Route {
 	return r
 }
 
-// desiredSysctls are the settings of the network namespace without which packets of pods do not pass the stack.
+// desiredSysctls returns the settings of the network namespace without which packets of pods do not pass the stack.
 func desiredSysctls(a agent.Agent) []sysctls.Setting {
 	var all []sysctls.Setting
 	if a.EnableIPv4 {
 		all = append(all,
 			sysctls.Setting{Name: "net/ipv4/ip_forward", Value: "1"},
-			// The kernel applies the greater of "all" and the link's own; links of other people keep theirs.
+			// The kernel applies the maximum of "all" and the link's own value; foreign links keep their values.
 			sysctls.Setting{Name: "net/ipv4/conf/all/rp_filter", Value: "0"},
 		)
 		for _, link := range []string{podlink.HostDevice, podlink.NetDevice} {
@@ -134,7 +133,7 @@ func desiredSysctls(a agent.Agent) []sysctls.Setting {
 			all = append(all,
 				sysctls.Setting{Name: dir + "forwarding", Value: "1"},
 				sysctls.Setting{Name: dir + "rp_filter", Value: "0"},
-				// A packet of the host that is sent out at one end comes in at the other with a source of this node.
+				// A packet of the host that leaves at one end arrives at the other with a source address of this node.
 				sysctls.Setting{Name: dir + "accept_local", Value: "1"},
 				sysctls.Setting{Name: dir + "send_redirects", Value: "0"},
 			)
@@ -149,7 +148,7 @@ func desiredSysctls(a agent.Agent) []sysctls.Setting {
 			dir := "net/ipv6/conf/" + link + "/"
 			all = append(all,
 				sysctls.Setting{Name: dir + "forwarding", Value: "1"},
-				sysctls.Setting{Name: dir + "accept_dad", Value: "0"}, // nobody else is there
+				sysctls.Setting{Name: dir + "accept_dad", Value: "0"}, // no other host is on this link
 				sysctls.Setting{Name: dir + "accept_ra", Value: "0"},
 			)
 		}

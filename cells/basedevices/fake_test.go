@@ -17,7 +17,7 @@ import (
 	"github.com/waggle-net/waggle/pkg/tables/devices"
 )
 
-// fakeKernel is a [kernel] with state, and an observer of itself: its links and addresses stand in the observed tables.
+// fakeKernel is a [kernel] with state. It copies its links and addresses to the observed tables.
 type fakeKernel struct {
 	db        *statedb.DB
 	devices   statedb.RWTable[*devices.Device]
@@ -26,14 +26,14 @@ type fakeKernel struct {
 	mu    sync.Mutex
 	links map[string]end
 	next  int // ifindex
-	fail  int // how many of the next calls fail
+	fail  int // number of the next calls that fail
 }
 
 func newFakeKernel(db *statedb.DB, links statedb.RWTable[*devices.Device], addrs statedb.RWTable[devices.Address]) *fakeKernel {
 	return &fakeKernel{db: db, devices: links, addresses: addrs, links: map[string]end{}, next: 10}
 }
 
-// change runs f with the lock held and shows the outcome to observers.
+// change runs f with the lock held and copies the result to the observed tables.
 func (k *fakeKernel) change(f func() error) error {
 	k.mu.Lock()
 	defer k.mu.Unlock()
@@ -124,7 +124,7 @@ func (k *fakeKernel) edit(name string, f func(*end)) error {
 	})
 }
 
-// commands let scripts change the fake and print it.
+// commands provides script commands that change and print the fake.
 func (k *fakeKernel) commands() hive.ScriptCmdsOut {
 	return hive.NewScriptCmds(map[string]script.Cmd{
 		"link": script.Command(script.CmdUsage{Summary: "somebody changes links", Args: "add name type|del name|down name|mtu name|rename name new|address name prefix|lose name prefix|fail"},

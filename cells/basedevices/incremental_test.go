@@ -35,7 +35,7 @@ func (w settingsOf) Update(_ string, put []sysctls.Setting, remove []string) err
 	return nil
 }
 
-// pods is a table of endpoints with one that follows it.
+// pods is a table of endpoints with a feed.
 type pods struct {
 	db    *statedb.DB
 	table statedb.RWTable[*endpoints.Endpoint]
@@ -56,7 +56,7 @@ func newPods(tb testing.TB) *pods {
 		IPv6: localnode.Family{AllocRange: netip.MustParsePrefix("fd00::/64"), Router: netip.MustParseAddr("fd00::1")}}}
 }
 
-// commit inserts endpoints, or deletes them.
+// commit inserts or deletes endpoints.
 func (p *pods) commit(tb testing.TB, gone bool, list ...*endpoints.Endpoint) {
 	tb.Helper()
 	txn := p.db.WriteTxn(p.table)
@@ -70,7 +70,7 @@ func (p *pods) commit(tb testing.TB, gone bool, list ...*endpoints.Endpoint) {
 	}
 }
 
-// next returns a snapshot and what has changed up to it.
+// next returns a snapshot and the changes up to it.
 func (p *pods) next() (statedb.ReadTxn, []statedb.Change[*endpoints.Endpoint]) {
 	txn := p.db.ReadTxn()
 	return txn, p.feed.UpTo(txn, statedb.NewWatchSet())
@@ -81,8 +81,8 @@ func podOf(id int) *endpoints.Endpoint {
 		IPv4: netip.AddrFrom4([4]byte{10, 1, byte(id >> 8), byte(id)})}
 }
 
-// someChanges inserts, changes and deletes endpoints of few ids: an id, a name of a link and an address are used again before the change is
-// noticed, and links have no name or that of another endpoint.
+// someChanges inserts, changes and deletes endpoints of few ids. Ids, link names and addresses are reused before a change is noticed, and links have no name or
+// the name of another endpoint's link.
 func (p *pods) someChanges(t *testing.T, random *rand.Rand) {
 	const ids = 8
 	for range 1 + random.IntN(4) {
@@ -97,7 +97,7 @@ func (p *pods) someChanges(t *testing.T, random *rand.Rand) {
 	}
 }
 
-// TestIncremental_IsWhatAFullPassFinds: no change of an endpoint is missed.
+// TestIncremental_IsWhatAFullPassFinds checks that the incremental passes miss no change of an endpoint.
 func TestIncremental_IsWhatAFullPassFinds(t *testing.T) {
 	t.Parallel()
 	random, p := testseed.New(t), newPods(t)
@@ -122,13 +122,13 @@ func TestIncremental_IsWhatAFullPassFinds(t *testing.T) {
 	}
 }
 
-// sizes are how many endpoints there are while one more is added and deleted.
+// sizes are the numbers of endpoints beside the one that is added and deleted.
 var sizes = []int{10, 200, 1000}
 
-// round is what a pass looks at.
+// round processes the changes of one pass.
 type round func(statedb.ReadTxn, []statedb.Change[*endpoints.Endpoint])
 
-// benchmark measures a pass after an endpoint is added and one after it is deleted.
+// benchmark measures a pass after an endpoint is added and a pass after it is deleted.
 func benchmark(b *testing.B, name string, begin func(*pods) round) {
 	for _, n := range sizes {
 		b.Run(fmt.Sprintf("%s/%d", name, n), func(b *testing.B) {

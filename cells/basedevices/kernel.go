@@ -12,7 +12,7 @@ import (
 	"github.com/waggle-net/waggle/pkg/rtnl"
 )
 
-// end is one end of a pair, as it is in the kernel.
+// end is the state of one end of a pair in the kernel.
 type end struct {
 	Index     int
 	Type      string // "veth", ...
@@ -20,22 +20,22 @@ type end struct {
 	MTU       int
 	Up        bool
 	NoARP     bool
-	Addresses []netip.Prefix // wider than the link; the kernel's own link-local ones are not ours to judge
+	Addresses []netip.Prefix // with a scope wider than link; the kernel's link-local addresses are excluded
 }
 
-// kernel is what the reconciler needs of netlink. Links are addressed by name.
+// kernel has the netlink requests of the reconciler. It addresses links by name.
 type kernel interface {
 	Get(name string) (e end, found bool, err error)
-	Create(name, peer string) error // both down
-	// Rename gives a link its name back; a link that is gone, or has it, is success. A link that is up is set down for it
-	// where the kernel wants that (before Linux 6.3).
+	Create(name, peer string) error // both ends are down
+	// Rename renames a link. A missing link, or one that already has the name, is not an error. A link that is up is set down first if the kernel requires that
+	// (before Linux 6.3).
 	Rename(index int, name string) error
 	Set(name string, want end) error
 	AddAddress(name string, a netip.Prefix) error
 	DeleteAddress(name string, a netip.Prefix) error
 }
 
-// netlinkKernel is the real [kernel].
+// netlinkKernel implements [kernel].
 type netlinkKernel struct{ handle *rtnl.Handle }
 
 func newKernel(lc cell.Lifecycle) kernel {
@@ -56,7 +56,7 @@ func (k *netlinkKernel) Get(name string) (end, bool, error) {
 		return end{}, false, err
 	}
 	a := link.Attrs()
-	if a.Name != name { // found by an alternative name: somebody else's link
+	if a.Name != name { // found by an alternative name: a foreign link
 		return end{}, false, errors.New("another link has it as an alternative name: take that name away from " + a.Name)
 	}
 	e := end{Index: a.Index, Type: link.Type(), PeerIndex: a.ParentIndex, MTU: a.MTU,
@@ -133,7 +133,7 @@ func (k *netlinkKernel) DeleteAddress(name string, p netip.Prefix) error {
 func address(p netip.Prefix) *netlink.Addr {
 	a := &netlink.Addr{IPNet: &net.IPNet{IP: p.Addr().AsSlice(), Mask: net.CIDRMask(p.Bits(), p.Addr().BitLen())}}
 	if p.Addr().Is6() {
-		a.Flags = unix.IFA_F_NODAD // usable at once; nobody else is on this link
+		a.Flags = unix.IFA_F_NODAD // usable at once; no other host is on this link
 	}
 	return a
 }

@@ -21,24 +21,24 @@ func registerReconciler(params reconciler.Params, table statedb.RWTable[*tables.
 	_, err := heartbeat.Register(params, table,
 		(*tables.Device).Clone, (*tables.Device).WithStatus, (*tables.Device).GetStatus, o, nil,
 		reconciler.WithName("devices"),
-		reconciler.WithRefreshing(0, nil), // the repair job sees what differs, in the observed tables
-		reconciler.WithoutPruning(),       // both pairs are wanted for as long as the agent runs
+		reconciler.WithRefreshing(0, nil), // the repair job finds drift in the observed tables
+		reconciler.WithoutPruning(),       // no row is ever deleted
 		reconciler.WithRetry(100*time.Millisecond, 10*time.Second),
 		reconciler.WithRoundLimits(10, rate.NewLimiter(1000, 1)),
 	)
 	return err
 }
 
-// ops makes pairs of links.
+// ops creates and configures pairs of links.
 type ops struct {
 	kernel kernel
-	// known are the indexes of ends that this run has proven to be ours, by name: so one that somebody renames is found.
+	// known has the indexes of ends that this run has identified as its own, by name, so that a renamed end is found.
 	known map[string]int
 }
 
 func newOps(k kernel) *ops { return &ops{kernel: k, known: make(map[string]int)} }
 
-// Update implements reconciler.Operations: create what is missing, change what differs, leave the rest alone.
+// Update implements reconciler.Operations: it creates missing links, changes properties that differ, and leaves others unchanged.
 func (o *ops) Update(_ context.Context, _ statedb.ReadTxn, _ statedb.Revision, d *tables.Device) error {
 	have, err := o.ensurePair(d)
 	if err != nil {
@@ -54,7 +54,7 @@ func (o *ops) Update(_ context.Context, _ statedb.ReadTxn, _ statedb.Revision, d
 	return errors.Join(append(errs, o.addresses(d, have.Addresses))...)
 }
 
-// ensurePair returns the first end of the pair. A link that only has the name is refused.
+// ensurePair returns the first end of the pair, which it creates if it is missing. It returns an error for a foreign link with the name.
 func (o *ops) ensurePair(d *tables.Device) (end, error) {
 	if err := o.nameBack(d.Name, d.Peer); err != nil {
 		return end{}, err
@@ -84,7 +84,7 @@ func (o *ops) ensurePair(d *tables.Device) (end, error) {
 	return have, nil
 }
 
-// nameBack gives ends that somebody has renamed their names again.
+// nameBack restores the names of renamed ends.
 func (o *ops) nameBack(names ...string) error {
 	for _, name := range names {
 		index, known := o.known[name]
@@ -92,7 +92,7 @@ func (o *ops) nameBack(names ...string) error {
 			continue
 		}
 		if _, found, err := o.kernel.Get(name); err != nil || found {
-			continue // the caller meets the error again
+			continue // the caller gets the same error
 		}
 		if err := o.kernel.Rename(index, name); err != nil {
 			return fmt.Errorf("give the link with index %d its name %s back: %w", index, name, err)
@@ -101,7 +101,7 @@ func (o *ops) nameBack(names ...string) error {
 	return nil
 }
 
-// addresses adds what is missing, and only then removes what is not wanted, so that the node keeps an address.
+// addresses adds missing addresses before it removes others, so that the node always has an address.
 func (o *ops) addresses(d *tables.Device, have []netip.Prefix) error {
 	var errs []error
 	for _, a := range d.Addresses {

@@ -19,32 +19,32 @@ import (
 	"github.com/waggle-net/waggle/pkg/tables/sysctls"
 )
 
-// podLinksOwner names the settings of pod links.
+// podLinksOwner is the owner of the settings of pod links.
 const podLinksOwner = sysctls.OwnerPodLinks
 
-// podLinksInterval is the least time between two computations; the first after a pause does not wait.
+// podLinksInterval is the minimum time between two computations; the first one after a longer time starts at once.
 const podLinksInterval = 20 * time.Millisecond
 
-// podLinks turns the reverse path filter of pod links off. Packets of a pod come in at its link, but the route
-// back leads into waggle_host, so a node whose default for new links is strict would drop them.
+// podLinks disables the reverse path filter of pod links. Packets of a pod arrive at its link, but the route back leads to waggle_host, so a strict default for
+// new links would drop them.
 type podLinks struct {
 	db        *statedb.DB
 	endpoints statedb.Table[*endpoints.Endpoint]
 	writer    sysctls.Writer
 
-	names map[uint16]string // of the link of each endpoint, as it was handed to the writer
+	names map[uint16]string // link name of each endpoint, as passed to the writer
 }
 
 func registerPodLinks(jobs job.Group, db *statedb.DB, a agent.Agent, table statedb.Table[*endpoints.Endpoint], w sysctls.Writer) {
 	if !a.EnableIPv4 {
-		return // IPv6 has no such filter
+		return // IPv6 has no reverse path filter setting
 	}
 	p := &podLinks{db: db, endpoints: table, writer: w}
 	heartbeat.Add(jobs, "compute-pod-links", p.run)
 }
 
-// run hands over the settings of endpoints that have changed, so that an ADD costs the same on a full node, and those of all once a minute and after
-// an error.
+// run passes the settings of changed endpoints to the writer, so that the cost of an ADD does not depend on the number of endpoints. It passes all settings
+// once a minute and after an error.
 func (p *podLinks) run(ctx context.Context, health cell.Health) error {
 	feed, err := follow(p.db, p.endpoints)
 	if err != nil {
@@ -72,7 +72,7 @@ func (p *podLinks) run(ctx context.Context, health cell.Health) error {
 	return nil
 }
 
-// follow subscribes to endpoints. It begins with everything that exists.
+// follow subscribes to endpoints. The feed starts with all existing rows.
 func follow(db *statedb.DB, table statedb.Table[*endpoints.Endpoint]) (*changes.Feed[*endpoints.Endpoint], error) {
 	txn := db.WriteTxn(table)
 	defer txn.Commit()
@@ -83,7 +83,7 @@ func follow(db *statedb.DB, table statedb.Table[*endpoints.Endpoint]) (*changes.
 	return feed, nil
 }
 
-// replace hands over the settings of all links.
+// replace passes the settings of all links to the writer.
 func (p *podLinks) replace(txn statedb.ReadTxn) error {
 	p.names = make(map[uint16]string, p.endpoints.NumObjects(txn))
 	settings := make([]sysctls.Setting, 0, p.endpoints.NumObjects(txn))
@@ -96,8 +96,8 @@ func (p *podLinks) replace(txn statedb.ReadTxn) error {
 	return p.writer.Replace(podLinksOwner, settings)
 }
 
-// update hands over the settings of changed endpoints. The row of a change has only the last state of an id, which another endpoint may have by
-// then, so the name of the link that it had is remembered.
+// update passes the settings of changed endpoints to the writer. A change has only the last state of an id, which may already belong to another endpoint, so
+// the previous link name is stored in names.
 func (p *podLinks) update(txn statedb.ReadTxn, list []statedb.Change[*endpoints.Endpoint]) error {
 	var put []sysctls.Setting
 	var remove []string
@@ -125,7 +125,7 @@ func (p *podLinks) update(txn statedb.ReadTxn, list []statedb.Change[*endpoints.
 	return p.writer.Update(podLinksOwner, put, remove)
 }
 
-// settingOf returns the setting of a link. It is optional: the link may be gone by now, because its pod is being deleted.
+// settingOf returns the setting of a link. It is optional, because the link may already be removed with its pod.
 func settingOf(link string) sysctls.Setting {
 	return sysctls.Setting{Name: "net/ipv4/conf/" + link + "/rp_filter", Value: "0", Optional: true}
 }

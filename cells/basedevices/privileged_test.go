@@ -28,7 +28,7 @@ func newReal(t *testing.T) *netlinkKernel {
 	return k
 }
 
-// node is a ready node with these router addresses.
+// node returns a ready node with these router addresses.
 func node(ipv4, ipv6 string) *localnode.LocalNode {
 	return &localnode.LocalNode{Ready: true, IPv4: localnode.Family{Router: netip.MustParseAddr(ipv4)},
 		IPv6: localnode.Family{Router: netip.MustParseAddr(ipv6)}}
@@ -76,7 +76,7 @@ func TestPrivilegedOps_RestartTakesOver(t *testing.T) {
 	update(t, newOps(k), first)
 	indexes := check(t, k, first)
 
-	unknown := desiredDevices(nil, 0, true) // just after a restart
+	unknown := desiredDevices(nil, 0, true) // the state right after a restart
 	update(t, newOps(k), unknown)
 	if again := check(t, k, first); !slices.Equal(again, indexes) {
 		t.Fatalf("the links were made again: %v, then %v", indexes, again)

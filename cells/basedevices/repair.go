@@ -19,7 +19,7 @@ import (
 	"github.com/waggle-net/waggle/pkg/tables/driftrepairs"
 )
 
-// repair compares desired devices with observed ones and marks those that must be set up again.
+// repair compares desired devices with observed ones and marks rows pending that differ.
 type repair struct {
 	cell.In
 	Drift     drift.Watch
@@ -40,7 +40,7 @@ func (r *repair) run(ctx context.Context, health cell.Health) error {
 	}, r.Table, r.Devices, r.Addresses)
 }
 
-// mark makes rows pending that are Done and do not look so. It returns when to look again, 0 for not before a change.
+// mark marks rows pending that are done but differ from the observed state. It returns the time until the next check, 0 for none before a change.
 func (r *repair) mark(txn statedb.ReadTxn, now time.Time) (recheck time.Duration) {
 	if ok, _ := r.Devices.Initialized(txn); !ok {
 		return 0
@@ -56,7 +56,7 @@ func (r *repair) mark(txn statedb.ReadTxn, now time.Time) (recheck time.Duration
 	return recheck
 }
 
-// findings says how a pair is observed otherwise than it should be.
+// findings returns the differences between a pair and its row.
 func (r *repair) findings(txn statedb.ReadTxn, row *tables.Device) (all []driftrepairs.Finding) {
 	for _, name := range []string{row.Name, row.Peer} {
 		d, _, found := r.Devices.Get(txn, devices.ByName(name))
@@ -64,7 +64,7 @@ func (r *repair) findings(txn statedb.ReadTxn, row *tables.Device) (all []driftr
 			all = append(all, driftrepairs.Finding{Kind: driftrepairs.Link, What: name, Found: wrong})
 		}
 		if !found {
-			return all // its addresses went with it
+			return all // its addresses were removed with it
 		}
 	}
 	host, _, _ := r.Devices.Get(txn, devices.ByName(row.Name))
@@ -87,7 +87,7 @@ func (r *repair) findings(txn statedb.ReadTxn, row *tables.Device) (all []driftr
 	return all
 }
 
-// difference says what of one end is not as wanted, or nothing.
+// difference describes how one end differs from its row; empty when it does not.
 func difference(row *tables.Device, d *devices.Device, found bool) string {
 	switch {
 	case !found:

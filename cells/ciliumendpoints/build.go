@@ -12,7 +12,7 @@ import (
 	"github.com/waggle-net/waggle/pkg/tables/k8s"
 )
 
-// build makes the object of a row.
+// build returns the object of a row.
 func build(row *object, node string) *ciliumv2.CiliumEndpoint {
 	return &ciliumv2.CiliumEndpoint{
 		TypeMeta: metav1.TypeMeta{APIVersion: ciliumv2.GroupVersion.String(), Kind: "CiliumEndpoint"},
@@ -52,14 +52,14 @@ func status(row *object) ciliumv2.EndpointStatus {
 	return s
 }
 
-// sortedPorts orders ports by name and protocol: the order of a pod's containers is nobody's business.
+// sortedPorts sorts ports by name and protocol, because the order of a pod's containers must not matter.
 func sortedPorts(ports []k8s.ContainerPort) []k8s.ContainerPort {
 	return slices.SortedFunc(slices.Values(ports), func(a, b k8s.ContainerPort) int {
 		return cmp.Or(cmp.Compare(a.Name, b.Name), cmp.Compare(a.Protocol, b.Protocol), cmp.Compare(a.Number, b.Number))
 	})
 }
 
-// podOf is the UID of the pod that owns an object; empty when none does.
+// podOf returns the UID of the pod that owns an object; empty without one.
 func podOf(o *ciliumv2.CiliumEndpoint) string {
 	for _, owner := range o.OwnerReferences {
 		if owner.Kind == "Pod" {

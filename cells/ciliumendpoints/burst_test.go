@@ -26,7 +26,7 @@ import (
 	"github.com/waggle-net/waggle/pkg/tables/localnode"
 )
 
-// world is a running cell and the tables around it.
+// world is a running cell with its tables.
 type world struct {
 	cell.In
 
@@ -37,7 +37,7 @@ type world struct {
 	Node      statedb.RWTable[*localnode.LocalNode]
 }
 
-// start runs the cell on a node with ready endpoints.
+// start runs the cell on a node with count ready endpoints.
 func start(t *testing.T, server *kubetest.Server, count int) (w world) {
 	t.Helper()
 	log := hivetest.Logger(t, hivetest.LogLevel(slog.LevelError))
@@ -52,7 +52,7 @@ func start(t *testing.T, server *kubetest.Server, count int) (w world) {
 	return w
 }
 
-// add makes n ready endpoints.
+// add inserts n ready endpoints.
 func (w world) add(t *testing.T, n int) {
 	t.Helper()
 	txn := w.DB.WriteTxn(w.Endpoints, w.Of, w.States)
@@ -93,7 +93,7 @@ func requests(server *kubetest.Server, verb string) (n int) {
 	return n
 }
 
-// After a restart all objects are right. Trying to make each again would cost a write of each, and nodes restart together.
+// After a restart all objects are already correct. An attempt to create each again would cost a write each, and nodes may restart together.
 func TestBurst_ARestartWritesNothing(t *testing.T) {
 	t.Parallel()
 	server := kubetest.New(t)
@@ -102,7 +102,7 @@ func TestBurst_ARestartWritesNothing(t *testing.T) {
 		server.Await(t, "30 objects", func() bool { return len(server.List(kubeapi.CiliumEndpoints)) == 30 })
 	})
 	w := start(t, server, 30)
-	for more := 31; more <= 32; more++ { // the second is written when all others have been looked at
+	for more := 31; more <= 32; more++ { // the second object is written after all others were checked
 		w.add(t, more)
 		server.Await(t, "one more", func() bool { return len(server.List(kubeapi.CiliumEndpoints)) == more })
 	}
@@ -110,7 +110,7 @@ func TestBurst_ARestartWritesNothing(t *testing.T) {
 	require.Equal(t, []int{0, 0, 0}, []int{requests(server, "get"), requests(server, "patch"), requests(server, "delete")})
 }
 
-// A server that takes a write and does not answer, refuses some and is slow for others gets every pod in the end.
+// A server accepts writes without a reply, rejects some and is slow for others. In the end every pod has its object.
 func TestBurst_IntoAServerThatFailsInEveryWay(t *testing.T) {
 	t.Parallel()
 	server := kubetest.New(t)

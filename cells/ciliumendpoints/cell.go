@@ -22,7 +22,7 @@ import (
 	"github.com/waggle-net/waggle/pkg/tables/localnode"
 )
 
-// Cell is the module.
+// Cell publishes the pods of this node as CiliumEndpoint objects.
 var Cell = cell.Module("cilium-endpoints", "Pods of this node as CiliumEndpoint objects",
 	cell.Config(DefaultConfig),
 	cell.ProvidePrivate(newTable), // only this cell writes desired-ciliumendpoints
@@ -30,12 +30,12 @@ var Cell = cell.Module("cilium-endpoints", "Pods of this node as CiliumEndpoint 
 )
 
 const (
-	pruneInterval = 30 * time.Minute // an object that nobody wants is removed when its endpoint is; this is for the rest
-	driftInterval = 30 * time.Second // how long a change of our object by somebody else may go unnoticed
+	pruneInterval = 30 * time.Minute // objects are usually deleted with their endpoints; pruning finds the rest
+	driftInterval = 30 * time.Second // maximum time until a foreign change of an object is noticed
 	minRetry      = 100 * time.Millisecond
-	maxRetry      = 5 * time.Second // other nodes wait for these objects when the API server is back
+	maxRetry      = 5 * time.Second // other nodes wait for these objects when the API server responds again
 	roundSize     = 100
-	settle        = 50 * time.Millisecond // the endpoints of a burst become one batch; no request waits for it
+	settle        = 50 * time.Millisecond // debounce interval: the endpoints of a burst become one batch; no request waits for it
 	settleReport  = 500 * time.Millisecond
 )
 
@@ -52,13 +52,13 @@ type params struct {
 	States    statedb.Table[*endpointstates.EndpointState]
 	Pods      statedb.Table[*k8s.Pod]
 	Node      statedb.Table[*localnode.LocalNode]
-	Published statedb.Table[*cilium.Endpoint] // all there are, of all nodes
+	Published statedb.Table[*cilium.Endpoint] // the existing objects of all nodes
 	Wanted    statedb.RWTable[*object]
 	Drift     drift.Watch
 	Done      initialize
 }
 
-// register does nothing without Kubernetes, and when it is switched off.
+// register does nothing without Kubernetes and with --disable-endpoint-crd.
 func register(p params, r reconciler.Params) error {
 	if err := p.Config.check(); err != nil {
 		return err
@@ -70,9 +70,9 @@ func register(p params, r reconciler.Params) error {
 		limiter: rate.NewLimiter(rate.Limit(p.Config.QPS), p.Config.Burst)}
 	rec, err := heartbeat.RegisterRemote(r, p.Wanted, (*object).Clone, (*object).WithStatus, (*object).GetStatus, ops, ops,
 		reconciler.WithPruning(pruneInterval),
-		reconciler.WithRefreshing(0, nil), // cilium-endpoints shows what has become of each object
+		reconciler.WithRefreshing(0, nil), // cilium-endpoints shows the state of each object
 		reconciler.WithRetry(minRetry, maxRetry),
-		reconciler.WithRoundLimits(roundSize, rate.NewLimiter(rate.Inf, 1)), // the writes have a limiter of their own
+		reconciler.WithRoundLimits(roundSize, rate.NewLimiter(rate.Inf, 1)), // the writes have their own limiter
 	)
 	if err != nil {
 		return err

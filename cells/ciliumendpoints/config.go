@@ -6,18 +6,17 @@ import (
 	"github.com/spf13/pflag"
 )
 
-// Config is what was typed.
+// Config configures whether CiliumEndpoint objects are written, and the rate of writes.
 type Config struct {
 	Disable bool    `mapstructure:"disable-endpoint-crd"`
 	QPS     float64 `mapstructure:"ciliumendpoint-write-qps"`
 	Burst   int     `mapstructure:"ciliumendpoint-write-burst"`
 }
 
-// DefaultConfig are the defaults: the pods of one burst at once, and few enough a second that thousands of nodes together
-// do not hurt an API server.
+// DefaultConfig allows the pods of one burst at once. The rate is low enough that thousands of nodes together do not overload an API server.
 var DefaultConfig = Config{QPS: 10, Burst: 30}
 
-// Flags registers the flags.
+// Flags adds the flags; the values of c are the defaults.
 func (c Config) Flags(flags *pflag.FlagSet) {
 	flags.Bool("disable-endpoint-crd", c.Disable, "Write no CiliumEndpoint objects; those that exist stay")
 	flags.Float64("ciliumendpoint-write-qps", c.QPS, "Writes of CiliumEndpoint objects a second")

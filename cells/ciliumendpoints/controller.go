@@ -22,28 +22,28 @@ import (
 	"github.com/waggle-net/waggle/pkg/tables/k8s"
 )
 
-// States of an object. The many states of an endpoint are not worth a write each.
+// States of an object. It has fewer states than an endpoint, because each change costs a write.
 const (
 	stateReady    = "ready"
-	stateNotReady = "not-ready" // in quarantine: it holds its addresses and nothing may pass
+	stateNotReady = "not-ready" // in quarantine: the endpoint holds its addresses and passes no traffic
 )
 
-// controller makes a row of each endpoint of a pod. It computes the rows of pods of which something has changed, so that an ADD costs the same on a
-// full node; those of all pods when the node's address changes and once a minute.
+// controller computes a row for each pod with an endpoint. It processes pods with changes, so that the cost of an ADD does not depend on the number of
+// endpoints, and all pods once a minute and when the node's address changes.
 type controller struct {
 	params
 
 	feed     feed
-	podOf    map[uint16]string // of each endpoint, as far as it was followed
-	marked   map[string]bool   // pods to look at
-	nameless map[string]error  // pods whose UID nobody knows
-	node     netip.Addr        // by which other nodes reach this one
-	whole    time.Time         // when all pods were looked at last
+	podOf    map[uint16]string // pod of each endpoint, as of the followed changes
+	marked   map[string]bool   // pods to process
+	nameless map[string]error  // pods with an unknown UID
+	node     netip.Addr        // address by which other nodes reach this one
+	whole    time.Time         // time at which all pods were last marked
 }
 
 func newController(p params) *controller { return &controller{params: p} }
 
-// run begins when all is known, also which objects there are: otherwise a restart would write all of them again.
+// run starts when all inputs are complete, including the existing objects: otherwise a restart would write all objects again.
 func (c *controller) run(ctx context.Context, health cell.Health) error {
 	if err := c.subscribe(); err != nil {
 		return err
@@ -68,7 +68,7 @@ func (c *controller) run(ctx context.Context, health cell.Health) error {
 
 		heartbeat.IdleFor(ctx, endpointfeed.FullPassInterval)
 		limited, cancel := context.WithTimeout(ctx, endpointfeed.FullPassInterval)
-		_, _ = changed.Wait(limited, settle) // an error is the end of the time or of ctx
+		_, _ = changed.Wait(limited, settle) // the error is ignored: ctx.Err reports whether the agent is stopping
 		cancel()
 		if ctx.Err() != nil {
 			return nil
@@ -97,7 +97,7 @@ func (c *controller) pass(txn statedb.ReadTxn, health cell.Health, complete bool
 	return nil
 }
 
-// inputsComplete tells whether every endpoint can have its row, and adds to changed what to wait for.
+// inputsComplete reports whether every endpoint can have its row, and adds to changed the channels to wait for.
 func (c *controller) inputsComplete(txn statedb.ReadTxn, changed *statedb.WatchSet) bool {
 	complete := true
 	for _, t := range []statedb.TableMeta{c.Endpoints, c.Of, c.States, c.Pods, c.Node, c.Published} {
@@ -111,7 +111,7 @@ func (c *controller) inputsComplete(txn statedb.ReadTxn, changed *statedb.WatchS
 	return complete && c.address(txn).IsValid()
 }
 
-// compute derives the rows of the marked pods; nil for a pod that has none.
+// compute returns the rows of the marked pods; nil for a pod without one.
 func (c *controller) compute(txn statedb.ReadTxn) map[string]*object {
 	want := make(map[string]*object, len(c.marked))
 	for name := range c.marked {
@@ -130,7 +130,7 @@ func (c *controller) compute(txn statedb.ReadTxn) map[string]*object {
 	return want
 }
 
-// newest returns the endpoint that stands for a pod: of two sandboxes, which may overlap, the newer.
+// newest returns the endpoint of a pod. Two sandboxes of a pod may overlap; the newer one is returned.
 func (c *controller) newest(txn statedb.ReadTxn, name string) (newest *endpoints.Endpoint) {
 	for ep := range c.Endpoints.List(txn, endpoints.ByPod(name)) {
 		if ep.K8sPodName != "" && (newest == nil || endpoints.CompareAge(ep, newest) > 0) {
@@ -140,8 +140,8 @@ func (c *controller) newest(txn statedb.ReadTxn, name string) (newest *endpoints
 	return newest
 }
 
-// row is the object of one endpoint; nil while it is being attached. Without the UID of its pod it is an error: an object without an owner would
-// outlive its pod.
+// row returns the object of one endpoint; nil while the endpoint is being attached. It returns an error if the UID of the pod is unknown, because an object
+// without an owner would outlive its pod.
 func (c *controller) row(txn statedb.ReadTxn, ep *endpoints.Endpoint) (*object, error) {
 	number, known := identities.Of(txn, c.Of, ep.ID, ep.AttachmentID())
 	state, _, found := c.States.Get(txn, endpointstates.ByID(ep.ID))
@@ -154,12 +154,12 @@ func (c *controller) row(txn statedb.ReadTxn, ep *endpoints.Endpoint) (*object, 
 	if ep.Quarantine != "" {
 		row.State = stateNotReady
 	}
-	if !identity.IsProvisional(number.Identity) { // it means nothing to others
+	if !identity.IsProvisional(number.Identity) { // a provisional identity is valid on this node only
 		row.Identity, row.Labels = number.Identity, number.Labels
 	}
 	if pod, _, found := c.Pods.Get(txn, k8s.PodByName(ep.PodName())); found && pod.HasUID(row.PodUID) {
 		row.PodUID, row.ServiceAccount = pod.UID, pod.ServiceAccount
-		if len(row.Ports) == 0 { // an endpoint of an earlier version that has not learnt them yet
+		if len(row.Ports) == 0 { // an endpoint of an older release has no ports yet
 			row.Ports = sortedPorts(pod.Ports)
 		}
 	}
@@ -170,7 +170,7 @@ func (c *controller) row(txn statedb.ReadTxn, ep *endpoints.Endpoint) (*object, 
 	return row, nil
 }
 
-// commit writes what differs. What the reconciler has learnt of an object stays while it is the same pod's.
+// commit writes the rows that differ. The UID of the object is kept while the pod is the same.
 func (c *controller) commit(want map[string]*object, complete bool) error {
 	txn := c.DB.WriteTxn(c.Wanted)
 	defer txn.Abort()
@@ -200,5 +200,5 @@ func (c *controller) commit(want map[string]*object, complete bool) error {
 	return nil
 }
 
-// fresh is how long a row was written before cilium-endpoints must show it.
+// fresh is the minimum age of a written row from which cilium-endpoints must show it.
 const fresh = 10 * time.Second

@@ -15,7 +15,7 @@ import (
 	"github.com/waggle-net/waggle/pkg/tables/k8s"
 )
 
-// feed follows the rows that objects are made of.
+// feed follows the rows from which objects are computed.
 type feed struct {
 	endpoints *changes.Feed[*endpoints.Endpoint]
 	of        *changes.Feed[*identities.EndpointIdentity]
@@ -23,7 +23,7 @@ type feed struct {
 	pods      *changes.Feed[*k8s.Pod]
 }
 
-// subscribe begins with everything that exists.
+// subscribe starts with all existing rows.
 func (c *controller) subscribe() error {
 	c.podOf, c.marked, c.nameless, c.whole = map[uint16]string{}, map[string]bool{}, map[string]error{}, time.Time{}
 	txn := c.DB.WriteTxn(c.Endpoints, c.Of, c.States, c.Pods)
@@ -46,8 +46,8 @@ func (f feed) close() {
 	f.pods.Close()
 }
 
-// follow marks the pods of which something has changed, and adds to changed what closes when there is more. An id may be that of an endpoint of
-// another pod by the time of its change, so both pods are marked.
+// follow marks the pods with changes, and adds to changed the channels that close at the next change. At the time of its change an id may already belong to an
+// endpoint of another pod, so both pods are marked.
 func (c *controller) follow(txn statedb.ReadTxn, changed *statedb.WatchSet) {
 	ids := endpointfeed.Marks{}
 	for _, change := range c.feed.endpoints.UpTo(txn, changed) {

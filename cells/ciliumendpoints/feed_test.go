@@ -20,7 +20,7 @@ import (
 	"github.com/waggle-net/waggle/pkg/testseed"
 )
 
-// rig is a controller whose passes the test makes.
+// rig is a controller whose passes are run by the test.
 type rig struct {
 	*controller
 	endpoints statedb.RWTable[*endpoints.Endpoint]
@@ -91,7 +91,7 @@ func endpointOf(id, pod int, container string) *endpoints.Endpoint {
 		K8sUID: fmt.Sprint("uid-", pod), IPv4: netip.AddrFrom4([4]byte{10, 0, byte(id >> 8), byte(id)})}
 }
 
-// someChange changes a row of one of few endpoints and pods. An id may become that of another pod's endpoint, and a pod may have several endpoints.
+// someChange changes a row of one of few endpoints and pods. An id may move to an endpoint of another pod, and a pod may have several endpoints.
 func (r *rig) someChange(t *testing.T, random *rand.Rand) {
 	id, pod := 1+random.IntN(5), 1+random.IntN(4)
 	container := fmt.Sprint(id, "-", random.IntN(2))
@@ -100,7 +100,7 @@ func (r *rig) someChange(t *testing.T, random *rand.Rand) {
 		ep := endpointOf(id, pod, container)
 		ep.Serial = random.Uint64N(9)
 		if random.IntN(3) == 0 {
-			ep.K8sUID = "" // the table of pods has to know it
+			ep.K8sUID = "" // only the table of pods has the UID
 		}
 		if random.IntN(5) == 0 {
 			ep.K8sPodName = ""
@@ -124,7 +124,7 @@ func (r *rig) someChange(t *testing.T, random *rand.Rand) {
 	}
 }
 
-// TestPass_MissesNoPod: after each pass, one over all pods changes nothing and finds the same pods without a UID.
+// TestPass_MissesNoPod checks that after each pass a pass over all pods changes nothing and finds the same pods without a UID.
 func TestPass_MissesNoPod(t *testing.T) {
 	t.Parallel()
 	random, r := testseed.New(t), newRig(t)
@@ -144,7 +144,7 @@ func TestPass_MissesNoPod(t *testing.T) {
 	require.NotZero(t, seen)
 }
 
-// BenchmarkPass is what the passes of an ADD and of a DEL cost beside others.
+// BenchmarkPass measures the passes of an ADD and of a DEL beside n other endpoints.
 func BenchmarkPass(b *testing.B) {
 	for _, n := range []int{10, 200, 1000} {
 		b.Run(fmt.Sprint(n), func(b *testing.B) {

@@ -25,18 +25,18 @@ import (
 )
 
 const (
-	requestTimeout = 5 * time.Second // of one request; a slow server delays the others of a batch no longer
-	workers        = 8               // requests at once
+	requestTimeout = 5 * time.Second // per request; limits the delay of a batch by a slow server
+	workers        = 8               // concurrent requests
 )
 
-// ops writes objects.
+// ops writes objects to the API server.
 type ops struct {
 	client    *kubeapi.Client
 	node      string // name of this node
 	limiter   *rate.Limiter
 	published statedb.Table[*cilium.Endpoint]
 	local     statedb.Table[*localnode.LocalNode]
-	failed    chan struct{} // a prune failed
+	failed    chan struct{} // receives a value when a prune failed
 }
 
 // UpdateBatch implements reconciler.BatchOperations.
@@ -55,22 +55,22 @@ func each(batch []reconciler.BatchEntry[*object], do func(*reconciler.BatchEntry
 	for i := range batch {
 		group.Go(func() error { batch[i].Result = do(&batch[i]); return nil })
 	}
-	_ = group.Wait() // results stand in the entries
+	_ = group.Wait() // the results are in the entries
 }
 
-// write makes one request within the limits.
+// write sends one request within the rate limit and the timeout.
 func (o *ops) write(ctx context.Context, do func(context.Context) error) error {
 	if err := o.limiter.Wait(ctx); err != nil {
 		return err
 	}
-	heartbeat.Busy(ctx) // each request may take its time
+	heartbeat.Busy(ctx) // each request may take a long time
 	ctx, cancel := context.WithTimeout(ctx, requestTimeout)
 	defer cancel()
 	return do(ctx)
 }
 
-// Update implements reconciler.Operations. What cilium-endpoints shows is looked at only once for each row: it is behind our
-// own writes. It spares a restart a request for each pod.
+// Update implements reconciler.Operations. It uses cilium-endpoints only for rows without a UID, because that table lags behind this cell's own writes. So a
+// restart needs no request for unchanged objects.
 func (o *ops) Update(ctx context.Context, txn statedb.ReadTxn, _ statedb.Revision, row *object) error {
 	shown, _, found := o.published.Get(txn, cilium.EndpointByName(row.Key()))
 	if row.UID == "" && found && shown.Written() == ciliumv2.Digest(build(row, o.node)) {
@@ -93,7 +93,7 @@ func (o *ops) Update(ctx context.Context, txn statedb.ReadTxn, _ statedb.Revisio
 	if owner := have.Labels[ciliumv2.NodeLabel]; owner != "" && owner != o.node {
 		return fmt.Errorf("write CiliumEndpoint %s: it belongs to node %s, which has to delete it first", row.Key(), owner)
 	}
-	if podOf(have) != row.PodUID { // of a pod of the same name that is no more
+	if podOf(have) != row.PodUID { // the object of a previous pod with the same name
 		if err := o.remove(ctx, row, have.UID); err != nil {
 			return err
 		}
@@ -121,7 +121,7 @@ func (o *ops) get(ctx context.Context, row *object) (*ciliumv2.CiliumEndpoint, e
 	return have, o.client.Get(ctx, kubeapi.CiliumEndpoints, row.Namespace, row.Name, have)
 }
 
-// patch changes what is ours in an object and leaves the rest.
+// patch changes the fields that this cell owns, and leaves the others unchanged.
 func (o *ops) patch(ctx context.Context, row *object, have *ciliumv2.CiliumEndpoint) error {
 	row.UID = string(have.UID)
 	want := build(row, o.node)
@@ -137,7 +137,7 @@ func (o *ops) patch(ctx context.Context, row *object, have *ciliumv2.CiliumEndpo
 	})
 }
 
-// mergePatch holds what is ours, for the object with a UID. What there is not, such as an identity, is taken away.
+// mergePatch returns a patch of the fields that this cell owns, for the object with a UID. Fields without a value, such as a missing identity, are removed.
 func mergePatch(want *ciliumv2.CiliumEndpoint, uid types.UID) ([]byte, error) {
 	text, err := json.Marshal(want.Status)
 	if err != nil {
@@ -167,7 +167,7 @@ func contains(have, want map[string]string) bool {
 	return true
 }
 
-// Delete implements reconciler.Operations. An object that is not the one we wrote stays.
+// Delete implements reconciler.Operations. It does not delete an object that this cell has not written.
 func (o *ops) Delete(ctx context.Context, _ statedb.ReadTxn, _ statedb.Revision, row *object) error {
 	uid := types.UID(row.UID)
 	if uid == "" {
@@ -186,7 +186,7 @@ func (o *ops) Delete(ctx context.Context, _ statedb.ReadTxn, _ statedb.Revision,
 	return o.remove(ctx, row, uid)
 }
 
-// remove deletes the one object with a UID; that it is gone, or another, is success.
+// remove deletes the object with a UID. A missing object, or one with another UID, is not an error.
 func (o *ops) remove(ctx context.Context, row *object, uid types.UID) error {
 	err := o.write(ctx, func(ctx context.Context) error {
 		return o.client.Delete(ctx, kubeapi.CiliumEndpoints, row.Namespace, row.Name, &metav1.Preconditions{UID: &uid})
@@ -197,8 +197,7 @@ func (o *ops) remove(ctx context.Context, row *object, uid types.UID) error {
 	return err
 }
 
-// Prune implements reconciler.Operations. Rows of cilium-endpoints with an address of this node are candidates; the label
-// of the object itself decides.
+// Prune implements reconciler.Operations. Rows of cilium-endpoints with an address of this node are candidates; the label of the object decides.
 func (o *ops) Prune(ctx context.Context, txn statedb.ReadTxn, objects iter.Seq2[*object, statedb.Revision]) error {
 	wanted := map[string]bool{}
 	for row := range objects {
@@ -223,13 +222,13 @@ func (o *ops) Prune(ctx context.Context, txn statedb.ReadTxn, objects iter.Seq2[
 	if err != nil {
 		select {
 		case o.failed <- struct{}{}:
-		default: // it will be repeated already
+		default: // a repetition is already requested
 		}
 	}
 	return err
 }
 
-// here tells whether an object says that its pod is on this node.
+// here reports whether an object's node address is an address of this node.
 func (o *ops) here(txn statedb.ReadTxn, row *cilium.Endpoint) bool {
 	for n := range o.local.All(txn) {
 		node := row.Node()
@@ -238,9 +237,9 @@ func (o *ops) here(txn statedb.ReadTxn, row *cilium.Endpoint) bool {
 	return false
 }
 
-// repeat has a failed prune done again; the reconciler does not.
+// repeat repeats a failed prune, because the reconciler does not.
 func (o *ops) repeat(ctx context.Context, prune func()) error {
-	heartbeat.Idle(ctx) // all that it does is to ask
+	heartbeat.Idle(ctx) // it only requests prunes
 	for {
 		select {
 		case <-ctx.Done():

@@ -19,7 +19,7 @@ import (
 	"github.com/waggle-net/waggle/pkg/tables/driftrepairs"
 )
 
-// address is the one by which other nodes reach this one, with a tunnel that of its underlay; invalid while it is not known.
+// address returns the address by which other nodes reach this one, with a tunnel the underlay address; invalid while it is unknown.
 func (p params) address(txn statedb.ReadTxn) netip.Addr {
 	for n := range p.Node.All(txn) {
 		if p.Settings.UnderlayIPv6 {
@@ -30,7 +30,7 @@ func (p params) address(txn statedb.ReadTxn) netip.Addr {
 	return netip.Addr{}
 }
 
-// report says how many objects are behind, and why the first is.
+// report reports the number of objects that are not written, and the first error.
 func (p params) report(ctx context.Context, health cell.Health) error {
 	for {
 		txn := heartbeat.Snapshot(ctx, p.DB, p.Wanted)
@@ -65,7 +65,7 @@ func (p params) report(ctx context.Context, health cell.Health) error {
 	}
 }
 
-// markDrift makes pending the rows whose object is gone or says something else.
+// markDrift marks rows pending whose object is missing or differs.
 func (p params) markDrift(now time.Time) {
 	txn := p.DB.ReadTxn()
 	if done, _ := p.Published.Initialized(txn); !done {
@@ -73,7 +73,7 @@ func (p params) markDrift(now time.Time) {
 	}
 	drift.Mark(p.Drift, p.Wanted, txn, func(o *object) []driftrepairs.Finding {
 		if now.Sub(o.Status.UpdatedAt) < fresh {
-			return nil // the watch may not have shown it yet
+			return nil // the watch may not have delivered it yet
 		}
 		have, _, found := p.Published.Get(txn, cilium.EndpointByName(o.Key()))
 		if !found {

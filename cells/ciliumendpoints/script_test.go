@@ -33,8 +33,7 @@ import (
 
 func TestMain(m *testing.M) { goleak.VerifyTestMain(m) }
 
-// cells are the module under test, the tables that other cells write, and an API server whose CiliumEndpoint objects show
-// in cilium-endpoints.
+// cells returns the module under test, the tables of other cells, and an API server whose CiliumEndpoint objects are copied to cilium-endpoints.
 func cells(t testing.TB, server *kubetest.Server) []cell.Cell {
 	return []cell.Cell{Cell, account.Cell, settings.Cell,
 		cell.Module("world", "All else",
@@ -60,8 +59,8 @@ func TestScripts(t *testing.T) {
 	celltest.RunVirtual(t, "testdata/*.txtar", func(t testing.TB) []cell.Cell { return cells(t, kubetest.New(t, kubetest.InMemory())) })
 }
 
-// mirror keeps cilium-endpoints what the server has, as the cell k8s-tables does: the table is
-// incomplete from the beginning, and run fills it. It ends with the test.
+// mirror copies the server's objects to cilium-endpoints, like the cell k8s-tables. The table is not initialized at first; run starts the copying. It stops
+// when the test ends.
 func mirror(t testing.TB, server *kubetest.Server, db *statedb.DB, table statedb.RWTable[*cilium.Endpoint]) (run func()) {
 	t.Helper()
 	txn := db.WriteTxn(table)
@@ -84,7 +83,7 @@ func follow(ctx context.Context, ended chan<- struct{}, client *kubeapi.Client, 
 		if client.List(ctx, kubeapi.CiliumEndpoints, "", metav1.ListOptions{}, &list) == nil {
 			replace(db, table, &list, done)
 			if w, err := client.Watch(ctx, kubeapi.CiliumEndpoints, "", metav1.ListOptions{ResourceVersion: list.ResourceVersion}); err == nil {
-				select { // a change is the reason for the next list
+				select { // each change causes a new list
 				case <-w.ResultChan():
 				case <-ctx.Done():
 				}
@@ -104,7 +103,7 @@ func replace(db *statedb.DB, table statedb.RWTable[*cilium.Endpoint], list *cili
 	_ = table.DeleteAll(txn)
 	for _, o := range list.Items {
 		row := cilium.EndpointFields{Namespace: o.Namespace, Name: o.Name, UID: string(o.UID)}
-		if o.Labels[ciliumv2.NodeLabel] != "" { // tests have several names for this node
+		if o.Labels[ciliumv2.NodeLabel] != "" { // tests use several names for this node
 			row.Written = ciliumv2.Digest(&o)
 		}
 		if id := o.Status.Identity; id != nil {
@@ -165,7 +164,7 @@ func commands(t testing.TB, server *kubetest.Server) upstream.ScriptCmdsOut {
 	})
 }
 
-// foreign is an object that somebody else has written, with a field that we do not know.
+// foreign returns an object of another writer, with a field that this cell does not know.
 func foreign(name, pod, node, addr string) *ciliumv2.CiliumEndpoint {
 	o := &ciliumv2.CiliumEndpoint{ObjectMeta: metav1.ObjectMeta{Namespace: "default", Name: name,
 		Annotations: map[string]string{"theirs": "kept"}}}

@@ -13,40 +13,40 @@ import (
 	"github.com/waggle-net/waggle/pkg/tables/k8s"
 )
 
-// object is a CiliumEndpoint that should exist.
+// object is the desired CiliumEndpoint of a pod.
 type object struct {
 	Namespace      string            `json:"namespace"`
 	Name           string            `json:"name"`
-	PodUID         string            `json:"podUID"` // of the pod that owns the object
+	PodUID         string            `json:"podUID"` // UID of the pod that owns the object
 	EndpointID     uint16            `json:"endpointID"`
 	Attachment     string            `json:"attachment"` // "<container id>:<interface>"
 	ContainerID    string            `json:"containerID"`
-	Identity       uint32            `json:"identity,omitempty"` // 0 while the endpoint has none that other nodes know
-	Labels         map[string]string `json:"labels,omitempty"`   // of the identity; never changed in place
+	Identity       uint32            `json:"identity,omitempty"` // 0 while the endpoint has no identity of the cluster
+	Labels         map[string]string `json:"labels,omitempty"`   // of the identity; must not be modified in place
 	IPv4           netip.Addr        `json:"ipv4"`               // invalid when the pod has none
 	IPv6           netip.Addr        `json:"ipv6"`
 	Node           netip.Addr        `json:"node"`
 	ServiceAccount string            `json:"serviceAccount,omitempty"`
-	// Ports are the named ports of the pod, sorted; never changed in place.
+	// Ports are the named ports of the pod, sorted. They must not be modified in place.
 	Ports  []k8s.ContainerPort `json:"ports,omitempty"`
 	State  string              `json:"state"`         // "ready" or "not-ready"
-	UID    string              `json:"uid,omitempty"` // of the object; set by the reconciler, empty when not known
+	UID    string              `json:"uid,omitempty"` // UID of the object; set by the reconciler, empty when unknown
 	Status reconciler.Status   `json:"status"`
 }
 
-// Key is "namespace/name".
+// Key returns "namespace/name".
 func (o *object) Key() string { return o.Namespace + "/" + o.Name }
 
-// Clone returns a copy that may be changed and inserted.
+// Clone returns a copy that may be modified and inserted.
 func (o *object) Clone() *object { c := *o; return &c }
 
 // GetStatus returns the status of the row.
 func (o *object) GetStatus() reconciler.Status { return o.Status }
 
-// WithStatus sets the status of a clone.
+// WithStatus sets the status of a clone and returns it.
 func (o *object) WithStatus(s reconciler.Status) *object { o.Status = s; return o }
 
-// Equal compares the desired part.
+// Equal reports whether the desired parts are equal.
 func (o *object) Equal(p *object) bool {
 	return o.Namespace == p.Namespace && o.Name == p.Name && o.PodUID == p.PodUID && o.EndpointID == p.EndpointID &&
 		o.Attachment == p.Attachment && o.ContainerID == p.ContainerID && o.Identity == p.Identity && o.IPv4 == p.IPv4 &&
@@ -54,7 +54,7 @@ func (o *object) Equal(p *object) bool {
 		maps.Equal(o.Labels, p.Labels) && slices.Equal(o.Ports, p.Ports)
 }
 
-// addrs are the addresses of the pod.
+// addrs returns the addresses of the pod.
 func (o *object) addrs() (list []netip.Addr) {
 	for _, a := range []netip.Addr{o.IPv4, o.IPv6} {
 		if a.IsValid() {
@@ -91,7 +91,7 @@ var nameIndex = statedb.Index[*object, string]{
 
 var byName = nameIndex.Query
 
-// initialize completes the table: all endpoints have their rows.
+// initialize completes the table when all endpoints have their rows.
 type initialize func(statedb.WriteTxn)
 
 func newTable(db *statedb.DB) (statedb.RWTable[*object], initialize, error) {

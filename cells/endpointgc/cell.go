@@ -16,23 +16,23 @@ import (
 	"github.com/waggle-net/waggle/pkg/tables/staleobjects"
 )
 
-// Cell collects garbage.
+// Cell deletes stale CiliumEndpoints and CiliumNodes.
 var Cell = cell.Module("endpoint-gc", "Removal of stale CiliumEndpoints and CiliumNodes",
 	cell.Config(DefaultConfig),
-	cell.ProvidePrivate(staleobjects.NewTable), // only this cell may write
+	cell.ProvidePrivate(staleobjects.NewTable), // only this cell writes
 	cell.Provide(statedb.RWTable[staleobjects.Object].ToTable),
 	cell.Invoke(register),
 )
 
-// Config is what was typed.
+// Config configures the interval of rounds.
 type Config struct {
 	Interval time.Duration `mapstructure:"cilium-endpoint-gc-interval"`
 }
 
-// DefaultConfig are the defaults.
+// DefaultConfig holds the default interval.
 var DefaultConfig = Config{Interval: 5 * time.Minute}
 
-// Flags registers the flags.
+// Flags adds the flag; the value of c is its default.
 func (c Config) Flags(flags *pflag.FlagSet) {
 	flags.Duration("cilium-endpoint-gc-interval", c.Interval, "Time between two looks for stale CiliumEndpoints and CiliumNodes; 0 never looks")
 }

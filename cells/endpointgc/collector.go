@@ -15,12 +15,12 @@ import (
 	"github.com/waggle-net/waggle/pkg/tables/staleobjects"
 )
 
-// collector does the work while this replica leads.
+// collector deletes stale objects while this replica is the leader.
 type collector struct{ params }
 
 const pageSize = 500
 
-// run works whenever this replica leads.
+// run runs rounds whenever this replica is the leader.
 func (c *collector) run(ctx context.Context, health cell.Health) error {
 	return leadership.Lead(ctx, c.DB, c.Leadership,
 		func(leading context.Context) error {
@@ -33,7 +33,7 @@ func (c *collector) run(ctx context.Context, health cell.Health) error {
 		})
 }
 
-// lead makes rounds until ctx ends. One that fails counts for nothing.
+// lead runs rounds until ctx is canceled. A failed round does not count.
 func (c *collector) lead(ctx context.Context, health cell.Health) {
 	for ctx.Err() == nil {
 		heartbeat.Busy(ctx)
@@ -54,7 +54,7 @@ func (c *collector) lead(ctx context.Context, health cell.Health) {
 	}
 }
 
-// round looks once, and deletes what enough rounds have found stale.
+// round lists all objects once, and deletes the objects that enough rounds in a row have found stale.
 func (c *collector) round(ctx context.Context) (found, deleted int, err error) {
 	w, err := c.look(ctx)
 	if err != nil {
@@ -80,10 +80,10 @@ func (c *collector) round(ctx context.Context) (found, deleted int, err error) {
 				continue
 			}
 			if failure == nil {
-				continue // somebody stands behind it after all
+				continue // its Pod or Node exists after all, or the object has changed
 			}
 			row.Error, err = failure.Error(), failure
-			if !apierrors.IsForbidden(failure) && !apierrors.IsInvalid(failure) { // not this object's fault: the next would fare no better
+			if !apierrors.IsForbidden(failure) && !apierrors.IsInvalid(failure) { // for other errors the next request would fail as well
 				tried = mostInOneRound
 			}
 		}
@@ -95,7 +95,7 @@ func (c *collector) round(ctx context.Context) (found, deleted int, err error) {
 	return len(suspects), deleted, err
 }
 
-// look lists all metadata, first of what may be stale.
+// look lists the metadata of all objects, objects that may be stale first.
 func (c *collector) look(ctx context.Context) (w world, err error) {
 	w = world{pods: map[string]string{}, nodes: map[string]bool{}}
 	for _, l := range []struct {
@@ -114,7 +114,7 @@ func (c *collector) look(ctx context.Context) (w world, err error) {
 	return w, nil
 }
 
-// list reads pages from a quorum of the store. A list that could not be read to its end is none.
+// list reads all pages of a consistent list. It fails if a page cannot be read.
 func (c *collector) list(ctx context.Context, r kubeapi.Resource, take func(object)) error {
 	options := metav1.ListOptions{Limit: pageSize}
 	for {
@@ -134,8 +134,8 @@ func (c *collector) list(ctx context.Context, r kubeapi.Resource, take func(obje
 	}
 }
 
-// remove deletes an object after one more look at what should stand behind it. It says whether the object is gone; without
-// that and without an error, somebody stands behind it or has just changed it.
+// remove deletes an object after it has checked again that its Pod or Node is missing. It reports whether the object is gone. If it is not, and without an
+// error, the Pod or Node exists or the object has just changed.
 func (c *collector) remove(ctx context.Context, s suspect) (gone bool, err error) {
 	missing, err := c.missing(ctx, s)
 	if err != nil || !missing {
@@ -156,7 +156,7 @@ func (c *collector) remove(ctx context.Context, s suspect) (gone bool, err error
 	return false, err
 }
 
-// missing asks the server for the one object that a suspect wants.
+// missing asks the API server whether the Pod or Node of a suspect is missing.
 func (c *collector) missing(ctx context.Context, s suspect) (bool, error) {
 	var got object
 	var err error
@@ -172,7 +172,7 @@ func (c *collector) missing(ctx context.Context, s suspect) (bool, error) {
 	return err == nil && s.pod && owner != "" && owner != string(got.UID), err
 }
 
-// commit makes the table what rows say. The table is this cell's alone.
+// commit replaces the rows of the table. Only this cell writes the table.
 func (c *collector) commit(rows []staleobjects.Object) error {
 	txn := c.DB.WriteTxn(c.Table)
 	defer txn.Abort()

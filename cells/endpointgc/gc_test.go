@@ -32,7 +32,7 @@ func pod(name string) *corev1.Pod {
 
 func node(name string) *corev1.Node { return &corev1.Node{ObjectMeta: metav1.ObjectMeta{Name: name}} }
 
-// endpoint belongs to the Pod of its name on a node.
+// endpoint returns a CiliumEndpoint that belongs to the Pod of its name on a node.
 func endpoint(name, node string) *ciliumv2.CiliumEndpoint {
 	return &ciliumv2.CiliumEndpoint{ObjectMeta: metav1.ObjectMeta{Namespace: "ns", Name: name, Labels: map[string]string{ciliumv2.NodeLabel: node},
 		OwnerReferences: []metav1.OwnerReference{{APIVersion: "v1", Kind: "Pod", Name: name, UID: types.UID("uid-" + name)}}}}
@@ -42,7 +42,7 @@ func ciliumNode(name, manager string) *ciliumv2.CiliumNode {
 	return &ciliumv2.CiliumNode{ObjectMeta: metav1.ObjectMeta{Name: name, Labels: map[string]string{ciliumv2.ManagedByLabel: manager}}}
 }
 
-// cluster has one of everything: what lives, and what is stale for each reason.
+// cluster has live objects of each kind, and stale ones for each reason.
 func cluster(t testing.TB) *kubetest.Server {
 	t.Helper()
 	s := kubetest.New(t, kubetest.InMemory())
@@ -81,7 +81,7 @@ func newCollector(t *testing.T, s *kubetest.Server) *collector {
 	return &collector{params{Log: slog.New(slog.DiscardHandler), DB: db, Table: table, Leadership: leaders, Client: s.Client(t)}}
 }
 
-// round makes a round and compares how many were deleted.
+// round runs a round and compares the number of deleted objects.
 func round(t *testing.T, c *collector, want int) {
 	t.Helper()
 	if _, deleted, err := c.round(t.Context()); err != nil || deleted != want {
@@ -117,7 +117,7 @@ func TestRound_DeletesInTheSecond(t *testing.T) {
 	}
 }
 
-// TestRound_WhatComesBackStays: between two rounds, and between the lists and the deletion.
+// TestRound_WhatComesBackStays: a Pod or Node is created again between two rounds, or between the lists and the deletion.
 func TestRound_WhatComesBackStays(t *testing.T) {
 	t.Parallel()
 	for name, c := range map[string]struct{ method, path string }{
@@ -164,7 +164,7 @@ func TestRound_ManyNeedAThird(t *testing.T) {
 	round(t, c, 20)
 }
 
-// TestRound_FailsOnce: one object that may not be deleted keeps no other; a server that fails is not asked for each.
+// TestRound_FailsOnce: one object that must not be deleted does not block the others; after an error of the server, the round sends no further deletions.
 func TestRound_FailsOnce(t *testing.T) {
 	t.Parallel()
 	for code, want := range map[int]int{http.StatusForbidden: 5, http.StatusInternalServerError: 1} {
@@ -191,7 +191,7 @@ func TestRound_FailsOnce(t *testing.T) {
 	}
 }
 
-// TestRound_OutageDeletesNothing: a list that fails makes the round void, and one that comes out short is not believed.
+// TestRound_OutageDeletesNothing: a failed list invalidates the round, and an incomplete list is not used.
 func TestRound_OutageDeletesNothing(t *testing.T) {
 	t.Parallel()
 	s := kubetest.New(t)

@@ -11,7 +11,7 @@ import (
 
 const (
 	rounds         = 2
-	roundsForMany  = 3 // when more than half of all objects would go
+	roundsForMany  = 3 // when more than half of all objects would be deleted
 	fewAreNoMany   = 10
 	mostInOneRound = 500
 )
@@ -19,23 +19,22 @@ const (
 // object is the metadata of an object.
 type object = metav1.PartialObjectMetadata
 
-// world is the metadata of all objects. Endpoints and CiliumNodes were listed before Pods and Nodes, so that what is behind
-// an object that was new at that time is listed too.
+// world has the metadata of all objects. Endpoints and CiliumNodes were listed before Pods and Nodes, so that the Pod or Node of a new object is in the lists.
 type world struct {
 	endpoints, ciliumNodes []object
 	pods                   map[string]string // "namespace/name" -> UID
 	nodes                  map[string]bool
 }
 
-// suspect is an object that nobody stands behind.
+// suspect is an object whose Pod or Node is missing.
 type suspect struct {
 	resource kubeapi.Resource
 	object   object
 	reason   string
-	pod      bool // it is for want of a Pod; otherwise of a Node
+	pod      bool // its Pod is missing; otherwise its Node is
 }
 
-// key is "namespace/name", or "name".
+// key returns "namespace/name", or "name" without a namespace.
 func key(o object) string {
 	if o.Namespace == "" {
 		return o.Name
@@ -43,14 +42,14 @@ func key(o object) string {
 	return o.Namespace + "/" + o.Name
 }
 
-// stale finds what nobody stands behind. It is a pure function of the lists.
+// stale returns the objects whose Pod or Node is missing. It depends only on the lists.
 func (w world) stale() (out []suspect) {
 	for _, o := range w.endpoints {
 		uid, named := w.pods[key(o)]
 		owner, ours := podOwner(o)
 		node := o.Labels[ciliumv2.NodeLabel]
 		switch {
-		case !ours: // of a node, for instance, and Kubernetes deletes it with its owner
+		case !ours: // has another owner, such as a node; Kubernetes deletes it with its owner
 		case !named:
 			out = append(out, suspect{kubeapi.CiliumEndpoints, o, "its Pod is gone", true})
 		case owner != "" && owner != uid:
@@ -67,7 +66,8 @@ func (w world) stale() (out []suspect) {
 	return out
 }
 
-// podOwner is the UID of the Pod that owns an object. Without any owner the Pod of the same name counts, whatever its UID.
+// podOwner returns the UID of the Pod that owns an object. An object without any owner belongs to the Pod of the same name with any UID, and the result is
+// empty. Ours is false if the object has only other owners.
 func podOwner(o object) (uid string, ours bool) {
 	for _, r := range o.OwnerReferences {
 		if r.Kind == "Pod" {
@@ -77,7 +77,7 @@ func podOwner(o object) (uid string, ours bool) {
 	return "", len(o.OwnerReferences) == 0
 }
 
-// node is the name of the Node that a suspect wants.
+// node returns the name of the Node to which a suspect belongs.
 func (s suspect) node() string {
 	if s.resource.Plural == kubeapi.CiliumNodes.Plural {
 		return s.object.Name
@@ -85,7 +85,7 @@ func (s suspect) node() string {
 	return s.object.Labels[ciliumv2.NodeLabel]
 }
 
-// needed is how many rounds in a row must agree.
+// needed returns the number of rounds in a row that must find the suspects stale.
 func needed(suspects, all int) int {
 	if suspects > fewAreNoMany && suspects*2 > all {
 		return roundsForMany

@@ -11,20 +11,20 @@ import (
 	"github.com/waggle-net/waggle/pkg/tables/endpoints"
 )
 
-// Cell keeps the table endpoints and provides [endpoint.Manager].
+// Cell attaches and detaches pods: it writes the table endpoints and provides [endpoint.Manager].
 var Cell = module(newKernel)
 
-// module takes the constructor of the kernel's side, so that tests run without one.
+// module builds the cell with the given constructor of kernel, so that tests run with a fake.
 func module(kernel any) cell.Cell {
 	return cell.Module("endpoint-manager", "Which attachments are wanted",
 		cell.Config(DefaultConfig),
 		cell.ProvidePrivate(
 			newTable,                    // only this cell writes endpoints
 			collectedendpoints.NewTable, // likewise
-			kernel,                      // looks for links and namespaces
-			newPodSource,                // pods that the watch has not shown
-			newManager,                  // the state behind the interface
-			newReplay,                   // the deletion queue
+			kernel,                      // observes links and namespaces
+			newPodSource,                // pods that the watch has not delivered yet
+			newManager,                  // implements endpoint.Manager
+			newReplay,                   // replays the deletion queue
 		),
 		cell.Provide(
 			statedb.RWTable[*endpoints.Endpoint].ToTable,
@@ -34,17 +34,17 @@ func module(kernel any) cell.Cell {
 			commands,
 		),
 		cell.Invoke(
-			registerRestore,   // start hook: files, ids, addresses, rows
-			registerReplay,    // start hook: deletions that came while the agent was away
-			registerLabels,    // job: pods -> labels of endpoints
-			registerCollector, // job: ends endpoints whose pods have ended
-			registerVerify,    // job: writes state files that somebody removed
-			registerLeftFiles, // job: removes state files that could not be removed with their endpoints
+			registerRestore,   // start hook: restores files, ids, addresses and rows
+			registerReplay,    // start hook: replays deletions that were queued while the agent was down
+			registerLabels,    // job: copies labels of pods to endpoints
+			registerCollector, // job: removes endpoints whose pods have ended
+			registerVerify,    // job: writes missing state files again
+			registerLeftFiles, // job: removes state files whose removal failed when their endpoints were deleted
 		),
 	)
 }
 
-// initialize completes the initializer of the table, in the commit that holds the restored rows.
+// initialize completes the initializer of the table, in the commit that inserts the restored rows.
 type initialize func(statedb.WriteTxn)
 
 func newTable(db *statedb.DB) (statedb.RWTable[*endpoints.Endpoint], initialize, error) {

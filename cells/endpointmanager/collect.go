@@ -23,14 +23,13 @@ import (
 )
 
 const (
-	// settleCollect turns a burst of changed links into one look.
+	// settleCollect is the debounce interval that groups a burst of link changes into one scan.
 	settleCollect = time.Second
-	// patience is how much longer than the interval those are left alone that were looked at twice and must stay.
+	// patience multiplies the scan interval of suspects that a full interval did not remove.
 	patience = 6
 )
 
-// collector looks for endpoints whose pods have ended without a DEL, and for those that are not as they should be. See
-// doc.go for the rule.
+// collector scans for endpoints whose pods have ended without a DEL, and for endpoints whose links are wrong. See doc.go for the rule.
 type collector struct {
 	cell.In
 
@@ -42,12 +41,12 @@ type collector struct {
 	Collected statedb.RWTable[collectedendpoints.Collected]
 }
 
-// suspect is an endpoint that something speaks against.
+// suspect is an endpoint with a proof or a fault.
 type suspect struct {
-	ep      *endpoints.Endpoint // as it was at the first look
-	since   time.Time           // of the look that counts
-	verdict verdict             // its proofs are those of every look since then
-	settled bool                // was looked at twice, and stays
+	ep      *endpoints.Endpoint // as in the first scan
+	since   time.Time           // time of the scan that started the current interval
+	verdict verdict             // its proofs were found in every scan since then
+	settled bool                // a full interval has passed and the endpoint was not removed
 }
 
 func registerCollector(jobs job.Group, c collector) error {
@@ -63,7 +62,7 @@ func registerCollector(jobs job.Group, c collector) error {
 func (c collector) run(ctx context.Context, health cell.Health) error {
 	heartbeat.Idle(ctx)
 	if c.Manager.waitRestored(ctx) != nil {
-		return nil // the agent stops
+		return nil // the agent is stopping
 	}
 	feed, err := c.follow()
 	if err != nil {
@@ -83,7 +82,7 @@ func (c collector) run(ctx context.Context, health cell.Health) error {
 			health.OK(report(suspects))
 		}
 		if done, _ := c.Devices.Initialized(txn); !done {
-			feed.looked = time.Time{} // nothing was judged, and an endpoint whose link is gone is not marked again
+			feed.looked = time.Time{} // nothing was evaluated, and no event marks an endpoint again whose link is already missing
 		}
 		heartbeat.IdleFor(ctx, pause)
 		if !wait(ctx, changed, pause) {
@@ -99,17 +98,17 @@ func report(suspects map[uint16]*suspect) string {
 	return fmt.Sprintf("looking at %d endpoints whose pods may have ended", len(suspects))
 }
 
-// wait returns when something has changed or the pause is over, and false when the agent stops.
+// wait returns when a watched table has changed or the pause is over. It returns false when the agent is stopping.
 func wait(ctx context.Context, changed *statedb.WatchSet, pause time.Duration) bool {
 	limited, cancel := context.WithTimeout(ctx, pause)
 	defer cancel()
-	_, _ = changed.Wait(limited, settleCollect) // it fails when a context ends; which one, is asked next
+	_, _ = changed.Wait(limited, settleCollect) // the error is ignored: ctx.Err reports which context ended
 	return ctx.Err() == nil
 }
 
-// pause is the time to the next look.
+// pause returns the time until the next scan.
 func (c collector) pause(suspects map[uint16]*suspect) time.Duration {
-	next := endpointfeed.FullPassInterval // nothing announces, for instance, that a namespace is gone
+	next := endpointfeed.FullPassInterval // some changes, such as a removed namespace, have no event
 	for _, s := range suspects {
 		pause := c.Config.Interval
 		if s.settled {
@@ -120,19 +119,19 @@ func (c collector) pause(suspects map[uint16]*suspect) time.Duration {
 	return next
 }
 
-// look judges the marked endpoints once, and the suspects; without marks every endpoint.
+// look scans the marked endpoints and the suspects once. With nil marks it scans every endpoint.
 func (c collector) look(txn statedb.ReadTxn, suspects map[uint16]*suspect, marked endpointfeed.Marks, now time.Time) error {
 	if done, _ := c.Devices.Initialized(txn); !done {
-		return nil // the change of the table brings us here again
+		return nil // initialization of the table triggers the next scan
 	}
-	var all links // read when a link is missing, for what was observed may be late
+	var all links // read from the kernel when the table devices lacks a link, because the table may lag
 	var errs []error
 	kept := map[uint16]bool{}
 	for ep := range c.endpointsOf(txn, suspects, marked) {
 		if all == nil && !c.observed(txn, ep) {
 			var err error
 			if all, err = c.Manager.kernel.links(); err != nil {
-				return err // nothing is known, and so nothing is judged
+				return err // without the links no endpoint is evaluated
 			}
 		}
 		v := c.judge(txn, ep, all)
@@ -152,7 +151,7 @@ func (c collector) look(txn statedb.ReadTxn, suspects map[uint16]*suspect, marke
 	return some(errs)
 }
 
-// some joins the first errors of a list that may be as long as there are endpoints.
+// some joins at most maxIncomplete errors and the number of the remaining ones. The list may have one error for each endpoint.
 func some(errs []error) error {
 	errs = slices.DeleteFunc(errs, func(err error) bool { return err == nil })
 	if more := len(errs) - maxIncomplete; more > 0 {
@@ -161,13 +160,13 @@ func some(errs []error) error {
 	return errors.Join(errs...)
 }
 
-// observed tells whether the link of an endpoint was seen as it should be.
+// observed reports whether the table devices has the veth of an endpoint with its index and name.
 func (c collector) observed(txn statedb.ReadTxn, ep *endpoints.Endpoint) bool {
 	device, _, found := c.Devices.Get(txn, devices.ByIndex(ep.HostIfIndex))
 	return found && device.Name == ep.HostIfName && device.Type == "veth"
 }
 
-// judge looks at one endpoint. All is nil while no link is missing.
+// judge evaluates one endpoint. All is nil while no link is missing.
 func (c collector) judge(txn statedb.ReadTxn, ep *endpoints.Endpoint, all links) (v verdict) {
 	there, gone := true, false
 	if all != nil && !c.observed(txn, ep) {
@@ -187,8 +186,8 @@ func (c collector) judge(txn statedb.ReadTxn, ep *endpoints.Endpoint, all links)
 	return v
 }
 
-// podKnownGone is true only when an API server that answers says so: neither manifests, which need not name every
-// container, nor a copy of earlier, nor a watch without a server is a proof.
+// podKnownGone reports whether a responsive API server has no such pod on this node, or a younger sandbox of the pod is attached. Manifests, a copy of the pods
+// from disk, and a watch without a responsive server prove nothing: manifests need not list every container.
 func (c collector) podKnownGone(txn statedb.ReadTxn, ep *endpoints.Endpoint) bool {
 	m := c.Manager
 	source, _, _ := c.Sources.Get(txn, sources.ByTable(m.pods.Name()))
@@ -208,8 +207,8 @@ func (c collector) podKnownGone(txn statedb.ReadTxn, ep *endpoints.Endpoint) boo
 	return false
 }
 
-// weigh compares a verdict with the one before. Only what both say counts, and only when they are an interval apart. A
-// verdict that is enough where those before were not begins anew: when the API server is heard of late, nothing else is waited for.
+// weigh combines a verdict with the previous ones. A proof counts only if all verdicts of at least one interval contain it. A verdict with enough proofs starts
+// a new interval when the previous verdicts had too few, so an API server that responds late delays the removal by one interval only.
 func (c collector) weigh(suspects map[uint16]*suspect, ep *endpoints.Endpoint, v verdict, now time.Time) (removed bool, err error) {
 	s := suspects[ep.ID]
 	if s == nil || !same(s.ep, ep) || v.ended() && !s.verdict.ended() {
@@ -230,7 +229,7 @@ func (c collector) weigh(suspects map[uint16]*suspect, ep *endpoints.Endpoint, v
 	return false, c.Manager.mark(ep, sure.fault, sure.doubt(ep))
 }
 
-// clear takes back what an earlier look had held against an endpoint.
+// clear removes the doubt of an endpoint and a quarantine because of its link.
 func (c collector) clear(ep *endpoints.Endpoint) error {
 	if ep.Doubt == "" && !forItsLink(ep) {
 		return nil
@@ -238,7 +237,7 @@ func (c collector) clear(ep *endpoints.Endpoint) error {
 	return c.Manager.mark(ep, "", "")
 }
 
-// collect removes an endpoint, logs and counts it.
+// collect removes an endpoint, logs the removal and counts it.
 func (c collector) collect(ep *endpoints.Endpoint, proofs proof) error {
 	if err := c.Manager.remove(ep); err != nil {
 		return fmt.Errorf("remove endpoint %d (%s), whose pod has ended: %w", ep.ID, describe(ep), err)
@@ -258,8 +257,8 @@ func (c collector) collect(ep *endpoints.Endpoint, proofs proof) error {
 	return nil
 }
 
-// mark stores what looks found about an endpoint: fault puts it in quarantine, or takes it out when it is empty and its
-// link was why it was there. A quarantine for another reason stays.
+// mark stores the result of scans in the row of an endpoint. A fault puts the endpoint in quarantine; an empty fault ends a quarantine because of the link. A
+// quarantine for another reason stays.
 func (m *manager) mark(ep *endpoints.Endpoint, fault, doubt string) error {
 	m.mu.Lock()
 	defer m.mu.Unlock()
@@ -272,7 +271,7 @@ func (m *manager) mark(ep *endpoints.Endpoint, fault, doubt string) error {
 		marked.Quarantine = fault
 	}
 	if marked.Doubt = doubt; marked.Quarantine != "" {
-		marked.Doubt = "" // it does not work
+		marked.Doubt = "" // a quarantined endpoint does not work; doubt is for working ones
 	}
 	if marked.Equal(row) {
 		return nil

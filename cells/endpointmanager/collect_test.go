@@ -26,10 +26,10 @@ import (
 
 const testInterval = 10 * time.Second
 
-// placeOf is what the kernel shows of a namespace whose path still has what ADD saw.
+// placeOf returns the sight of a namespace whose path still has the inode and the directory of ADD.
 func placeOf(n int) sight { return sight{inode: uint64(1000 + n), dir: "1:2"} }
 
-// scene is a collector over a manager with some endpoints, and a world that a test changes.
+// scene is a collector over a manager with some endpoints. Tests change its links, namespaces and pods.
 type scene struct {
 	*rig
 	collector
@@ -40,7 +40,7 @@ type scene struct {
 	now      time.Time
 }
 
-// newScene has n endpoints whose pods live: links, namespaces and pods are there, and an API server says so.
+// newScene creates n endpoints with running pods: links and namespaces exist, and an API server has the pods.
 func newScene(t testing.TB, n int) *scene {
 	t.Helper()
 	s := &scene{rig: newRig(t, t.TempDir()), suspects: map[uint16]*suspect{}, now: time.Unix(1e9, 0)}
@@ -101,7 +101,7 @@ func (s *scene) pod(t testing.TB, n int, there bool) {
 	txn.Commit()
 }
 
-// observe lets the table of devices catch up with the kernel.
+// observe copies the links of the fake kernel to the table devices.
 func (s *scene) observe(t testing.TB) {
 	t.Helper()
 	txn := s.db.WriteTxn(s.devices)
@@ -114,7 +114,7 @@ func (s *scene) observe(t testing.TB) {
 	txn.Commit()
 }
 
-// round is one look, some time after the one before.
+// round runs one scan after a delay.
 func (s *scene) round(t testing.TB, after time.Duration) {
 	t.Helper()
 	s.observe(t)
@@ -127,7 +127,7 @@ func (s *scene) endpoint(id uint16) *endpoints.Endpoint {
 	return ep
 }
 
-// What speaks against an endpoint, and what becomes of it after two looks.
+// Proofs against an endpoint, and the result after two scans.
 func TestCollect_TwoProofsInTwoLooksAndNoSignOfLife(t *testing.T) {
 	t.Parallel()
 	unlink := func(_ testing.TB, s *scene) { delete(s.kernel.names, 1) }
@@ -136,7 +136,7 @@ func TestCollect_TwoProofsInTwoLooksAndNoSignOfLife(t *testing.T) {
 	type change = func(testing.TB, *scene)
 	for name, c := range map[string]struct {
 		changes    []change
-		proofs     string // by which it is removed; empty when it stays
+		proofs     string // proofs of the removal; empty when the endpoint stays
 		quarantine string
 		doubt      string
 	}{
@@ -179,7 +179,7 @@ func TestCollect_TwoProofsInTwoLooksAndNoSignOfLife(t *testing.T) {
 			s.round(t, testInterval-1)
 			require.Equal(t, before, s.endpoint(1), "one look decides nothing, nor do two that are close")
 			s.round(t, 1)
-			for range 3 { // nothing more becomes of it however often one looks
+			for range 3 { // further scans change nothing
 				if c.proofs != "" {
 					require.Nil(t, s.endpoint(1))
 					require.Empty(t, s.addresses.holder("10.0.0.1"))
@@ -207,7 +207,7 @@ func requireMark(t *testing.T, want, got string) {
 	require.Contains(t, got, want)
 }
 
-// another is a new sandbox of pod 1, with a link and a namespace of its own.
+// another attaches a new sandbox of pod 1, with its own link and namespace.
 func (s *scene) another(t testing.TB, uid string) {
 	t.Helper()
 	q := request(3)
@@ -218,7 +218,7 @@ func (s *scene) another(t testing.TB, uid string) {
 	require.NoError(t, err)
 }
 
-// A link that comes back, or gets its name back, takes its endpoint out of quarantine.
+// The quarantine of an endpoint ends when its link exists again or has its name again.
 func TestCollect_QuarantineEndsWithItsReason(t *testing.T) {
 	t.Parallel()
 	s := newScene(t, 1)
@@ -232,14 +232,14 @@ func TestCollect_QuarantineEndsWithItsReason(t *testing.T) {
 	require.Empty(t, s.suspects)
 }
 
-// A doubt that vanishes between two looks was none.
+// A proof that is missing in one of two scans does not count.
 func TestCollect_ProofThatOneLookDoesNotSeeBeginsAnew(t *testing.T) {
 	t.Parallel()
 	s := newScene(t, 1)
 	gone := func() { delete(s.kernel.names, 1); s.kernel.sees[netns(1)] = sight{dir: "1:2", gone: true} }
 	gone()
 	s.round(t, 0)
-	s.kernel.names[1] = hostName(1) // a look between the two that count sees it alive
+	s.kernel.names[1] = hostName(1) // a scan between the two sees the link
 	s.round(t, 1)
 	gone()
 	s.round(t, testInterval)
@@ -248,13 +248,14 @@ func TestCollect_ProofThatOneLookDoesNotSeeBeginsAnew(t *testing.T) {
 	require.Nil(t, s.endpoint(1))
 }
 
-// An agent that restarts hears of the pods only after it has looked at links: the second proof is not held up by patience.
+// After a restart the rows of pods arrive after the first scans of links. The second proof still counts after one interval, without the longer pause of settled
+// suspects.
 func TestCollect_SecondProofThatComesLateIsWaitedForNoLonger(t *testing.T) {
 	t.Parallel()
 	s := newScene(t, 1)
 	source(t, s, sources.Snapshot)
 	delete(s.kernel.names, 1)
-	s.kernel.sees[netns(1)] = sight{} // as in a container
+	s.kernel.sees[netns(1)] = sight{} // as in a container without that mount
 	s.pod(t, 1, false)
 	s.round(t, 0)
 	s.round(t, testInterval)
@@ -266,14 +267,14 @@ func TestCollect_SecondProofThatComesLateIsWaitedForNoLonger(t *testing.T) {
 	require.Nil(t, s.endpoint(1))
 }
 
-// The row that says that an API server answers may come after everything that it says: it alone is a reason to look again.
+// The row that reports a responsive API server may arrive after all other rows. It triggers a scan by itself.
 func TestCollect_AServerThatAnswersIsNotWaitedFor(t *testing.T) {
 	t.Parallel()
 	synctest.Test(t, func(t *testing.T) {
 		s := newScene(t, 1)
 		server(t, s, apiservers.No)
 		delete(s.kernel.names, 1)
-		s.kernel.sees[netns(1)] = sight{} // as in a container
+		s.kernel.sees[netns(1)] = sight{} // as in a container without that mount
 		s.pod(t, 1, false)
 		s.observe(t)
 		ctx, cancel := context.WithCancel(t.Context())
@@ -290,7 +291,7 @@ func TestCollect_AServerThatAnswersIsNotWaitedFor(t *testing.T) {
 	})
 }
 
-// The id of a removed endpoint is given to another one between two looks: what was seen of the first does not count.
+// The id of a removed endpoint is assigned to a new endpoint between two scans. Proofs against the removed endpoint do not count for the new one.
 func TestCollect_AnotherEndpointOfTheSameIDIsJudgedByItself(t *testing.T) {
 	t.Parallel()
 	s := newScene(t, 1)
@@ -310,7 +311,7 @@ func TestCollect_AnotherEndpointOfTheSameIDIsJudgedByItself(t *testing.T) {
 	require.NotNil(t, s.endpoint(1))
 }
 
-// Of what a damaged file tells nobody knows whether it is true.
+// The fields of a damaged file may be wrong, so proofs do not remove its endpoint.
 func TestCollect_DamagedFilesAreLeftToPeople(t *testing.T) {
 	t.Parallel()
 	s := newScene(t, 1)
@@ -324,7 +325,7 @@ func TestCollect_DamagedFilesAreLeftToPeople(t *testing.T) {
 	require.Equal(t, damaged, s.endpoint(1).Quarantine)
 }
 
-// While the kernel does not answer nobody is judged, and what was seen before does not count with it.
+// While the kernel cannot be read, no endpoint is evaluated and previous proofs do not count.
 func TestCollect_AKernelThatDoesNotAnswerProvesNothing(t *testing.T) {
 	t.Parallel()
 	s := newScene(t, 1)
@@ -340,8 +341,8 @@ func TestCollect_AKernelThatDoesNotAnswerProvesNothing(t *testing.T) {
 	require.Empty(t, s.endpoint(1).Quarantine)
 }
 
-// Whatever comes and goes in whatever order: what has its link or its namespace at some moment of an interval is never
-// removed in it, and what is removed had lost two things for as long.
+// Links, namespaces and pods are removed and added in random order. An endpoint whose link or namespace existed at any time during an interval is not removed
+// in it. A removed endpoint had two proofs for the whole interval.
 func TestCollect_NeverRemovesWhatLives(t *testing.T) {
 	t.Parallel()
 	r := testseed.New(t)
@@ -349,7 +350,7 @@ func TestCollect_NeverRemovesWhatLives(t *testing.T) {
 	s := newScene(t, pods)
 	type world struct{ link, space, pod bool }
 	living := map[int]world{}
-	lastSeen := map[int]time.Time{} // alive
+	lastSeen := map[int]time.Time{} // last time at which the link or the namespace existed
 	for i := 1; i <= pods; i++ {
 		living[i], lastSeen[i] = world{true, true, true}, s.now
 	}
@@ -421,5 +422,5 @@ func server(t testing.TB, s *scene, reach apiservers.Reach) {
 
 func macs(n int) map[int]mac.Addr { return map[int]mac.Addr{n: request(n).HostMAC} }
 
-// noLive is an API server that knows nothing more than the watch has shown.
+// noLive is an API server that has no pod beyond the rows of the watch.
 func noLive(context.Context, string, string) (*k8s.Pod, error) { return nil, errUnused }

@@ -17,21 +17,21 @@ import (
 	"github.com/waggle-net/waggle/pkg/tables/k8s"
 )
 
-// collectFeed finds the endpoints about which the collector's verdict may be another: looking at the namespaces of all pods takes a millisecond with 200
-// pods on the node, and each ADD and DEL brings a look.
+// collectFeed finds the endpoints whose verdict may have changed. Each ADD and DEL causes a scan, and a scan of the namespaces of all pods takes a millisecond
+// with 200 pods on the node.
 type collectFeed struct {
 	collector
 
 	links     *changes.Feed[*devices.Device]
 	endpoints *changes.Feed[*endpoints.Endpoint]
 	pods      *changes.Feed[*k8s.Pod]
-	others    [2]statedb.Revision // of sources and servers
-	looked    time.Time           // when all endpoints were marked last
+	others    [2]statedb.Revision // revisions of sources and servers in the last call of next
+	looked    time.Time           // time at which all endpoints were marked last
 	of        map[int]map[uint16]bool
-	index     map[uint16]int // of the link of each endpoint; of is the reverse
+	index     map[uint16]int // index of the link of each endpoint, by local id; of is the reverse map
 }
 
-// follow begins with everything that exists.
+// follow subscribes to links, endpoints and pods. The feeds start with all existing rows.
 func (c collector) follow() (*collectFeed, error) {
 	f := &collectFeed{collector: c, of: map[int]map[uint16]bool{}, index: map[uint16]int{}}
 	m := c.Manager
@@ -53,8 +53,8 @@ func (f *collectFeed) close() {
 	f.pods.Close()
 }
 
-// next marks the endpoints to look at, and adds to changed what closes when there is more. It returns nil for all of them: when what is known of the
-// API server changes, and once a minute.
+// next returns the endpoints to scan, and adds to changed the channels that close at the next change. It returns nil, which means all endpoints, once a minute
+// and when the rows of sources or API servers change.
 func (f *collectFeed) next(txn statedb.ReadTxn, changed *statedb.WatchSet, now time.Time) endpointfeed.Marks {
 	m, marked, pods := f.Manager, endpointfeed.Marks{}, map[string]bool{}
 	for _, change := range f.endpoints.UpTo(txn, changed) {
@@ -73,7 +73,7 @@ func (f *collectFeed) next(txn statedb.ReadTxn, changed *statedb.WatchSet, now t
 		pods[change.Object.Key()] = true
 	}
 	delete(pods, "")
-	for name := range pods { // a younger sandbox speaks against those before it
+	for name := range pods { // a younger sandbox is a proof against older sandboxes of the pod
 		for ep := range m.endpoints.List(txn, endpoints.ByPod(name)) {
 			marked[ep.ID] = true
 		}
@@ -89,7 +89,7 @@ func (f *collectFeed) next(txn statedb.ReadTxn, changed *statedb.WatchSet, now t
 	return marked
 }
 
-// note remembers which endpoints have a link.
+// note records the link of an endpoint, or removes the record if the endpoint is gone.
 func (f *collectFeed) note(ep *endpoints.Endpoint, gone bool) {
 	if before, known := f.index[ep.ID]; known {
 		if delete(f.of[before], ep.ID); len(f.of[before]) == 0 {
@@ -106,7 +106,7 @@ func (f *collectFeed) note(ep *endpoints.Endpoint, gone bool) {
 	f.of[ep.HostIfIndex][ep.ID], f.index[ep.ID] = true, ep.HostIfIndex
 }
 
-// endpointsOf gives the marked endpoints and the suspects, by id; without marks all endpoints.
+// endpointsOf yields the marked endpoints and the suspects, by id; with nil marks all endpoints.
 func (c collector) endpointsOf(txn statedb.ReadTxn, suspects map[uint16]*suspect, marked endpointfeed.Marks) iter.Seq[*endpoints.Endpoint] {
 	table := c.Manager.endpoints
 	if marked == nil {

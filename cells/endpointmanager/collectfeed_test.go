@@ -16,7 +16,7 @@ import (
 	"github.com/waggle-net/waggle/pkg/testseed"
 )
 
-// link adds a link, changes it or removes it, in the kernel and in the table of devices.
+// link adds, changes or removes a link in the fake kernel and in the table devices.
 func (s *scene) link(tb testing.TB, index int, name string) {
 	tb.Helper()
 	if name == "" {
@@ -28,8 +28,8 @@ func (s *scene) link(tb testing.TB, index int, name string) {
 	insert(tb, s.db, s.devices, &devices.Device{Index: index, Name: name, Type: "veth"})
 }
 
-// TestCollect_MissesNoEndpoint: after looks at marked endpoints, until there is no more mark, one at all of them finds the same suspects and changes no
-// row. One look can need another: an endpoint that is no longer quarantined may be the younger sandbox of the pod of one that was looked at before.
+// TestCollect_MissesNoEndpoint scans marked endpoints until no mark is left. A scan of all endpoints then finds the same suspects and changes no row. One scan
+// can require another one: an endpoint whose quarantine has ended may be the younger sandbox of a pod that was scanned before.
 func TestCollect_MissesNoEndpoint(t *testing.T) {
 	t.Parallel()
 	const n = 6
@@ -64,9 +64,9 @@ func TestCollect_MissesNoEndpoint(t *testing.T) {
 				case 2:
 					q.K8sPodName = "pod-1"
 				case 3:
-					q.K8sNamespace, q.K8sPodName, q.K8sUID = "", "", "" // not of Kubernetes
+					q.K8sNamespace, q.K8sPodName, q.K8sUID = "", "", "" // a pod outside Kubernetes
 				}
-				s.rig.live = nil // so that it does not wait for the pod's row
+				s.rig.live = nil // attach must not wait for the row of the pod
 				_, _ = s.Create(t.Context(), q)
 				s.rig.live = noLive
 			}
@@ -90,7 +90,7 @@ func TestCollect_MissesNoEndpoint(t *testing.T) {
 	require.Greater(t, partial, 1000)
 }
 
-// BenchmarkCollect is what a look costs after a link has changed, beside others.
+// BenchmarkCollect measures a scan after a link has changed, beside n other endpoints.
 func BenchmarkCollect(b *testing.B) {
 	for _, n := range []int{10, 200, 1000} {
 		b.Run(fmt.Sprint(n), func(b *testing.B) {

@@ -14,7 +14,7 @@ import (
 	"github.com/waggle-net/waggle/pkg/tables/endpointstates"
 )
 
-// commands are for operators in the shell and for scripts; they change nothing.
+// commands provides read-only commands for the shell and for scripts.
 func commands(m *manager) hive.ScriptCmdsOut {
 	return hive.NewScriptCmds(map[string]script.Cmd{
 		"endpoint/list": printing("List endpoints by local id", "", func([]string) (string, error) {
@@ -56,7 +56,7 @@ func (m *manager) list(txn statedb.ReadTxn) string {
 		}
 		fmt.Fprintln(w, strings.Join([]string{row[0], row[1], row[2], row[3], row[4], state, row[6]}, "\t"))
 	}
-	_ = w.Flush() // into memory
+	_ = w.Flush() // a write to memory does not fail
 	return b.String()
 }
 

@@ -7,16 +7,16 @@ import (
 	"github.com/spf13/pflag"
 )
 
-// Config is what was typed.
+// Config configures the collector of endpoints whose pods have ended.
 type Config struct {
-	// Interval is the time between two looks at endpoints whose pods may have ended without a DEL; 0 means no look.
+	// Interval is the time between two scans for endpoints whose pods may have ended without a DEL; 0 disables scans.
 	Interval time.Duration `mapstructure:"endpoint-gc-interval"`
 }
 
-// DefaultConfig are the defaults.
+// DefaultConfig scans every 10 seconds.
 var DefaultConfig = Config{Interval: 10 * time.Second}
 
-// Flags registers the flags.
+// Flags adds the flag; the value of c is its default.
 func (c Config) Flags(flags *pflag.FlagSet) {
 	flags.Duration("endpoint-gc-interval", c.Interval, "Time between the two looks at an endpoint whose link is gone, after which it is "+
 		"removed when it is proven that its pod has ended; 0 removes none")

@@ -12,14 +12,13 @@ import (
 	"github.com/waggle-net/waggle/pkg/tables/endpoints"
 )
 
-// resolveConflicts sees to it that no two files claim the same id, attachment, link or address. The more trustworthy
-// one keeps it; the other becomes a quarantined row that holds the rest of what it had, or is set aside when no address
-// is left to hold.
+// resolveConflicts ensures that no two files claim the same id, attachment, link or address. The more trustworthy file keeps the claim. The other file becomes
+// a quarantined row with its remaining claims, or is moved to bad/ when it has no address left.
 func resolveConflicts(list []found) {
-	taken := map[any]uint16{} // an attachment, a link's name or an address -> the endpoint that has it
+	taken := map[any]uint16{} // an attachment, the name of a link or an address -> its endpoint
 	ids := map[uint16]bool{}
 	order := trusted(list)
-	var homeless []*found // need an id that nobody has
+	var homeless []*found // endpoints without an id of their own
 	for _, f := range order {
 		if f.ep.ID == 0 || ids[f.ep.ID] {
 			f.ep.ID = 0
@@ -54,7 +53,7 @@ type (
 	linkKey       string
 )
 
-// yield gives up what somebody else has and takes the rest.
+// yield removes the claims of f that another endpoint owns, and takes the remaining ones.
 func (f *found) yield(taken map[any]uint16) {
 	ep := f.ep
 	if ep.ContainerID == "" {
@@ -75,7 +74,7 @@ func (f *found) yield(taken map[any]uint16) {
 		}
 	}
 	if f.damage != nil && !ep.IPv4.IsValid() && !ep.IPv6.IsValid() && !f.named() {
-		f.ep = nil // nothing to hold and nobody who would ever delete it
+		f.ep = nil // no address is left, and no DEL could name the endpoint
 		return
 	}
 	taken[attachmentKey(ep.AttachmentID())], taken[linkKey(ep.HostIfName)] = ep.ID, ep.ID
@@ -90,18 +89,18 @@ func (f *found) lose(what string, other uint16) {
 	}
 }
 
-// named tells whether a runtime could ever ask for the endpoint's deletion.
+// named reports whether a DEL of the runtime can name the endpoint.
 func (f *found) named() bool {
 	container, _ := nameless(f.ep.ID)
 	return f.ep.ContainerID != container
 }
 
-// nameless names an endpoint whose attachment is not known, so that an operator can see and delete it.
+// nameless returns a generated attachment for an endpoint whose attachment is unknown, so that an operator can see and delete it.
 func nameless(id uint16) (container, ifName string) {
 	return "unknown-" + strconv.Itoa(int(id)), "unknown"
 }
 
-// byTrust orders files such that whole ones come before damaged ones and newer ones before older ones.
+// byTrust orders complete files before damaged ones, and newer files before older ones.
 func byTrust(a, b *found) int {
 	if whole := cmp.Compare(flag(a.damage != nil), flag(b.damage != nil)); whole != 0 {
 		return whole
@@ -116,7 +115,7 @@ func flag(b bool) int {
 	return 0
 }
 
-// trusted returns those that hold an endpoint, the most trustworthy first.
+// trusted returns the files that contain an endpoint, the most trustworthy first.
 func trusted(list []found) []*found {
 	var order []*found
 	for i := range list {

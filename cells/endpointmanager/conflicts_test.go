@@ -13,8 +13,8 @@ import (
 	"github.com/waggle-net/waggle/pkg/tables/endpoints"
 )
 
-// Whatever files claim the same things: afterwards each thing has one owner, no address is lost, and nothing that was
-// whole and alone is touched.
+// For any set of conflicting files: each id, attachment, link and address has one owner afterwards, no address is lost, and a complete file without a conflict
+// is unchanged.
 func TestResolveConflicts_OneOwnerForEachThingAndNoAddressLost(t *testing.T) {
 	t.Parallel()
 	for seed := range uint64(2000) {
@@ -55,7 +55,7 @@ func TestResolveConflicts_OneOwnerForEachThingAndNoAddressLost(t *testing.T) {
 	}
 }
 
-// randomFiles draws from few values, so that they clash.
+// randomFiles draws from few values, so that files conflict.
 func randomFiles(rnd *rand.Rand) []found {
 	list := make([]found, 1+rnd.IntN(8))
 	for i := range list {
@@ -72,7 +72,7 @@ func randomFiles(rnd *rand.Rand) []found {
 		list[i] = found{name: fileName(ep.ID), ep: ep}
 		if rnd.IntN(3) == 0 {
 			list[i].damage, ep.Quarantine = statefile.ErrCorrupt, "damaged"
-			ep.ID = uint16(rnd.IntN(3)) // its name did not tell, or lied
+			ep.ID = uint16(rnd.IntN(3)) // the name of the file gave no id, or a wrong one
 		}
 		if rnd.IntN(6) == 0 && list[i].damage != nil {
 			ep.ContainerID, ep.IfName = "", ""

@@ -52,9 +52,8 @@ func fromRequest(req endpoint.Request) *endpoints.Endpoint {
 	}
 }
 
-// admit gives ep an id, its addresses, labels and ports, and stores it; or it leaves everything as it was. Pod is what the API
-// server said, or nil. Addresses are claimed and released without our lock: a claim is all or nothing by itself, and when
-// two requests want the same, the one that stores its row first has it.
+// admit claims the addresses of ep, assigns its id, labels and ports, and stores it. On an error it undoes everything. Pod is the reply of the API server, or
+// nil. Addresses are claimed and released without mu: Claim is atomic, and of two requests for the same address the one that stores its row first succeeds.
 func (m *manager) admit(ep *endpoints.Endpoint, req endpoint.Request, pod *k8s.Pod) error {
 	if err := m.conflict(m.db.ReadTxn(), ep); err != nil {
 		return err
@@ -90,7 +89,7 @@ func (m *manager) enter(ep *endpoints.Endpoint, pod *k8s.Pod) (err error) {
 	return nil
 }
 
-// remember notes what will prove one day that the pod's namespace is gone.
+// remember records the boot id and the directory of the pod's namespace, by which the collector later proves that the namespace is gone.
 func (m *manager) remember(ep *endpoints.Endpoint) {
 	ep.Boot = m.boot
 	if ep.NetnsInode == 0 {
@@ -101,8 +100,8 @@ func (m *manager) remember(ep *endpoints.Endpoint) {
 	}
 }
 
-// tellGateways remembers which routers the pod was told: it asks for them as long as it lives, whatever range the node
-// has by then.
+// tellGateways records the router addresses that the pod uses as gateways. The pod sends ARP requests and neighbor solicitations for them during its whole
+// lifetime, even if the range of the node changes.
 func (m *manager) tellGateways(txn statedb.ReadTxn, ep *endpoints.Endpoint) {
 	for node := range m.node.All(txn) {
 		if ep.IPv4.IsValid() && node.IPv4.AllocRange.Contains(ep.IPv4) {
@@ -114,7 +113,7 @@ func (m *manager) tellGateways(txn statedb.ReadTxn, ep *endpoints.Endpoint) {
 	}
 }
 
-// conflict names what ep wants and another endpoint has.
+// conflict returns an error if another endpoint has the attachment, the interface or an address of ep.
 func (m *manager) conflict(txn statedb.ReadTxn, ep *endpoints.Endpoint) error {
 	taken := func(what string, q statedb.Query[*endpoints.Endpoint]) error {
 		other, _, found := m.endpoints.Get(txn, q)
@@ -140,7 +139,7 @@ func (m *manager) conflict(txn statedb.ReadTxn, ep *endpoints.Endpoint) error {
 	return nil
 }
 
-// claims lists the addresses of an endpoint as the allocator wants them.
+// claims returns the addresses of an endpoint as claims for the allocator.
 func claims(ep *endpoints.Endpoint, uuid4, uuid6 string) []ipam.Claim {
 	var list []ipam.Claim
 	add := func(a netip.Addr, pool, uuid string) {
@@ -153,8 +152,7 @@ func claims(ep *endpoints.Endpoint, uuid4, uuid6 string) []ipam.Claim {
 	return list
 }
 
-// release gives back what claims has taken. An address that is somebody else's by now, as a restored endpoint may find
-// it, is not ours to give.
+// release releases the addresses of ep. It ignores addresses that have another owner, which a restored endpoint may have.
 func (m *manager) release(ep *endpoints.Endpoint) error {
 	var errs []error
 	for _, c := range claims(ep, "", "") {
@@ -167,7 +165,7 @@ func (m *manager) release(ep *endpoints.Endpoint) error {
 	return errors.Join(errs...)
 }
 
-// owner is how people call an endpoint.
+// owner returns the name under which the allocator lists the addresses of an endpoint: the pod, or the attachment without one.
 func owner(ep *endpoints.Endpoint) string {
 	if pod := ep.PodName(); pod != "" {
 		return pod

@@ -39,8 +39,7 @@ func (m *manager) removeContainer(containerID string) (int, error) {
 	return n, errors.Join(errs...)
 }
 
-// removeQueued does what an entry of the deletion queue asks for. An entry may be late: an endpoint that was made after it
-// stays.
+// removeQueued replays one entry of the deletion queue. The entry may be late: it does not remove an endpoint that was created after the entry was written.
 func (m *manager) removeQueued(e deletequeue.Entry) error {
 	var errs []error
 	for ep := range m.endpoints.List(m.db.ReadTxn(), endpoints.ByContainer(e.ContainerID)) {
@@ -56,9 +55,8 @@ func (m *manager) removeQueued(e deletequeue.Entry) error {
 	return errors.Join(errs...)
 }
 
-// means tells whether an entry is about ep. One that has no number was written when the attachment's link was gone, or its DEL
-// has deleted the link since: an endpoint of this run whose link is there was made later. An error leaves the entry in
-// the queue.
+// means reports whether an entry applies to ep. An entry without an interface number was written by a DEL that found no link, or whose DEL has deleted the link
+// since. It does not apply to an endpoint of this run whose link exists, because that endpoint was created later. An error leaves the entry in the queue.
 func (m *manager) means(e deletequeue.Entry, ep *endpoints.Endpoint) (bool, error) {
 	if e.NewestInterface != 0 || ep.Restored {
 		return e.Means(ep.HostIfIndex), nil
@@ -71,11 +69,11 @@ func (m *manager) means(e deletequeue.Entry, ep *endpoints.Endpoint) (bool, erro
 	return !there, nil
 }
 
-// remove deletes the file and the row of ep and gives its addresses back, all of them whatever fails. It does nothing
-// when the row is gone or belongs to another endpoint by now.
+// remove deletes the file and the row of ep and releases its addresses. A failure of one step does not skip the others. It does nothing when the row is gone or
+// belongs to another endpoint.
 //
-// The file goes first: after a crash in between nothing is left that would bring the endpoint back. The addresses go
-// last, when the datapath has been told, and without our lock.
+// The file is removed first, so that the endpoint does not return after a crash between the steps. The addresses are released last, after the datapath was
+// updated, and without mu.
 func (m *manager) remove(ep *endpoints.Endpoint) error {
 	row, err := m.erase(ep)
 	if row == nil {
@@ -84,7 +82,7 @@ func (m *manager) remove(ep *endpoints.Endpoint) error {
 	return errors.Join(err, m.release(row))
 }
 
-// erase deletes the file and the row, and returns the row as it was; nil when it is not that of ep.
+// erase deletes the file and the row. It returns the deleted row, or nil when the row does not belong to ep.
 func (m *manager) erase(ep *endpoints.Endpoint) (*endpoints.Endpoint, error) {
 	m.mu.Lock()
 	defer m.mu.Unlock()

@@ -12,7 +12,7 @@ import (
 	"github.com/stretchr/testify/require"
 )
 
-// Whatever fails, the rest of the endpoint goes, and asking again succeeds.
+// If one step fails, the other parts of the endpoint are removed, and a second request succeeds.
 func TestDelete_FileThatCannotBeRemovedIsReportedAndTheRestGoes(t *testing.T) {
 	t.Parallel()
 	r := started(t, t.TempDir())
@@ -32,7 +32,7 @@ func TestDelete_FileThatCannotBeRemovedIsReportedAndTheRestGoes(t *testing.T) {
 	require.Zero(t, n)
 }
 
-// Nobody asks again, because the endpoint is gone: the agent removes the file itself, as soon as it can.
+// No second request follows, because the endpoint has no row: the agent removes the file itself as soon as possible.
 func TestDelete_FileThatIsLeftGoesByItself(t *testing.T) {
 	t.Parallel()
 	r := started(t, t.TempDir())
@@ -70,7 +70,7 @@ func TestDeleteContainer_RemovesEachOfItsInterfaces(t *testing.T) {
 	r.requireEmpty(t)
 }
 
-// BenchmarkCreateAndDelete is what this cell costs an ADD and a DEL, with 250 endpoints.
+// BenchmarkCreateAndDelete measures the share of this cell in an ADD and a DEL, with 250 endpoints.
 func BenchmarkCreateAndDelete(b *testing.B) {
 	dir := b.TempDir()
 	earlierRun(b, dir, 250)

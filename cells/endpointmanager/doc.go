@@ -1,18 +1,17 @@
-// Package endpointmanager says which attachments of pods to the network are wanted: it takes requests of the API,
-// checks them against what exists, and keeps each endpoint as a row and as a file.
+// Package endpointmanager attaches pods to the network: it takes requests of the API, checks them against the existing endpoints, and keeps each endpoint as a
+// row and as a file.
 //
 // Tables in: endpoint-states (to wait until an endpoint is ready), k8s-pods and k8s-namespaces (labels), devices, sources
 // and api-servers (whether pods have ended). Tables out: endpoints and collected-endpoints, as their only writer.
 //
-// Kernel state: none; it only looks whether links and namespaces still exist. On disk it owns <state-dir>/endpoints.
+// Kernel state: none; it only checks whether links and namespaces exist. On disk it owns <state-dir>/endpoints.
 //
-// After a restart the files are read in the start hook, before anything can allocate an address: ids and addresses are
-// held first, rows follow, and a file that cannot be used becomes a quarantined row with whatever could be read of it.
+// After a restart the start hook reads the files before any address can be allocated: it holds ids and addresses first and then inserts the rows. A file that
+// cannot be used becomes a quarantined row with the fields that could be read.
 //
-// An endpoint whose pod has ended without a DEL is removed by proofs. There are three, each from another source: its link
-// is gone (neither its index nor its name is on the node), its namespace is gone (the path of ADD has none or another one,
-// in the directory in which the agent had seen it; or the kernel was started again), its pod is gone (the API server, which
-// answers, knows no pod of that name and UID on this node, or a younger sandbox of it is attached). It takes two of them,
-// the same two in each look of an interval, and no sign of life: a link or a namespace that is there outweighs everything.
-// So the link must always be gone. What cannot be seen proves nothing, for or against.
+// An endpoint whose pod has ended without a DEL is removed by proofs. There are three, from independent sources. Link: neither its index nor its name is on the
+// node. Namespace: the path of ADD has none or another one, in the directory that the agent saw at ADD; or the kernel was booted again. Pod: a responsive API
+// server has no pod of that name and UID on this node, or a younger sandbox of the pod is attached. An endpoint is removed when the same two proofs hold in
+// each scan of an interval and neither its link nor its namespace exists. An existing link or namespace outweighs all proofs, so the link must always be gone.
+// A state that the agent cannot observe proves nothing.
 package endpointmanager

@@ -26,11 +26,11 @@ import (
 	"github.com/waggle-net/waggle/pkg/tables/sources"
 )
 
-// fakeAllocator keeps the promises of [ipam.Allocator] about claims: all or none, and released by their owner only.
+// fakeAllocator implements the claims of [ipam.Allocator]: all or none, and released only by their owner.
 type fakeAllocator struct {
 	mu       sync.Mutex
 	claimed  map[netip.Addr]string // address -> attachment
-	refused  map[netip.Addr]bool   // claims of these fail
+	refused  map[netip.Addr]bool   // claims of these addresses fail
 	released int
 	open     bool // RestoreDone was called
 }
@@ -109,7 +109,7 @@ func (a *fakeAllocator) count() int {
 	return len(a.claimed)
 }
 
-// fakeKernel has links and namespaces that tests put there.
+// fakeKernel has the links and namespaces that tests set.
 type fakeKernel struct {
 	mu    sync.Mutex
 	names map[int]string
@@ -137,12 +137,12 @@ func (k *fakeKernel) namespace(path string) sight {
 
 func (k *fakeKernel) boot() string { return k.run }
 
-// repairs lists what was recorded.
+// repairs collects the recorded findings.
 type repairs struct{ found []driftrepairs.Finding }
 
 func (r *repairs) Record(findings ...driftrepairs.Finding) { r.found = append(r.found, findings...) }
 
-// rig is a manager with real tables and files and a fake world around it.
+// rig is a manager with real tables and files, and fakes for other cells and the kernel.
 type rig struct {
 	*manager
 	addresses *fakeAllocator
@@ -154,7 +154,7 @@ type rig struct {
 	done      initialize
 }
 
-// newRig makes a manager over dir that has not been started.
+// newRig creates a manager over dir without starting it.
 func newRig(t testing.TB, dir string) *rig {
 	t.Helper()
 	db := statedb.New()
@@ -179,11 +179,11 @@ func newRig(t testing.TB, dir string) *rig {
 			Settings: settings.Agent{StateDir: dir}, Addresses: addresses,
 			Endpoints: table, States: states, Pods: pods, Namespaces: spaces, Node: nodes, Sources: readings, Kernel: &fakeKernel{},
 		})}
-	t.Cleanup(r.closeLabels) // in the bubble of the test, if it has one
+	t.Cleanup(r.closeLabels) // inside the synctest bubble of the test, if it has one
 	return r
 }
 
-// started is a manager that has found the files of dir; each of their links exists.
+// started creates a manager and restores the files of dir. Each of their links exists.
 func started(t testing.TB, dir string) *rig {
 	t.Helper()
 	r := newRig(t, dir)
@@ -192,7 +192,7 @@ func started(t testing.TB, dir string) *rig {
 	return r
 }
 
-// allLinks are the links of the endpoints with the numbers up to 300.
+// allLinks returns the links of the endpoints 1 to 300.
 func allLinks() map[int]string {
 	names := map[int]string{}
 	for n := range 300 {
@@ -228,7 +228,7 @@ func (r *rig) fileNames(t testing.TB) (names []string) {
 	return names
 }
 
-// requireEmpty checks that nothing of any endpoint is left.
+// requireEmpty checks that no row, file or claim of an endpoint is left.
 func (r *rig) requireEmpty(t testing.TB) {
 	t.Helper()
 	require.Empty(t, r.rows())
@@ -238,7 +238,7 @@ func (r *rig) requireEmpty(t testing.TB) {
 
 func hostName(n int) string { return fmt.Sprintf("lxc%012x", n) }
 
-// request makes a request that clashes with no other number's.
+// request returns the request of endpoint n, which conflicts with the request of no other number.
 func request(n int) endpoint.Request {
 	return endpoint.Request{
 		ContainerID: fmt.Sprintf("container-%d", n), IfName: "eth0", NetnsPath: "/var/run/netns/x",

@@ -19,7 +19,7 @@ func (r *rig) setNode(t testing.TB, prefix, router string) {
 	txn.Commit()
 }
 
-// The router that a pod was told is remembered with it, over restarts and other ranges of the node.
+// The router address that a pod uses as gateway is stored with its endpoint, across restarts and changes of the node's range.
 func TestCreate_RemembersTheGateway(t *testing.T) {
 	t.Parallel()
 	dir := t.TempDir()

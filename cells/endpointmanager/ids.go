@@ -10,11 +10,11 @@ import (
 	"github.com/waggle-net/waggle/pkg/tables/endpointstates"
 )
 
-// maxID is the last local id; the map endpoint_facts has a slot for each and slot 0 is nobody's.
+// maxID is the largest local id. The map endpoint_facts has one slot for each id; slot 0 belongs to no endpoint.
 const maxID = 4095
 
-// nextID finds a free id behind the one that was given last, so that one that has just become free comes last. An id
-// whose former endpoint still has a state is not free: something of it may be in the kernel. Call it with mu held.
+// nextID returns the next free id after the last assigned one, so that a freed id is reused as late as possible. An id whose state row still exists is not
+// free, because the kernel may still have objects of its former endpoint. The caller must hold mu.
 func (m *manager) nextID(txn statedb.ReadTxn) (uint16, error) {
 	id := m.lastID
 	for range maxID {

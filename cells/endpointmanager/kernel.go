@@ -12,13 +12,13 @@ import (
 	"github.com/waggle-net/waggle/pkg/rtnl"
 )
 
-// kernel is what tells whether the pod of an endpoint still lives.
+// kernel observes links and namespaces, from which the collector derives whether a pod still runs.
 type kernel interface {
-	// links returns the veths in the agent's network namespace.
+	// links returns the veths in the agent's network namespace by their index.
 	links() (links, error)
-	// namespace looks at a path at which the runtime has, or had, a pod's network namespace.
+	// namespace stats the path at which the runtime mounts a pod's network namespace.
 	namespace(path string) sight
-	// boot identifies this run of the kernel; empty when that cannot be read.
+	// boot returns the boot id of the kernel; empty when it cannot be read.
 	boot() string
 }
 
@@ -28,19 +28,19 @@ type link struct {
 	mac  mac.Addr
 }
 
-// sight is what the agent sees at the path of a namespace. Its view may differ from the runtime's: in a container the path
-// may lead elsewhere, or nowhere.
+// sight is the agent's view of the path of a namespace. It may differ from the runtime's view: in a container the path may lead to another directory or to
+// none.
 type sight struct {
-	inode uint64 // of the network namespace at the path; 0 when there is none
-	dir   string // "device:inode" of the directory; empty when it cannot be seen
-	gone  bool   // the directory can be seen and has no such file
+	inode uint64 // inode of the network namespace at the path; 0 when there is none
+	dir   string // "device:inode" of the directory; empty when it is not visible
+	gone  bool   // the directory is visible and has no such file
 }
 
 type realKernel struct{}
 
 func newKernel() kernel { return realKernel{} }
 
-// links opens a handle for each dump: there is one at the start, and others only while a link is missing.
+// links opens a netlink handle for each dump: one at the start, and others only while a link is missing.
 func (realKernel) links() (links, error) {
 	handle, err := rtnl.Open()
 	if err != nil {
@@ -54,7 +54,7 @@ func (realKernel) links() (links, error) {
 	veths := make(links, len(list))
 	for _, l := range list {
 		if a := l.Attrs(); l.Type() == "veth" {
-			hardware, _ := mac.Parse(a.HardwareAddr.String()) // zero when it has none
+			hardware, _ := mac.Parse(a.HardwareAddr.String()) // zero when the link has none
 			veths[a.Index] = link{a.Name, hardware}
 		}
 	}
@@ -77,7 +77,7 @@ func (realKernel) namespace(path string) (s sight) {
 	return s
 }
 
-// boot reads the container's own /proc: the id is the same in every namespace.
+// boot reads /proc of the agent's container: the boot id is the same in every namespace.
 func (realKernel) boot() string {
 	id, err := os.ReadFile("/proc/sys/kernel/random/boot_id")
 	if err != nil {

@@ -35,7 +35,7 @@ func TestPrivilegedLinks_AreThoseOfTheNamespace(t *testing.T) {
 	require.NotContains(t, found, 1, "lo is no veth")
 }
 
-// What the agent sees at a path: a namespace, nothing, something else, or no folder at all.
+// The agent's view of a path: a namespace, no file, another file, or no directory.
 func TestPrivilegedNamespace_WhatIsSeenAtAPath(t *testing.T) {
 	t.Parallel()
 	testnet.RequirePrivileges(t)

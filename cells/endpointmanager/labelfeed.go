@@ -14,18 +14,18 @@ import (
 	"github.com/waggle-net/waggle/pkg/tables/k8s"
 )
 
-// labelFeed finds the endpoints whose labels or ports may be others than those of their pods, so that an ADD costs the same on a full node. The
-// manager's mu guards it.
+// labelFeed finds the endpoints whose labels or ports may differ from their pods' labels and ports, so that the cost of an ADD does not grow with the number of
+// endpoints. The manager's mu guards it.
 type labelFeed struct {
 	endpoints  *changes.Feed[*endpoints.Endpoint]
 	pods       *changes.Feed[*k8s.Pod]
 	namespaces *changes.Feed[*k8s.Namespace]
-	sources    statedb.Revision // of the table, in the last pass
-	whole      time.Time        // when all endpoints were marked last
-	incomplete map[uint16]error // endpoints of which labels are not known
+	sources    statedb.Revision // revision of the table in the last pass
+	whole      time.Time        // time at which all endpoints were marked last
+	incomplete map[uint16]error // endpoints with missing labels
 }
 
-// newLabelFeed begins with everything that exists.
+// newLabelFeed subscribes to endpoints, pods and namespaces. The feeds start with all existing rows.
 func (m *manager) newLabelFeed() (*labelFeed, error) {
 	f := &labelFeed{incomplete: map[uint16]error{}}
 	txn := m.db.WriteTxn(m.endpoints, m.pods, m.namespaces)
@@ -40,7 +40,7 @@ func (m *manager) newLabelFeed() (*labelFeed, error) {
 	return f, nil
 }
 
-// closeLabels ends the subscriptions.
+// closeLabels closes the feeds.
 func (m *manager) closeLabels() {
 	m.mu.Lock()
 	defer m.mu.Unlock()
@@ -52,14 +52,14 @@ func (m *manager) closeLabels() {
 	}
 }
 
-// next marks the endpoints to look at: those of changed rows, those whose file is behind, and all when the sources of the objects change and once a
-// minute. It adds to changed what closes when there is more.
+// next returns the endpoints to compare: those with changed rows and those whose file lags behind the row. It returns all endpoints once a minute and when the
+// sources of the objects change. It adds to changed the channels that close at the next change.
 func (f *labelFeed) next(txn statedb.ReadTxn, m *manager, changed *statedb.WatchSet) endpointfeed.Marks {
 	marked := endpointfeed.Marks{}
 	rows := statedb.NewWatchSet()
 	endpointfeed.Mark(marked, f.endpoints.UpTo(txn, rows), func(ep *endpoints.Endpoint) uint16 { return ep.ID })
 	if m.live != nil {
-		changed.Merge(rows) // to say of which endpoints labels are missing
+		changed.Merge(rows) // a new endpoint may have missing labels to report
 	}
 	for _, change := range f.pods.UpTo(txn, changed) {
 		for ep := range m.endpoints.List(txn, endpoints.ByPod(change.Object.Key())) {

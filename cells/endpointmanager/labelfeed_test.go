@@ -15,7 +15,7 @@ import (
 	"github.com/waggle-net/waggle/pkg/testseed"
 )
 
-// attach stores an endpoint of a pod as a request would, without a wait for the pod's row.
+// attach stores an endpoint of a pod like a request, without waiting for the row of the pod.
 func (r *rig) attach(tb testing.TB, n int, restored bool) {
 	tb.Helper()
 	ep := fromRequest(request(n))
@@ -36,7 +36,7 @@ func drop[R any](tb testing.TB, r *rig, table statedb.RWTable[R], row R) {
 	require.NoError(tb, err)
 }
 
-// someChange changes an endpoint, a pod, a namespace, or what is known of their sources.
+// someChange changes an endpoint, a pod, a namespace, or the state of their sources.
 func (r *rig) someChange(t *testing.T, random *rand.Rand) {
 	n := 1 + random.IntN(6)
 	pod := &k8s.Pod{Namespace: "default", Name: fmt.Sprint("pod-", n), UID: fmt.Sprint("uid-", n),
@@ -67,7 +67,7 @@ func (r *rig) someChange(t *testing.T, random *rand.Rand) {
 	}
 }
 
-// TestRefreshLabels_MissesNoEndpoint: after each pass, one over all endpoints changes nothing and finds the same endpoints incomplete.
+// TestRefreshLabels_MissesNoEndpoint checks that after each pass a pass over all endpoints changes nothing and finds the same endpoints incomplete.
 func TestRefreshLabels_MissesNoEndpoint(t *testing.T) {
 	t.Parallel()
 	for name, live := range map[string]livePods{"with Kubernetes": answers(nil, nil), "without": nil} {
@@ -92,7 +92,7 @@ func TestRefreshLabels_MissesNoEndpoint(t *testing.T) {
 	}
 }
 
-// BenchmarkRefreshLabels is what a change of a pod costs that changes no label, beside others.
+// BenchmarkRefreshLabels measures the change of a pod that changes no label, beside n other endpoints.
 func BenchmarkRefreshLabels(b *testing.B) {
 	for _, n := range []int{10, 200, 1000} {
 		b.Run(fmt.Sprint(n), func(b *testing.B) {

@@ -21,32 +21,33 @@ import (
 )
 
 const (
-	// settleLabels turns a burst of changed pods into few passes, of which the first comes at once: policies and peers go by the labels.
+	// settleLabels is the debounce interval that groups a burst of pod changes into few passes. The first pass starts at once, because policies and peers depend
+	// on the labels.
 	settleLabels = 50 * time.Millisecond
-	// retryFiles is when state files that could not be written are tried again.
+	// retryFiles is the time until state files whose write failed are written again.
 	retryFiles = 5 * time.Second
 )
 
-// maxIncomplete bounds how many endpoints a health report names.
+// maxIncomplete limits the endpoints that a health report names.
 const maxIncomplete = 3
 
-// fromPod is what an endpoint has of its pod.
+// fromPod is the part of an endpoint that is derived from its pod.
 type fromPod struct {
-	labels  map[string]string   // and those of other sources
-	missing string              // which labels are not known, and why
-	ports   []k8s.ContainerPort // not known while the pod's labels are not
+	labels  map[string]string   // including labels of other sources
+	missing string              // names the missing labels and the reason
+	ports   []k8s.ContainerPort // unknown while the labels of the pod are unknown
 }
 
-// ofPod returns what ep should have: the labels of its pod in the place of all that have the source k8s, and the pod's ports. The table
-// of pods knows better than live, a pod that was asked for and may be nil. Without either ep keeps what it has: its containers may run
-// for long when the object is gone. All of it changes in one row, so nobody ever takes old labels for all that there are, or their
-// ports for those of others.
+// ofPod returns the desired labels and ports of ep. The pod's labels replace all labels of the source k8s, and the pod's ports replace all ports. A row in the
+// table of pods takes precedence over live, a pod that was read from the API server and may be nil. Without either ep keeps its labels and ports, because
+// containers may run long after the object was deleted. All of it changes in one row, so no reader sees old labels that are marked complete, or new labels with
+// old ports.
 func (m *manager) ofPod(txn statedb.ReadTxn, ep *endpoints.Endpoint, live *k8s.Pod) fromPod {
 	if ep.K8sPodName == "" {
 		return fromPod{labels: ep.Labels}
 	}
 	if ep.Restored && !sources.Listed(txn, m.sources, m.pods.Name(), m.namespaces.Name()) {
-		return fromPod{ep.Labels, ep.LabelsMissing, ep.Ports} // its file is never older than a copy of the objects
+		return fromPod{ep.Labels, ep.LabelsMissing, ep.Ports} // the file of ep is never older than a copy of the objects
 	}
 	pod := m.podOf(txn, ep)
 	if pod == nil {
@@ -57,14 +58,14 @@ func (m *manager) ofPod(txn statedb.ReadTxn, ep *endpoints.Endpoint, live *k8s.P
 	}
 	namespace, _, found := m.namespaces.Get(txn, k8s.NamespaceByName(ep.K8sNamespace))
 	missing := ""
-	if !found && m.live != nil { // without Kubernetes what is not there will not come
+	if !found && m.live != nil { // without Kubernetes no row of the namespace arrives
 		missing = "those of namespace " + ep.K8sNamespace + ", which is not read yet"
 	}
 	return fromPod{endpoint.WithOthers(labels.OfPod(m.cluster, pod, namespace), ep.Labels), missing, pod.Ports}
 }
 
-// unread says which labels of an endpoint may come yet, whose pod is not there. Without Kubernetes that ends when the manifests
-// are read.
+// unread names the labels that are missing because the pod of an endpoint has no row. Without Kubernetes it returns an empty string once the manifests are
+// read.
 func (m *manager) unread(txn statedb.ReadTxn, ep *endpoints.Endpoint) string {
 	if m.live != nil {
 		return ep.LabelsMissing
@@ -81,7 +82,7 @@ func (m *manager) unread(txn statedb.ReadTxn, ep *endpoints.Endpoint) string {
 	return fmt.Sprintf("those of pod %s: the manifests are not all read: %s", ep.PodName(), source.WaitingFor)
 }
 
-// podOf finds the row of an endpoint's pod; one with another UID is of another incarnation.
+// podOf returns the row of an endpoint's pod. A row with another UID is another incarnation of the pod and is ignored.
 func (m *manager) podOf(txn statedb.ReadTxn, ep *endpoints.Endpoint) *k8s.Pod {
 	pod, _, found := m.pods.Get(txn, k8s.PodByName(ep.PodName()))
 	if !found || !pod.HasUID(ep.K8sUID) {
@@ -90,7 +91,7 @@ func (m *manager) podOf(txn statedb.ReadTxn, ep *endpoints.Endpoint) *k8s.Pod {
 	return pod
 }
 
-// SetLabels implements [endpoint.Manager]. Labels of the source k8s stay: they are not the user's.
+// SetLabels implements [endpoint.Manager]. It keeps labels of the source k8s, which users cannot change.
 func (m *manager) SetLabels(id string, list []string) (*endpoints.Endpoint, error) {
 	users, err := endpoint.ParseLabels(list)
 	if err != nil {
@@ -119,7 +120,7 @@ func (m *manager) SetLabels(id string, list []string) (*endpoints.Endpoint, erro
 	return m.relabel(ep, fromPod{wanted, ep.LabelsMissing, ep.Ports})
 }
 
-// relabel stores ep with other labels and ports. Call it with mu held.
+// relabel stores ep with other labels and ports. The caller must hold mu.
 func (m *manager) relabel(ep *endpoints.Endpoint, now fromPod) (*endpoints.Endpoint, error) {
 	changed := now.of(ep)
 	if changed == ep {
@@ -131,7 +132,7 @@ func (m *manager) relabel(ep *endpoints.Endpoint, now fromPod) (*endpoints.Endpo
 	return changed, nil
 }
 
-// of returns ep when it has all this, or a copy that does.
+// of returns ep if it has these labels and ports, otherwise a changed copy.
 func (now fromPod) of(ep *endpoints.Endpoint) *endpoints.Endpoint {
 	if maps.Equal(ep.Labels, now.labels) && ep.LabelsMissing == now.missing && slices.Equal(ep.Ports, now.ports) {
 		return ep
@@ -141,8 +142,8 @@ func (now fromPod) of(ep *endpoints.Endpoint) *endpoints.Endpoint {
 	return changed
 }
 
-// follow is relabel for what pods and namespaces say. The row changes also when the file cannot be written: nobody goes on with labels
-// that a pod has no more. The file is tried again. Call it with mu held.
+// follow stores ep with the labels and ports of its pod. It changes the row even when the file cannot be written, because an endpoint must not keep labels that
+// its pod no longer has. The file is written again later. The caller must hold mu.
 func (m *manager) follow(ep *endpoints.Endpoint, now fromPod) error {
 	changed := now.of(ep)
 	if changed == ep && !m.behind[ep.ID] {
@@ -162,11 +163,11 @@ func (m *manager) follow(ep *endpoints.Endpoint, now fromPod) error {
 	return errors.Join(err, err2)
 }
 
-// followPods keeps the labels and ports of endpoints those of their pods.
+// followPods updates labels and ports of endpoints when their pods or namespaces change.
 func (m *manager) followPods(ctx context.Context, health cell.Health) error {
 	heartbeat.Idle(ctx)
 	if err := m.waitRestored(ctx); err != nil {
-		return nil // the agent stops
+		return nil // the agent is stopping
 	}
 	defer m.closeLabels()
 	for {
@@ -186,17 +187,17 @@ func (m *manager) followPods(ctx context.Context, health cell.Health) error {
 		if heartbeat.Sleep(ctx, settleLabels) == nil {
 			heartbeat.IdleFor(ctx, next)
 			wait, cancel := context.WithTimeout(ctx, next)
-			_, _ = changed.Wait(wait, 0) // an error is the end of the time or of ctx
+			_, _ = changed.Wait(wait, 0) // the error is ignored: ctx.Err reports whether the agent is stopping
 			cancel()
 		}
 		if ctx.Err() != nil {
-			return nil // the agent stops
+			return nil // the agent is stopping
 		}
 	}
 }
 
-// refreshLabels does one pass. The snapshot is taken under mu: an endpoint that is being created either sees the same
-// pods or is in the snapshot. Incomplete names the endpoints of which labels are not known.
+// refreshLabels runs one pass. The snapshot is taken under mu, so an endpoint that is being created either sees the same pods or is in the snapshot. Incomplete
+// has one error for each endpoint with missing labels.
 func (m *manager) refreshLabels() (changed *statedb.WatchSet, incomplete []error, err error) {
 	m.mu.Lock()
 	defer m.mu.Unlock()

@@ -49,7 +49,7 @@ func TestLabels_OfThePodReplaceThoseOfTheRequestWithSourceK8s(t *testing.T) {
 		"k8s:app=web",
 		"k8s:io.cilium.k8s.namespace.labels.team=a",
 		"k8s:io.cilium.k8s.policy.serviceaccount=sa",
-		"k8s:io.kubernetes.pod.namespace=default", // and not what the pod says of itself
+		"k8s:io.kubernetes.pod.namespace=default", // not the namespace that a label of the pod names
 	}, endpoint.FormatLabels(ep.Labels))
 }
 
@@ -66,8 +66,8 @@ func TestLabels_OfTheRequestWithoutAPodOrWithAnotherIncarnation(t *testing.T) {
 	}
 }
 
-// Without Kubernetes a pod has no labels when no manifest has it. Before the manifests are read nobody knows that, and whoever
-// decides on policies is told so until the very row that has the labels.
+// Without Kubernetes a pod has no labels when no manifest contains it. Until the manifests are read this is unknown, and labelsMissing is set until the same
+// row that has the labels.
 func TestLabels_AreMissingUntilTheManifestsAreRead(t *testing.T) {
 	t.Parallel()
 	for _, state := range []sources.State{"", sources.Waiting, sources.Snapshot} {
@@ -97,7 +97,7 @@ func TestLabels_AreMissingUntilTheManifestsAreRead(t *testing.T) {
 	}
 }
 
-// An endpoint of the run before has its labels from then, and goes on with them.
+// An endpoint of the previous run keeps the labels of its state file.
 func TestLabels_OfTheRunBeforeAreNotMissing(t *testing.T) {
 	t.Parallel()
 	dir := t.TempDir()
@@ -110,7 +110,7 @@ func TestLabels_OfTheRunBeforeAreNotMissing(t *testing.T) {
 	require.Empty(t, r.rows()[0].LabelsMissing)
 }
 
-// A copy of the pods is older than the state file of an endpoint, whose pod has got another label since: nobody takes it back.
+// A copy of the pods is older than the state file of an endpoint whose label has changed since. The old label does not return.
 func TestLabels_CopyTakesNobodyBack(t *testing.T) {
 	t.Parallel()
 	dir := t.TempDir()
@@ -142,7 +142,7 @@ func TestLabels_CopyTakesNobodyBack(t *testing.T) {
 	require.Equal(t, "trusted", role(), "the API server says so itself")
 }
 
-// A state directory that cannot be written keeps no label from being followed, and gets the file when it can.
+// With a state directory that cannot be written, labels still follow the pod. The file is written as soon as possible.
 func TestFollowPods_WithoutAPlaceForTheFile(t *testing.T) {
 	t.Parallel()
 	dir := t.TempDir()
@@ -164,7 +164,7 @@ func TestFollowPods_WithoutAPlaceForTheFile(t *testing.T) {
 	require.Equal(t, "a", started(t, dir).rows()[0].Labels["k8s:app"])
 }
 
-// read says how far the manifests of pods are read; not at all with no state.
+// read sets the state of the source of manifests, or removes it if state is empty.
 func (r *rig) read(t testing.TB, state sources.State) {
 	t.Helper()
 	txn := r.db.WriteTxn(r.sources)

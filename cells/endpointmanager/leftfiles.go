@@ -11,17 +11,16 @@ import (
 	"github.com/waggle-net/waggle/pkg/heartbeat"
 )
 
-// leaveFile remembers a file that could not be removed with its endpoint, which would come back at the next start. Call it
-// with mu held.
+// leaveFile records a file that could not be removed with its endpoint. Such an endpoint would return at the next start. The caller must hold mu.
 func (m *manager) leaveFile(id uint16) {
 	m.leftFiles[id] = true
 	select {
 	case m.fileLeft <- struct{}{}:
-	default: // it is told already
+	default: // a wake-up is already pending
 	}
 }
 
-// removeLeftFiles tries them again and says how many remain.
+// removeLeftFiles tries again to remove the recorded files and returns the number of remaining ones.
 func (m *manager) removeLeftFiles() (remain int, err error) {
 	m.mu.Lock()
 	defer m.mu.Unlock()
@@ -37,7 +36,7 @@ func registerLeftFiles(jobs job.Group, m *manager) {
 	heartbeat.Add(jobs, "remove-left-files", m.followLeftFiles)
 }
 
-// followLeftFiles removes files of endpoints that are gone, as soon as it can.
+// followLeftFiles removes the files of deleted endpoints and retries with backoff.
 func (m *manager) followLeftFiles(ctx context.Context, health cell.Health) error {
 	for {
 		heartbeat.Idle(ctx)

@@ -39,7 +39,7 @@ func (m *manager) find(txn statedb.ReadTxn, ref endpoint.Ref) *endpoints.Endpoin
 	return nil
 }
 
-// newest picks the latest of several: the old and the new sandbox of a pod may overlap.
+// newest returns the newest of several endpoints: the old and the new sandbox of a pod may overlap.
 func newest(rows iter.Seq2[*endpoints.Endpoint, statedb.Revision]) (found *endpoints.Endpoint) {
 	for ep := range rows {
 		if found == nil || endpoints.CompareAge(ep, found) > 0 {

@@ -22,7 +22,7 @@ import (
 	"github.com/waggle-net/waggle/pkg/tables/sources"
 )
 
-// fileKind marks the state files of endpoints.
+// fileKind is the document kind of the endpoints' state files.
 const fileKind = "endpoint"
 
 type params struct {
@@ -58,20 +58,19 @@ type manager struct {
 	servers    statedb.Table[apiservers.Server]
 	sources    statedb.Table[sources.Source]
 	kernel     kernel
-	boot       string // of this run of the kernel; set before restored is closed
+	boot       string // boot id of the kernel; set before restored is closed
 	files      *statefile.Store
-	restored   chan struct{} // closed once rows, ids and addresses of an earlier run are held
+	restored   chan struct{} // closed once rows, ids and addresses of the previous run are held
 
-	// mu is held by everyone who changes rows or files, from the check to the commit, so that two requests never
-	// both find the same thing free. It is held neither while a request waits for its endpoint nor by readers, nor across a
-	// call of another cell.
+	// mu serializes changes of rows and files, from the check to the commit, so that two requests never find the same id or address free. It is not held while a
+	// request waits for its endpoint, by readers, or during a call of another cell.
 	mu     sync.Mutex
 	lastID uint16
-	// leftFiles are ids without an endpoint whose file could not be removed.
+	// leftFiles has the ids of deleted endpoints whose file could not be removed.
 	leftFiles  map[uint16]bool
-	behind     map[uint16]bool // endpoints whose file has not the labels of their row
+	behind     map[uint16]bool // endpoints whose file lacks the labels of their row
 	labels     *labelFeed      // nil before the first pass over labels
-	fileLeft   chan struct{}   // wakes the job that removes them
+	fileLeft   chan struct{}   // wakes the job that removes leftFiles
 	lastSerial uint64
 }
 
@@ -90,8 +89,8 @@ var _ endpoint.Manager = (*manager)(nil)
 // Restored implements [endpoint.Manager].
 func (m *manager) Restored() <-chan struct{} { return m.restored }
 
-// waitRestored does not look at a context when there is nothing to wait for: a client that has closed its sending side
-// counts as gone, and still reads the answer.
+// waitRestored does not check ctx when the endpoints are already restored: the server cancels the context of a client that has closed its sending side, but the
+// client still reads the reply.
 func (m *manager) waitRestored(ctx context.Context) error {
 	select {
 	case <-m.restored:
@@ -106,7 +105,7 @@ func (m *manager) waitRestored(ctx context.Context) error {
 	}
 }
 
-// store writes one endpoint's file and then its row: what the datapath may know is always on file. Call it with mu held.
+// store writes one endpoint's file and then its row, so every endpoint that the datapath may have is on disk. The caller must hold mu.
 func (m *manager) store(ep *endpoints.Endpoint) error {
 	if err := m.files.Write(fileName(ep.ID), ep); err != nil {
 		return err

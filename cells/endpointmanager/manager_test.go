@@ -40,7 +40,7 @@ func TestCreate_StoresRowFileAndClaims(t *testing.T) {
 	require.Zero(t, n)
 }
 
-// TestCreate_AnswersAClientThatSendsNoMore: the server ends the context of a client that closes its sending side.
+// TestCreate_AnswersAClientThatSendsNoMore: the server cancels the context of a client that closes its sending side.
 func TestCreate_AnswersAClientThatSendsNoMore(t *testing.T) {
 	t.Parallel()
 	r := started(t, t.TempDir())
@@ -48,7 +48,7 @@ func TestCreate_AnswersAClientThatSendsNoMore(t *testing.T) {
 	require.NoError(t, err)
 	ctx, cancel := context.WithCancel(t.Context())
 	cancel()
-	for range 50 { // a select of two that are ready takes either
+	for range 50 { // a select with two ready cases picks a random one
 		_, err := r.Create(ctx, request(1))
 		require.ErrorIs(t, err, endpoint.ErrExists)
 	}
@@ -89,7 +89,7 @@ func TestCreate_ClaimRefusedLeavesNothing(t *testing.T) {
 
 func TestCreate_InvalidRequestIsRefusedBeforeAnything(t *testing.T) {
 	t.Parallel()
-	r := newRig(t, t.TempDir()) // not even started: validation does not wait
+	r := newRig(t, t.TempDir()) // not started: validation does not wait
 	q := request(1)
 	q.HostIfName = "../etc"
 	_, err := r.Create(t.Context(), q)
@@ -118,7 +118,7 @@ func TestCreate_WaitsForRestore(t *testing.T) {
 	require.ErrorContains(t, r.Delete(ctx, "1"), "the client went away")
 }
 
-// TestCreate_BeforeTheRestoreKnowsTheBoot: without it a reboot would be no proof that the pod has ended.
+// TestCreate_BeforeTheRestoreKnowsTheBoot: without the boot id in the row, a reboot would not prove that the pod has ended.
 func TestCreate_BeforeTheRestoreKnowsTheBoot(t *testing.T) {
 	t.Parallel()
 	synctest.Test(t, func(t *testing.T) {
@@ -306,7 +306,7 @@ func TestCreate_ManyOfOneAttachmentHaveOneWinner(t *testing.T) {
 	require.Equal(t, 2, r.addresses.count())
 }
 
-// A hundred creates and deletes at once, each create waiting, with one goroutine that plays the datapath.
+// A hundred concurrent creates with wait and deletes, and one goroutine that plays the datapath.
 func TestCreateAndDelete_InParallelLeaveNothing(t *testing.T) {
 	defer goleak.VerifyNone(t, goleak.IgnoreCurrent())
 	r := started(t, t.TempDir())
@@ -333,7 +333,7 @@ func TestCreateAndDelete_InParallelLeaveNothing(t *testing.T) {
 	require.Equal(t, 200, r.addresses.released)
 }
 
-// playDatapath makes every endpoint ready and forgets deleted ones.
+// playDatapath sets every endpoint to ready and removes the states of deleted ones.
 func playDatapath(ctx context.Context, t *testing.T, r *rig) {
 	for {
 		txn := r.db.ReadTxn()
@@ -352,7 +352,7 @@ func playDatapath(ctx context.Context, t *testing.T, r *rig) {
 	}
 }
 
-// readyMeanwhile is a table of states in which an endpoint becomes ready right after it was looked at.
+// readyMeanwhile is a table of states in which an endpoint becomes ready right after it was read.
 type readyMeanwhile struct {
 	statedb.Table[*endpointstates.EndpointState]
 	happens func()
@@ -366,7 +366,7 @@ func (s readyMeanwhile) GetWatch(txn statedb.ReadTxn, q statedb.Query[*endpoints
 	return state, rev, changed, found
 }
 
-// TestWaitReady_WhatIsReadyAtTheLastMomentStays: a select of two that are ready takes either.
+// TestWaitReady_WhatIsReadyAtTheLastMomentStays: a select with two ready cases picks a random one.
 func TestWaitReady_WhatIsReadyAtTheLastMomentStays(t *testing.T) {
 	t.Parallel()
 	for range 50 {

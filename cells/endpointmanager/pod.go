@@ -19,13 +19,13 @@ import (
 )
 
 const (
-	// podWait is how long an ADD waits for the rows of its pod; the watch is usually a few milliseconds behind kubelet.
+	// podWait is the time that an ADD waits for the rows of its pod. The watch is usually a few milliseconds behind kubelet.
 	podWait = time.Second
-	// podGetTimeout bounds the one question to the API server after that.
+	// podGetTimeout is the timeout of the single request to the API server after podWait.
 	podGetTimeout = 1500 * time.Millisecond
 )
 
-// livePods asks the API server for one pod; nil means that Kubernetes is off.
+// livePods reads one pod from the API server; nil means that Kubernetes is off.
 type livePods func(ctx context.Context, namespace, name string) (*k8s.Pod, error)
 
 func newPodSource(client *kubeapi.Client, s settings.Agent) livePods {
@@ -48,9 +48,9 @@ func newPodSource(client *kubeapi.Client, s settings.Agent) livePods {
 	}
 }
 
-// learnPod sees to it that the labels and ports of a new endpoint's pod are known: it waits for the pod's row, which the plugin may
-// outrun, and then asks the API server once. When neither helps, ep gets the labels of the place where it runs and the
-// reason; the pod's own follow with its row.
+// learnPod ensures that the labels and ports of a new endpoint's pod are known. It waits for the row of the pod, which may arrive after the request of the
+// plugin, and then reads the pod from the API server once. If both fail, ep gets the labels of its namespace's name and the cluster, and the reason; the labels
+// of the pod follow with its row.
 func (m *manager) learnPod(ctx context.Context, ep *endpoints.Endpoint) *k8s.Pod {
 	if m.live == nil || ep.K8sPodName == "" || m.awaitPod(ctx, ep) {
 		return nil
@@ -68,8 +68,8 @@ func (m *manager) learnPod(ctx context.Context, ep *endpoints.Endpoint) *k8s.Pod
 	return pod
 }
 
-// awaitPod waits a while for the rows of a pod and its namespace, and says whether the pod's is there. It does not wait
-// for what cannot come: rows of an API server that does not answer.
+// awaitPod waits up to podWait for the rows of a pod and its namespace, and reports whether the row of the pod exists. It does not wait while no API server
+// responds.
 func (m *manager) awaitPod(ctx context.Context, ep *endpoints.Endpoint) bool {
 	limit := time.NewTimer(podWait)
 	defer limit.Stop()

@@ -20,7 +20,7 @@ import (
 	"github.com/waggle-net/waggle/pkg/tables/k8s"
 )
 
-// withKubernetes starts a manager whose API server answers for pods with answer.
+// withKubernetes starts a manager whose API server replies to requests for pods with answer.
 func withKubernetes(t testing.TB, answer livePods) *rig {
 	t.Helper()
 	r := started(t, t.TempDir())
@@ -74,7 +74,7 @@ func TestCreate_WaitsForTheRowOfItsPod(t *testing.T) {
 	})
 }
 
-// The runtime knows a static pod by the UID that kubelet gave it, and the API server by that of the object which mirrors it.
+// The runtime knows a static pod by the UID that kubelet assigned, and the API server by the UID of its mirror pod.
 func TestCreate_AStaticPodHasTwoUIDs(t *testing.T) {
 	t.Parallel()
 	r := withKubernetes(t, mustNotAsk(t))
@@ -178,8 +178,8 @@ func TestCreate_SaysWhenTheNamespaceIsNotRead(t *testing.T) {
 	})
 }
 
-// An API server that takes the question and does not answer holds an ADD up for 2.5 s: one for the row, and one and a half for the answer.
-// With the second in which an identity may get its number from the cluster, that leaves half a second of the 4 s that an ADD may take.
+// An API server that accepts the request and does not reply delays an ADD by 2.5 s: 1 s for the row and 1.5 s for the reply. With the 1 s in which an identity
+// may get its number from the cluster, 0.5 s of the 4 s limit of an ADD remain.
 func TestCreate_SilentAPIServer_TakesTwoAndAHalfSeconds(t *testing.T) {
 	t.Parallel()
 	synctest.Test(t, func(t *testing.T) {
@@ -214,7 +214,7 @@ func TestPodSource_TakesOnlyPodsOfThisNode(t *testing.T) {
 	require.Nil(t, newPodSource(nil, settings.Agent{}), "Kubernetes is off")
 }
 
-// lastHealth keeps what was reported last.
+// lastHealth stores the last report.
 type lastHealth struct{ text string }
 
 func (h *lastHealth) OK(s string)                  { h.text = "OK " + s }

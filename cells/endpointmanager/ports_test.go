@@ -21,7 +21,7 @@ func (r *rig) deletePod(t testing.TB, p *k8s.Pod) {
 	require.NoError(t, err)
 }
 
-// The object of a pod may go long before its containers end; what they serve is what it was, also for the next agent.
+// The object of a pod may be deleted long before its containers end. The endpoint keeps the pod's ports, also after a restart of the agent.
 func TestPorts_StayWhenThePodObjectGoes(t *testing.T) {
 	t.Parallel()
 	dir := t.TempDir()
@@ -46,7 +46,7 @@ func TestPorts_StayWhenThePodObjectGoes(t *testing.T) {
 	require.Equal(t, webPorts(80), ep.Ports, "whoever sets labels changes no ports")
 }
 
-// The answer of the API server has them as the row of the watch does, and they stand in the row of the endpoint at once.
+// The reply of the API server contains the ports like the row of the watch, and the first row of the endpoint has them.
 func TestPorts_OfThePodThatTheWatchDoesNotShow(t *testing.T) {
 	t.Parallel()
 	synctest.Test(t, func(t *testing.T) {
@@ -61,7 +61,7 @@ func TestPorts_OfThePodThatTheWatchDoesNotShow(t *testing.T) {
 	})
 }
 
-// A file of an earlier version has none, and its pod is there.
+// A file of an older release has no ports, and the row of its pod exists.
 func TestPorts_OfAFileWithoutThemComeWithThePod(t *testing.T) {
 	t.Parallel()
 	dir := t.TempDir()

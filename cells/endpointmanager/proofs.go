@@ -13,11 +13,11 @@ type proof uint8
 
 const (
 	linkGone      proof = 1 << iota // neither its index nor its name is on the node
-	namespaceGone                   // where it was at ADD there is none, or another one; or the kernel was started again
-	podGone                         // the API server knows no such pod on this node, or a younger sandbox stands for it
+	namespaceGone                   // the path of ADD has no namespace or another one, or the kernel was booted again
+	podGone                         // the API server knows no such pod on this node, or a younger sandbox replaces it
 )
 
-// enough are two: what one source says may be its own mistake.
+// enough reports whether at least two proofs hold. A single source may be wrong.
 func (p proof) enough() bool { return bits.OnesCount8(uint8(p)) >= 2 }
 
 // String lists the proofs, as in "link,namespace".
@@ -31,19 +31,19 @@ func (p proof) String() string {
 	return strings.Join(names, ",")
 }
 
-// verdict is what one look at an endpoint found.
+// verdict is the result of one scan of an endpoint.
 type verdict struct {
 	proofs proof
-	// alive means that its link or its namespace is there. That outweighs all proofs.
+	// alive reports whether the link or the namespace exists. It outweighs all proofs.
 	alive bool
-	// fault is why the datapath cannot have it; empty when its link is as it should be.
+	// fault is the reason to quarantine the endpoint; empty when its link is correct.
 	fault string
 }
 
-// ended tells whether the pod has ended, as far as one look can tell.
+// ended reports whether the pod has ended according to one scan.
 func (v verdict) ended() bool { return !v.alive && v.proofs.enough() }
 
-// doubt is what a verdict says against an endpoint that works.
+// doubt describes the proofs against an endpoint that still works.
 func (v verdict) doubt(ep *endpoints.Endpoint) string {
 	var list []string
 	if v.proofs&namespaceGone != 0 {
@@ -55,11 +55,11 @@ func (v verdict) doubt(ep *endpoints.Endpoint) string {
 	return strings.Join(list, "; ")
 }
 
-// links are the veths of the node by their index.
+// links maps the index of each veth of the node to the veth.
 type links map[int]link
 
-// of finds the link of an endpoint. It is there, also when somebody changed it, or gone, or neither when the file did not
-// tell which it was. Fault says why it cannot be used; empty when it can.
+// of finds the link of an endpoint. The link is there, even if it was renamed or created again; or gone; or neither if the file did not name it. Fault is the
+// reason why the link cannot be used, empty when it can.
 func (all links) of(ep *endpoints.Endpoint) (there, gone bool, fault string) {
 	at, found := all[ep.HostIfIndex]
 	switch {
@@ -80,13 +80,12 @@ func linkOf(ep *endpoints.Endpoint) string {
 	return fmt.Sprintf("link %s with index %d", ep.HostIfName, ep.HostIfIndex)
 }
 
-// forItsLink tells whether an endpoint is in quarantine because of what [links.of] found.
+// forItsLink reports whether an endpoint is in quarantine because of a fault of [links.of].
 func forItsLink(ep *endpoints.Endpoint) bool {
 	return strings.HasPrefix(ep.Quarantine, linkOf(ep)+" ")
 }
 
-// judge tells whether the namespace of an endpoint is there, or is certain to be lost. Neither is true
-// when the agent does not see what the runtime saw.
+// judge reports whether the namespace of an endpoint exists or is certainly lost. Neither is true when the agent cannot see the directory that it saw at ADD.
 func (s sight) judge(ep *endpoints.Endpoint, boot string) (found, lost bool) {
 	if ep.Boot != "" && boot != "" && ep.Boot != boot {
 		return false, true
@@ -102,6 +101,6 @@ func (s sight) judge(ep *endpoints.Endpoint, boot string) (found, lost bool) {
 	return false, s.gone || s.inode != 0
 }
 
-// collectable tells whether proofs may end an endpoint at all. Of a damaged file nobody knows whether it names the right
-// link and namespace: such an endpoint goes by DEL, by GC, or by hand.
+// collectable reports whether proofs may remove an endpoint. A damaged file may name the wrong link or namespace, so its endpoint is removed by DEL, by GC or
+// by an operator only.
 func collectable(ep *endpoints.Endpoint) bool { return ep.Quarantine != damaged }

@@ -2,11 +2,10 @@ package endpointmanager
 
 import "errors"
 
-// maxReports bounds the lines that a start logs about bad files; one line says how many more there were.
+// maxReports limits the lines that a start logs about bad files. One more line counts the rest.
 const maxReports = 16
 
-// repairFiles sets damaged files aside, reports them, and writes down what was salvaged, so that the next start holds
-// it too.
+// repairFiles keeps damaged files in bad/, logs them, and writes new files for the salvaged endpoints, so that the next start restores them too.
 func (m *manager) repairFiles(list []found) {
 	reports := 0
 	for _, f := range list {

@@ -16,14 +16,13 @@ import (
 )
 
 const (
-	// replayWait is how long the start waits for a plugin that holds the queue. Such a plugin waits for our socket, so
-	// waiting long would make two wait for each other.
+	// replayWait is the time that the start waits for a plugin that holds the queue. The plugin waits for the agent's socket, so a long wait would delay both.
 	replayWait = time.Second
-	// replayRetry is how often the queue is tried again after that, in the background.
+	// replayRetry is the interval of further attempts in the background.
 	replayRetry = 5 * time.Second
 )
 
-// replay takes the deletions that came while the agent was away. It implements the API's side of the queue's lock.
+// replay replays the deletions that were queued while the agent was down. It implements [endpoint.QueueLock].
 type replay struct {
 	log     *slog.Logger
 	dir     string
@@ -37,7 +36,7 @@ func newReplay(log *slog.Logger, agent settings.Agent, m *manager) *replay {
 	return &replay{log: log, dir: agent.DeleteQueueDir(), manager: m}
 }
 
-// registerReplay appends its hook after that of registerRestore: deletions need the restored rows.
+// registerReplay must be called after registerRestore: deletions need the restored rows.
 func registerReplay(lifecycle cell.Lifecycle, r *replay, jobs job.Group) {
 	lifecycle.Append(cell.Hook{
 		OnStart: func(ctx cell.HookContext) error {
@@ -53,7 +52,7 @@ func registerReplay(lifecycle cell.Lifecycle, r *replay, jobs job.Group) {
 	})
 }
 
-// run empties the queue and keeps its lock, also when entries fail, which then stay.
+// run replays the queue and keeps its lock. Entries that fail stay in the queue.
 func (r *replay) run(ctx context.Context) error {
 	ctx, cancel := context.WithTimeout(ctx, replayWait)
 	defer cancel()
@@ -69,8 +68,7 @@ func (r *replay) run(ctx context.Context) error {
 	return err
 }
 
-// retry goes on until the queue is empty. By then the API's socket listens, so the lock is held only while it works:
-// nobody must be kept from the queue for long.
+// retry replays the queue until it is empty. The API's socket listens by then, so the lock is held only during an attempt and plugins are not blocked for long.
 func (r *replay) retry(ctx context.Context, health cell.Health, err error) error {
 	for err != nil {
 		health.Degraded("deletions wait in the queue", err)

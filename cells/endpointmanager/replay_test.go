@@ -59,7 +59,7 @@ func TestReplay_APluginThatHoldsTheQueueDelaysTheStartOnlyBriefly(t *testing.T) 
 	require.ErrorIs(t, locked, deletequeue.ErrNotLocked)
 	require.Len(t, r.rows(), 1)
 
-	// The plugin finds no socket, queues and lets go; the job takes it from there and does not keep the lock.
+	// The plugin finds no socket, queues its entry and releases the lock. The job replays the entry and does not keep the lock.
 	require.NoError(t, q.Enqueue(deletequeue.Entry{ContainerID: "container-1"}))
 	require.NoError(t, q.Close())
 	health, _ := cell.NewSimpleHealth()
@@ -84,7 +84,7 @@ func TestReplay_ALateEntryLeavesANewerEndpointOfTheSameAttachment(t *testing.T) 
 	require.Len(t, r.rows(), 1)
 }
 
-// A container is attached again before the entry of its DEL is replayed, and the entry does not tell of what time it is.
+// A container is attached again before the entry of its DEL is replayed, and the entry has no interface number.
 func TestReplay_ALateEntryWithoutANumberLeavesALivingEndpointOfThisRun(t *testing.T) {
 	t.Parallel()
 	for _, entry := range []deletequeue.Entry{{ContainerID: "container-1", IfName: "eth0"}, {ContainerID: "container-1"}} {
@@ -106,7 +106,7 @@ func TestReplay_ALateEntryWithoutANumberLeavesALivingEndpointOfThisRun(t *testin
 	}
 }
 
-// The endpoint's file cannot be removed at first: the entry stays, and the agent that runs works it off.
+// The endpoint's file cannot be removed at first: the entry stays in the queue, and the same agent replays it later.
 func TestReplay_AnEntryThatFailsIsTriedAgainByTheSameAgent(t *testing.T) {
 	t.Parallel()
 	dir := t.TempDir()
@@ -131,7 +131,7 @@ func TestReplay_AnEntryThatFailsIsTriedAgainByTheSameAgent(t *testing.T) {
 	require.Empty(t, queue)
 }
 
-// TestReplay_ThatIsTriedAgainIsNoWedge: a restart of the agent would not give it the queue.
+// TestReplay_ThatIsTriedAgainIsNoWedge: a restart of the agent would not free the queue, so retries are not a stall.
 func TestReplay_ThatIsTriedAgainIsNoWedge(t *testing.T) {
 	t.Parallel()
 	synctest.Test(t, func(t *testing.T) {

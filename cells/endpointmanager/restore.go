@@ -12,17 +12,16 @@ import (
 	"github.com/waggle-net/waggle/pkg/tables/endpoints"
 )
 
-// found is one file of an earlier run on its way to become a row.
+// found is one state file of the previous run before its row is inserted.
 type found struct {
-	name string // of the file
-	// damage is why the file cannot be used as it is; ep then holds what could be read of it, or is nil.
+	name string // name of the file
+	// damage is the reason why the file cannot be used unchanged. With damage, ep holds the fields that could be read, or is nil.
 	damage error
 	ep     *endpoints.Endpoint
 }
 
-// restore makes rows of the state files. Ids and addresses are held before the rows appear, and only then may anybody
-// allocate. Whatever is wrong with one file is reported and costs nothing but the use of that endpoint; an error means
-// that nobody can know which addresses are in use, so the agent must not start.
+// restore inserts rows for the state files. It holds ids and addresses before it inserts the rows, and allocations start after that. A damaged file is reported
+// and affects its own endpoint only. An error means that the addresses in use are unknown, so the agent must not start.
 func (m *manager) restore(done initialize) error {
 	if err := m.files.Open(); err != nil {
 		return fmt.Errorf("restore endpoints: %w", err)
@@ -55,12 +54,12 @@ func (m *manager) restore(done initialize) error {
 	return nil
 }
 
-// readable tells whether each file that there is could be read: nobody may get the addresses in one that could not be,
-// and to set it aside would be to forget them.
+// readable returns an error if an existing file could not be read. Its addresses are unknown and must not be allocated, so the file must not be moved to bad/
+// either.
 func readable(files []statefile.File) error {
 	for _, f := range files {
 		known := f.Err == nil || errors.Is(f.Err, statefile.ErrCorrupt) || errors.Is(f.Err, statefile.ErrForeign)
-		if !known && !errors.Is(f.Err, fs.ErrNotExist) { // one that went away since the list was made holds nothing
+		if !known && !errors.Is(f.Err, fs.ErrNotExist) { // a file that was removed after the list was made holds nothing
 			return fmt.Errorf("%s: %w: nobody knows which addresses it holds; make it readable, or remove it if its pod is gone",
 				f.Name, f.Err)
 		}
@@ -68,7 +67,7 @@ func readable(files []statefile.File) error {
 	return nil
 }
 
-// parse reads one file. Its name says the id: a copy under another name must not take the id of its original.
+// parse reads one file. The file's name determines the id: a copy under another name must not take the id of the original.
 func parse(f statefile.File) found {
 	r := found{name: f.Name, damage: f.Err}
 	id, named := idOf(f.Name)
@@ -91,7 +90,7 @@ func parse(f statefile.File) found {
 	return r
 }
 
-// complete tells whether a row that was read can stand in the table.
+// complete returns an error if a row that was read lacks an id or an attachment, or has another id than its file's name.
 func complete(ep *endpoints.Endpoint, id uint16, named bool) error {
 	switch {
 	case !named:
@@ -116,9 +115,8 @@ func idOf(name string) (uint16, bool) {
 	return uint16(id), true
 }
 
-// checkLinks quarantines endpoints whose link is gone: the pod may have ended while the agent was away, or somebody
-// deleted the link of a living one. Proofs decide, or the runtime's DEL or GC; until then the address stays held. One that
-// an earlier look had put there for its link comes out when the link is back.
+// checkLinks quarantines endpoints whose link is missing: the pod may have ended while the agent was down, or its link was deleted. The address stays held
+// until proofs, a DEL or a GC remove the endpoint. A quarantine because of the link ends when the link exists again.
 func (m *manager) checkLinks(list []found) {
 	all, err := m.kernel.links()
 	if err != nil {
@@ -133,14 +131,14 @@ func (m *manager) checkLinks(list []found) {
 	}
 }
 
-// hold takes the addresses of an endpoint before anybody else can.
+// hold claims the addresses of a restored endpoint. It quarantines the endpoint if an address has another owner.
 func (m *manager) hold(ep *endpoints.Endpoint) {
 	if err := m.addresses.Restore(claims(ep, "", "")); err != nil && ep.Quarantine == "" {
 		ep.Quarantine = "its address is taken: " + err.Error()
 	}
 }
 
-// insertRestored stores all rows in the commit that also says that they are all.
+// insertRestored inserts all rows in one commit, which also completes the initializer.
 func (m *manager) insertRestored(list []found, done initialize) error {
 	m.mu.Lock()
 	defer m.mu.Unlock()
@@ -159,7 +157,7 @@ func (m *manager) insertRestored(list []found, done initialize) error {
 		}
 	}
 	if youngest != nil {
-		m.lastID, m.lastSerial = youngest.ID, youngest.Serial // new ids go on behind the last one that was given
+		m.lastID, m.lastSerial = youngest.ID, youngest.Serial // new ids follow the last assigned one
 	}
 	done(txn)
 	txn.Commit()

@@ -19,7 +19,7 @@ import (
 	"github.com/waggle-net/waggle/pkg/tables/endpoints"
 )
 
-// earlierRun leaves endpoints 1 to n in dir.
+// earlierRun writes the files of endpoints 1 to n to dir.
 func earlierRun(t testing.TB, dir string, n int) {
 	t.Helper()
 	r := started(t, dir)
@@ -81,7 +81,7 @@ func TestRestore_RowsComeBackAndTheirAddressesAreHeld(t *testing.T) {
 	require.Empty(t, setAside(t, dir))
 }
 
-// However a file was cut, the start succeeds, and once an address can be read from what is left nobody else gets it.
+// For each length to which a file is cut, the start succeeds. If an address can be read from the rest, it is not allocated again.
 func TestRestore_FileCutAtEachByteNeverLosesAReadableAddress(t *testing.T) {
 	t.Parallel()
 	dir := t.TempDir()
@@ -250,7 +250,7 @@ func BenchmarkRestore250(b *testing.B) {
 	}
 }
 
-// A clock that was set back, or forward, between two endpoints changes neither their order nor the next id.
+// A clock that jumps back or forward between two endpoints changes neither their order nor the next id.
 func TestRestore_ClocksJump(t *testing.T) {
 	t.Parallel()
 	dir := t.TempDir()
@@ -274,7 +274,7 @@ func TestRestore_ClocksJump(t *testing.T) {
 	require.Equal(t, uint64(4), ep.Serial)
 }
 
-// A file that cannot be read is not a damaged one: to set it aside would be to forget its addresses.
+// A file that cannot be read is not treated as damaged: if it were moved to bad/, its addresses would be lost.
 func TestRestore_FileThatCannotBeReadStopsTheStartAndStays(t *testing.T) {
 	t.Parallel()
 	for name, failure := range map[string]error{"no descriptor": syscall.EMFILE, "a bad disk": syscall.EIO, "no right": syscall.EACCES} {

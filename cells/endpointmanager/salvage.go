@@ -11,16 +11,15 @@ import (
 	"github.com/waggle-net/waggle/pkg/tables/endpoints"
 )
 
-// fieldPattern finds fields of a damaged file, wherever they are whole; the values we need are short printable ASCII
-// without escapes.
+// fieldPattern matches complete fields of a damaged file. The needed values are short printable ASCII without escapes.
 var fieldPattern = regexp.MustCompile(`"(\w+)":(?:"([ !#-\[\]-~]{0,256})"|(\d+)\b)`)
 
-// damaged is the quarantine of an endpoint of which only parts could be read.
+// damaged is the quarantine reason of an endpoint whose file could be read only in parts.
 const damaged = "its state file is damaged; delete the endpoint when its pod is gone"
 
-// salvage reads what can be read of a damaged file, to keep its addresses from others. The row is in quarantine: the
-// datapath is not told what may be wrong. It returns nil when the file tells neither an address nor an attachment.
-// An id of 0 means that one is still to be given.
+// salvage reads the intact fields of a damaged file, so that its addresses are not allocated again. The row is in quarantine, because the fields may be wrong
+// and must not reach the datapath. It returns nil when the file names neither an address nor an attachment. An id of 0 means that the endpoint still needs an
+// id.
 func salvage(raw []byte, id uint16) *endpoints.Endpoint {
 	fields := map[string]string{}
 	for _, match := range fieldPattern.FindAllSubmatch(raw, -1) {
@@ -43,7 +42,7 @@ func salvage(raw []byte, id uint16) *endpoints.Endpoint {
 		return nil
 	}
 	ep.HostIfName = fields["hostIfName"]
-	ep.HostIfIndex, _ = strconv.Atoi(fields["hostIfIndex"]) // zero when it cannot be read, as the others
+	ep.HostIfIndex, _ = strconv.Atoi(fields["hostIfIndex"]) // zero when it cannot be parsed, like the fields below
 	ep.HostMAC, _ = mac.Parse(fields["hostMAC"])
 	ep.PodMAC, _ = mac.Parse(fields["podMAC"])
 	ep.Serial, _ = strconv.ParseUint(fields["serial"], 10, 64)

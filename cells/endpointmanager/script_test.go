@@ -51,7 +51,7 @@ func TestScripts(t *testing.T) {
 	})
 }
 
-// readManifests says that there are no manifests of pods which nobody has read.
+// readManifests sets the source of pods to synced, with no manifests.
 func readManifests(db *statedb.DB, table statedb.RWTable[sources.Source]) (statedb.Table[sources.Source], error) {
 	txn := db.WriteTxn(table)
 	defer txn.Commit()
@@ -59,8 +59,8 @@ func readManifests(db *statedb.DB, table statedb.RWTable[sources.Source]) (state
 	return table, err
 }
 
-// requests are what the API would do for a plugin: request/create <number>, request/delete <container>,
-// request/label <id> <label...>, and state-files, which lists the directory.
+// requests provides the requests that the API makes for a plugin: request/create <number>, request/delete <container>, request/label <id> <label...>, and
+// state-files, which lists the directory.
 func requests(m endpoint.Manager, agent settings.Agent) hive.ScriptCmdsOut {
 	ctx := context.Background()
 	return hive.NewScriptCmds(map[string]script.Cmd{
@@ -70,7 +70,7 @@ func requests(m endpoint.Manager, agent settings.Agent) hive.ScriptCmdsOut {
 				return "", err
 			}
 			if _, err = m.Create(ctx, request(n)); err != nil {
-				return err.Error() + "\n", nil // for the script to look at
+				return err.Error() + "\n", nil // the script compares the error
 			}
 			return "", nil
 		}),
@@ -93,7 +93,7 @@ func requests(m endpoint.Manager, agent settings.Agent) hive.ScriptCmdsOut {
 	})
 }
 
-// The file was written by the first version; every later one reads it.
+// The file was written by the first release; every later release must read it.
 func TestRestore_FileOfTheFirstVersion(t *testing.T) {
 	t.Parallel()
 	dir := t.TempDir()

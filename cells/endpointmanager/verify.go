@@ -12,14 +12,14 @@ import (
 	"github.com/waggle-net/waggle/pkg/tables/endpoints"
 )
 
-// registerVerify looks after the state files: without one, the next agent would give the address to another pod.
+// registerVerify verifies the state files periodically. Without its file, the address of an endpoint would be allocated to another pod after a restart.
 func registerVerify(jobs job.Group, m *manager, watch drift.Watch) {
 	heartbeat.AddTimer(jobs, "verify-state-files", func(context.Context) error {
 		return m.verifyFiles(watch.Repairs)
 	}, watch.Interval)
 }
 
-// verifyFiles writes the files that are missing, and says so when none can be written: then no pod can be attached.
+// verifyFiles writes missing files again. It returns an error when no file can be written, because then no pod can be attached.
 func (m *manager) verifyFiles(repairs driftrepairs.Writer) error {
 	if err := m.files.Writable(); err != nil {
 		return fmt.Errorf("no pod can be attached, for what must survive a restart cannot be kept: %w", err)
@@ -46,8 +46,7 @@ func (m *manager) verifyFiles(repairs driftrepairs.Writer) error {
 	return nil
 }
 
-// rewrite writes the file of an endpoint that still exists. Under the lock its row and its file belong together, so one that
-// is being made or deleted is not touched.
+// rewrite writes the file of an endpoint that still exists. It holds mu, so that it never writes the file of an endpoint that is being created or deleted.
 func (m *manager) rewrite(ep *endpoints.Endpoint) (written bool, err error) {
 	m.mu.Lock()
 	defer m.mu.Unlock()

@@ -11,12 +11,12 @@ import (
 	"github.com/waggle-net/waggle/pkg/tables/endpointstates"
 )
 
-// readyTimeout bounds the wait of one request; a healthy node needs milliseconds.
+// readyTimeout is the timeout of one request; a healthy node needs milliseconds.
 const readyTimeout = 30 * time.Second
 
 var errTimeout = fmt.Errorf("gave up after %s", readyTimeout)
 
-// waitReady returns when the datapath has everything of ep, or an error that says what was missing last.
+// waitReady returns when the state of ep is ready, or an error with the last error or missing condition.
 func (m *manager) waitReady(ctx context.Context, ep *endpoints.Endpoint) error {
 	ctx, cancel := context.WithTimeoutCause(ctx, readyTimeout, errTimeout)
 	defer cancel()
@@ -38,7 +38,7 @@ func (m *manager) waitReady(ctx context.Context, ep *endpoints.Endpoint) error {
 		case <-rowChanged:
 		case <-stateChanged:
 		case <-ctx.Done():
-			late = true // it may have become ready just now: look once more
+			late = true // the endpoint may have become ready at this moment: check again
 		}
 	}
 }
@@ -54,7 +54,7 @@ func notReady(s *endpointstates.EndpointState, known bool, cause error) error {
 	return fmt.Errorf("%w: %w: state %s, waiting for %s", endpoint.ErrNotReady, cause, s.State, s.Waiting)
 }
 
-// same tells whether two rows are of one endpoint, for ids are reused.
+// same reports whether two rows describe the same endpoint. Ids are reused.
 func same(a, b *endpoints.Endpoint) bool {
 	return a.ID == b.ID && a.AttachmentID() == b.AttachmentID() && a.Serial == b.Serial && a.CreatedAt.Equal(b.CreatedAt)
 }

@@ -7,29 +7,29 @@ import (
 	"github.com/waggle-net/waggle/pkg/tables/bpfendpoints"
 )
 
-// Cell is the module.
+// Cell writes the endpoints and the node's own addresses to the BPF maps.
 var Cell = cell.Module("endpoint-maps", "Endpoints as entries of BPF maps",
-	cell.ProvidePrivate(newKernel), // the real maps; tests put fakes in their place
+	cell.ProvidePrivate(newKernel), // the real maps; tests provide fakes
 	implementation,
 )
 
-// implementation is the module without its way to the kernel.
+// implementation is the module without its kernel.
 var implementation = cell.Group(
 	cell.ProvidePrivate( // only this cell writes
 		bpfendpoints.NewFactsTable,
 		bpfendpoints.NewLinkTable,
 		bpfendpoints.NewAddressTable,
-		newInitializers, // what must be in before anything is pruned
-		newVerifier,     // rows into the maps, and whether they still are there
+		newInitializers, // inputs that must be complete before entries are pruned
+		newVerifier,     // reconcilers of the maps, and their verification
 	),
-	cell.Provide( // anyone may read
+	cell.Provide( // read by other cells
 		statedb.RWTable[*bpfendpoints.Facts].ToTable,
 		statedb.RWTable[*bpfendpoints.Link].ToTable,
 		statedb.RWTable[*bpfendpoints.Address].ToTable,
 		newHostWriter, // addresses of the node, from other cells
 	),
 	cell.Invoke(
-		registerController, // endpoints and gateways into rows
-		registerVerify,     // drift into pending rows
+		registerController, // computes rows from endpoints and gateways
+		registerVerify,     // marks rows pending after drift
 	),
 )

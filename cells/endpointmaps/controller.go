@@ -20,10 +20,10 @@ import (
 	"github.com/waggle-net/waggle/pkg/tables/localnode"
 )
 
-// maxProblems is how many endpoints the module's health names.
+// maxProblems limits the endpoints that the module's health names.
 const maxProblems = 5
 
-// controller keeps the three tables in step with endpoints and the gateways.
+// controller computes the rows of the three tables from endpoints and the gateways.
 type controller struct {
 	cell.In
 
@@ -42,8 +42,8 @@ func registerController(c controller) {
 	heartbeat.Add(c.Jobs, "fill-endpoint-maps", c.run)
 }
 
-// run has no settle time: an ADD waits for the rows of its endpoint. A pass looks at the endpoints of which a row has changed, so that an ADD costs the
-// same on a full node, and at all of them once a minute, when the gateways change and while some endpoint has a problem.
+// run has no debounce interval: an ADD waits for the rows of its endpoint. A pass processes the endpoints with a changed row, so that the cost of an ADD does
+// not depend on the number of endpoints. It processes all endpoints once a minute, when the gateways change, and while an endpoint has a problem.
 func (c controller) run(ctx context.Context, health cell.Health) error {
 	f, err := c.follow()
 	if err != nil {
@@ -73,7 +73,7 @@ func (c controller) run(ctx context.Context, health cell.Health) error {
 
 		changed.Add(nodeChanged, initialized)
 		if len(taken) > 0 {
-			changed.Add(addressesChanged) // the node may give one up
+			changed.Add(addressesChanged) // the node may release one of them
 		}
 		heartbeat.IdleFor(ctx, endpointfeed.FullPassInterval)
 		var due bool
@@ -83,7 +83,7 @@ func (c controller) run(ctx context.Context, health cell.Health) error {
 	return nil
 }
 
-// node reads the one row of local-node.
+// node returns the single row of local-node, nil without one, and a channel that closes when it changes.
 func (c controller) node(txn statedb.ReadTxn) (*localnode.LocalNode, <-chan struct{}) {
 	rows, changed := c.Node.AllWatch(txn)
 	for n := range rows {
@@ -92,7 +92,7 @@ func (c controller) node(txn statedb.ReadTxn) (*localnode.LocalNode, <-chan stru
 	return nil, changed
 }
 
-// complete tells whether every endpoint that exists can have its rows now, and what to wait for otherwise.
+// complete reports whether every existing endpoint can have its rows now. If not, it also returns the channel to wait for.
 func (c controller) complete(txn statedb.ReadTxn, node *localnode.LocalNode) (bool, <-chan struct{}) {
 	if done, changed := c.Endpoints.Initialized(txn); !done {
 		return false, changed
@@ -103,17 +103,17 @@ func (c controller) complete(txn statedb.ReadTxn, node *localnode.LocalNode) (bo
 	if done, changed := c.Node.Initialized(txn); !done {
 		return false, changed
 	}
-	return node != nil && node.Ready, nil // the watch on local-node sees it become ready
+	return node != nil && node.Ready, nil // the watch on local-node fires when the node becomes ready
 }
 
-// policyOf finds the policy and the identity of an endpoint.
+// policyOf returns a look-up of an endpoint's policy and identity.
 func (c controller) policyOf(txn statedb.ReadTxn) func(*endpoints.Endpoint) (*endpointpolicies.EndpointPolicy, bool) {
 	return func(ep *endpoints.Endpoint) (*endpointpolicies.EndpointPolicy, bool) {
 		return endpointpolicies.Of(txn, c.Policies, ep.ID, ep.AttachmentID())
 	}
 }
 
-// lastGateways finds what the row of an endpoint says now.
+// lastGateways returns a look-up of the gateways in an endpoint's current row.
 func (c controller) lastGateways(txn statedb.ReadTxn) func(uint16) (gateways, bool) {
 	return func(id uint16) (gateways, bool) {
 		f, _, found := c.Facts.Get(txn, bpfendpoints.FactsByID(id))
@@ -124,7 +124,7 @@ func (c controller) lastGateways(txn statedb.ReadTxn) func(uint16) (gateways, bo
 	}
 }
 
-// commit writes what differs in the rows of the marked endpoints. An address that a host row has stays the host's and is returned as a problem.
+// commit writes the rows of the marked endpoints that differ. An address with a host row stays the host's and is returned as a problem.
 func (c controller) commit(want desired, marked endpointfeed.Marks, complete bool) (problems []error) {
 	txn := c.DB.WriteTxn(c.Facts, c.Links, c.Addresses)
 	defer txn.Abort()
@@ -145,14 +145,14 @@ func (c controller) commit(want desired, marked endpointfeed.Marks, complete boo
 	return problems
 }
 
-// row is what settle needs of a row.
+// row has the methods that settle needs.
 type row[R any] interface {
 	Equal(R) bool
 	WithStatus(reconciler.Status) R
 }
 
-// settle makes the rows of have those of want: what is equal keeps its status, what differs is written as pending, the
-// rest is deleted. It takes want apart.
+// settle replaces the rows of have by the rows of want: equal rows keep their status, rows that differ are written as pending, other rows are deleted. It
+// modifies want.
 func settle[K comparable, R row[R]](txn statedb.WriteTxn, table statedb.RWTable[R], have iter.Seq[R], want map[K]R, key func(R) K) {
 	for r := range have {
 		w, wanted := want[key(r)]
@@ -168,7 +168,7 @@ func settle[K comparable, R row[R]](txn statedb.WriteTxn, table statedb.RWTable[
 	}
 }
 
-// objects drops the revisions.
+// objects yields the objects without their revisions.
 func objects[R any](rows iter.Seq2[R, statedb.Revision]) iter.Seq[R] {
 	return func(yield func(R) bool) {
 		for r := range rows {

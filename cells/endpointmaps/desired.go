@@ -13,26 +13,25 @@ import (
 	"github.com/waggle-net/waggle/pkg/tables/localnode"
 )
 
-// endpointOwner marks rows of bpf-endpoints that come from endpoints.
+// endpointOwner is the owner of rows of bpf-endpoints that come from endpoints.
 const endpointOwner = "endpoint"
 
-// desired is what the three tables shall hold of endpoints.
+// desired has the desired rows of endpoints in the three tables.
 type desired struct {
 	facts     map[uint16]*bpfendpoints.Facts
 	links     map[uint32]*bpfendpoints.Link
 	addresses map[netip.Addr]*bpfendpoints.Address
-	problems  []error // endpoints without rows, and why
-	// undecided have no policy yet; each gets one as soon as its identity and all policies are known.
+	problems  []error // endpoints without rows, and the reasons
+	// undecided are endpoints without a policy. An endpoint gets its policy as soon as its identity and all policies are known.
 	undecided []uint16
 }
 
-// gateways are the router addresses that the programs answer for, by family.
+// gateways are the router addresses for which the programs reply to ARP requests and neighbor solicitations, by family.
 type gateways struct{ ipv4, ipv6 netip.Addr }
 
-// compute derives the rows of endpoints. A pod goes on asking for the gateway that it was told, also when the node
-// has another by now. An endpoint whose gateway is not known yet gets no rows, but one that has rows keeps the gateway of
-// before: pods are not cut off because the node looks for its range again. Without a row an endpoint may pass nothing; so it
-// is for one whose policy does not stand in the kernel.
+// compute derives the rows of endpoints. A pod keeps resolving the gateway that it got at its ADD, even if the node has another one by now. An endpoint without
+// a known gateway gets no rows. If it already has rows, it keeps their gateway, so that pods are not cut off while the node's range is unknown. Without a row
+// an endpoint passes no traffic; this includes endpoints whose policy is not in the kernel.
 func compute(rows iter.Seq[*endpoints.Endpoint], node gateways, before func(id uint16) (gateways, bool),
 	policyOf func(*endpoints.Endpoint) (*endpointpolicies.EndpointPolicy, bool)) desired {
 	d := desired{
@@ -61,8 +60,8 @@ func compute(rows iter.Seq[*endpoints.Endpoint], node gateways, before func(id u
 	return d
 }
 
-// newestFirst drops endpoints in quarantine and sorts the others, so that of two which claim the same link the younger
-// has it: the older is the one whose deletion was missed.
+// newestFirst drops endpoints in quarantine and sorts the others by age, youngest first. If two endpoints claim the same link, the younger one gets it, because
+// the deletion of the older one was missed.
 func newestFirst(rows iter.Seq[*endpoints.Endpoint]) []*endpoints.Endpoint {
 	var eps []*endpoints.Endpoint
 	for ep := range rows {
@@ -74,7 +73,7 @@ func newestFirst(rows iter.Seq[*endpoints.Endpoint]) []*endpoints.Endpoint {
 	return eps
 }
 
-// check tells why an endpoint cannot have rows.
+// check returns the reason why an endpoint cannot have rows, or nil.
 func (d *desired) check(ep *endpoints.Endpoint, gw gateways) error {
 	switch {
 	case ep.HostIfIndex <= 0:
@@ -104,7 +103,7 @@ func (d *desired) add(ep *endpoints.Endpoint, gw gateways, p *endpointpolicies.E
 	}
 }
 
-// gatewaysOf reads the node's row; nil means that there is none.
+// gatewaysOf returns the gateways of the node's row, which may be nil.
 func gatewaysOf(n *localnode.LocalNode) gateways {
 	if n == nil {
 		return gateways{}
@@ -112,7 +111,7 @@ func gatewaysOf(n *localnode.LocalNode) gateways {
 	return gateways{n.IPv4.Router, n.IPv6.Router}
 }
 
-// or fills in what is missing.
+// or replaces invalid addresses of g by the addresses of o.
 func (g gateways) or(o gateways) gateways {
 	if !g.ipv4.IsValid() {
 		g.ipv4 = o.ipv4

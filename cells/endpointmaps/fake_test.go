@@ -47,7 +47,7 @@ func TestScripts(t *testing.T) {
 	})
 }
 
-// newInputs makes the tables that are read, with one initializer each and a command that completes them.
+// newInputs creates the input tables, each with one initializer, and a command that completes them.
 func newInputs(db *statedb.DB) (
 	eps statedb.RWTable[*endpoints.Endpoint], node statedb.RWTable[*localnode.LocalNode],
 	of statedb.RWTable[*endpointpolicies.EndpointPolicy], cmd upstream.ScriptCmdOut, err error,
@@ -76,7 +76,7 @@ func newInputs(db *statedb.DB) (
 	return
 }
 
-// fakeMaps holds what the kernel's maps would, and fails as often as it is told.
+// fakeMaps stores the content of the maps in memory, and fails as many times as requested.
 type fakeMaps struct {
 	mu        sync.Mutex
 	facts     map[uint16]bpf.EndpointFacts
@@ -95,7 +95,7 @@ func (f *fakeMaps) kernel() kernel {
 		addresses: fakeEntries[netip.Addr, bpf.EndpointRef]{f, f.addresses}}
 }
 
-// write runs a change unless it shall fail.
+// write applies a change unless a failure was requested.
 func (f *fakeMaps) write(change func()) error {
 	f.mu.Lock()
 	defer f.mu.Unlock()
@@ -146,7 +146,7 @@ func (e fakeEntries[K, V]) Dump() (map[K]V, error) {
 	return maps.Clone(e.m), nil
 }
 
-// show prints everything, one entry a line, sorted.
+// show prints all entries, sorted, one per line.
 func (f *fakeMaps) show() string {
 	f.mu.Lock()
 	defer f.mu.Unlock()
@@ -165,7 +165,7 @@ func (f *fakeMaps) show() string {
 	return strings.Join(append(lines, ""), "\n")
 }
 
-// commands let scripts look at the fake, disturb it, and play the cells that use this one.
+// commands provides script commands that print and change the fake, and that replace the cells that use this one.
 func commands(f *fakeMaps, w bpfendpoints.HostWriter, v *verifier) upstream.ScriptCmdsOut {
 	simple := func(summary string, run func(args ...string) (string, error)) script.Cmd {
 		return script.Command(script.CmdUsage{Summary: summary, Args: "..."}, func(_ *script.State, args ...string) (script.WaitFunc, error) {

@@ -9,10 +9,10 @@ import (
 	"github.com/waggle-net/waggle/pkg/tables/bpfendpoints"
 )
 
-// initializers complete the tables. Each may be called often; only its first call counts.
+// initializers complete the tables. Only the first call of each has an effect.
 type initializers struct {
-	endpoints func(statedb.WriteTxn) // all rows of endpoints are in; the transaction holds the three tables
-	hosts     func(statedb.WriteTxn) // the first set of addresses of the node is in
+	endpoints func(statedb.WriteTxn) // all rows of endpoints are written; the transaction must hold the three tables
+	hosts     func(statedb.WriteTxn) // the first set of the node's addresses is written
 }
 
 func newInitializers(
@@ -54,7 +54,7 @@ func (w *hostWriter) ReplaceHost(owner string, addrs []netip.Addr) error {
 			if row.Owner == endpointOwner {
 				refused = append(refused, addr)
 			}
-			continue // another owner says the same already
+			continue // another owner has the same address
 		}
 		want[addr] = &bpfendpoints.Address{Addr: addr, Host: true, Owner: owner}
 	}

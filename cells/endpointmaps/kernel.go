@@ -12,23 +12,23 @@ import (
 	"github.com/waggle-net/waggle/pkg/mapreconciler"
 )
 
-// kernel is the three maps.
+// kernel accesses the three maps.
 type kernel struct {
 	facts     slots
 	links     mapreconciler.Entries[uint32, uint16]
 	addresses mapreconciler.Entries[netip.Addr, bpf.EndpointRef]
 }
 
-// slots is the array of facts; an id is always there.
+// slots is the array of facts. Every id has a slot.
 type slots interface {
 	Get(id uint16) (bpf.EndpointFacts, error)
-	// Put writes slots, in their order and with as little time between them as the kernel allows.
+	// Put writes slots in order, with as little time between them as the kernel allows.
 	Put(list []slot) error
 	// Dump reads the slots that are in use.
 	Dump() (map[uint16]bpf.EndpointFacts, error)
 }
 
-// slot is the facts of one endpoint at their place.
+// slot has the id and the facts of one endpoint.
 type slot struct {
 	id    uint16
 	facts bpf.EndpointFacts
@@ -50,7 +50,7 @@ func newKernel(m bpfmaps.Batches) kernel {
 	}
 }
 
-// slotArray is the map endpoint_facts.
+// slotArray implements slots with the map endpoint_facts.
 type slotArray struct{ maps bpfmaps.Batches }
 
 func (a slotArray) Get(id uint16) (s bpf.EndpointFacts, err error) {
@@ -78,7 +78,7 @@ func (a slotArray) Dump() (map[uint16]bpf.EndpointFacts, error) {
 	used := make(map[uint16]bpf.EndpointFacts)
 	ids, facts := make([]uint32, m.MaxEntries()), make([]bpf.EndpointFacts, m.MaxEntries())
 	var cursor ebpf.MapBatchCursor
-	n, err := m.BatchLookup(&cursor, ids, facts, nil) // one call: the array is small
+	n, err := m.BatchLookup(&cursor, ids, facts, nil) // one call is enough: the array is small
 	if err != nil && !errors.Is(err, ebpf.ErrKeyNotExist) {
 		return nil, fmt.Errorf("read map %s: %w", bpf.MapEndpointFacts, err)
 	}

@@ -15,12 +15,11 @@ import (
 	"github.com/waggle-net/waggle/pkg/tables/bpfendpoints"
 )
 
-// factsOps pushes rows into the array of facts. Only its reconciler writes the array, so reading a slot and writing its
-// successor needs no lock.
+// factsOps writes rows to the array of facts. Only its reconciler writes the array, so a read and a following write of a slot need no lock.
 type factsOps struct{ slots slots }
 
-// UpdateBatch implements reconciler.BatchOperations. Between two slots there is as little time as can be: when both an endpoint's
-// policy and somebody's identity are others than before, a policy may meet an identity that it does not know, and deny it.
+// UpdateBatch implements reconciler.BatchOperations. It writes all slots in one call to keep the time between them short: if an endpoint's policy and the
+// identity of its peer change together, the old policy may get the new identity, which it does not include, and deny it.
 func (o factsOps) UpdateBatch(_ context.Context, _ statedb.ReadTxn, batch []reconciler.BatchEntry[*bpfendpoints.Facts]) {
 	list := make([]slot, len(batch))
 	for i, e := range batch {
@@ -29,7 +28,7 @@ func (o factsOps) UpdateBatch(_ context.Context, _ statedb.ReadTxn, batch []reco
 	if o.write(list...) == nil {
 		return
 	}
-	for i := range batch { // a failure of one delays no other
+	for i := range batch { // a failure of one slot must not block the others
 		batch[i].Result = o.write(list[i])
 	}
 }
@@ -51,8 +50,8 @@ func (o factsOps) Delete(_ context.Context, _ statedb.ReadTxn, _ statedb.Revisio
 	return o.write(slot{id: f.ID})
 }
 
-// write makes slots what is wanted, with a new revision, unless they are that already. It writes twice, as the kernel copies a slot
-// piece by piece: a program that meets the new revision beside something old judges again when it sees the next.
+// write writes slots with a new revision, unless they are already equal. It writes each slot twice, because the kernel copies a slot in parts: a program that
+// reads the new revision with old parts evaluates the flow again when it reads the second new revision.
 func (o factsOps) write(want ...slot) error {
 	changed := make([]slot, 0, len(want))
 	for _, s := range want {
@@ -80,7 +79,7 @@ func (o factsOps) write(want ...slot) error {
 	return nil
 }
 
-// Prune implements reconciler.Operations. All slots are ours.
+// Prune implements reconciler.Operations. This cell owns all slots.
 func (o factsOps) Prune(_ context.Context, _ statedb.ReadTxn, rows iter.Seq2[*bpfendpoints.Facts, statedb.Revision]) error {
 	have, err := o.slots.Dump()
 	if err != nil {
@@ -96,19 +95,19 @@ func (o factsOps) Prune(_ context.Context, _ statedb.ReadTxn, rows iter.Seq2[*bp
 	return errors.Join(errs...)
 }
 
-// differs says how the slot of a row differs from it, or nothing.
+// differs describes how the slot of a row differs from it; empty when they are equal.
 func (o factsOps) differs(have map[uint16]bpf.EndpointFacts, f *bpfendpoints.Facts) string {
 	s, found := have[f.ID]
 	return mapreconciler.Difference(f.ID, found, same(s, slotOf(f).facts))
 }
 
-// linksOf writes rows to the map of links.
+// linksOf returns the operations of the map of links.
 func linksOf(k kernel) mapreconciler.Map[*bpfendpoints.Link, uint32, uint16] {
 	return mapreconciler.Map[*bpfendpoints.Link, uint32, uint16]{Name: bpf.MapLinks, Entries: k.links,
 		Entry: func(l *bpfendpoints.Link) (uint32, uint16) { return l.IfIndex, l.ID }}
 }
 
-// addressesOf writes rows to the map of addresses.
+// addressesOf returns the operations of the map of addresses.
 func addressesOf(k kernel) mapreconciler.Map[*bpfendpoints.Address, netip.Addr, bpf.EndpointRef] {
 	return mapreconciler.Map[*bpfendpoints.Address, netip.Addr, bpf.EndpointRef]{Name: bpf.MapEndpoints, Entries: k.addresses,
 		Entry: func(a *bpfendpoints.Address) (netip.Addr, bpf.EndpointRef) { return a.Addr, refOf(a) }}

@@ -9,7 +9,7 @@ import (
 	"github.com/waggle-net/waggle/pkg/tables/bpfendpoints"
 )
 
-// factsBatch is what the reconciler hands over of so many endpoints, each known by an identity that is told from the others.
+// factsBatch returns a batch of the reconciler for n endpoints with different identities.
 func factsBatch(n int, first uint32) (batch []reconciler.BatchEntry[*bpfendpoints.Facts]) {
 	for i := range n {
 		batch = append(batch, reconciler.BatchEntry[*bpfendpoints.Facts]{Object: &bpfendpoints.Facts{ID: uint16(i + 1),
@@ -18,7 +18,7 @@ func factsBatch(n int, first uint32) (batch []reconciler.BatchEntry[*bpfendpoint
 	return batch
 }
 
-// Packets that meet one endpoint as it is now and another as it was are lost: all slots are written together.
+// A packet that reads the new slot of one endpoint and the old slot of another may be dropped: all slots are written in one call.
 func TestUpdateBatch_OneWriteForAll(t *testing.T) {
 	t.Parallel()
 	fake := newFake()
@@ -26,7 +26,7 @@ func TestUpdateBatch_OneWriteForAll(t *testing.T) {
 	ops.UpdateBatch(t.Context(), nil, factsBatch(3, 300))
 	require.Equal(t, 2, fake.writes, "each write is repeated once")
 
-	// Of those of which one is as it was already, the others are written.
+	// In a batch with one slot that is already equal, only the others are written.
 	batch := factsBatch(3, 400)
 	batch[1].Object.Identity = 301
 	ops.UpdateBatch(t.Context(), nil, batch)
@@ -41,7 +41,7 @@ func TestUpdateBatch_OneWriteForAll(t *testing.T) {
 func TestUpdateBatch_FailureOfOneDelaysNoOther(t *testing.T) {
 	t.Parallel()
 	fake := newFake()
-	fake.failures = 2 // of all at once, and of the first of them
+	fake.failures = 2 // the write of all slots, and the write of the first one
 	batch := factsBatch(2, 300)
 	factsOps{fakeSlots{fake}}.UpdateBatch(t.Context(), nil, batch)
 	require.ErrorContains(t, batch[0].Result, "write facts of endpoint 1: no memory")

@@ -13,7 +13,7 @@ import (
 	"github.com/waggle-net/waggle/pkg/tables/bpfendpoints"
 )
 
-// tables are the three tables and their maps.
+// tables has the three tables and their maps.
 type tables struct {
 	cell.In
 
@@ -25,8 +25,8 @@ type tables struct {
 	Drift     drift.Watch
 }
 
-// newVerifier registers one reconciler for each table, and keeps them to call for a prune. The three share nothing, so a failure of
-// one map delays no other.
+// newVerifier registers one reconciler for each table, and stores their Prune functions. The reconcilers are independent, so a failure of one map does not
+// block the others.
 func newVerifier(params reconciler.Params, t tables) (*verifier, error) {
 	facts, links, addresses := factsOps{t.Kernel.facts}, linksOf(t.Kernel), addressesOf(t.Kernel)
 	a, err1 := mapreconciler.Register(params, "endpoint-facts", t.Facts, facts, facts)

@@ -15,13 +15,13 @@ import (
 	"github.com/waggle-net/waggle/pkg/tables/endpoints"
 )
 
-// feed follows the rows that decide about single endpoints.
+// feed follows endpoints and their policies.
 type feed struct {
 	endpoints *changes.Feed[*endpoints.Endpoint]
 	policies  *changes.Feed[*endpointpolicies.EndpointPolicy]
 }
 
-// follow begins with everything that exists.
+// follow subscribes to endpoints and policies. The feeds start with all existing rows.
 func (c controller) follow() (f feed, err error) {
 	txn := c.DB.WriteTxn(c.Endpoints, c.Policies)
 	defer txn.Commit()
@@ -36,7 +36,7 @@ func (f feed) close() {
 	f.policies.Close()
 }
 
-// next marks the endpoints with a change up to a snapshot, and adds to changed what closes when there is more.
+// next marks the endpoints with changes up to a snapshot, and adds to changed the channels that close at the next change.
 func (f feed) next(txn statedb.ReadTxn, changed *statedb.WatchSet) endpointfeed.Marks {
 	m := endpointfeed.Marks{}
 	endpointfeed.Mark(m, f.endpoints.UpTo(txn, changed), func(ep *endpoints.Endpoint) uint16 { return ep.ID })
@@ -44,14 +44,14 @@ func (f feed) next(txn statedb.ReadTxn, changed *statedb.WatchSet) endpointfeed.
 	return m
 }
 
-// lastPass is what a pass must know of the one before it.
+// lastPass is the state that a pass needs from the previous one.
 type lastPass struct {
-	all       bool            // the next pass has to look at all endpoints
-	gateways  gateways        // of the node
+	all       bool            // the next pass must process all endpoints
+	gateways  gateways        // gateways of the node
 	undecided map[uint16]bool // endpoints without a policy
 }
 
-// note updates which endpoints have no policy. Without marks the pass looked at all.
+// note updates the endpoints without a policy. With nil marks the pass has processed all endpoints.
 func (l *lastPass) note(want desired, marked endpointfeed.Marks) {
 	if marked == nil {
 		clear(l.undecided)
@@ -64,7 +64,7 @@ func (l *lastPass) note(want desired, marked endpointfeed.Marks) {
 	}
 }
 
-// endpointsOf gives the marked endpoints; without marks all.
+// endpointsOf yields the marked endpoints; with nil marks all endpoints.
 func (c controller) endpointsOf(txn statedb.ReadTxn, marked endpointfeed.Marks) iter.Seq[*endpoints.Endpoint] {
 	if marked == nil {
 		return objects(c.Endpoints.All(txn))
@@ -80,7 +80,7 @@ func (c controller) endpointsOf(txn statedb.ReadTxn, marked endpointfeed.Marks) 
 	}
 }
 
-// contested reports whether a marked endpoint claims the link or an address of another endpoint. Which of them gets it is decided among all.
+// contested reports whether a marked endpoint claims the link or an address of another endpoint. Such conflicts are resolved in a pass over all endpoints.
 func (c controller) contested(txn statedb.ReadTxn, marked endpointfeed.Marks) bool {
 	for ep := range c.endpointsOf(txn, marked) {
 		if link, _, found := c.Links.Get(txn, bpfendpoints.LinkByIfIndex(uint32(ep.HostIfIndex))); found && link.ID != ep.ID {
@@ -96,15 +96,15 @@ func (c controller) contested(txn statedb.ReadTxn, marked endpointfeed.Marks) bo
 	return false
 }
 
-// tableRows are rows of the three tables.
+// tableRows has rows of the three tables.
 type tableRows struct {
 	facts     []*bpfendpoints.Facts
 	links     []*bpfendpoints.Link
 	addresses []*bpfendpoints.Address
 }
 
-// rowsOf reads the rows of the marked endpoints; without marks those of all. The three rows of an endpoint are written in one transaction, so its facts
-// name the others.
+// rowsOf returns the current rows of the marked endpoints; with nil marks the rows of all endpoints. The rows of an endpoint are written in one transaction, so
+// its facts name its link and its addresses.
 func (c controller) rowsOf(txn statedb.ReadTxn, marked endpointfeed.Marks) (rows tableRows) {
 	if marked == nil {
 		rows.facts = slices.Collect(objects(c.Facts.All(txn)))

@@ -5,7 +5,7 @@ import (
 	"github.com/waggle-net/waggle/pkg/tables/bpfendpoints"
 )
 
-// slotOf is a row as the programs read it, with revision 0.
+// slotOf converts a row to the slot that the programs read, with revision 0.
 func slotOf(f *bpfendpoints.Facts) slot {
 	s := bpf.EndpointFacts{
 		Ifindex: f.IfIndex, Identity: f.Identity,
@@ -27,19 +27,19 @@ func slotOf(f *bpfendpoints.Facts) slot {
 	return slot{f.ID, s}
 }
 
-// same compares two slots in all but the revision.
+// same reports whether two slots are equal except for their revisions.
 func same(a, b bpf.EndpointFacts) bool {
 	a.Revision, b.Revision = 0, 0
 	return a == b
 }
 
-// next is want as the successor of have: its revision is one nobody has seen, also when the slot was freed in between.
+// next returns want with the revision that follows the one of have. No flow has stored this revision, even if the slot was freed in between.
 func next(have, want bpf.EndpointFacts) bpf.EndpointFacts {
 	want.Revision = have.Revision + 1
 	return want
 }
 
-// refOf is an address row as the programs read it.
+// refOf converts an address row to the map value that the programs read.
 func refOf(a *bpfendpoints.Address) bpf.EndpointRef {
 	ref := bpf.EndpointRef{Id: uint32(a.ID)}
 	if a.Host {

@@ -22,12 +22,12 @@ type verifier struct {
 	watch     drift.Watch
 }
 
-// registerVerify runs the verifier on a timer.
+// registerVerify runs the verifier periodically.
 func registerVerify(jobs job.Group, v *verifier) {
 	heartbeat.AddTimer(jobs, "verify-endpoint-maps", v.run, v.watch.Interval)
 }
 
-// run looks at each map once.
+// run verifies each map once.
 func (v *verifier) run(ctx context.Context) error {
 	return errors.Join(v.facts.Run(ctx), v.links.Run(ctx), v.addresses.Run(ctx))
 }

@@ -8,7 +8,7 @@ import (
 	"github.com/waggle-net/waggle/pkg/tables/endpointstates"
 )
 
-// advance returns the state of a wanted endpoint; it is old itself when nothing has changed.
+// advance returns the next state of an existing endpoint. It returns old itself when nothing has changed.
 func advance(old *endpointstates.EndpointState, ep *endpoints.Endpoint, o observation, now time.Time,
 ) *endpointstates.EndpointState {
 	next := *old
@@ -41,7 +41,7 @@ func advance(old *endpointstates.EndpointState, ep *endpoints.Endpoint, o observ
 	return row
 }
 
-// notice says what an operator should know of an endpoint that works all the same.
+// notice describes a condition of a working endpoint that an operator should know.
 func notice(ep *endpoints.Endpoint, o observation) string {
 	switch {
 	case ep.LabelsMissing != "":
@@ -58,7 +58,7 @@ func notice(ep *endpoints.Endpoint, o observation) string {
 	return ""
 }
 
-// withHistory returns a copy of row with one log entry for each state it went through.
+// withHistory returns a copy of row with one log entry for each of the given states.
 func withHistory(row *endpointstates.EndpointState, through []state, now time.Time) *endpointstates.EndpointState {
 	row = row.Clone()
 	for _, s := range through {
@@ -67,7 +67,7 @@ func withHistory(row *endpointstates.EndpointState, through []state, now time.Ti
 	return row
 }
 
-// retire moves the state of a deleted endpoint to its end and then away.
+// retire advances the state of a deleted endpoint, and finally removes it.
 func (u *updates) retire(old *endpointstates.EndpointState, gone bool, now time.Time) {
 	through := path(old.State, situation{gone: gone})
 	if len(through) == 0 {
@@ -83,7 +83,7 @@ func (u *updates) retire(old *endpointstates.EndpointState, gone bool, now time.
 	u.again[old.ID] = true
 }
 
-// explain says for the endpoint's log what a state means.
+// explain returns the meaning of a state for the endpoint's log.
 func explain(s state) string {
 	switch s {
 	case endpointstates.WaitingForIdentity:

@@ -11,14 +11,14 @@ import (
 	"github.com/waggle-net/waggle/pkg/tables/endpointstates"
 )
 
-// Cell keeps the table endpoint-states.
+// Cell writes the table endpoint-states.
 var Cell = cell.Module("endpoint-state", "What became of each endpoint",
 	cell.ProvidePrivate(newTable), // only this cell writes endpoint-states
 	cell.Provide(
 		statedb.RWTable[*endpointstates.EndpointState].ToTable,
 		commands,
 	),
-	cell.Invoke(registerController), // job: endpoints and rows of the datapath -> states
+	cell.Invoke(registerController), // job: computes states from endpoints and the rows of the datapath
 )
 
 // initialize completes the initializer of the table.

@@ -11,7 +11,7 @@ import (
 	"github.com/waggle-net/waggle/pkg/tables/endpointstates"
 )
 
-// commands print the history of an endpoint, which the table's columns cannot show.
+// commands prints the log of an endpoint, which the table's columns do not show.
 func commands(db *statedb.DB, states statedb.Table[*endpointstates.EndpointState]) hive.ScriptCmdOut {
 	return hive.NewScriptCmd("endpoint/log", script.Command(
 		script.CmdUsage{Summary: "Show the history of one endpoint, without times", Args: "id"},

@@ -41,12 +41,12 @@ type controller struct {
 	params
 	initialize initialize
 	complete   bool // the table is initialized
-	// ofEntries are the endpoints whose entries in ipcache have changed since the last pass, and entriesChanged closes when there may be more.
+	// ofEntries are the endpoints whose entries in ipcache have changed since the last pass. entriesChanged closes at the next change of ipcache.
 	ofEntries      endpointfeed.Marks
 	entriesChanged *statedb.WatchSet
 }
 
-// run has no settle time: requests wait for the state that it writes. Commits that come during a pass are one batch.
+// run has no debounce interval: requests wait for the state that it writes. Commits during a pass are processed together in the next one.
 func (c *controller) run(ctx context.Context, health cell.Health) error {
 	changes, err := c.subscribe()
 	if err != nil {
@@ -86,8 +86,8 @@ func (c *controller) run(ctx context.Context, health cell.Health) error {
 	return nil
 }
 
-// wait is [endpointfeed.Wait], and goes on waiting after changes of entries that concern no endpoint of this node: in a large cluster addresses elsewhere
-// change all the time.
+// wait is [endpointfeed.Wait], but continues to wait after changes of ipcache that do not affect an endpoint of this node: in a large cluster addresses of
+// other nodes change all the time.
 func (c *controller) wait(ctx context.Context, f feed, changed *statedb.WatchSet) (full, alive bool) {
 	limited, cancel := context.WithTimeout(ctx, endpointfeed.FullPassInterval)
 	defer cancel()
@@ -102,8 +102,8 @@ func (c *controller) wait(ctx context.Context, f feed, changed *statedb.WatchSet
 	}
 }
 
-// inputsComplete tells whether every endpoint and every row about one is known; it watches those that are not. The table ipcache
-// is not asked: it is complete when pods of other nodes are known, which are not our business.
+// inputsComplete reports whether the tables of endpoints and of their rows are initialized, and watches the other tables. It does not wait for the table
+// ipcache, which is initialized only when the pods of other nodes are known.
 func (c *controller) inputsComplete(txn statedb.ReadTxn, changed *statedb.WatchSet) bool {
 	if c.complete {
 		return true
@@ -118,18 +118,18 @@ func (c *controller) inputsComplete(txn statedb.ReadTxn, changed *statedb.WatchS
 	return ready
 }
 
-// updates is the difference between the table and what it should be.
+// updates has the changes to the table.
 type updates struct {
 	insert, remove []*endpointstates.EndpointState
-	again          endpointfeed.Marks // rows on their way out, which another pass takes further
+	again          endpointfeed.Marks // rows of deleted endpoints that another pass must advance
 }
 
 func (u updates) empty() bool { return len(u.insert) == 0 && len(u.remove) == 0 }
 
-// compute decides about the marked endpoints in one snapshot.
+// compute computes the states of the marked endpoints from one snapshot.
 func (c *controller) compute(txn statedb.ReadTxn, m endpointfeed.Marks, now time.Time) updates {
 	u := updates{again: endpointfeed.Marks{}}
-	var rest map[uint16]bool // most passes need none
+	var rest map[uint16]bool // most passes do not need it
 	for _, id := range slices.Sorted(maps.Keys(m)) {
 		old, _, known := c.States.Get(txn, endpointstates.ByID(id))
 		ep, _, wanted := c.Endpoints.Get(txn, endpoints.ByID(id))
@@ -152,7 +152,7 @@ func (c *controller) compute(txn statedb.ReadTxn, m endpointfeed.Marks, now time
 	return u
 }
 
-// commit writes the difference, if there is one.
+// commit writes the changes, if there are any.
 func (c *controller) commit(u updates, ready bool) error {
 	ready = ready && !c.complete
 	if u.empty() && !ready {

@@ -23,7 +23,7 @@ import (
 	"github.com/waggle-net/waggle/pkg/tables/ipcache"
 )
 
-// world is a controller with its tables, filled with n endpoints that are wholly in the kernel.
+// world returns a controller with tables of n endpoints whose rows are all in the kernel.
 func world(tb testing.TB, n int) *controller {
 	tb.Helper()
 	db := statedb.New()
@@ -68,7 +68,7 @@ func world(tb testing.TB, n int) *controller {
 		Addresses: addresses, Attachments: attached, Identities: numbers, Policies: decided, Ipcache: known}}
 }
 
-// fullPass looks at every endpoint.
+// fullPass computes the states of all endpoints.
 func (c *controller) fullPass(now time.Time) updates {
 	txn := c.DB.ReadTxn()
 	return c.compute(txn, c.everything(txn), now)
@@ -94,7 +94,7 @@ func TestCompute_SecondPassWritesNothing(t *testing.T) {
 	require.Empty(t, u.remove)
 }
 
-// An id that a new endpoint has got before the old one's state was removed begins anew.
+// If a new endpoint gets an id before the state of the old endpoint was removed, its state starts from the beginning.
 func TestCompute_ReusedIDForgetsTheEarlierEndpoint(t *testing.T) {
 	t.Parallel()
 	c := world(t, 1)
@@ -130,7 +130,7 @@ func TestFailures_NamesAFewAndCountsTheRest(t *testing.T) {
 	require.ErrorContains(t, err, "endpoint 3 (a:eth0): broken\nand 2 more")
 }
 
-// BenchmarkFullPass is what the start and the slow check cost with 250 endpoints.
+// BenchmarkFullPass measures the first pass and the periodic pass with 250 endpoints.
 func BenchmarkFullPass(b *testing.B) {
 	c := world(b, 250)
 	require.NoError(b, c.commit(c.fullPass(time.Unix(1, 0)), true))
@@ -140,7 +140,7 @@ func BenchmarkFullPass(b *testing.B) {
 	}
 }
 
-// BenchmarkOneChange is what a commit of an input costs on the path of a request, with 250 endpoints.
+// BenchmarkOneChange measures the pass after a commit of an input, with 250 endpoints. Requests wait for such passes.
 func BenchmarkOneChange(b *testing.B) {
 	c := world(b, 250)
 	require.NoError(b, c.commit(c.fullPass(time.Unix(1, 0)), true))
@@ -150,7 +150,7 @@ func BenchmarkOneChange(b *testing.B) {
 	}
 }
 
-// A change that the feed did not mark is found by the full pass.
+// The full pass finds a change that the feed did not mark.
 func TestRun_FullPassRepairsWhatWasMissed(t *testing.T) {
 	t.Parallel()
 	synctest.Test(t, func(t *testing.T) {
@@ -170,7 +170,7 @@ func TestRun_FullPassRepairsWhatWasMissed(t *testing.T) {
 	})
 }
 
-// In a large cluster addresses elsewhere change all the time. They begin no pass; those of this node's endpoints do.
+// In a large cluster addresses of other nodes change all the time. They cause no pass; changes of this node's endpoints do.
 func TestWait_PassesOverEntriesOfOthers(t *testing.T) {
 	t.Parallel()
 	synctest.Test(t, func(t *testing.T) {
@@ -192,7 +192,7 @@ func TestWait_PassesOverEntriesOfOthers(t *testing.T) {
 		go func() { full, alive := c.wait(t.Context(), f, changed); returned <- !full && alive }()
 		for i := range 3 {
 			put(fmt.Sprintf("10.9.0.%d/32", i), ipcache.OwnerCiliumEndpoints)
-			put(fmt.Sprintf("10.9.1.%d/32", i), ipcache.OwnerEndpoints) // of an endpoint that is gone
+			put(fmt.Sprintf("10.9.1.%d/32", i), ipcache.OwnerEndpoints) // entry of a deleted endpoint
 			synctest.Wait()
 			require.Empty(t, returned, "after an address elsewhere")
 		}
@@ -206,8 +206,8 @@ func TestWait_PassesOverEntriesOfOthers(t *testing.T) {
 	})
 }
 
-// TestWait_AChangeBesideOneOfEntries: an endpoint that goes changes its attachment and its entry in ipcache at once, after the snapshot of a pass. The next pass must
-// not wait for the full one, a minute later.
+// TestWait_AChangeBesideOneOfEntries: a deleted endpoint changes its attachment and its entry in ipcache at once, after the snapshot of a pass. The next pass
+// must not wait for the full pass a minute later.
 func TestWait_AChangeBesideOneOfEntries(t *testing.T) {
 	t.Parallel()
 	synctest.Test(t, func(t *testing.T) {

@@ -1,9 +1,8 @@
-// Package endpointstate says what has become of each endpoint: it compares what is wanted with what the datapath has
-// taken over, and moves each endpoint through Cilium's states.
+// Package endpointstate reports the state of each endpoint: it compares the desired endpoints with the rows that are in the datapath, and moves each endpoint
+// through Cilium's states.
 //
-// Tables in: endpoints (what is wanted); endpoint-facts, bpf-links, bpf-endpoints and attachments (how far their
-// reconcilers have come). Table out: endpoint-states, as its only writer.
+// Tables in: endpoints (desired); endpoint-facts, bpf-links, bpf-endpoints, attachments, endpoint-identities, endpoint-policies and ipcache (progress of the
+// datapath). Table out: endpoint-states, as its only writer.
 //
-// Kernel state: none. After a restart nothing is remembered: a restored endpoint begins in the state restoring and gets
-// to ready as its rows are written again.
+// Kernel state: none. No state survives a restart: a restored endpoint starts in the state restoring and becomes ready when its rows are written again.
 package endpointstate

@@ -15,7 +15,7 @@ import (
 	"github.com/waggle-net/waggle/pkg/tables/ipcache"
 )
 
-// feed follows the rows of endpoints, their attachments, identities and policies.
+// feed follows the rows of endpoints, their attachments, identities, policies and ipcache entries.
 type feed struct {
 	endpointfeed.Feed
 	attachments *changes.Feed[*attachments.Attachment]
@@ -24,7 +24,7 @@ type feed struct {
 	ipcache     *changes.Feed[*ipcache.Entry]
 }
 
-// subscribe begins with everything that exists: the first batch of changes is a full pass.
+// subscribe starts with all existing rows: the first batch of changes is a full pass.
 func (c *controller) subscribe() (f feed, err error) {
 	txn := c.DB.WriteTxn(c.Attachments, c.Identities, c.Policies, c.Ipcache)
 	var errs [5]error
@@ -46,11 +46,11 @@ func (f feed) close() {
 	f.Close()
 }
 
-// next marks what has changed up to a snapshot, and adds to changed what closes when more has. All is true when a row
-// that concerns every endpoint is among it: one of the programs that all links share.
+// next marks the endpoints with changes up to a snapshot, and adds to changed the channels that close at the next change. All reports whether a changed row
+// affects every endpoint: a row of the programs that all links share.
 func (c *controller) next(f feed, txn statedb.ReadTxn, changed *statedb.WatchSet) (m endpointfeed.Marks, all bool) {
 	m = f.Next(txn, changed)
-	delete(m, 0) // addresses of the node
+	delete(m, 0) // rows of the node's addresses
 	endpointfeed.Mark(m, f.identities.UpTo(txn, changed), func(r *identities.EndpointIdentity) uint16 { return r.EndpointID })
 	endpointfeed.Mark(m, f.policies.UpTo(txn, changed), func(r *endpointpolicies.EndpointPolicy) uint16 { return r.EndpointID })
 	endpointfeed.Mark(m, f.attachments.UpTo(txn, changed), func(r *attachments.Attachment) uint16 { return r.EndpointID })
@@ -62,7 +62,7 @@ func (c *controller) next(f feed, txn statedb.ReadTxn, changed *statedb.WatchSet
 	return m, all
 }
 
-// followEntries marks the endpoints of this node whose entries have changed.
+// followEntries marks the endpoints of this node whose ipcache entries have changed.
 func (c *controller) followEntries(f feed, txn statedb.ReadTxn, changed *statedb.WatchSet) {
 	c.entriesChanged = statedb.NewWatchSet()
 	for _, change := range f.ipcache.UpTo(txn, c.entriesChanged) {
@@ -79,7 +79,7 @@ func (c *controller) followEntries(f feed, txn statedb.ReadTxn, changed *statedb
 	changed.Merge(c.entriesChanged)
 }
 
-// everything marks each endpoint and each state.
+// everything marks all endpoints and all states.
 func (c *controller) everything(txn statedb.ReadTxn) endpointfeed.Marks {
 	m := endpointfeed.Marks{}
 	for row := range c.Endpoints.All(txn) {

@@ -6,28 +6,28 @@ import (
 
 type state = endpointstates.State
 
-// unborn is the state of an endpoint that has no row yet.
+// unborn is the state of an endpoint without a row.
 const unborn state = ""
 
-// progress is how far the datapath is with an endpoint.
+// progress is the progress of the datapath with the rows of an endpoint.
 type progress int
 
 const (
-	missing progress = iota // rows are still to be written
-	pending                 // all rows stand in their tables, not all of them in the kernel
-	done                    // the kernel has everything
+	missing progress = iota // rows are missing
+	pending                 // all rows exist, but not all are in the kernel
+	done                    // all rows are in the kernel
 )
 
-// situation is what decides about the next state.
+// situation is the input of the state machine.
 type situation struct {
-	wanted      bool // there is a row in endpoints
-	restored    bool // which came from a state file
-	quarantined bool // and may not be used
+	wanted      bool // the endpoint has a row in endpoints
+	restored    bool // the row was restored from a state file
+	quarantined bool // the endpoint is in quarantine
 	progress    progress
 	gone        bool // no row of the datapath is left
 }
 
-// next returns the state that follows, or s itself when it is right as it is.
+// next returns the state that follows s, or s itself if the state does not change.
 func next(s state, in situation) state {
 	if !in.wanted {
 		return nextUnwanted(s, in)
@@ -39,7 +39,7 @@ func next(s state, in situation) state {
 		}
 		return endpointstates.WaitingForIdentity
 	case endpointstates.WaitingForIdentity:
-		// Without an identity no row is written, so ready means identified and enforced.
+		// Without an identity no row is written, so ready implies an identity and an enforced policy.
 		if in.progress == done && !in.quarantined {
 			return endpointstates.Ready
 		}
@@ -92,8 +92,8 @@ func nextUnwanted(s state, in situation) state {
 	return endpointstates.Disconnecting
 }
 
-// path lists the states that an endpoint goes through from s until it stands still. Disconnecting is always shown for
-// one round, because its rows are removed by others who first have to see it.
+// path returns the states through which an endpoint passes from s until its state does not change any more. It stops at disconnecting, because other cells
+// remove the rows only after they have seen this state.
 func path(s state, in situation) []state {
 	var through []state
 	for {

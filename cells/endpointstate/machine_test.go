@@ -25,7 +25,7 @@ func allSituations() (list []situation) {
 	return list
 }
 
-// Every state in every situation: each step is legal, and the walk ends where it should.
+// For every state in every situation, each step is legal, and the last state is the expected one.
 func TestPath_EveryStateInEverySituation(t *testing.T) {
 	t.Parallel()
 	for _, from := range allStates() {
@@ -80,7 +80,7 @@ func TestLegal_IsCiliumsTable(t *testing.T) {
 	require.False(t, legal(endpointstates.Invalid, endpointstates.Disconnecting))
 }
 
-// successors lists the legal changes out of a state, as Cilium has them. Disconnected and invalid are ends.
+// successors lists the legal changes of a state, as in Cilium. Disconnected and invalid have none.
 func successors(from state) []state {
 	switch from {
 	case unborn:

@@ -15,22 +15,22 @@ import (
 	"github.com/waggle-net/waggle/pkg/tables/ipcache"
 )
 
-// observation is what the tables of the datapath say about one wanted endpoint.
+// observation is the state of one endpoint's rows in the tables of the datapath.
 type observation struct {
 	progress progress
-	identity uint32 // as whom the kernel knows it, or shall
-	why      string // what keeps it from an identity of the cluster for long; empty when nothing does
-	revision uint32 // of its policy
-	err      string // of the first row that failed, with the row's name
-	waiting  string // the first row that is missing or pending
+	identity uint32 // identity in the kernel, or the desired one
+	why      string // the reason why it has no identity of the cluster for a long time; empty without one
+	revision uint32 // revision of its policy
+	err      string // error of the first failed row, with the row's name
+	waiting  string // the first missing or pending row
 }
 
-// settled tells whether a row is in the kernel, as one is that is only being refreshed.
+// settled reports whether a row is in the kernel. A row that is being refreshed is.
 func settled(found bool, status reconciler.Status) bool {
 	return found && (status.Kind == reconciler.StatusKindDone || status.Kind == reconciler.StatusKindRefreshing)
 }
 
-// add takes a row into account that is not settled.
+// add records a row that is not settled.
 func (o *observation) add(row string, found bool, status reconciler.Status) {
 	if !found {
 		o.progress = missing
@@ -50,8 +50,7 @@ func (o *observation) wait(what string) {
 	}
 }
 
-// observe looks at the rows in the order in which they are written. A row that still describes an earlier endpoint with
-// the same id counts as missing.
+// observe checks the rows in the order in which they are written. A row of a previous endpoint with the same id counts as missing.
 func (c *controller) observe(txn statedb.ReadTxn, ep *endpoints.Endpoint) observation {
 	o := observation{progress: done}
 	number, found := identities.Of(txn, c.Identities, ep.ID, ep.AttachmentID())
@@ -84,7 +83,7 @@ func (c *controller) observe(txn statedb.ReadTxn, ep *endpoints.Endpoint) observ
 	return o
 }
 
-// observePolicy looks for what the maps of policies hold for the endpoint, under the identity that it shall have.
+// observePolicy returns the endpoint's policy in the policy maps, and records whether it includes the endpoint's desired identity.
 func (c *controller) observePolicy(txn statedb.ReadTxn, ep *endpoints.Endpoint, number *identities.EndpointIdentity, identified bool, o *observation,
 ) *endpointpolicies.EndpointPolicy {
 	policy, found := endpointpolicies.Of(txn, c.Policies, ep.ID, ep.AttachmentID())
@@ -114,8 +113,8 @@ func (c *controller) observeAddress(txn statedb.ReadTxn, ep *endpoints.Endpoint,
 	}
 }
 
-// observeIdentity looks for what tells whose packets those are that come through the node's stack. Without it the endpoint would be a
-// stranger there.
+// observeIdentity checks the ipcache entry of an address. The programs need it to identify the endpoint's packets that come through the node's stack; without
+// it the endpoint would be unknown there.
 func (c *controller) observeIdentity(txn statedb.ReadTxn, a netip.Addr, policy *endpointpolicies.EndpointPolicy, o *observation) {
 	if !a.IsValid() || policy == nil {
 		return
@@ -127,8 +126,8 @@ func (c *controller) observeIdentity(txn statedb.ReadTxn, a netip.Addr, policy *
 	}
 }
 
-// observeLink looks for the programs on the pod's link. That row comes only when the shared programs are loaded, so
-// while it is missing their errors are the endpoint's.
+// observeLink checks the programs on the pod's link. Their row is added only when the shared programs are loaded, so while it is missing, errors of the shared
+// programs are errors of the endpoint.
 func (c *controller) observeLink(txn statedb.ReadTxn, ep *endpoints.Endpoint, o *observation) {
 	for row := range c.Attachments.List(txn, attachments.ByEndpoint(ep.ID)) {
 		if row.Kind != attachments.PodLink || row.IfIndex != ep.HostIfIndex {
@@ -153,7 +152,7 @@ func (c *controller) observeLink(txn statedb.ReadTxn, ep *endpoints.Endpoint, o 
 	}
 }
 
-// statusOf reads the status of a row that was found.
+// statusOf returns the status of a row, or the zero status if it was not found.
 func statusOf(row interface{ GetStatus() reconciler.Status }, found bool) reconciler.Status {
 	if !found {
 		return reconciler.Status{}
@@ -161,7 +160,7 @@ func statusOf(row interface{ GetStatus() reconciler.Status }, found bool) reconc
 	return row.GetStatus()
 }
 
-// holds tells whether a row of the datapath that can be looked up by the endpoint's id is left.
+// holds reports whether a row of the datapath that is indexed by the endpoint's id is left.
 func (c *controller) holds(txn statedb.ReadTxn, id uint16) bool {
 	if _, _, found := c.Facts.Get(txn, bpfendpoints.FactsByID(id)); found {
 		return true
@@ -170,8 +169,7 @@ func (c *controller) holds(txn statedb.ReadTxn, id uint16) bool {
 	return found
 }
 
-// lingering collects the ids of which another row of the datapath is left: all are looked at, so ask [controller.holds]
-// first.
+// lingering returns the ids with other rows of the datapath. It reads all rows, so callers check [controller.holds] first.
 func (c *controller) lingering(txn statedb.ReadTxn) map[uint16]bool {
 	ids := map[uint16]bool{}
 	for row := range c.Links.All(txn) {

@@ -11,10 +11,10 @@ import (
 	"github.com/waggle-net/waggle/pkg/tables/endpointstates"
 )
 
-// maxFailures bounds how many endpoints a health report names.
+// maxFailures limits the endpoints that a health report names.
 const maxFailures = 3
 
-// failures describes the endpoints that are in error; nil when none is.
+// failures describes the endpoints with an error; nil without one.
 func failures(rows iter.Seq2[*endpointstates.EndpointState, statedb.Revision]) error {
 	var errs []error
 	n := 0
@@ -32,7 +32,7 @@ func failures(rows iter.Seq2[*endpointstates.EndpointState, statedb.Revision]) e
 	return errors.Join(errs...)
 }
 
-// reporter reports to health what changed since the last report, for a pass may be done for each request.
+// reporter returns a function that reports to health only when the error has changed, because a pass may run for each request.
 func reporter(health cell.Health) func(error) {
 	last := "never"
 	return func(err error) {

@@ -10,7 +10,7 @@ import (
 	"github.com/waggle-net/waggle/pkg/tables/endpointstates"
 )
 
-// An id must not be given again while any row of its former endpoint is left.
+// An id must not be reused while a row of its former endpoint is left.
 func TestCompute_DeletedEndpointStaysUntilItsLastRowIsGone(t *testing.T) {
 	t.Parallel()
 	drop := map[string]func(c *controller, txn statedb.WriteTxn){
@@ -51,7 +51,7 @@ func TestCompute_DeletedEndpointStaysUntilItsLastRowIsGone(t *testing.T) {
 	}
 }
 
-// remove empties a table.
+// remove deletes all rows of a table.
 func remove[R any](t *testing.T, txn statedb.WriteTxn, table statedb.Table[R]) {
 	t.Helper()
 	require.NoError(t, table.(statedb.RWTable[R]).DeleteAll(txn))

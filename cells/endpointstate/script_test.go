@@ -16,7 +16,7 @@ import (
 	"github.com/waggle-net/waggle/pkg/tables/ipcache"
 )
 
-// inputs are the tables that other cells write; scripts stand for those cells.
+// inputs provides the tables of other cells, which scripts fill.
 func inputs() cell.Cell {
 	return cell.Provide(
 		endpoints.NewTable, statedb.RWTable[*endpoints.Endpoint].ToTable,

@@ -11,15 +11,14 @@ import (
 	"github.com/waggle-net/waggle/pkg/tables/identities"
 )
 
-// backend is where numbers of label sets come from: [memory] or [crd]. It is asked by one goroutine, in each pass about every
-// set that endpoints have, and keeps nothing but what stands in numbers and tables.
+// backend assigns numbers to label sets: [memory] or [crd]. One goroutine calls it, in each pass for every label set of an endpoint. It has no state except
+// numbers and tables.
 type backend interface {
-	// choose finds the number of one set of labels, of which there is at least one. The controller remembers it, and takes it
-	// back from another set that had it.
+	// choose returns the number of one label set, which has at least one label. The controller stores the number, and removes it from another set that had it.
 	choose(txn statedb.ReadTxn, in input, key string, s set, now time.Time) choice
 }
 
-// newBackend is the one place that decides where numbers come from.
+// newBackend selects the backend: crd with Kubernetes, memory without.
 func newBackend(p params, n *numbers) backend {
 	if p.Client == nil {
 		return &memory{n}
@@ -27,16 +26,16 @@ func newBackend(p params, n *numbers) backend {
 	return &crd{crds: p.CRDs, servers: p.Servers, wanted: p.Wanted, numbers: n, grace: p.Config.Grace}
 }
 
-// choice is the number of one set of labels, as far as there is one.
+// choice is the number of one label set, if it has one.
 type choice struct {
-	number  number    // ID 0 while there is none
-	want    *wanted   // the object that should be made; nil when there is one or none can be made
-	again   time.Time // when to choose again; zero for never
+	number  number    // ID 0 without a number
+	want    *wanted   // the object to create; nil when one exists or none can be created
+	again   time.Time // time of the next attempt; zero for none
 	problem error
-	why     string // what keeps the labels from a number of the cluster for long; empty when nothing does
+	why     string // the reason why the labels have no number of the cluster for a long time; empty without one
 }
 
-// choose finds the number of one set of labels: a fixed one for none, and for others that of the backend.
+// choose returns the number of one label set: a fixed one for the empty set, otherwise the backend's.
 func (c *controller) choose(txn statedb.ReadTxn, in input, key string, s set, now time.Time) choice {
 	if len(s.labels) == 0 {
 		init := fixed(identity.Init)
@@ -45,7 +44,7 @@ func (c *controller) choose(txn statedb.ReadTxn, in input, key string, s set, no
 	return c.backend.choose(txn, in, key, s, now)
 }
 
-// blame names the labels that make so many label sets of endpoints. It is worked out once in a pass.
+// blame names the labels that cause so many label sets. It is computed at most once in a pass.
 func (in *input) blame() string {
 	if *in.culprits == "" {
 		*in.culprits = labels.Culprits(func(yield func(map[string]string) bool) {
@@ -59,7 +58,7 @@ func (in *input) blame() string {
 	return *in.culprits
 }
 
-// own is the number that the labels have from this node; without one they are given one.
+// own returns the number that this node assigned to the labels, and assigns one if there is none.
 func (n *numbers) own(key string, s set, source identities.Source) choice {
 	if had, found := n.byKey[key]; found && had.Source == source {
 		return choice{number: had}

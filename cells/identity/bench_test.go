@@ -20,7 +20,7 @@ import (
 	"github.com/waggle-net/waggle/pkg/testseed"
 )
 
-// rig is a controller whose passes the test makes, without an API server.
+// rig is a controller without an API server, whose passes are run by the test.
 type rig struct {
 	*controller
 	eps statedb.RWTable[*endpoints.Endpoint]
@@ -78,7 +78,7 @@ func podOf(id, app int) *endpoints.Endpoint {
 		"k8s:pod-template-hash": "x", "k8s:io.cilium.k8s.namespace.labels.kubernetes.io/metadata.name": "default"}}
 }
 
-// BenchmarkPass is what the passes of an ADD and of a DEL cost beside others, of 10 label sets.
+// BenchmarkPass measures the passes of an ADD and of a DEL beside n other endpoints with 10 label sets.
 func BenchmarkPass(b *testing.B) {
 	for _, n := range []int{10, 200, 1000} {
 		b.Run(fmt.Sprint(n), func(b *testing.B) {
@@ -98,7 +98,8 @@ func BenchmarkPass(b *testing.B) {
 	}
 }
 
-// TestPass_OfChangedEndpoints: whatever endpoints come, change and go, each has the number of its labels, and label sets are known by their endpoints.
+// TestPass_OfChangedEndpoints adds, changes and removes endpoints at random. Each endpoint has the number of its labels, and the label sets match the
+// endpoints.
 func TestPass_OfChangedEndpoints(t *testing.T) {
 	t.Parallel()
 	random, r := testseed.New(t), newRig(t)
@@ -117,11 +118,11 @@ func TestPass_OfChangedEndpoints(t *testing.T) {
 			}
 			r.insert(t, ep)
 		}
-		if key := cilium.LabelsKey(r.Filter.Relevant(podOf(1, random.IntN(4)).Labels)); random.IntN(5) == 0 { // the number is lost
+		if key := cilium.LabelsKey(r.Filter.Relevant(podOf(1, random.IntN(4)).Labels)); random.IntN(5) == 0 { // the number is released
 			delete(r.numbers.taken, r.numbers.byKey[key].ID)
 			delete(r.numbers.byKey, key)
 		}
-		r.whole = time.Now() // also on a machine on which this takes a minute
+		r.whole = time.Now() // no full pass, even on a slow machine
 		require.False(t, r.pass(t).whole)
 		txn := r.DB.ReadTxn()
 		sets := map[string]members{}
@@ -141,14 +142,14 @@ func TestPass_OfChangedEndpoints(t *testing.T) {
 	}
 }
 
-// TestPass_LooksAtAllOnceAMinute: a row that a change iterator missed is written in the end.
+// TestPass_LooksAtAllOnceAMinute: a full pass writes a row whose change the change iterator missed.
 func TestPass_LooksAtAllOnceAMinute(t *testing.T) {
 	t.Parallel()
 	r := newRig(t)
 	r.insert(t, podOf(1, 0))
 	r.pass(t)
 	r.insert(t, podOf(2, 0))
-	r.rows.UpTo(r.DB.ReadTxn(), statedb.NewWatchSet()) // as if it had been missed
+	r.rows.UpTo(r.DB.ReadTxn(), statedb.NewWatchSet()) // as if the change had been missed
 	r.pass(t)
 	require.Equal(t, 1, r.Of.NumObjects(r.DB.ReadTxn()))
 	r.whole = r.whole.Add(-endpointfeed.FullPassInterval)

@@ -20,21 +20,21 @@ import (
 	"github.com/waggle-net/waggle/pkg/tables/identities"
 )
 
-// Cell is the module.
+// Cell assigns security identities to the endpoints of this node.
 var Cell = cell.Module("identity", "Security identities of endpoints",
 	cell.Config(DefaultConfig),
 	cell.ProvidePrivate(
 		newTables,      // only this cell writes identities and endpoint-identities
 		newWantedTable, // label sets without a CiliumIdentity
 	),
-	cell.Provide( // anyone may read
+	cell.Provide( // read by other cells
 		statedb.RWTable[*identities.Identity].ToTable,
 		statedb.RWTable[*identities.EndpointIdentity].ToTable,
-		newFilter, // which labels count, for selectors of policies as well
+		newFilter, // selects the labels of identities, also for selectors of policies
 	),
 	cell.Invoke(
-		registerController, // job: endpoints and cilium-identities into rows
-		registerCreator,    // desired-identities into CiliumIdentity objects
+		registerController, // job: rows from endpoints and cilium-identities
+		registerCreator,    // creates CiliumIdentity objects from desired-identities
 	),
 )
 
@@ -56,7 +56,7 @@ type params struct {
 	Done       initialize
 }
 
-// initialize completes both tables, in a transaction on both.
+// initialize completes both tables. The transaction must hold both.
 type initialize func(statedb.WriteTxn)
 
 func newTables(db *statedb.DB) (
@@ -80,8 +80,8 @@ func registerController(jobs job.Group, p params) {
 
 const (
 	minRetry = 100 * time.Millisecond
-	maxRetry = 5 * time.Second // an API server that is back should be in use soon
-	// confirm is how often an object is looked at that the watch has not shown yet.
+	maxRetry = 5 * time.Second // an API server that responds again is used soon
+	// confirm is the interval of checks for an object that the watch has not delivered yet.
 	confirm   = 5 * time.Second
 	roundSize = 100
 )
@@ -93,10 +93,10 @@ func registerCreator(params reconciler.Params, p params) error {
 	ops := newCreator(p.Client, p.CRDs)
 	_, err := heartbeat.RegisterRemote(params, p.Wanted, (*wanted).clone, (*wanted).withStatus,
 		func(w *wanted) reconciler.Status { return w.Status }, ops, ops,
-		reconciler.WithoutPruning(), // objects of labels that nobody has are removed for the whole cluster elsewhere
+		reconciler.WithoutPruning(), // identitygc deletes unused objects for the whole cluster
 		reconciler.WithRefreshing(confirm, rate.NewLimiter(1, 1)),
 		reconciler.WithRetry(minRetry, maxRetry),
-		reconciler.WithRoundLimits(roundSize, rate.NewLimiter(rate.Inf, 1)), // no wait: an ADD may be in the table
+		reconciler.WithRoundLimits(roundSize, rate.NewLimiter(rate.Inf, 1)), // no wait: an ADD may be waiting for a row
 	)
 	return err
 }

@@ -13,7 +13,7 @@ import (
 	"github.com/waggle-net/waggle/pkg/tables/identities"
 )
 
-// commit writes what differs.
+// commit writes the rows that differ.
 func (c *controller) commit(snapshot statedb.ReadTxn, in input, out output) error {
 	if err := c.commitWanted(out.want); err != nil {
 		return err
@@ -36,8 +36,8 @@ func (c *controller) commit(snapshot statedb.ReadTxn, in input, out output) erro
 		ep := m.ep
 		n, found := out.byKey[m.key]
 		if !found {
-			// It keeps the number of the labels that it had: a moment without any would cut it off. An earlier endpoint's
-			// number is not its own.
+			// The endpoint keeps the number of its previous labels, because it would be cut off without a number. The number of a previous endpoint with the same id is
+			// removed.
 			if old, _, known := c.Of.Get(txn, identities.ByEndpoint(ep.ID)); known && old.Attachment != ep.AttachmentID() {
 				_, _, err := c.Of.Delete(txn, old)
 				errs = append(errs, err)
@@ -61,7 +61,7 @@ func (c *controller) commit(snapshot statedb.ReadTxn, in input, out output) erro
 		_, _, err := c.Of.Insert(txn, row)
 		errs = append(errs, err)
 	}
-	if in.whole && c.Of.NumObjects(txn) > resolved { // some are of endpoints that are gone
+	if in.whole && c.Of.NumObjects(txn) > resolved { // delete rows of removed endpoints
 		for row := range c.Of.All(txn) {
 			if _, used := c.memo[row.EndpointID]; !used {
 				_, _, err := c.Of.Delete(txn, row)
@@ -69,7 +69,7 @@ func (c *controller) commit(snapshot statedb.ReadTxn, in input, out output) erro
 			}
 		}
 	}
-	if !c.complete && in.restored && resolved == len(c.memo) { // until then all are looked at
+	if !c.complete && in.restored && resolved == len(c.memo) { // until the tables are initialized, every pass covers all endpoints
 		c.Done(txn)
 		c.complete = true
 	}
@@ -82,7 +82,7 @@ func (c *controller) commit(snapshot statedb.ReadTxn, in input, out output) erro
 	return nil
 }
 
-// markOutcomes marks the endpoints of each set of labels that has another number than before, or none any more, and returns what all sets have.
+// markOutcomes marks the endpoints of each label set whose number has changed or was removed, and returns the current outcomes of all sets.
 func (c *controller) markOutcomes(in input, out output) map[string]outcome {
 	now := make(map[string]outcome, len(out.byKey))
 	for key, n := range out.byKey {
@@ -99,7 +99,7 @@ func (c *controller) markOutcomes(in input, out output) map[string]outcome {
 	return now
 }
 
-// commitKnown makes identities say what cilium-identities says, and adds what only this node knows.
+// commitKnown copies changes of cilium-identities to identities, and adds identities that only this node has.
 func (c *controller) commitKnown(snapshot statedb.ReadTxn, txn statedb.WriteTxn, in input, out output) error {
 	var errs []error
 	put := func(row *identities.Identity) {
@@ -149,7 +149,7 @@ func fixed(id uint32) *identities.Identity {
 	return &identities.Identity{ID: id, Source: identities.Reserved, Labels: identity.Labels(id)}
 }
 
-// commitWanted keeps the rows of sets that still need an object.
+// commitWanted updates the rows of label sets that still need an object.
 func (c *controller) commitWanted(want map[string]*wanted) error {
 	txn := c.DB.WriteTxn(c.Wanted)
 	defer txn.Abort()

@@ -10,26 +10,26 @@ import (
 	"github.com/waggle-net/waggle/pkg/labels"
 )
 
-// Config is what was typed.
+// Config configures the source of identity numbers and the labels of identities.
 type Config struct {
 	AllocationMode  string `mapstructure:"identity-allocation-mode"`
 	Labels          string `mapstructure:"labels"`
 	LabelPrefixFile string `mapstructure:"label-prefix-file"`
-	// Grace is how long an endpoint waits for a number of the cluster before it gets one of this node. The flag is hidden: tests set a
-	// longer time where other processes use the CPU, and may then rely on it that no number of this node comes in between.
+	// Grace is the time that an endpoint waits for a number of the cluster before it gets one of this node. The flag is hidden: tests set a longer time where
+	// other processes use the CPU, so that no number of this node is assigned in between.
 	Grace time.Duration `mapstructure:"identity-grace"`
 }
 
-// modeCRD is the one mode that there is.
+// modeCRD is the only supported mode.
 const modeCRD = "crd"
 
-// graceFlag is hidden, see [Config].
+// graceFlag names the hidden flag of Config.Grace.
 const graceFlag = "identity-grace"
 
-// DefaultConfig are the defaults.
+// DefaultConfig holds the default settings.
 var DefaultConfig = Config{AllocationMode: modeCRD, Grace: time.Second}
 
-// Flags registers the flags.
+// Flags adds the flags; the values of c are the defaults.
 func (c Config) Flags(flags *pflag.FlagSet) {
 	flags.String("identity-allocation-mode", c.AllocationMode, "Where numbers of label sets come from: crd (CiliumIdentity "+
 		"objects). Modes with a kvstore are taken for crd")
@@ -40,7 +40,7 @@ func (c Config) Flags(flags *pflag.FlagSet) {
 	_ = flags.MarkHidden(graceFlag)
 }
 
-// newFilter checks the configuration and reads the rules of labels.
+// newFilter validates the configuration and reads the rules for labels.
 func newFilter(c Config, log *slog.Logger) (*labels.Filter, error) {
 	if c.Grace <= 0 {
 		return nil, fmt.Errorf("--%s=%v: must be positive", graceFlag, c.Grace)

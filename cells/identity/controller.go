@@ -19,35 +19,35 @@ import (
 	"github.com/waggle-net/waggle/pkg/tables/identities"
 )
 
-// maxProblems bounds how many label sets a health report names.
+// maxProblems limits the label sets that a health report names.
 const maxProblems = 3
 
 type controller struct {
 	params
 	numbers  *numbers
 	backend  backend
-	memo     map[uint16]memo      // labels of endpoints, filtered
+	memo     map[uint16]memo      // filtered labels of endpoints, by local id
 	sets     map[string]members   // by key of the labels
-	outcomes map[string]outcome   // of the sets that have a number, as they were committed last
-	since    map[string]time.Time // when labels without a number were first seen
-	local    map[uint32]bool      // rows of identities that are of this node's making
+	outcomes map[string]outcome   // of the label sets with a number, as last committed
+	since    map[string]time.Time // time at which labels without a number were first seen
+	local    map[uint32]bool      // identities that only this node has
 	complete bool                 // both tables are initialized
-	whole    time.Time            // when all endpoints were looked at last; zero for never since the subscription
+	whole    time.Time            // time at which all endpoints were last marked; zero for never since the subscription
 	mirror   *changes.Feed[*cilium.Identity]
 	rows     *changes.Feed[*endpoints.Endpoint]
 }
 
-// outcome is what the endpoints of a set of labels have.
+// outcome is the identity of the endpoints of one label set.
 type outcome struct {
 	id     uint32
 	source identities.Source
 	why    string
 }
 
-// members are the endpoints with one set of labels; true for those whose labels are all known.
+// members are the endpoints of one label set; the value reports whether all labels of the endpoint are known.
 type members map[uint16]bool
 
-// partial reports whether no endpoint is known to have these labels and no others.
+// partial reports whether no endpoint is known to have exactly these labels.
 func (m members) partial() bool {
 	for _, known := range m {
 		if known {
@@ -57,14 +57,14 @@ func (m members) partial() bool {
 	return true
 }
 
-// memo spares endpoints that have not changed the filter, and the look at their row: an ADD would pay for all others.
+// memo caches the filtered labels and the row of an unchanged endpoint, so that an ADD does not process all other endpoints.
 type memo struct {
 	ep       *endpoints.Endpoint
 	relevant map[string]string
-	key      string // of relevant
+	key      string // key of relevant
 
-	row    *identities.EndpointIdentity // as it was written last; nil when it was not
-	rowKey string                       // the key of its labels
+	row    *identities.EndpointIdentity // last written row; nil without one
+	rowKey string                       // label key of row
 }
 
 func newController(p params) *controller {
@@ -73,7 +73,7 @@ func newController(p params) *controller {
 		outcomes: map[string]outcome{}, since: map[string]time.Time{}, local: map[uint32]bool{}}
 }
 
-// run has no settle time: an ADD waits for the number of its endpoint.
+// run has no debounce interval: an ADD waits for the number of its endpoint.
 func (c *controller) run(ctx context.Context, health cell.Health) error {
 	if err := c.numbers.load(c.Log); err != nil {
 		health.Degraded("numbers of the run before cannot be read", err)
@@ -109,7 +109,7 @@ func (c *controller) run(ctx context.Context, health cell.Health) error {
 			wait, cancel = context.WithDeadline(ctx, out.again)
 		}
 		heartbeat.Idle(ctx)
-		_, _ = in.changed.Wait(wait, 0) // an error is the deadline's or the agent's end
+		_, _ = in.changed.Wait(wait, 0) // the error is ignored: ctx.Err reports whether the agent is stopping
 		cancel()
 		if ctx.Err() != nil {
 			return nil
@@ -130,25 +130,25 @@ func (c *controller) subscribe() (err error) {
 	return err
 }
 
-// set is one set of labels that endpoints have.
+// set is the label set of one or more endpoints.
 type set struct {
 	labels  map[string]string
-	partial bool // no endpoint is known to have these labels and no others
+	partial bool // no endpoint is known to have exactly these labels
 
-	since time.Time // when it was first seen without a number; set for the backend
+	since time.Time // time at which it was first seen without a number; set for the backend
 }
 
-// input is what one pass is made from.
+// input is the input of one pass.
 type input struct {
-	marked   endpointfeed.Marks // endpoints to look at
-	whole    bool               // those are all that there are
+	marked   endpointfeed.Marks // endpoints to process
+	whole    bool               // marked contains all endpoints
 	sets     map[string]set
-	objects  []statedb.Change[*cilium.Identity] // what has changed in cilium-identities
-	gone     map[uint32]bool                    // numbers of objects that were deleted
-	restored bool                               // all endpoints of an earlier run are there
-	synced   bool                               // all CiliumIdentity objects are
+	objects  []statedb.Change[*cilium.Identity] // changes of cilium-identities
+	gone     map[uint32]bool                    // numbers of deleted objects
+	restored bool                               // the table endpoints is initialized
+	synced   bool                               // the table cilium-identities is initialized
 	changed  *statedb.WatchSet
-	culprits *string // labels that make so many sets; empty until somebody asks
+	culprits *string // labels that cause so many sets; empty until blame computes them
 }
 
 func (c *controller) read(txn statedb.ReadTxn) input {
@@ -171,7 +171,7 @@ func (c *controller) read(txn statedb.ReadTxn) input {
 	}
 	c.follow(txn, &in)
 	for key, of := range c.sets {
-		for id := range of { // any of them
+		for id := range of { // any member
 			in.sets[key] = set{labels: c.memo[id].relevant, partial: of.partial()}
 			break
 		}
@@ -179,7 +179,7 @@ func (c *controller) read(txn statedb.ReadTxn) input {
 	return in
 }
 
-// follow takes in the endpoints that have changed; all of them at the start, until both tables are initialized, and once a minute.
+// follow applies changed endpoints. It processes all endpoints until both tables are initialized, and once a minute.
 func (c *controller) follow(txn statedb.ReadTxn, in *input) {
 	in.marked = endpointfeed.Marks{}
 	endpointfeed.Mark(in.marked, c.rows.UpTo(txn, in.changed), func(ep *endpoints.Endpoint) uint16 { return ep.ID })
@@ -221,33 +221,33 @@ func (c *controller) remembered(ep *endpoints.Endpoint) memo {
 	return memo{ep: ep, relevant: relevant, key: cilium.LabelsKey(relevant)}
 }
 
-// output is what the tables should say.
+// output is the desired content of the tables.
 type output struct {
-	byKey    map[string]number  // of each set of labels that has one
-	why      map[string]string  // what keeps a set from a number of the cluster for long
+	byKey    map[string]number  // numbers of label sets
+	why      map[string]string  // reasons why a set has no number of the cluster for a long time
 	want     map[string]*wanted // label sets that need an object
 	problems []error
-	again    time.Time // when another pass is due although nothing changes; zero for never
+	again    time.Time // time of the next pass without a change; zero for none
 }
 
-// saveAgain is how long a disk that refused a number is left alone.
+// saveAgain is the time until the next attempt after a number could not be written to disk.
 const saveAgain = time.Second
 
-// lookAgain has a pass made at a time, unless one is due before; the zero time asks for none.
+// lookAgain requests a pass at a time, unless an earlier one is requested; the zero time requests none.
 func (o *output) lookAgain(at time.Time) {
 	if !at.IsZero() && (o.again.IsZero() || at.Before(o.again)) {
 		o.again = at
 	}
 }
 
-// resolve finds the number of each set of labels.
+// resolve returns the number of each label set.
 func (c *controller) resolve(txn statedb.ReadTxn, in input, now time.Time) output {
 	out := output{byKey: map[string]number{}, why: map[string]string{}, want: map[string]*wanted{}}
 	if in.restored {
 		c.numbers.retain(func(key string) bool { _, used := in.sets[key]; return used })
 	}
 	maps.DeleteFunc(c.since, func(key string, _ time.Time) bool { _, used := in.sets[key]; return !used })
-	for _, key := range slices.Sorted(maps.Keys(in.sets)) { // so that equal inputs give equal numbers
+	for _, key := range slices.Sorted(maps.Keys(in.sets)) { // equal inputs must give equal numbers
 		s := in.sets[key]
 		if s.since = c.since[key]; s.since.IsZero() {
 			s.since = now
@@ -272,7 +272,7 @@ func (c *controller) resolve(txn statedb.ReadTxn, in input, now time.Time) outpu
 			c.numbers.set(choice.number)
 		}
 	}
-	// Two label sets never have one number: whoever lost it in numbers.set gets another in the next pass.
+	// Two label sets never have the same number: a set that lost its number in numbers.set gets another one in the next pass.
 	for key, n := range out.byKey {
 		if n.Source != identities.Reserved && c.numbers.byKey[key].ID != n.ID {
 			delete(out.byKey, key)

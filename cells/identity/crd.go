@@ -14,8 +14,7 @@ import (
 	"github.com/waggle-net/waggle/pkg/tables/identities"
 )
 
-// crd gives numbers that are the names of CiliumIdentity objects, the same on all nodes. Those that are missing it wants
-// made; a reconciler does so: see [creator].
+// crd assigns numbers that are names of CiliumIdentity objects, the same on all nodes. It requests missing objects, which a reconciler creates: see [creator].
 type crd struct {
 	crds    statedb.Table[*cilium.Identity]
 	servers statedb.Table[apiservers.Server]
@@ -24,8 +23,8 @@ type crd struct {
 	grace   time.Duration // see [Config]
 }
 
-// choose implements backend: the best first, that of an object, the one that the set's endpoints have had, and after a while one
-// of this node.
+// choose implements backend. In this order it returns the number of an object, the number that endpoints with the labels already have, and after the grace
+// period a number of this node.
 func (b *crd) choose(txn statedb.ReadTxn, in input, key string, s set, now time.Time) (out choice) {
 	if row, found := lowest(txn, b.crds, key); found {
 		return choice{number: number{row.ID, s.labels, identities.CRD}}
@@ -33,15 +32,15 @@ func (b *crd) choose(txn statedb.ReadTxn, in input, key string, s set, now time.
 	row, _, asked := b.wanted.Get(txn, wantedByLabels(key))
 	had := b.numbers.byKey[key]
 	kept := had.Source == identities.CRD && b.free(txn, had.ID, key)
-	// Partial labels are those of a moment, and before the objects are read nobody knows which are missing.
+	// Partial labels are temporary, and before the objects are read the missing ones are unknown.
 	if in.synced && !s.partial {
 		out.want = &wanted{Labels: s.labels, Status: reconciler.StatusPending()}
 		if kept {
 			out.want.Prefer = had.ID
 		}
-		if asked { // the row keeps its status and what it prefers
+		if asked { // the row keeps its status and its preferred number
 			out.want.Prefer = row.Prefer
-			out.want.again = row.ID != 0 && in.gone[row.ID] // deleted before anybody saw it
+			out.want.again = row.ID != 0 && in.gone[row.ID] // deleted before the watch delivered it
 		}
 	}
 	switch {
@@ -55,7 +54,7 @@ func (b *crd) choose(txn statedb.ReadTxn, in input, key string, s set, now time.
 	return b.provisional(txn, in, key, s, now, row, out)
 }
 
-// provisional waits a little for a better number, unless it is known that none will come.
+// provisional waits for a number of the cluster for the grace period, unless none is expected, and then returns a number of this node.
 func (b *crd) provisional(txn statedb.ReadTxn, in input, key string, s set, now time.Time, row *wanted, out choice) choice {
 	failed := row != nil && row.Status.Kind == reconciler.StatusKindError
 	has := b.numbers.byKey[key].Source == identities.Provisional
@@ -72,7 +71,7 @@ func (b *crd) provisional(txn statedb.ReadTxn, in input, key string, s set, now 
 	case s.partial:
 		why = errors.New("labels of its endpoints are not known; see the module endpoint-manager")
 	case failed:
-		out.why = row.Full // other errors differ from one attempt to the next, and each would be a change of all rows
+		out.why = row.Full // other errors differ between attempts, and each would change all rows
 		why = errors.New(row.Status.GetError())
 	case !in.synced:
 		why = errors.New("the CiliumIdentity objects are not read yet; see the table sources")
@@ -81,7 +80,7 @@ func (b *crd) provisional(txn statedb.ReadTxn, in input, key string, s set, now 
 	return out
 }
 
-// free tells whether no object gives the number to other labels.
+// free reports whether no object assigns the number to other labels.
 func (b *crd) free(txn statedb.ReadTxn, id uint32, key string) bool {
 	row, _, found := b.crds.Get(txn, cilium.IdentityByName(decimal(id)))
 	return !found || cilium.LabelsKey(row.Labels) == key

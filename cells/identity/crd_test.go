@@ -14,7 +14,7 @@ import (
 	"github.com/waggle-net/waggle/pkg/tables/cilium"
 )
 
-// A pod may have labels of a megabyte. What is said of them goes into the health, and from there into every status.
+// A pod may have labels of a megabyte. Errors about them are in health and thus in every status, so they must be short.
 func TestCRD_AProblemOfThousandsOfLabelsIsShort(t *testing.T) {
 	t.Parallel()
 	db := statedb.New()

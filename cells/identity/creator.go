@@ -30,20 +30,20 @@ import (
 
 const (
 	createTimeout  = 5 * time.Second
-	createAttempts = 5 // numbers that are tried before the row waits for its retry
+	createAttempts = 5 // numbers to try before the row waits for its retry
 	createWorkers  = 8
-	createRate     = 20 // objects a second; pods wait no longer than Config.Grace for theirs
+	createRate     = 20 // objects per second; a pod waits at most Config.Grace for its object
 	createBurst    = 40
 )
 
-// creator makes a CiliumIdentity of each row.
+// creator creates a CiliumIdentity for each row.
 type creator struct {
 	client  *kubeapi.Client
 	crds    statedb.Table[*cilium.Identity]
 	limiter *rate.Limiter
 
-	// tried remembers the number of a request whose outcome is not known: it may have succeeded without an answer, and
-	// another number would make a second object.
+	// tried stores the number of a request with an unknown outcome. The request may have succeeded without a reply, and another number would create a second
+	// object.
 	mu    sync.Mutex
 	tried map[string]uint32
 	full  full
@@ -53,7 +53,7 @@ func newCreator(client *kubeapi.Client, crds statedb.Table[*cilium.Identity]) *c
 	return &creator{client: client, crds: crds, limiter: rate.NewLimiter(createRate, createBurst), tried: map[string]uint32{}}
 }
 
-// UpdateBatch implements reconciler.BatchOperations. One slow answer does not delay the requests for other labels.
+// UpdateBatch implements reconciler.BatchOperations. Requests run concurrently, so one slow reply does not delay the others.
 func (c *creator) UpdateBatch(ctx context.Context, txn statedb.ReadTxn, batch []reconciler.BatchEntry[*wanted]) {
 	var group errgroup.Group
 	group.SetLimit(createWorkers)
@@ -63,7 +63,7 @@ func (c *creator) UpdateBatch(ctx context.Context, txn statedb.ReadTxn, batch []
 			return nil
 		})
 	}
-	_ = group.Wait() // results stand in the entries
+	_ = group.Wait() // the results are in the entries
 }
 
 // Update implements reconciler.Operations.
@@ -97,8 +97,7 @@ func (c *creator) Update(ctx context.Context, txn statedb.ReadTxn, _ statedb.Rev
 	return fmt.Errorf("create an identity for %s: %d numbers in a row were taken by others", w.name(), createAttempts)
 }
 
-// first is the number to begin with: that of a request without an answer, that which the object or the endpoints have
-// already, or 0.
+// first returns the first number to try: the number of a request without a reply, of the row's object, or of the endpoints; 0 without one.
 func (c *creator) first(w *wanted) uint32 {
 	c.mu.Lock()
 	defer c.mu.Unlock()
@@ -120,13 +119,13 @@ func (c *creator) remember(key string, id uint32) {
 	c.tried[key] = id
 }
 
-// create tries one number, and says whether it stands for the labels of w now.
+// create tries one number, and reports whether an object assigns it to the labels of w now.
 func (c *creator) create(ctx context.Context, id uint32, w *wanted) (bool, error) {
 	if err := c.limiter.Wait(ctx); err != nil {
 		return false, fmt.Errorf("create identity %d: too many are created at once: %w", id, err)
 	}
 	c.remember(w.key(), id)
-	heartbeat.Busy(ctx) // each request may take its time
+	heartbeat.Busy(ctx) // each request may take a long time
 	err := c.client.Create(ctx, kubeapi.CiliumIdentities, "", object(id, w.Labels), nil)
 	if err == nil {
 		c.remember(w.key(), 0)
@@ -144,17 +143,17 @@ func (c *creator) create(ctx context.Context, id uint32, w *wanted) (bool, error
 	return err == nil && maps.Equal(other.SecurityLabels, w.Labels), nil
 }
 
-// full remembers that no number was free, and why: thousands of label sets may ask for one at the same time.
+// full records that no number was free, and why: thousands of label sets may request one at the same time.
 type full struct {
-	at  statedb.Revision // of cilium-identities; 0 when a number was free
+	at  statedb.Revision // revision of cilium-identities; 0 when a number was free
 	why string
-	as  time.Time // when why was found
+	as  time.Time // time at which why was computed
 }
 
-// recount is how long the labels that make the identities are taken to be the same.
+// recount is the maximum age of the labels that full.why names.
 const recount = time.Minute
 
-// free picks a number that no object is known to have, or 0. Nodes that picked the same one would only collide.
+// free returns a random number without a known object, or 0. If two nodes choose the same number, one request fails and is repeated with another number.
 func (c *creator) free(txn statedb.ReadTxn) uint32 {
 	c.mu.Lock()
 	defer c.mu.Unlock()
@@ -175,7 +174,7 @@ func (c *creator) free(txn statedb.ReadTxn) uint32 {
 	return 0
 }
 
-// why names the labels that make so many identities.
+// why names the labels that cause so many identities.
 func (c *creator) why(txn statedb.ReadTxn) string {
 	c.mu.Lock()
 	defer c.mu.Unlock()
@@ -185,7 +184,7 @@ func (c *creator) why(txn statedb.ReadTxn) string {
 	return c.full.why
 }
 
-// labelsOf are the labels of objects that have a number of the cluster.
+// labelsOf yields the labels of objects with a number of the cluster.
 func labelsOf(rows iter.Seq2[*cilium.Identity, statedb.Revision]) iter.Seq[map[string]string] {
 	return func(yield func(map[string]string) bool) {
 		for row := range rows {
@@ -196,7 +195,7 @@ func labelsOf(rows iter.Seq2[*cilium.Identity, statedb.Revision]) iter.Seq[map[s
 	}
 }
 
-// Delete implements reconciler.Operations. The object stays: other nodes may have its number.
+// Delete implements reconciler.Operations. The object stays, because other nodes may use its number.
 func (c *creator) Delete(_ context.Context, _ statedb.ReadTxn, _ statedb.Revision, w *wanted) error {
 	c.remember(w.key(), 0)
 	return nil
@@ -209,13 +208,13 @@ func (c *creator) DeleteBatch(ctx context.Context, txn statedb.ReadTxn, batch []
 	}
 }
 
-// Prune implements reconciler.Operations. Nothing is ours alone.
+// Prune implements reconciler.Operations. It does nothing, because the objects are shared with other nodes.
 func (*creator) Prune(context.Context, statedb.ReadTxn, iter.Seq2[*wanted, statedb.Revision]) error {
 	return nil
 }
 
-// object is a CiliumIdentity. Its own labels are for selectors of people and tools: those of the source k8s that a label
-// of an object can hold, without those of the namespace, as Cilium has them.
+// object returns a CiliumIdentity. Its Kubernetes labels are for selectors of users and tools: as in Cilium, they are the labels of the source k8s that are
+// valid labels of an object, without labels of the namespace.
 func object(id uint32, security map[string]string) *ciliumv2.CiliumIdentity {
 	meta := map[string]string{}
 	for label, value := range security {
@@ -234,7 +233,7 @@ func object(id uint32, security map[string]string) *ciliumv2.CiliumIdentity {
 	}
 }
 
-// lowest finds the identity of a set of labels that all nodes use when there are several.
+// lowest returns the valid identity of a label set with the lowest number. All nodes use it if there are several.
 func lowest(txn statedb.ReadTxn, table statedb.Table[*cilium.Identity], key string) (best *cilium.Identity, found bool) {
 	for row := range table.List(txn, cilium.IdentityByLabels(key)) {
 		if valid(row) && (best == nil || row.ID < best.ID) {
@@ -244,13 +243,13 @@ func lowest(txn statedb.ReadTxn, table statedb.Table[*cilium.Identity], key stri
 	return best, best != nil
 }
 
-// inRange tells whether an object has a number of the cluster.
+// inRange reports whether the number of an object is in the range of the cluster.
 func inRange(row *cilium.Identity) bool {
 	return row.ID >= identity.ClusterMin && row.ID <= identity.ClusterMax
 }
 
-// valid tells whether an object makes an identity. It may not give labels a number that means something else, nor a number
-// labels that no pod can have: those that are reserved, and those that read as other labels in a key.
+// valid reports whether an object is a usable identity. An object must not assign a reserved number, or a number to labels that no pod can have: reserved
+// labels, and labels whose key would parse as other labels.
 func valid(row *cilium.Identity) bool {
 	if !inRange(row) || len(row.Labels) == 0 {
 		return false

@@ -29,18 +29,18 @@ import (
 	"github.com/waggle-net/waggle/pkg/tables/identities"
 )
 
-// world is a running cell and the tables around it.
+// world is a running cell with its tables.
 type world struct {
 	DB        *statedb.DB
 	Endpoints statedb.RWTable[*endpoints.Endpoint]
 	Of        statedb.Table[*identities.EndpointIdentity]
 	CRDs      statedb.RWTable[*cilium.Identity]
 	Known     statedb.Table[*identities.Identity]
-	restored  func(statedb.WriteTxn) // all endpoints of an earlier run are there
+	restored  func(statedb.WriteTxn) // initializes the table endpoints
 	stop      func()
 }
 
-// start runs the cell over a state directory; the server's objects show in cilium-identities.
+// start runs the cell over a state directory. The server's objects are copied to cilium-identities.
 func start(t *testing.T, server *kubetest.Server, dir string) *world {
 	t.Helper()
 	w := &world{}
@@ -70,7 +70,7 @@ func start(t *testing.T, server *kubetest.Server, dir string) *world {
 	return w
 }
 
-// add makes n endpoints with the labels of app, numbered from first. The first call stands for the restored ones.
+// add inserts n endpoints with the labels of app, numbered from first. The first call also completes the restored endpoints.
 func (w *world) add(t *testing.T, first, n int, app func(i int) string) {
 	t.Helper()
 	txn := w.DB.WriteTxn(w.Endpoints)
@@ -135,7 +135,7 @@ func TestBurst_OneObjectForOneSetOfLabels(t *testing.T) {
 	}
 }
 
-// A pod is never without an identity again once it has one, whatever happens to the API server.
+// A pod with an identity always keeps one, whatever state the API server is in.
 func TestOutage_NumbersAreReplacedWithoutAGap(t *testing.T) {
 	t.Parallel()
 	server := kubetest.New(t)
@@ -177,7 +177,7 @@ func TestRestart_WithTheAPIAwayChangesNoNumber(t *testing.T) {
 	require.Len(t, server.List(kubeapi.CiliumIdentities), 5)
 }
 
-// A server that fails in every way: it takes an object and answers with an error, refuses, and is slow.
+// A server with all kinds of failures: it creates an object and replies with an error, rejects, and is slow.
 func TestCreate_ByAServerThatFailsInEveryWay(t *testing.T) {
 	t.Parallel()
 	server := kubetest.New(t)
@@ -203,7 +203,7 @@ func TestCreate_ByAServerThatFailsInEveryWay(t *testing.T) {
 	require.Len(t, server.List(kubeapi.CiliumIdentities), 4)
 }
 
-// rigCreator is a creator and a table of objects that shows nothing.
+// rigCreator returns a creator and a snapshot of an empty table of objects.
 func rigCreator(t *testing.T, server *kubetest.Server) (*creator, statedb.ReadTxn) {
 	t.Helper()
 	db := statedb.New()
@@ -236,7 +236,7 @@ func TestCreate_ANumberThatIsTaken(t *testing.T) {
 	require.Len(t, server.List(kubeapi.CiliumIdentities), 2)
 }
 
-// Whoever took the answer of a request that succeeded for its failure would make a second object.
+// If a request that succeeded without a reply were treated as failed, a second object would be created.
 func TestCreate_ARequestThatSucceededWithoutAnAnswer(t *testing.T) {
 	t.Parallel()
 	server := kubetest.New(t)
@@ -284,7 +284,7 @@ func TestChoose_TheLowestOfTwoAndOthersWhenANumberChangesItsMeaning(t *testing.T
 	require.NotEqual(t, uint32(300), got[1])
 }
 
-// Whoever can make objects could otherwise choose what policies take pods of others for.
+// Otherwise a writer of objects could choose how policies classify the pods of other users.
 func TestChoose_AnObjectWhoseLabelsNoPodCanHaveIsNoIdentity(t *testing.T) {
 	t.Parallel()
 	server := kubetest.New(t)

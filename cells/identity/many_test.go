@@ -24,14 +24,14 @@ import (
 	"github.com/waggle-net/waggle/pkg/tables/identities"
 )
 
-// many is more label sets than the cluster has numbers.
+// many is larger than the number of identities of a cluster.
 const many = 70_000
 
 func labelsOfJob(i int) map[string]string {
 	return map[string]string{"k8s:app": fmt.Sprint(i % 10), "k8s:job-name": fmt.Sprint("job-", i)}
 }
 
-// Backends that give out numbers of this node.
+// The backends that assign numbers of this node.
 func TestNumbers_OfSeventyThousandLabelSets(t *testing.T) {
 	t.Parallel()
 	for source, fit := range map[identities.Source]int{
@@ -54,14 +54,14 @@ func TestNumbers_OfSeventyThousandLabelSets(t *testing.T) {
 		require.Len(t, n.taken, fit)
 		t.Logf("%s: %d label sets in %s", source, many, time.Since(begin))
 
-		// One that is given back is the next that is given.
+		// A released number is the next one that is assigned.
 		n.retain(func(key string) bool { return key != cilium.LabelsKey(labelsOfJob(7)) })
 		_, err := n.allocate(map[string]string{"k8s:app": "new"}, source)
 		require.NoError(t, err)
 	}
 }
 
-// manyRig is a controller whose passes the test makes.
+// manyRig is a controller whose passes are run by the test.
 type manyRig struct {
 	*controller
 	eps  statedb.RWTable[*endpoints.Endpoint]
@@ -115,7 +115,7 @@ func (r *manyRig) rows() map[uint16]uint32 {
 
 const jobsAreToBlame = "label k8s:job-name has 65,535 different values; exclude it with --labels=!job-name"
 
-// Without Kubernetes: all ids that endpoints can have, each with labels of its own.
+// Without Kubernetes: all local ids of endpoints are used, each with its own labels.
 func TestMany_WithoutKubernetes(t *testing.T) {
 	t.Parallel()
 	r := newManyRig(t, t.TempDir(), nil)
@@ -145,21 +145,21 @@ func TestMany_WithoutKubernetes(t *testing.T) {
 	require.Equal(t, 255, whys)
 }
 
-// With Kubernetes: other nodes have made an identity of every number there is. What is here already is not touched, also
-// by a restart; what is new works on this node, and says which label is to blame.
+// With Kubernetes: other nodes have created an identity for every number. Existing endpoints of this node keep their identities, also after a restart. New
+// endpoints work on this node, and the error names the label that causes the identities.
 func TestMany_ObjectsFromElsewhere(t *testing.T) {
 	t.Parallel()
 	dir, client := t.TempDir(), kubetest.New(t).Client(t)
 	r := newManyRig(t, dir, client)
 	r.fill(t)
-	r.with(t, 0, 100) // labels of objects that there are
+	r.with(t, 0, 100) // labels with an object
 	r.pass(t)
 	before := r.rows()
 	require.Len(t, before, 100)
 	require.NoError(t, r.numbers.save())
 
 	ops := newCreator(client, r.crds)
-	r.with(t, 69_000-65_000, 69_100-65_000) // objects for these labels are there as well
+	r.with(t, 69_000-65_000, 69_100-65_000) // labels with an object
 	addNew := func(r *manyRig) {
 		txn := r.DB.WriteTxn(r.eps)
 		defer txn.Commit()
@@ -190,7 +190,7 @@ func TestMany_ObjectsFromElsewhere(t *testing.T) {
 	require.Equal(t, "all numbers of 256 to 65535 are taken: label k8s:job-name has 65,280 different values; exclude it with "+
 		"--labels=!job-name", row.Why)
 
-	// A restart keeps all of it, whether it sees the objects or not.
+	// A restart keeps all numbers, with and without the objects.
 	for _, seen := range []bool{false, true} {
 		again := newManyRig(t, dir, client)
 		if seen {
@@ -216,18 +216,18 @@ func TestMany_ObjectsFromElsewhere(t *testing.T) {
 	}
 }
 
-// fill makes an object of every number; their labels are those of jobs from 0.
+// fill creates an object for every number, with the labels of jobs from 0.
 func (r *manyRig) fill(t *testing.T) {
 	t.Helper()
 	txn := r.DB.WriteTxn(r.crds)
 	defer txn.Commit()
-	for id := identity.ClusterMin; id < identity.ClusterMin+many; id++ { // some are no numbers of a cluster
+	for id := identity.ClusterMin; id < identity.ClusterMin+many; id++ { // some numbers are outside the range of a cluster
 		_, _, err := r.crds.Insert(txn, &cilium.Identity{ID: id, Labels: labelsOfJob(int(id - identity.ClusterMin))})
 		require.NoError(t, err)
 	}
 }
 
-// attempt does what the reconciler would with n rows.
+// attempt updates n rows like the reconciler.
 func (r *manyRig) attempt(t *testing.T, ops *creator, n int) {
 	t.Helper()
 	txn := r.DB.WriteTxn(r.Wanted)

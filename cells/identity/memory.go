@@ -11,8 +11,8 @@ import (
 	"github.com/waggle-net/waggle/pkg/tables/identities"
 )
 
-// memory gives numbers without Kubernetes: those of a cluster, which mean something to this node alone, and when these are
-// used up others.
+// memory assigns numbers without Kubernetes. They are in the range of a cluster but valid on this node only; when the range is full, it assigns provisional
+// numbers.
 type memory struct{ numbers *numbers }
 
 // choose implements backend.

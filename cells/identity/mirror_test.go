@@ -18,8 +18,8 @@ import (
 	"github.com/waggle-net/waggle/pkg/tables/cilium"
 )
 
-// mirror keeps cilium-identities what the server has, as the cell k8s-tables does; the table is incomplete from
-// the beginning, and initialized with the first list once run was called. It ends with the test.
+// mirror copies the server's objects to cilium-identities, like the cell k8s-tables. The table is not initialized at first; run starts the copying, and the
+// first list initializes the table. It stops when the test ends.
 func mirror(t testing.TB, server *kubetest.Server, db *statedb.DB, table statedb.RWTable[*cilium.Identity]) (run func()) {
 	t.Helper()
 	txn := db.WriteTxn(table)
@@ -36,7 +36,7 @@ func mirror(t testing.TB, server *kubetest.Server, db *statedb.DB, table statedb
 				follow(ctx, lw, db, table, done)
 				select {
 				case <-ctx.Done():
-				case <-time.After(20 * time.Millisecond): // the server is away
+				case <-time.After(20 * time.Millisecond): // the server is unavailable
 				}
 			}
 		}()

@@ -17,22 +17,22 @@ import (
 
 const fileKind = "identity"
 
-// number is one that endpoints have.
+// number is the identity number of one label set.
 type number struct {
 	ID     uint32            `json:"id"`
 	Labels map[string]string `json:"labels"`
 	Source identities.Source `json:"source"`
 }
 
-// numbers are those that endpoints have, by the key of their labels. There is a file for each, so that the next run goes on
-// with them. They belong to one goroutine.
+// numbers stores the numbers of endpoints by the key of their labels, each also in a file, so that the next run uses the same numbers. Only one goroutine uses
+// it.
 type numbers struct {
 	files *statefile.Store
 	byKey map[string]number
-	taken map[uint32]string // the reverse
+	taken map[uint32]string // the reverse map
 	last  map[identities.Source]uint32
-	dirty map[uint32]bool            // numbers whose file says something else
-	full  map[identities.Source]bool // no number was free, and none was given back since
+	dirty map[uint32]bool            // numbers whose file is outdated
+	full  map[identities.Source]bool // no number was free, and none was released since
 }
 
 func newNumbers(s settings.Agent) *numbers {
@@ -41,7 +41,7 @@ func newNumbers(s settings.Agent) *numbers {
 		dirty: map[uint32]bool{}, full: map[identities.Source]bool{}}
 }
 
-// load reads what the last run left. A file that cannot be used is set aside: its endpoints get other numbers.
+// load reads the files of the previous run. A damaged file is moved to bad/, and its endpoints get other numbers.
 func (n *numbers) load(log *slog.Logger) error {
 	if err := n.files.Open(); err != nil {
 		return fmt.Errorf("restore identities: %w", err)
@@ -71,7 +71,8 @@ func (n *numbers) load(log *slog.Logger) error {
 	return nil
 }
 
-// save makes the files say the same. What the datapath may know is on file before.
+// save writes the outdated files. The controller calls it before it commits the numbers to the tables, so that a number is on disk before the datapath can have
+// it.
 func (n *numbers) save() error {
 	for id := range n.dirty {
 		var err error
@@ -90,7 +91,7 @@ func (n *numbers) save() error {
 
 func name(id uint32) string { return strconv.FormatUint(uint64(id), 10) + ".json" }
 
-// set makes entry the number of its labels.
+// set assigns the number of entry to its labels.
 func (n *numbers) set(entry number) {
 	key := cilium.LabelsKey(entry.Labels)
 	old, found := n.byKey[key]
@@ -98,7 +99,7 @@ func (n *numbers) set(entry number) {
 		return
 	}
 	if other, found := n.taken[entry.ID]; found && other != key {
-		delete(n.byKey, other) // the number means other labels now
+		delete(n.byKey, other) // the number belongs to other labels now
 	}
 	if found {
 		delete(n.taken, old.ID)
@@ -108,7 +109,7 @@ func (n *numbers) set(entry number) {
 	n.byKey[key], n.taken[entry.ID], n.dirty[entry.ID] = entry, key, true
 }
 
-// retain forgets the numbers of labels that nobody has any more.
+// retain removes the numbers of labels that no endpoint has.
 func (n *numbers) retain(used func(key string) bool) {
 	for key, entry := range n.byKey {
 		if !used(key) {
@@ -123,7 +124,7 @@ func (n *numbers) retain(used func(key string) bool) {
 // errFull means that every number of a range is in use.
 var errFull = errors.New("all are in use")
 
-// allocate gives labels a number of this node's own. A number that was given back comes around as late as possible.
+// allocate assigns a number of this node to labels. A released number is reused as late as possible.
 func (n *numbers) allocate(labels map[string]string, source identities.Source) (number, error) {
 	low, high := identity.ClusterMin, identity.ClusterMax
 	if source == identities.Provisional {

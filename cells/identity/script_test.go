@@ -27,7 +27,7 @@ import (
 
 func TestMain(m *testing.M) { goleak.VerifyTestMain(m) }
 
-// inputs are the tables that other cells write; scripts stand for those cells.
+// inputs provides the tables of other cells, which scripts fill.
 func inputs() cell.Cell {
 	return cell.Group(
 		settings.Cell,
@@ -101,7 +101,7 @@ func commands(t testing.TB, server *kubetest.Server) upstream.ScriptCmdsOut {
 	})
 }
 
-// objects describes all CiliumIdentity objects, sorted by what they stand for.
+// objects describes all CiliumIdentity objects, sorted by the key of their labels.
 func objects(server *kubetest.Server) (list []string) {
 	for _, o := range server.List(kubeapi.CiliumIdentities) {
 		id := o.(*ciliumv2.CiliumIdentity)

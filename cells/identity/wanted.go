@@ -12,31 +12,30 @@ import (
 	"github.com/waggle-net/waggle/pkg/tables/cilium"
 )
 
-// wanted is a set of labels for which there should be a CiliumIdentity and is none. The row goes when the object shows in
-// cilium-identities.
+// wanted is a label set that needs a CiliumIdentity. The row is deleted when the object is in cilium-identities.
 type wanted struct {
-	Labels map[string]string `json:"labels"`           // never changed in place
-	Prefer uint32            `json:"prefer,omitempty"` // the number that endpoints have already; 0 for any
-	ID     uint32            `json:"id,omitempty"`     // of the object, once the server has it; set by the reconciler
-	Full   string            `json:"full,omitempty"`   // no number is free, and the labels that make them; set by the reconciler
+	Labels map[string]string `json:"labels"`           // must not be modified in place
+	Prefer uint32            `json:"prefer,omitempty"` // the number that endpoints already have; 0 for any
+	ID     uint32            `json:"id,omitempty"`     // number of the object, once it is created; set by the reconciler
+	Full   string            `json:"full,omitempty"`   // no number is free, and the labels that cause it; set by the reconciler
 	Status reconciler.Status `json:"status"`
 
-	again bool // the object that was made is gone: make it anew
+	again bool // the created object was deleted: create it again
 }
 
 func (w *wanted) key() string { return cilium.LabelsKey(w.Labels) }
 
-// longestName is how much of a set of labels is told: a pod may have a megabyte of them.
+// longestName limits a label set in texts, in bytes: a pod may have a megabyte of labels.
 const longestName = 200
 
-// name is the set of labels for people.
+// name returns the label set for texts.
 func (w *wanted) name() string { return printable.Short(w.key(), longestName) }
 
 func (w *wanted) clone() *wanted { c := *w; return &c }
 
 func (w *wanted) withStatus(s reconciler.Status) *wanted { w.Status = s; return w }
 
-// equal compares the desired part; a row that is to be made anew equals none.
+// equal compares the desired parts. A row with again set equals none.
 func (w *wanted) equal(o *wanted) bool {
 	return !w.again && w.Prefer == o.Prefer && maps.Equal(w.Labels, o.Labels)
 }

@@ -23,16 +23,15 @@ type (
 	table   = statedb.RWTable[address]
 )
 
-// family is the state of one address family. The allocator's lock guards it.
+// family is the state of one address family. The allocator's mu guards it.
 type family struct {
 	name    string // "ipv4" or "ipv6", as in node-cidrs
 	enabled bool
-	// free finds free addresses of the range; nil before a range is known. Everything inside the range that has a row
-	// is taken there.
+	// free finds free addresses of the range; nil before a range is known. Every address of the range that has a row is taken in it.
 	free        *ipalloc.Allocator
-	router      netip.Addr // invalid before there is one
-	health      netip.Addr // invalid when there is none
-	waitingFor  string     // what is missing while free or router is
+	router      netip.Addr // invalid until it is chosen
+	health      netip.Addr // invalid without a health address
+	waitingFor  string     // the missing condition while free or router is unknown
 	unclaimed   *queue     // allocations with an expiry
 	quarantined *queue
 	events      ipamusage.Events
@@ -40,30 +39,30 @@ type family struct {
 
 func (f *family) ready() bool { return f.free != nil && f.router.IsValid() }
 
-// contains tells whether addr lies in the range.
+// contains reports whether addr is in the range.
 func (f *family) contains(addr netip.Addr) bool {
 	return f.free != nil && f.free.Prefix().Contains(addr)
 }
 
 // allocator implements [ipam.Allocator].
 //
-// Every change holds mu and a write transaction, in this order, and changes files, rows, bitmaps and queues together:
-// files and rows first, and the others only when nothing can fail any more. Nobody waits while holding either.
+// Every change holds mu and a write transaction, in this order, and changes files, rows, bitmaps and queues together: files and rows first, and the others only
+// when no step can fail any more. No goroutine waits while it holds either.
 type allocator struct {
 	db       *statedb.DB
 	table    table
 	settings settings
 	ledger   ledger
 	log      *slog.Logger
-	flows    statedb.Table[conntrack.Map] // nil when nobody looks after flows
+	flows    statedb.Table[conntrack.Map] // nil without a collector of flows
 
 	mu           sync.Mutex
 	restored     bool
 	initialized  func(statedb.WriteTxn)
 	ipv4, ipv6   family
-	changed      chan struct{} // closed and made anew when a waiting request should look again
+	changed      chan struct{} // closed and replaced when waiting requests must check again
 	restoredDone chan struct{} // closed by RestoreDone
-	wake         chan struct{} // tells the loop that ends addresses to look again
+	wake         chan struct{} // wakes the loop that expires addresses
 }
 
 type allocatorParams struct {
@@ -118,13 +117,13 @@ func (a *allocator) RestoreDone() {
 	a.lookAgain()
 }
 
-// lookAgain wakes everybody in [allocator.wait]. The caller holds mu.
+// lookAgain wakes all callers of [allocator.wait]. The caller must hold mu.
 func (a *allocator) lookAgain() {
 	close(a.changed)
 	a.changed = make(chan struct{})
 }
 
-// wait returns nil once addresses of the families can be given, with mu held.
+// wait returns nil, with mu held, once addresses of the families can be allocated. With an error mu is not held.
 func (a *allocator) wait(ctx context.Context, families ...*family) error {
 	for {
 		a.mu.Lock()
@@ -142,7 +141,7 @@ func (a *allocator) wait(ctx context.Context, families ...*family) error {
 	}
 }
 
-// missing says why addresses cannot be given yet. The caller holds mu.
+// missing returns the reason why addresses cannot be allocated yet, or nil. The caller must hold mu.
 func (a *allocator) missing(families []*family) error {
 	if !a.restored {
 		return errRestoring

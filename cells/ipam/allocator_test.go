@@ -20,7 +20,7 @@ import (
 	"github.com/waggle-net/waggle/pkg/tables/ipamaddresses"
 )
 
-// newIPAM makes an allocator with addresses restored; ranges are given with apply.
+// newIPAM creates an allocator without addresses to restore; tests set ranges with apply.
 func newIPAM(t testing.TB, quarantine time.Duration) *allocator {
 	t.Helper()
 	a := startIPAM(t, t.TempDir(), quarantine)
@@ -28,7 +28,7 @@ func newIPAM(t testing.TB, quarantine time.Duration) *allocator {
 	return a
 }
 
-// startIPAM makes an allocator as it is when the agent starts, with what earlier ones have left in a directory.
+// startIPAM creates an allocator as at the start of an agent, with the files that previous allocators left in a directory.
 func startIPAM(t testing.TB, dir string, quarantine time.Duration) *allocator {
 	t.Helper()
 	db := statedb.New()
@@ -78,7 +78,7 @@ func (a *allocator) stateOf(addr netip.Addr) ipamaddresses.State {
 	return row.State
 }
 
-// runExpiry runs the loop that ends addresses until the test ends.
+// runExpiry runs the expiry loop until the test ends.
 func runExpiry(t *testing.T, a *allocator) {
 	ctx, cancel := context.WithCancel(t.Context())
 	var done sync.WaitGroup
@@ -134,7 +134,7 @@ func TestClaim_ComesToTheVeryEndOfAnAllocation(t *testing.T) {
 		a := newIPAM(t, 30*time.Second)
 		mustApply(t, a, "10.0.0.0/24", "")
 		got := mustNext(t, a, true)
-		time.Sleep(ipam.ExpireAfter) // the loop does not run: the claim itself must see that time is over
+		time.Sleep(ipam.ExpireAfter) // the loop does not run: Claim itself must check the expiry
 		err := a.Claim([]ipam.Claim{{Addr: got.Addr, UUID: got.UUID}})
 		if !errors.Is(err, ipam.ErrExpired) {
 			t.Errorf("claim at the end: %v", err)
@@ -227,7 +227,7 @@ func TestQuarantine_IsCutShortOnlyWhenNothingElseIsFree(t *testing.T) {
 	})
 }
 
-// TestQuarantine_ThatIsOverIsNotCutShort: the loop that ends quarantines may be late.
+// TestQuarantine_ThatIsOverIsNotCutShort: the expiry loop may be late.
 func TestQuarantine_ThatIsOverIsNotCutShort(t *testing.T) {
 	t.Parallel()
 	synctest.Test(t, func(t *testing.T) {
@@ -285,7 +285,7 @@ func TestApply_NewRangeKeepsWhatRuns(t *testing.T) {
 		if got := a.stateOf(old.Addr); got != "" {
 			t.Errorf("after its quarantine it is %q", got)
 		}
-		// A larger range around it keeps the router.
+		// A larger range that contains the router address keeps it.
 		if r := mustApply(t, a, "10.7.0.0/16", ""); r.IPv4 != netip.MustParseAddr("10.7.0.1") {
 			t.Errorf("the router moved to %v", r.IPv4)
 		}
@@ -368,7 +368,7 @@ func TestRestore_HoldsAddressesOfAFamilyThatIsOff(t *testing.T) {
 	}
 }
 
-// checkConsistent compares rows and bitmaps: inside a range, exactly what has a row is taken.
+// checkConsistent compares rows and bitmaps: inside a range, exactly the addresses with a row are taken.
 func checkConsistent(t *testing.T, a *allocator) {
 	t.Helper()
 	a.mu.Lock()

@@ -18,17 +18,17 @@ import (
 	"github.com/waggle-net/waggle/pkg/tables/ipamaddresses"
 )
 
-// Owners of addresses that no pod has.
+// Owners of addresses that no pod can have.
 const (
 	ownerRouter  = "router"
 	ownerHealth  = "health"
 	ownerNetwork = "network"   // the first address of a range
-	ownerLast    = "broadcast" // the last one; IPv6 has no broadcast, but the two families are treated alike
+	ownerLast    = "broadcast" // the last address of a range; IPv6 has no broadcast, but both families are treated alike
 	ownerNode    = "node-ip"
 )
 
-// apply makes the allocator follow what is wanted and returns the router addresses in use. Addresses that endpoints
-// have stay theirs, also outside a new range; only new ones come from it.
+// apply sets the ranges, the excluded addresses and the router and health addresses, and returns the addresses of waggle_host in use. Endpoints keep their
+// addresses when the range changes; only new addresses come from the new range.
 func (a *allocator) apply(ipv4, ipv6 wanted) (routers, error) {
 	a.mu.Lock()
 	defer a.mu.Unlock()
@@ -50,7 +50,7 @@ func (a *allocator) apply(ipv4, ipv6 wanted) (routers, error) {
 func (a *allocator) applyFamily(f *family, w wanted) error {
 	f.waitingFor = w.waitingFor
 	if !w.prefix.IsValid() {
-		return nil // keeps the range it had, if any
+		return nil // the family keeps its current range, if any
 	}
 	txn := a.db.WriteTxn(a.table)
 	defer txn.Abort()
@@ -79,8 +79,8 @@ func (a *allocator) applyFamily(f *family, w wanted) error {
 	return nil
 }
 
-// healthIn is the second address of waggle_host. It comes behind the router's, so that the two are told apart when nothing
-// is left but the link. A range that is full has none.
+// healthIn returns the health address, the second address of waggle_host. It is allocated after the router's, so that the lower of the two is the router's when
+// waggle_host is their only record. A full range has none.
 func (a *allocator) healthIn(txn statedb.WriteTxn, f *family, free *ipalloc.Allocator, w wanted, router netip.Addr) (netip.Addr, error) {
 	if !a.settings.health || !router.IsValid() {
 		return netip.Addr{}, nil
@@ -92,7 +92,7 @@ func (a *allocator) healthIn(txn statedb.WriteTxn, f *family, free *ipalloc.Allo
 	return health, err
 }
 
-// exclude makes the excluded rows of a family those that are wanted. A row that somebody has is left alone.
+// exclude makes the excluded rows of a family match w. It skips addresses that already have another row.
 func (a *allocator) exclude(txn statedb.WriteTxn, family string, w wanted) error {
 	owners := map[netip.Addr]string{}
 	for _, addr := range w.nodeIPs {
@@ -123,14 +123,14 @@ func (a *allocator) exclude(txn statedb.WriteTxn, family string, w wanted) error
 	return nil
 }
 
-// takeRows takes everything that has a row.
+// takeRows marks every address with a row as taken.
 func (a *allocator) takeRows(txn statedb.ReadTxn, free *ipalloc.Allocator) {
 	for row := range a.table.All(txn) {
-		free.Take(row.Addr) // false outside the range or when it is taken already
+		free.Take(row.Addr) // false if the address is outside the range or already taken
 	}
 }
 
-// lacksRouter tells whether a family has a range and no address in it for the router.
+// lacksRouter reports whether a family has a range but no router address.
 func (a *allocator) lacksRouter() bool {
 	a.mu.Lock()
 	defer a.mu.Unlock()
@@ -138,7 +138,7 @@ func (a *allocator) lacksRouter() bool {
 	return lacks(&a.ipv4) || lacks(&a.ipv6)
 }
 
-// report tells health how the families stand.
+// report sets the health of the module from the state of the families.
 func (a *allocator) report(health cell.Health) {
 	a.mu.Lock()
 	defer a.mu.Unlock()
@@ -159,7 +159,7 @@ func (a *allocator) report(health cell.Health) {
 	health.OK("Giving addresses from " + strings.Join(ready, " and "))
 }
 
-// newGenerator makes a generator that nobody can predict from outside.
+// newGenerator returns a random generator with a seed that cannot be predicted.
 func newGenerator() *mathrand.Rand {
 	var seed [16]byte
 	_, _ = rand.Read(seed[:]) // never fails

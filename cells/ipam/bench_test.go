@@ -9,8 +9,8 @@ import (
 	"github.com/waggle-net/waggle/pkg/ipam"
 )
 
-// BenchmarkMemory says what an allocated address costs, all in all: row, indexes and what finds free ones. The figure
-// must not depend on the size of the range, nor grow with the number of addresses.
+// BenchmarkMemory measures the memory of an allocated address: row, indexes and bitmap. The result must not depend on the size of the range or grow with the
+// number of addresses.
 func BenchmarkMemory(b *testing.B) {
 	for _, prefix := range []string{"10.0.0.0/16", "10.0.0.0/8", "fd00::/112", "fd00::/64", "fd00::/48"} {
 		for _, count := range []int{1_000, 20_000} {
@@ -37,7 +37,7 @@ func BenchmarkMemory(b *testing.B) {
 	}
 }
 
-// heap is what is in use once all garbage is gone.
+// heap returns the heap in use after a garbage collection, in bytes.
 func heap() uint64 {
 	var m runtime.MemStats
 	runtime.GC()

@@ -11,27 +11,27 @@ import (
 	"github.com/waggle-net/waggle/pkg/tables/ipamusage"
 )
 
-// Cell gives out pod addresses from the ranges in node-cidrs.
+// Cell allocates pod addresses from the ranges in node-cidrs.
 var Cell = cell.Module("ipam", "Pod addresses",
 	cell.Config(DefaultConfig),
 	cell.ProvidePrivate(
-		ipamaddresses.NewTable, // only this cell may write
+		ipamaddresses.NewTable, // only this cell writes
 		ipamusage.NewTable,     // likewise
-		newSettings,            // checked flags
-		newRouterFile,          // router addresses over restarts
-		newLedger,              // addresses that nobody has claimed, and those that rest, over restarts
+		newSettings,            // validated flags
+		newRouterFile,          // stores router addresses across restarts
+		newLedger,              // stores unclaimed and quarantined addresses across restarts
 		newAllocator,
 	),
 	cell.Provide(
-		statedb.RWTable[ipamaddresses.Address].ToTable, // anyone may read
+		statedb.RWTable[ipamaddresses.Address].ToTable, // read by other cells
 		statedb.RWTable[ipamusage.Usage].ToTable,       // for metrics
-		func(a *allocator) ipam.Allocator { return a }, // for the API and for endpoints
-		commandsOf, // "ipam/dump"
+		func(a *allocator) ipam.Allocator { return a }, // for the API and endpoint-manager
+		commandsOf, // command "ipam/dump"
 	),
 	cell.Invoke(register),
 )
 
-// register adds the loops: one follows the ranges, one ends what has an expiry, one counts.
+// register adds three loops: one applies the ranges, one expires addresses, one counts addresses.
 func register(group job.Group, r ranges, a *allocator, usage statedb.RWTable[ipamusage.Usage]) {
 	heartbeat.AddRetried(group, "count-addresses", a.usageLoop(usage), retryMin, retryMax)
 	heartbeat.AddRetried(group, "follow-ranges", r.follow, retryMin, retryMax)

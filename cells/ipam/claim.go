@@ -12,11 +12,10 @@ import (
 	"github.com/waggle-net/waggle/pkg/tables/ipamaddresses"
 )
 
-// errRestoring is why nothing can be allocated right after the start.
+// errRestoring is the error of requests before the addresses of restored endpoints are held.
 var errRestoring = errors.New("addresses of earlier endpoints are still being restored")
 
-// Claim implements [ipam.Allocator]. The expiry of an allocation and its claim are decided under one lock: whichever
-// comes first wins, and a claim that lost changes nothing.
+// Claim implements [ipam.Allocator]. A claim and the expiry of its allocation are serialized by mu: the first one wins, and a claim that fails changes nothing.
 func (a *allocator) Claim(claims []ipam.Claim) error {
 	a.mu.Lock()
 	defer a.mu.Unlock()
@@ -45,7 +44,7 @@ func (a *allocator) Claim(claims []ipam.Claim) error {
 	return nil
 }
 
-// claimable returns the row of an allocation that the claim may have, or a new one for a free address.
+// claimable returns the row of an allocation that the claim may take, or a new row for a free address.
 func (a *allocator) claimable(txn statedb.ReadTxn, c ipam.Claim, now time.Time) (address, error) {
 	pool, err := a.pool(c.Pool)
 	if err != nil {
@@ -71,12 +70,12 @@ func (a *allocator) claimable(txn statedb.ReadTxn, c ipam.Claim, now time.Time) 
 	return row, nil
 }
 
-// hold completes claims after their rows are committed.
+// hold updates queues and bitmaps after the rows of claims are committed.
 func (a *allocator) hold(claims []ipam.Claim) {
 	for _, c := range claims {
 		f, err := a.familyOf(c.Addr)
 		if err != nil {
-			continue // its row was refused
+			continue // its row was not written
 		}
 		f.unclaimed.remove(c.Addr)
 		if f.free != nil {
@@ -105,7 +104,7 @@ func (a *allocator) Restore(claims []ipam.Claim) error {
 	return errors.Join(errs...)
 }
 
-// restore holds an address whatever the flags say now: an endpoint uses it.
+// restore holds an address of a restored endpoint regardless of the current flags and ranges.
 func (a *allocator) restore(txn statedb.WriteTxn, c ipam.Claim) error {
 	if !c.Addr.IsValid() || c.Addr.Is4In6() || c.Addr.Zone() != "" {
 		return fmt.Errorf("%w: not a plain IPv4 or IPv6 address", ipam.ErrNotInRange)

@@ -14,41 +14,41 @@ import (
 )
 
 const (
-	// minQuarantine is how long an address rests even when nothing else is free.
+	// minQuarantine is the minimum quarantine of an address, even when no other address is free.
 	minQuarantine = 2 * time.Second
 
 	retryMin = 100 * time.Millisecond
 	retryMax = 10 * time.Second
 )
 
-// Config is what was typed.
+// Config configures the pool, the allocation strategy and the quarantine of released addresses.
 type Config struct {
 	DefaultPool string        `mapstructure:"ipam-default-ip-pool"`
 	Strategy    string        `mapstructure:"ipam-allocation-strategy"`
 	Quarantine  time.Duration `mapstructure:"ipam-release-quarantine"`
 }
 
-// DefaultConfig are the defaults.
+// DefaultConfig holds the default settings.
 var DefaultConfig = Config{
 	DefaultPool: ipam.DefaultPool,
 	Strategy:    string(ipalloc.Random),
 	Quarantine:  30 * time.Second,
 }
 
-// Flags registers the flags.
+// Flags adds the flags; the values of c are the defaults.
 func (c Config) Flags(flags *pflag.FlagSet) {
 	flags.String("ipam-default-ip-pool", c.DefaultPool, "Name of the pool of the node's pod CIDRs")
 	flags.String("ipam-allocation-strategy", c.Strategy, "Which free address is next: random or sequential")
 	flags.Duration("ipam-release-quarantine", c.Quarantine, "How long a released address is not given to anybody else")
 }
 
-// settings is the checked form of [Config].
+// settings is the validated form of [Config].
 type settings struct {
 	pool       string
 	strategy   ipalloc.Strategy
 	quarantine time.Duration
-	kubernetes bool // there is an API server, so addresses of the node may stand in its objects
-	health     bool // waggle_host gets a second address; without an API server nobody would hear of it
+	kubernetes bool // an API server exists, so the node's objects may contain its previous addresses
+	health     bool // allocate a health address for waggle_host; without an API server no other node would learn it
 }
 
 func newSettings(c Config, of agent.Agent, client *kubeapi.Client) (settings, error) {

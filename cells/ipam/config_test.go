@@ -29,7 +29,7 @@ func TestNewSettings(t *testing.T) {
 	}
 }
 
-// TestNewSettings_HealthAddress: the flags and an API server are needed.
+// TestNewSettings_HealthAddress checks that a health address needs the flags and an API server.
 func TestNewSettings_HealthAddress(t *testing.T) {
 	t.Parallel()
 	for _, test := range []struct{ kubernetes, endpoint, want bool }{{true, true, true}, {false, true, false}, {true, false, false}} {

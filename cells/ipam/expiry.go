@@ -15,19 +15,18 @@ import (
 	"github.com/waggle-net/waggle/pkg/tables/ipamaddresses"
 )
 
-// quarantine changes a row; [allocator.rest] completes it after the commit.
+// quarantine writes the row of an address in quarantine; [allocator.rest] updates the queues after the commit.
 func (a *allocator) quarantine(txn statedb.WriteTxn, row address, now time.Time) error {
 	row.State, row.Since, row.Expiry = ipamaddresses.Quarantined, now, now.Add(a.settings.quarantine)
 	row.UUID = ""
-	if err := a.ledger.write(row); err != nil { // a full disk must not keep a pod from ending
+	if err := a.ledger.write(row); err != nil { // a full disk must not block the deletion of a pod
 		a.log.Warn("A released address will not rest after a restart", "address", row.Addr, "error", err)
 	}
 	_, _, err := a.table.Insert(txn, row)
 	return err
 }
 
-// rest moves an address into the queue of those that wait to be free. A family that was switched off since the
-// endpoint was made has a queue as well.
+// rest moves an address to the quarantine queue. A family that was disabled after the endpoint was created has a queue as well.
 func (a *allocator) rest(addr netip.Addr, now time.Time) {
 	f := a.anyFamilyOf(addr)
 	f.unclaimed.remove(addr)
@@ -46,11 +45,11 @@ func (a *allocator) anyFamilyOf(addr netip.Addr) *family {
 func (a *allocator) wakeExpiry() {
 	select {
 	case a.wake <- struct{}{}:
-	default: // it looks again anyway
+	default: // a wake-up is already pending
 	}
 }
 
-// expireLoop ends allocations that nobody claimed and quarantines that are over.
+// expireLoop expires unclaimed allocations and ends quarantines.
 func (a *allocator) expireLoop(ctx context.Context, health cell.Health) error {
 	for {
 		heartbeat.Busy(ctx)
@@ -74,7 +73,7 @@ func (a *allocator) expireLoop(ctx context.Context, health cell.Health) error {
 	}
 }
 
-// expire does what is due and says when to come again; zero means when woken.
+// expire processes all due addresses and returns when it must run again; the zero time means only when woken.
 func (a *allocator) expire(now time.Time) (time.Time, error) {
 	a.mu.Lock()
 	defer a.mu.Unlock()
@@ -89,7 +88,7 @@ func (a *allocator) expire(now time.Time) (time.Time, error) {
 		if !ok {
 			continue
 		}
-		if !at.After(now) { // it waits for the collector of flows
+		if !at.After(now) { // the address waits for the collector of flows
 			at = now.Add(passRetry)
 		}
 		if next.IsZero() || at.Before(next) {
@@ -99,12 +98,11 @@ func (a *allocator) expire(now time.Time) (time.Time, error) {
 	return next, nil
 }
 
-// passRetry is how soon an address that has rested long enough is looked at again while flows of its pod may remain. The
-// collector of flows comes within about a second of each release.
+// passRetry is the interval of checks for an address whose quarantine is over while flows of its pod may remain. The collector of flows scans within about a
+// second of each release.
 const passRetry = time.Second
 
-// rested gives the addresses whose quarantine is over at a time, and whose flows are: the maps of flows were looked through
-// in a pass that began after the release.
+// rested yields the addresses whose quarantine ends by the given time, and whose flows are gone: a pass over all maps of flows began after the release.
 func (a *allocator) rested(txn statedb.ReadTxn, f *family, at time.Time) iter.Seq[due] {
 	return func(yield func(due) bool) {
 		for d := range f.quarantined.ended(at) {

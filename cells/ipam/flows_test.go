@@ -10,7 +10,7 @@ import (
 	"github.com/waggle-net/waggle/pkg/tables/conntrack"
 )
 
-// withFlows gives the allocator the table of a collector of flows, and returns what a pass over all maps does.
+// withFlows gives the allocator the table of a collector of flows. It returns a function that records a pass over all maps.
 func withFlows(t *testing.T, a *allocator) (pass func(maps ...string)) {
 	t.Helper()
 	table, err := conntrack.NewTable(a.db)
@@ -37,7 +37,7 @@ func TestQuarantine_EndsOnlyAfterAPassOverAllFlows(t *testing.T) {
 		mustApply(t, a, "10.0.0.0/30", "") // one address besides the router
 		runExpiry(t, a)
 		one := mustNext(t, a, false)
-		pass(conntrack.FlowMaps()...) // it began before the release: what it did not find may have come since
+		pass(conntrack.FlowMaps()...) // this pass began before the release: flows may have been added after its scan
 		time.Sleep(time.Second)
 		if _, err := a.Release(one.Addr, "", ""); err != nil {
 			t.Fatal(err)
@@ -60,7 +60,7 @@ func TestQuarantine_EndsOnlyAfterAPassOverAllFlows(t *testing.T) {
 	})
 }
 
-// What rested before a restart rests until a pass of the new run.
+// An address in quarantine before a restart stays there until a pass of the new run has ended.
 func TestQuarantine_EndsAfterARestartOnlyAfterAPass(t *testing.T) {
 	t.Parallel()
 	synctest.Test(t, func(t *testing.T) {

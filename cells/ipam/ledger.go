@@ -12,13 +12,12 @@ import (
 	"github.com/waggle-net/waggle/pkg/tables/ipamaddresses"
 )
 
-// ledger keeps on disk which addresses were handed out or rest, one file each: after a restart the plugin that asked for one
-// may still be at work with it, and a packet to the pod that had one may still be under way.
+// ledger stores unclaimed and quarantined addresses on disk, one file each. After a restart the plugin that requested an address may still be using it, and
+// packets to the previous pod of an address may still be in transit.
 //
-// A file is written before anybody hears of the address, changed when it is released, and removed when it is free. It
-// stays while an endpoint has the address: should the endpoint's own file go and the release not follow, because the
-// agent was killed in between, the allocation is found again and ends as any that nobody claims. The endpoint's file, read
-// first, outweighs it. Times are not kept, for clocks jump: every wait begins again at a restart.
+// A file is written before its address is returned, changed when the address is released, and removed when the address is free. It stays while an endpoint has
+// the address: if the agent is killed between the removal of the endpoint's file and the release, the allocation is restored and expires like any unclaimed
+// one. The endpoint's file is read first and takes precedence. Times are not used after a restart, because clocks can jump: every wait starts again.
 type ledger struct{ store *statefile.Store }
 
 func newLedger(s agent.Agent) ledger {
@@ -29,14 +28,14 @@ const ledgerSuffix = ".json"
 
 func ledgerName(addr netip.Addr) string { return addr.String() + ledgerSuffix }
 
-// write keeps a row that is allocated or in quarantine.
+// write stores a row that is allocated or in quarantine.
 func (l ledger) write(row address) error { return l.store.Write(ledgerName(row.Addr), row) }
 
-// remove forgets an address that is free.
+// remove deletes the file of a free address.
 func (l ledger) remove(addr netip.Addr) error { return l.store.Remove(ledgerName(addr)) }
 
-// read returns what an earlier run has kept. Of a file that cannot be trusted the name still says which address must rest.
-// What is no file of ours is set aside; notes say so.
+// read returns the rows that the previous run stored. A damaged file still gives an address by its name, and the address is returned in quarantine. Files with
+// other names are moved to bad/. Notes has one error for each file of either kind.
 func (l ledger) read() (rows []address, notes []error, err error) {
 	if err := l.store.Open(); err != nil {
 		return nil, nil, err
@@ -69,7 +68,7 @@ func orForeign(err error) error {
 	return statefile.ErrForeign
 }
 
-// parseRow reads one file; with an error it returns a row that rests.
+// parseRow reads one file. With an error it returns a row in quarantine.
 func parseRow(file statefile.File, addr netip.Addr) (row address, err error) {
 	if err = file.Err; err == nil {
 		err = json.Unmarshal(file.Document, &row)

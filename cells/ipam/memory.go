@@ -13,8 +13,8 @@ import (
 	"github.com/waggle-net/waggle/pkg/tables/sources"
 )
 
-// memory is what the cluster remembers of this node when the node itself has forgotten: the addresses of waggle_host that
-// an earlier run announced.
+// memory reads the addresses of waggle_host that a previous run announced in the cluster's objects of this node. It is for a node without a local record of
+// them.
 type memory struct {
 	cell.In
 
@@ -24,7 +24,7 @@ type memory struct {
 	Sources     statedb.Table[sources.Source]
 }
 
-// unread says why the cluster cannot be asked yet; empty when it can.
+// unread returns the reason why the objects cannot be read yet, empty when they can.
 func (m memory) unread(txn statedb.ReadTxn, watch *statedb.WatchSet) string {
 	source, _, changed, _ := m.Sources.GetWatch(txn, sources.ByTable("cilium-nodes"))
 	if source.Usable() {
@@ -34,7 +34,7 @@ func (m memory) unread(txn statedb.ReadTxn, watch *statedb.WatchSet) string {
 	return "the CiliumNodes of the cluster, which may know the router address of an earlier run"
 }
 
-// of lists the router's and the health addresses of a family, best first. They may be nonsense: the range decides.
+// of lists the router and health addresses of a family, preferred ones first. They are not validated; the caller checks them against the range.
 func (m memory) of(txn statedb.ReadTxn, family string) (routers, healths []netip.Addr) {
 	if node, _, ok := m.CiliumNodes.Get(txn, cilium.NodeByName(m.Agent.NodeName)); ok {
 		for _, a := range node.Addresses {

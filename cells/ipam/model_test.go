@@ -17,15 +17,15 @@ import (
 	"github.com/waggle-net/waggle/pkg/testseed"
 )
 
-// model is what must be true, kept in the simplest way.
+// model is a simple model of the allocator's state.
 type model struct {
-	held     map[netip.Addr]string    // "" while it is allocated and not claimed, else the attachment
-	uuids    map[netip.Addr]string    // of what is not claimed
-	released map[netip.Addr]time.Time // when it was given back, or the last restart when that was later
-	given    map[netip.Addr]time.Time // likewise when it was handed out
+	held     map[netip.Addr]string    // the attachment, or "" while the address is allocated and not claimed
+	uuids    map[netip.Addr]string    // of unclaimed allocations
+	released map[netip.Addr]time.Time // time of the release, or of the last restart if that is later
+	given    map[netip.Addr]time.Time // time of the allocation, likewise
 }
 
-// TestAllocator_AgreesWithModel does random operations over faked time and compares every answer with the model.
+// TestAllocator_AgreesWithModel runs random operations in virtual time and compares every result with the model.
 func TestAllocator_AgreesWithModel(t *testing.T) {
 	t.Parallel()
 	for round := range 3 {
@@ -76,7 +76,7 @@ func againstModel(t *testing.T, r *rand.Rand) {
 	}
 }
 
-// next asks for an address. When none is given, every address of the range must be in use or freshly released.
+// next requests an address. If none is returned, every address of the range must be in use or recently released.
 func (m model) next(t *testing.T, a *allocator, quarantine time.Duration) {
 	t.Helper()
 	got, err := a.Next(t.Context(), ipam.Request{IPv4: true, Expire: true})
@@ -110,10 +110,10 @@ func (m model) next(t *testing.T, a *allocator, quarantine time.Duration) {
 	m.held[addr], m.uuids[addr], m.given[addr] = "", got.IPv4.UUID, time.Now()
 }
 
-// restart kills the allocator: the next one knows what endpoints have, and the rest from its files. Waits begin again.
+// restart replaces the allocator: the new one restores claims as from endpoint files and the rest from its own files. All waits start again.
 func (m model) restart(t *testing.T, old *allocator, dir string, quarantine time.Duration) *allocator {
 	t.Helper()
-	if _, err := old.expire(time.Now()); err != nil { // what is over is over
+	if _, err := old.expire(time.Now()); err != nil { // entries that are due expire before the restart
 		t.Fatal(err)
 	}
 	a := startIPAM(t, dir, quarantine)
@@ -144,7 +144,7 @@ func (m model) restart(t *testing.T, old *allocator, dir string, quarantine time
 	return a
 }
 
-// pick chooses one of the addresses that are held, in a way that the seed repeats.
+// pick returns one of the held addresses, reproducibly for a seed.
 func (m model) pick(r *rand.Rand) (netip.Addr, bool) {
 	if len(m.held) == 0 {
 		return netip.Addr{}, false
@@ -192,7 +192,7 @@ func (m model) release(t *testing.T, a *allocator, r *rand.Rand) {
 	m.released[addr] = time.Now()
 }
 
-// TestAllocator_ManyAtOnce runs callers side by side with a loop that changes ranges and one that ends addresses.
+// TestAllocator_ManyAtOnce runs callers concurrently with a loop that changes ranges and one that expires addresses.
 func TestAllocator_ManyAtOnce(t *testing.T) {
 	t.Parallel()
 	a := newIPAM(t, time.Millisecond)
@@ -239,7 +239,7 @@ func TestAllocator_ManyAtOnce(t *testing.T) {
 	checkConsistent(t, a)
 }
 
-// BenchmarkNextAndClaim measures what an ADD asks of this cell, and the release that a DEL asks.
+// BenchmarkNextAndClaim measures the share of this cell in an ADD, and the release of a DEL.
 func BenchmarkNextAndClaim(b *testing.B) {
 	a := newIPAM(b, 0)
 	mustApply(b, a, "10.0.0.0/16", "fd00::/64")

@@ -13,12 +13,12 @@ import (
 	"github.com/waggle-net/waggle/pkg/tables/ipamaddresses"
 )
 
-// given is an address that was found for a request and has no row yet.
+// given is an address that was chosen for a request and has no row of the request yet.
 type given struct {
 	family *family
 	addr   netip.Addr
-	reused bool // it comes out of quarantine, so its row and queue entry are still there
-	early  bool // and that quarantine was not over
+	reused bool // it is still in quarantine, with a row and a queue entry
+	early  bool // its quarantine is not over
 }
 
 // Next implements [ipam.Allocator].
@@ -70,10 +70,10 @@ func (a *allocator) Next(ctx context.Context, req ipam.Request) (ipam.Result, er
 	return result, nil
 }
 
-// maxOwner leaves room for the longest "namespace/pod".
+// maxOwner is enough for the longest "namespace/pod", in bytes.
 const maxOwner = 512
 
-// checkOwner bounds what a row costs. Odd characters are allowed; tables show them quoted.
+// checkOwner limits the memory of a row. Unusual characters are allowed; tables show them quoted.
 func checkOwner(owner string) error {
 	if len(owner) > maxOwner {
 		return fmt.Errorf("allocate address: the owner has %d bytes, at most %d are allowed", len(owner), maxOwner)
@@ -81,7 +81,7 @@ func checkOwner(owner string) error {
 	return nil
 }
 
-// families resolves a request; IPv6 comes first because it is the roomier.
+// families returns the families of a request. IPv6 is first because its ranges are larger.
 func (a *allocator) families(req ipam.Request) ([]*family, error) {
 	all := !req.IPv4 && !req.IPv6
 	var families []*family
@@ -99,7 +99,7 @@ func (a *allocator) families(req ipam.Request) ([]*family, error) {
 	return families, nil
 }
 
-// find takes a free address, or else the one that has been in quarantine longest, if that is long enough.
+// find returns a free address, or else the address with the longest time in quarantine if that time is sufficient.
 func (a *allocator) find(txn statedb.ReadTxn, f *family, now time.Time) (given, error) {
 	if addr, ok := f.free.Next(); ok {
 		return given{family: f, addr: addr}, nil
@@ -114,7 +114,7 @@ func (a *allocator) find(txn statedb.ReadTxn, f *family, now time.Time) (given, 
 	return given{}, a.exhausted(txn, f, now)
 }
 
-// hand writes down an address that is about to be given.
+// hand writes the file and the row of an address before the address is returned.
 func (a *allocator) hand(txn statedb.WriteTxn, row address) error {
 	if err := a.keepRow(row); err != nil {
 		return err
@@ -123,7 +123,7 @@ func (a *allocator) hand(txn statedb.WriteTxn, row address) error {
 	return err
 }
 
-// putBack undoes find and hand. One that came out of quarantine rests on, though after a restart no longer.
+// putBack undoes find and hand. An address that was in quarantine stays in quarantine, but loses its file, so a restart frees it.
 func (a *allocator) putBack(found []given) {
 	for _, g := range found {
 		a.forget(g.addr)
@@ -133,7 +133,7 @@ func (a *allocator) putBack(found []given) {
 	}
 }
 
-// keep completes find after the row is committed.
+// keep updates queues and counters after the row is committed.
 func (a *allocator) keep(g given, expire bool, now time.Time) {
 	if g.reused {
 		g.family.quarantined.remove(g.addr)
@@ -147,7 +147,7 @@ func (a *allocator) keep(g given, expire bool, now time.Time) {
 	}
 }
 
-// fill puts a row into a result.
+// fill adds the allocation of a row to a result.
 func (f *family) fill(result *ipam.Result, row address) {
 	allocation := &ipam.Allocation{Addr: row.Addr, Range: f.free.Prefix(), Gateway: f.router, Pool: row.Pool, UUID: row.UUID}
 	if row.Addr.Is4() {

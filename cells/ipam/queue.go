@@ -7,8 +7,8 @@ import (
 	"time"
 )
 
-// queue holds addresses in the order in which their time runs out. All entries of one queue last equally long, so the
-// order is that of their arrival, and every operation takes constant time.
+// queue holds addresses in the order in which they are due. All entries of a queue have the same duration, so this is the order of insertion, and every
+// operation takes constant time.
 type queue struct {
 	order list.List
 	at    map[netip.Addr]*list.Element
@@ -21,7 +21,7 @@ type due struct {
 
 func newQueue() *queue { return &queue{at: map[netip.Addr]*list.Element{}} }
 
-// push adds addr at the end. It is true when the queue was empty, so that somebody who sleeps must look again.
+// push appends addr. It reports whether the queue was empty, so that the caller must wake the loop.
 func (q *queue) push(addr netip.Addr, at time.Time) bool {
 	q.remove(addr)
 	q.at[addr] = q.order.PushBack(due{addr, at})
@@ -35,7 +35,7 @@ func (q *queue) remove(addr netip.Addr) {
 	}
 }
 
-// next is when the first entry is due; false when there is none.
+// next returns when the first entry is due; false when the queue is empty.
 func (q *queue) next() (time.Time, bool) {
 	if e := q.order.Front(); e != nil {
 		return e.Value.(due).at, true
@@ -43,7 +43,7 @@ func (q *queue) next() (time.Time, bool) {
 	return time.Time{}, false
 }
 
-// ended gives the entries whose time has run out. The one that was given last may be removed meanwhile.
+// ended yields the entries that are due. The caller may remove the yielded entry during the iteration.
 func (q *queue) ended(now time.Time) iter.Seq[due] {
 	return func(yield func(due) bool) {
 		for e := q.order.Front(); e != nil; {

@@ -15,10 +15,10 @@ import (
 	"github.com/waggle-net/waggle/pkg/tables/nodecidrs"
 )
 
-// settle turns the burst of a start into one pass.
+// settle is the debounce interval that groups the changes of a start into one pass.
 const settle = time.Millisecond
 
-// ranges brings the chosen pod CIDRs, the node's own addresses and those of waggle_host to the allocator.
+// ranges passes the chosen pod CIDRs, the node's addresses and the previous addresses of waggle_host to the allocator.
 type ranges struct {
 	cell.In
 
@@ -32,17 +32,17 @@ type ranges struct {
 	Log       *slog.Logger
 }
 
-// wanted is what one family should look like.
+// wanted is the desired state of one family.
 type wanted struct {
-	prefix     netip.Prefix // invalid while no range is known
-	waitingFor string       // why prefix is invalid
-	nodeIPs    []netip.Addr // addresses of the node: never for pods
-	routers    []netip.Addr // where the router address was seen, best first
-	healths    []netip.Addr // likewise the health address
+	prefix     netip.Prefix // invalid until a range is known
+	waitingFor string       // the reason why prefix is invalid
+	nodeIPs    []netip.Addr // addresses of the node, which pods must not get
+	routers    []netip.Addr // previous router addresses, preferred ones first
+	healths    []netip.Addr // previous health addresses, likewise
 }
 
-// follow applies the ranges whenever they change. It starts when the addresses of earlier endpoints are held, so that
-// a fresh router address never takes one of them.
+// follow applies the ranges whenever they change. It starts after the addresses of restored endpoints are held, so that a new router address is never one of
+// them.
 func (r ranges) follow(ctx context.Context, health cell.Health) error {
 	health.OK("Waiting until the addresses of earlier endpoints are held")
 	heartbeat.Idle(ctx)
@@ -65,7 +65,7 @@ func (r ranges) follow(ctx context.Context, health cell.Health) error {
 			health.Degraded("apply pod CIDRs", err)
 			return err
 		}
-		// A router address that is not known yet must not be forgotten: only what is in use replaces it.
+		// A stored router address is replaced only by one that is in use, not by an unknown one.
 		if remember := inUse.orElse(kept); remember != kept {
 			if err := r.File.write(remember); err != nil {
 				health.Degraded("remember router addresses", err)
@@ -75,7 +75,7 @@ func (r ranges) follow(ctx context.Context, health cell.Health) error {
 		}
 		r.Allocator.report(health)
 		if r.Allocator.lacksRouter() {
-			// There may be no address left for a router; then the next one that is released matters.
+			// No address may be free for a router; then the next release triggers another attempt.
 			_, released := r.Allocator.table.AllWatch(txn)
 			watch.Add(released)
 		}
@@ -86,7 +86,7 @@ func (r ranges) follow(ctx context.Context, health cell.Health) error {
 	}
 }
 
-// compute reads the tables for one family.
+// compute reads the desired state of one family from the tables.
 func (r ranges) compute(txn statedb.ReadTxn, watch *statedb.WatchSet, family string, kept routers) wanted {
 	_, changed := r.CIDRs.AllWatch(txn)
 	rows, addressesChanged := r.Addresses.AllWatch(txn)
@@ -128,7 +128,7 @@ func appendValid(list []netip.Addr, addr netip.Addr) []netip.Addr {
 	return list
 }
 
-// orElse fills what r lacks from the other.
+// orElse fills invalid addresses of r from other.
 func (r routers) orElse(other routers) routers {
 	if !r.IPv4.IsValid() {
 		r.IPv4 = other.IPv4

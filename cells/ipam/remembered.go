@@ -11,8 +11,8 @@ import (
 	"github.com/waggle-net/waggle/pkg/tables/ipamaddresses"
 )
 
-// holdRemembered takes back the addresses that the ledger names and no restored endpoint has. Allocations wait for their
-// claim and released addresses rest as long as if that had happened just now. The caller holds mu.
+// holdRemembered restores the addresses of the ledger that no restored endpoint has. Allocations wait for their claim, and released addresses are quarantined,
+// both for the full time from now. The caller must hold mu.
 func (a *allocator) holdRemembered(txn statedb.WriteTxn) error {
 	rows, notes, err := a.ledger.read()
 	if err != nil {
@@ -40,7 +40,7 @@ func (a *allocator) holdRemembered(txn statedb.WriteTxn) error {
 	return errors.Join(notes...)
 }
 
-// keepRow writes one row of a request that is about to be answered; with an error nothing is kept.
+// keepRow writes the file of one row before the request is answered. With an error no file remains.
 func (a *allocator) keepRow(row address) error {
 	err := a.ledger.write(row)
 	if err != nil {
@@ -49,8 +49,7 @@ func (a *allocator) keepRow(row address) error {
 	return nil
 }
 
-// forget removes what the ledger has of an address that is free. What cannot be removed makes it rest once more after a
-// restart, and nothing worse.
+// forget removes the file of a free address. A file that cannot be removed only puts its address in quarantine again after a restart.
 func (a *allocator) forget(addr netip.Addr) {
 	if err := a.ledger.remove(addr); err != nil {
 		a.log.Warn("A free address stays in the ledger", "address", addr, "error", err)

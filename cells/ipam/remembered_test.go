@@ -11,7 +11,7 @@ import (
 	"github.com/waggle-net/waggle/pkg/tables/ipamaddresses"
 )
 
-// The plugin asked for addresses and the agent was killed: nobody else gets them, and the plugin's claim is good.
+// The agent was killed after a plugin had requested addresses: no other request gets them, and the plugin's claim succeeds.
 func TestRestart_AllocationWaitsForItsPlugin(t *testing.T) {
 	t.Parallel()
 	dir := t.TempDir()
@@ -43,7 +43,7 @@ func TestRestart_AllocationWaitsForItsPlugin(t *testing.T) {
 	}
 }
 
-// Killed between the removal of an endpoint's file and the release of its address: the allocation of before is found.
+// The agent was killed between the removal of an endpoint's file and the release of its address: the previous allocation is restored.
 func TestRestart_AddressWhoseReleaseWasCutShortIsNotFree(t *testing.T) {
 	t.Parallel()
 	dir := t.TempDir()
@@ -53,7 +53,7 @@ func TestRestart_AddressWhoseReleaseWasCutShortIsNotFree(t *testing.T) {
 	got := mustNext(t, before, true)
 	mustClaim(t, before, got, "c1:eth0")
 
-	after := startIPAM(t, dir, 30*time.Second) // nobody restores the claim
+	after := startIPAM(t, dir, 30*time.Second) // no endpoint restores the claim
 	after.RestoreDone()
 	if state := after.stateOf(got.Addr); state != ipamaddresses.Allocated {
 		t.Fatalf("%v is %q", got.Addr, state)
@@ -84,7 +84,7 @@ func TestRestart_EndpointOutweighsTheLedger(t *testing.T) {
 	}
 }
 
-// However a file is damaged, its name says which address must rest.
+// The name of a damaged file still gives the address to quarantine.
 func TestRestart_DamagedLedger(t *testing.T) {
 	t.Parallel()
 	dir := t.TempDir()
@@ -113,7 +113,7 @@ func TestRestart_DamagedLedger(t *testing.T) {
 	}
 }
 
-// When nothing can be written nothing is given, and nothing is lost either: a pod can still end.
+// If the ledger cannot be written, no address is allocated, and none is lost: a pod can still be deleted.
 func TestNext_FailsAndLeaksNothingWhenTheLedgerCannotBeWritten(t *testing.T) {
 	t.Parallel()
 	dir := t.TempDir()
@@ -123,7 +123,7 @@ func TestNext_FailsAndLeaksNothingWhenTheLedgerCannotBeWritten(t *testing.T) {
 	claimed := mustNext(t, a, true)
 	mustClaim(t, a, claimed, "c1:eth0")
 	files := filepath.Join(dir, "ipam", "addresses")
-	if err := errors.Join(os.RemoveAll(files), os.WriteFile(files, nil, 0o600)); err != nil { // it cannot be a directory now
+	if err := errors.Join(os.RemoveAll(files), os.WriteFile(files, nil, 0o600)); err != nil { // the directory cannot be created now
 		t.Fatal(err)
 	}
 	used := [2]uint64{a.ipv4.free.Used(), a.ipv6.free.Used()}
@@ -141,5 +141,5 @@ func TestNext_FailsAndLeaksNothingWhenTheLedgerCannotBeWritten(t *testing.T) {
 	if err := os.Remove(files); err != nil {
 		t.Fatal(err)
 	}
-	mustNext(t, a, true) // the directory is made again
+	mustNext(t, a, true) // the directory is created again
 }

@@ -14,10 +14,10 @@ import (
 	"github.com/waggle-net/waggle/pkg/tables/ipamaddresses"
 )
 
-// topOwners bounds how many owners an error names.
+// topOwners limits the owners that an error names.
 const topOwners = 3
 
-// exhausted says who has the addresses of a family. The caller holds mu.
+// exhausted returns the error for a full range, with the number of addresses by state and the owners with most. The caller must hold mu.
 func (a *allocator) exhausted(txn statedb.ReadTxn, f *family, now time.Time) error {
 	u := ipam.Count(txn, a.table, f.name, f.free.Prefix())
 	text := fmt.Sprintf("%d used (%d by endpoints, %d allocated and not claimed yet, %d by the node), %d quarantined, %d excluded",
@@ -32,7 +32,7 @@ func (a *allocator) exhausted(txn statedb.ReadTxn, f *family, now time.Time) err
 	return fmt.Errorf("%s of %s: %w: %s; %s", f.name, f.free.Prefix(), ipam.ErrExhausted, text, hint)
 }
 
-// owners names the groups that have most addresses: namespaces of pods, or owners without one.
+// owners names the groups with most addresses: namespaces of pods, or owners without a namespace.
 func (a *allocator) owners(txn statedb.ReadTxn, f *family) string {
 	counts := map[string]int{}
 	for row := range a.table.All(txn) {
@@ -65,7 +65,7 @@ func groupOf(row address) string {
 	return row.Owner
 }
 
-// quote makes names that came from outside safe to print, and short.
+// quote makes external names printable and limits their length.
 func quote(s string) string {
 	const longest = 80
 	if len(s) > longest {
@@ -77,7 +77,7 @@ func quote(s string) string {
 	return s
 }
 
-// dump is what the command ipam/dump prints: one line for each address that is not free, then the summary.
+// dump returns the output of the command ipam/dump: one line for each address that is not free, then the summary.
 func (a *allocator) dump() string {
 	a.mu.Lock()
 	defer a.mu.Unlock()

@@ -12,15 +12,15 @@ import (
 	"github.com/waggle-net/waggle/pkg/tables/ipamaddresses"
 )
 
-// reservation is what the node wants for itself in a range.
+// reservation is a request for an address of the node itself in a range.
 type reservation struct {
 	owner string
-	now   netip.Addr   // the address of before; invalid when there is none
-	seen  []netip.Addr // where it was in earlier runs, best first
-	after netip.Addr   // a fresh address is the first free one from here on, else the first of the range
+	now   netip.Addr   // the current address; invalid when there is none
+	seen  []netip.Addr // addresses of previous runs, preferred ones first
+	after netip.Addr   // a new address is the first free one from here, or else the first free one of the range
 }
 
-// reserve returns the address of a reservation inside the range, and makes it when there is none.
+// reserve returns the address of a reservation inside the range. It keeps the current address if the range contains it, and otherwise allocates another one.
 func (a *allocator) reserve(txn statedb.WriteTxn, free *ipalloc.Allocator, prefix netip.Prefix, r reservation) (netip.Addr, error) {
 	if r.now.IsValid() {
 		if prefix.Contains(r.now) {
@@ -40,7 +40,7 @@ func (a *allocator) reserve(txn statedb.WriteTxn, free *ipalloc.Allocator, prefi
 	return addr, err
 }
 
-// find looks where the address was, and then for a free one.
+// find returns the first usable previous address, or else a free one.
 func (r reservation) find(free *ipalloc.Allocator, prefix netip.Prefix) (netip.Addr, error) {
 	for _, addr := range r.seen {
 		if prefix.Contains(addr) && !free.Has(addr) {

@@ -10,7 +10,7 @@ import (
 	"github.com/waggle-net/waggle/pkg/statefile"
 )
 
-// routers are the addresses of waggle_host that are kept over restarts.
+// routers are the addresses of waggle_host that are stored across restarts.
 type routers struct {
 	IPv4       netip.Addr `json:"ipv4"`
 	IPv6       netip.Addr `json:"ipv6"`
@@ -18,7 +18,7 @@ type routers struct {
 	HealthIPv6 netip.Addr `json:"healthIPv6"`
 }
 
-// of gives the router's and the health address of one family.
+// of returns the router and health address of one family.
 func (r routers) of(family string) (router, health netip.Addr) {
 	if family == "ipv4" {
 		return r.IPv4, r.HealthIPv4
@@ -26,7 +26,7 @@ func (r routers) of(family string) (router, health netip.Addr) {
 	return r.IPv6, r.HealthIPv6
 }
 
-// routerFile remembers them in the state directory.
+// routerFile stores the addresses of waggle_host in the state directory.
 type routerFile struct {
 	store *statefile.Store
 }
@@ -37,8 +37,8 @@ func newRouterFile(s agent.Agent) *routerFile {
 	return &routerFile{statefile.New(filepath.Join(s.StateDir, "ipam"), "ipam-routers")}
 }
 
-// read returns what the last run wrote. A file that cannot be trusted is set aside and reported; the addresses are then
-// looked for on waggle_host, or chosen afresh.
+// read returns the addresses that the previous run wrote. A damaged file is moved to bad/ and reported; the addresses are then read from waggle_host or
+// allocated again.
 func (f *routerFile) read() (routers, error) {
 	var r routers
 	if err := f.store.Open(); err != nil {

@@ -26,10 +26,10 @@ import (
 	"github.com/waggle-net/waggle/pkg/tables/sources"
 )
 
-// TestScripts runs the cell with tables that the script fills and with commands that do what the API does.
+// TestScripts runs the cell with tables that the script fills, and with commands that make the API's requests.
 func TestScripts(t *testing.T) {
 	t.Parallel()
-	client, err := kubeapi.New(&rest.Config{Host: "http://127.0.0.1:1"}) // it never connects: its presence is what counts
+	client, err := kubeapi.New(&rest.Config{Host: "http://127.0.0.1:1"}) // never connects: only its presence matters
 	if err != nil {
 		t.Fatal(err)
 	}
@@ -67,7 +67,7 @@ func command(f func(s *script.State, args []string) (string, error)) script.Cmd 
 		return func(s *script.State) (string, string, error) {
 			out, err := f(s, args)
 			if err != nil {
-				// The engine takes the end of a context for the end of the script.
+				// The script engine treats the error of a context as the end of the script.
 				return out, err.Error() + "\n", errors.New("failed")
 			}
 			return out, "", nil
@@ -75,11 +75,11 @@ func command(f func(s *script.State, args []string) (string, error)) script.Cmd 
 	})
 }
 
-// patience is how long a command waits when nothing can be allocated yet.
+// patience is the timeout of a command while no address can be allocated yet.
 const patience = 20 * time.Millisecond
 
-// callers are the commands "ipam/next owner", "ipam/specific address owner", "ipam/claim address uuid attachment",
-// "ipam/restore address attachment", "ipam/restore-done" and "ipam/release address attachment".
+// callers provides the commands "ipam/next owner", "ipam/specific address owner", "ipam/claim address uuid attachment", "ipam/restore address attachment",
+// "ipam/restore-done" and "ipam/release address attachment".
 func callers(a ipam.Allocator) hive.ScriptCmdsOut {
 	uuids := map[string]string{}
 	return hive.NewScriptCmds(map[string]script.Cmd{

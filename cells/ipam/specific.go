@@ -44,7 +44,7 @@ func (a *allocator) Specific(ctx context.Context, addr netip.Addr, owner, pool s
 	return nil
 }
 
-// available tells whether addr may be taken by somebody who names it.
+// available returns an error unless addr is free and may be allocated by name.
 func (a *allocator) available(txn statedb.ReadTxn, f *family, addr netip.Addr) error {
 	if !f.ready() {
 		return fmt.Errorf("%w: waiting for %s", ipam.ErrNoRange, f.waitingFor)
@@ -58,7 +58,7 @@ func (a *allocator) available(txn statedb.ReadTxn, f *family, addr netip.Addr) e
 	return nil
 }
 
-// takenBy is the error for an address that has a row.
+// takenBy returns the error for an address that has a row.
 func takenBy(row address) error {
 	switch row.State {
 	case ipamaddresses.Excluded, ipamaddresses.Reserved:
@@ -70,7 +70,7 @@ func takenBy(row address) error {
 	return fmt.Errorf("%w: %s by %s", ipam.ErrTaken, row.State, quote(row.Owner))
 }
 
-// familyOf finds the family of an address.
+// familyOf returns the family of an address.
 func (a *allocator) familyOf(addr netip.Addr) (*family, error) {
 	f := &a.ipv6
 	switch {
@@ -85,7 +85,7 @@ func (a *allocator) familyOf(addr netip.Addr) (*family, error) {
 	return f, nil
 }
 
-// pool checks a pool's name and fills in the default.
+// pool validates a pool's name and returns the default pool for an empty name.
 func (a *allocator) pool(name string) (string, error) {
 	if name != "" && name != a.settings.pool {
 		return "", fmt.Errorf("%w %s: this node has only %q", ipam.ErrBadPool, quote(name), a.settings.pool)

@@ -17,19 +17,19 @@ import (
 )
 
 const (
-	// usageSettle bounds how often usage is written: nobody allocates by it.
+	// usageSettle is the minimum time between two writes of usage. No allocation depends on usage.
 	usageSettle = 250 * time.Millisecond
-	// recount is how often all rows are counted although none has changed.
+	// recount is the interval of a count of all rows without a change.
 	recount = time.Minute
 )
 
-// tally counts the addresses of both families. It remembers the state of each, so that a change costs the same whatever the number of addresses.
+// tally counts the addresses of both families. It stores the state of each address, so that the cost of a change does not depend on the number of addresses.
 type tally struct {
 	states map[netip.Addr]ipamaddresses.State
 	usages [2]ipam.Usage // IPv4, IPv6
 }
 
-// tallyOf counts all rows.
+// tallyOf returns a tally of all rows.
 func tallyOf(txn statedb.ReadTxn, table statedb.Table[address], ranges [2]netip.Prefix) *tally {
 	t := &tally{states: make(map[netip.Addr]ipamaddresses.State, table.NumObjects(txn))}
 	t.usages = [2]ipam.Usage{ipam.NewUsage("ipv4", ranges[0]), ipam.NewUsage("ipv6", ranges[1])}
@@ -39,7 +39,7 @@ func tallyOf(txn statedb.ReadTxn, table statedb.Table[address], ranges [2]netip.
 	return t
 }
 
-// update counts changed rows.
+// update applies changed rows.
 func (t *tally) update(list []statedb.Change[address]) {
 	for _, change := range list {
 		if change.Deleted {
@@ -50,7 +50,7 @@ func (t *tally) update(list []statedb.Change[address]) {
 	}
 }
 
-// put notes the state of an address; empty when it is free.
+// put sets the state of an address; empty when the address is free.
 func (t *tally) put(addr netip.Addr, now ipamaddresses.State) {
 	before, found := t.states[addr]
 	for i := range t.usages {
@@ -67,8 +67,7 @@ func (t *tally) put(addr netip.Addr, now ipamaddresses.State) {
 	}
 }
 
-// usageLoop keeps ipam-usage in step with ipam-addresses and with the counters. It is a loop of its own, so that an
-// allocation pays for none of it.
+// usageLoop updates ipam-usage when ipam-addresses or the counters change. It is a separate loop, so that allocations do not pay for it.
 func (a *allocator) usageLoop(usage statedb.RWTable[ipamusage.Usage]) func(context.Context, cell.Health) error {
 	return func(ctx context.Context, health cell.Health) error {
 		feed, err := a.followAddresses()
@@ -106,7 +105,7 @@ func (a *allocator) usageLoop(usage statedb.RWTable[ipamusage.Usage]) func(conte
 	}
 }
 
-// followAddresses begins with all rows.
+// followAddresses subscribes to addresses. The feed starts with all existing rows.
 func (a *allocator) followAddresses() (*changes.Feed[address], error) {
 	txn := a.db.WriteTxn(a.table)
 	defer txn.Commit()
@@ -117,7 +116,7 @@ func (a *allocator) followAddresses() (*changes.Feed[address], error) {
 	return feed, nil
 }
 
-// ranges returns the range of each family; an invalid prefix while there is none.
+// ranges returns the range of each family; an invalid prefix while the range is unknown.
 func (a *allocator) ranges() (list [2]netip.Prefix) {
 	a.mu.Lock()
 	defer a.mu.Unlock()
@@ -129,7 +128,7 @@ func (a *allocator) ranges() (list [2]netip.Prefix) {
 	return list
 }
 
-// usages makes the row of each family that has a range.
+// usages returns the row of each family with a range.
 func (a *allocator) usages(t *tally) (rows []ipamusage.Usage) {
 	a.mu.Lock()
 	defer a.mu.Unlock()
@@ -142,7 +141,7 @@ func (a *allocator) usages(t *tally) (rows []ipamusage.Usage) {
 	return rows
 }
 
-// commitUsage writes what differs.
+// commitUsage writes the rows that differ.
 func commitUsage(db *statedb.DB, table statedb.RWTable[ipamusage.Usage], rows []ipamusage.Usage) error {
 	txn := db.WriteTxn(table)
 	defer txn.Abort()

@@ -14,7 +14,8 @@ import (
 	"github.com/waggle-net/waggle/pkg/testseed"
 )
 
-// TestTally_IsWhatAFullCountFinds: rows of both families, in the range and outside it, come, change and go, some of them between two looks.
+// TestTally_IsWhatAFullCountFinds inserts, changes and deletes rows of both families, inside the range and outside it, some of them between two updates, and
+// compares the tally with a full count.
 func TestTally_IsWhatAFullCountFinds(t *testing.T) {
 	t.Parallel()
 	random, db := testseed.New(t), statedb.New()
@@ -51,7 +52,7 @@ func TestTally_IsWhatAFullCountFinds(t *testing.T) {
 	}
 }
 
-// BenchmarkUsage is what counting costs when an address is taken and released again, beside others.
+// BenchmarkUsage measures the count for an address that is allocated and released again, beside n other addresses.
 func BenchmarkUsage(b *testing.B) {
 	for _, n := range []int{10, 200, 1000} {
 		begin := func(b *testing.B) (db *statedb.DB, table table, change func() []statedb.Change[address], ranges [2]netip.Prefix) {

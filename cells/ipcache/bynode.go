@@ -9,10 +9,10 @@ import (
 	ipcachetable "github.com/waggle-net/waggle/pkg/tables/ipcache"
 )
 
-// byNode finds rows by the name of their node: an index of the table would take twenty times the memory. Most rows are of pods, and of those most are IPv4
+// byNode indexes rows by the name of their node. An index of the table would take twenty times the memory. Most rows are of pods, and most of these are IPv4
 // addresses.
 type byNode struct {
-	pods   map[string][][4]byte // whole IPv4 addresses
+	pods   map[string][][4]byte // single IPv4 addresses
 	others map[string][]ipcachetable.Key
 }
 
@@ -46,7 +46,7 @@ func wholeIPv4(e *ipcachetable.Entry) (addr [4]byte, ok bool) {
 	return p.Addr().As4(), true
 }
 
-// keys are those of the rows of a node.
+// keys yields the keys of the rows of a node.
 func (b byNode) keys(node string) iter.Seq[ipcachetable.Key] {
 	return func(yield func(ipcachetable.Key) bool) {
 		for _, addr := range b.pods[node] {
@@ -62,7 +62,7 @@ func (b byNode) keys(node string) iter.Seq[ipcachetable.Key] {
 	}
 }
 
-// nodes names the nodes of all rows.
+// nodes returns the sorted names of the nodes of all rows.
 func (b byNode) nodes() []string {
 	names := slices.AppendSeq(slices.Collect(maps.Keys(b.pods)), maps.Keys(b.others))
 	slices.Sort(names)

@@ -8,32 +8,32 @@ import (
 	"github.com/waggle-net/waggle/pkg/tables/refusedclaims"
 )
 
-// Cell is the module.
+// Cell merges claims of identities and writes them to the ipcache maps.
 var Cell = cell.Module("ipcache", "Identities behind prefixes",
-	cell.ProvidePrivate(newKernel), // the real maps; tests put a fake in its place
+	cell.ProvidePrivate(newKernel), // the real maps; tests provide a fake
 	implementation,
 )
 
-// implementation is the module without its way to the kernel.
+// implementation is the module without its kernel.
 var implementation = cell.Group(
 	cell.ProvidePrivate(
 		ipcachetable.NewTable,  // only this cell writes
 		refusedclaims.NewTable, // likewise
-		newWriter,              // claims by owner, and what remains of them in the table
+		newWriter,              // claims of all owners, and the winners as rows
 		newReplaced,
 		newOps,
-		newReconciler, // rows into the maps
-		newVerifier,   // whether they are still there
+		newReconciler, // writes rows to the maps
+		newVerifier,   // verifies that the maps match the rows
 	),
 	cell.Provide(
-		statedb.RWTable[*ipcachetable.Entry].ToTable, // anyone may read
+		statedb.RWTable[*ipcachetable.Entry].ToTable, // read by other cells
 		statedb.RWTable[refusedclaims.Refused].ToTable,
-		func(w *writer) ipcachetable.Writer { return w }, // anyone may claim
+		func(w *writer) ipcachetable.Writer { return w }, // other cells contribute claims
 	),
 	cell.Invoke(
-		registerEndpoints, // local endpoints as claims
-		registerRemote,    // pods of other nodes as claims
-		registerFollower,  // ids of nodes into pending rows
-		registerVerify,    // drift into pending rows
+		registerEndpoints, // claims addresses of local endpoints
+		registerRemote,    // claims addresses of pods of other nodes
+		registerFollower,  // marks rows pending when the id or address of their node changes
+		registerVerify,    // marks rows pending after drift
 	),
 )

@@ -31,7 +31,7 @@ func registerEndpoints(jobs job.Group, l local) {
 	heartbeat.Add(jobs, "claim-endpoints", l.run)
 }
 
-// run is incremental: an ADD costs the same on a full node.
+// run is incremental: the cost of an ADD does not depend on the number of endpoints.
 func (l local) run(ctx context.Context, health cell.Health) error {
 	rows, published, err := l.subscribe()
 	if err != nil {
@@ -39,8 +39,8 @@ func (l local) run(ctx context.Context, health cell.Health) error {
 	}
 	defer rows.Close()
 	defer published.Close()
-	claimed := map[netip.Prefix]uint16{} // endpoint of each claim
-	of := map[uint16][]netip.Prefix{}    // claims of each endpoint
+	claimed := map[netip.Prefix]uint16{} // the endpoint whose claim it is
+	of := map[uint16][]netip.Prefix{}    // the claims of each endpoint
 	for {
 		txn := heartbeat.Snapshot(ctx, l.DB, l.Endpoints, l.Policies)
 		changed := statedb.NewWatchSet()
@@ -63,7 +63,7 @@ func (l local) run(ctx context.Context, health cell.Health) error {
 				}
 			}
 		}
-		for _, prefix := range remove { // another endpoint may own the address
+		for _, prefix := range remove { // another endpoint may have the address
 			if ep, _, found := l.Endpoints.Get(txn, endpoints.ByAddress(prefix.Addr())); found {
 				marked[ep.ID] = true
 			}
@@ -82,12 +82,12 @@ func (l local) run(ctx context.Context, health cell.Health) error {
 
 		heartbeat.Idle(ctx)
 		if _, err := changed.Wait(ctx, 0); err != nil {
-			return nil // the agent stops
+			return nil // the agent is stopping
 		}
 	}
 }
 
-// subscribe begins with everything that exists.
+// subscribe follows endpoints and policies. The feeds start with all existing rows.
 func (l local) subscribe() (rows *changes.Feed[*endpoints.Endpoint], published *changes.Feed[*endpointpolicies.EndpointPolicy], err error) {
 	txn := l.DB.WriteTxn(l.Endpoints, l.Policies)
 	defer txn.Commit()
@@ -96,7 +96,7 @@ func (l local) subscribe() (rows *changes.Feed[*endpoints.Endpoint], published *
 	return rows, published, errors.Join(err1, err2)
 }
 
-// complete reports whether the tables of endpoints and their policies are initialized. If not, it adds the channel to wait for to changed.
+// complete reports whether the tables of endpoints and their policies are initialized. If one is not, it adds its initialization channel to changed.
 func (l local) complete(txn statedb.ReadTxn, changed *statedb.WatchSet) bool {
 	for _, t := range []statedb.TableMeta{l.Endpoints, l.Policies} {
 		if done, initialized := t.Initialized(txn); !done {

@@ -83,7 +83,7 @@ func newInputs(db *statedb.DB) (eps statedb.RWTable[*endpoints.Endpoint], cmd up
 	return
 }
 
-// newNodeIDs makes the table of node ids, which a script completes.
+// newNodeIDs creates the table of node ids and a command that initializes it.
 func newNodeIDs(db *statedb.DB) (table statedb.RWTable[*nodeids.NodeID], cmd upstream.ScriptCmdOut, err error) {
 	if table, err = nodeids.NewTable(db); err != nil {
 		return
@@ -100,14 +100,14 @@ func newNodeIDs(db *statedb.DB) (table statedb.RWTable[*nodeids.NodeID], cmd ups
 		})), nil
 }
 
-// fakeMaps holds what the two maps would, and fails as often as it is told.
+// fakeMaps stores the content of the two maps in memory, and fails as many times as requested.
 type fakeMaps struct {
 	mu       sync.Mutex
 	entries  map[netip.Prefix]value
-	peers    map[netip.Prefix]netip.Addr // of programs of the release before
+	peers    map[netip.Prefix]netip.Addr // IPv4 addresses for programs of the previous release
 	failures int
-	epoch    int            // of all
-	shards   map[uint32]int // epochs
+	epoch    int            // slot 0 of epochs
+	shards   map[uint32]int // shards of epochs
 }
 
 func newFake() *fakeMaps {
@@ -163,7 +163,7 @@ func (f *fakeMaps) Dump() (map[netip.Prefix]value, error) {
 	return maps.Clone(f.entries), nil
 }
 
-// commands let scripts look at the fake, disturb it, and claim prefixes.
+// commands provides script commands that print and change the fake, and that claim prefixes.
 func commands(
 	f *fakeMaps, w *writer, v *verifier,
 ) upstream.ScriptCmdsOut {
@@ -233,7 +233,7 @@ func commands(
 	})
 }
 
-// TestWriter_AgreesWithANaiveModel replaces and updates random sets, and compares the table with a winner that is searched again.
+// TestWriter_AgreesWithANaiveModel replaces and updates random sets, and compares the table with winners that are computed from all claims.
 func TestWriter_AgreesWithANaiveModel(t *testing.T) {
 	t.Parallel()
 	random := testseed.New(t)
@@ -309,7 +309,7 @@ func TestWriter_AgreesWithANaiveModel(t *testing.T) {
 func compareWithModel(t *testing.T, db *statedb.DB, table statedb.Table[*ipcachetable.Entry], model map[string][]ipcachetable.Claim) {
 	t.Helper()
 	want := map[netip.Prefix]*ipcachetable.Entry{}
-	for _, owner := range slices.Sorted(maps.Keys(model)) { // in this order a later owner must be strictly better
+	for _, owner := range slices.Sorted(maps.Keys(model)) { // in this order a later owner must have a higher source to win
 		for _, c := range model[owner] {
 			if have, found := want[c.Prefix]; !found || c.Source > have.Source {
 				want[c.Prefix] = ipcachetable.NewEntry(c, owner)
@@ -328,7 +328,7 @@ func compareWithModel(t *testing.T, db *statedb.DB, table statedb.Table[*ipcache
 	}
 }
 
-// memoryMaps are the real maps without pins.
+// memoryMaps has real maps that are not pinned.
 type memoryMaps map[string]*ebpf.Map
 
 func (m memoryMaps) Get(name string) (*ebpf.Map, error) { return m[name], nil }
@@ -385,7 +385,7 @@ func TestPrivilegedKernel_WholeAddressesAndPrefixes(t *testing.T) {
 		}
 	}
 	for p := range want {
-		for range 2 { // gone already is success
+		for range 2 { // deleting a missing entry succeeds
 			if err := k.Delete(p); err != nil {
 				t.Fatalf("delete %s: %v", p, err)
 			}

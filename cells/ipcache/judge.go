@@ -9,15 +9,15 @@ import (
 	"github.com/waggle-net/waggle/pkg/tables/refusedclaims"
 )
 
-// judge knows what a CiliumEndpoint may say. Whoever can write one could take over any address otherwise.
+// judge decides which claims of CiliumEndpoints are plausible. Without it, any writer of CiliumEndpoints could take over any address.
 type judge struct {
-	self  string // name of this node
+	self  string // this node
 	nodes *clusternodes.Follower
-	local map[netip.Addr]int // how many endpoints of this node have an address
+	local map[netip.Addr]int // number of endpoints of this node by address
 }
 
-// refuses tells why an address is not believed to be a pod's elsewhere; "" when it is. Ours are the objects of this node, whose endpoints are
-// known better.
+// refuses returns the reason why an object's claim of an address is rejected, "" if it is accepted. Ours reports whether the object belongs to this node: the
+// table endpoints takes precedence for its address.
 func (j *judge) refuses(ep *cilium.Endpoint, addr netip.Addr) (why refusedclaims.Reason, ours bool) {
 	_, here := j.local[addr]
 	switch host := j.nodes.HostOf(ep); {
@@ -37,5 +37,5 @@ func (j *judge) refuses(ep *cilium.Endpoint, addr netip.Addr) (why refusedclaims
 	return "", false
 }
 
-// isOfCluster tells whether a number may stand for a pod of another node.
+// isOfCluster reports whether an identity number is in the range of the cluster's pods.
 func isOfCluster(id uint32) bool { return id >= identity.ClusterMin && id <= identity.ClusterMax }

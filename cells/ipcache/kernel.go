@@ -11,30 +11,30 @@ import (
 	"github.com/waggle-net/waggle/pkg/bpfmaps"
 )
 
-// kernel is the two maps taken as one: which of them has a prefix is the business of this file.
+// kernel presents the two maps as one. Its implementation selects the map of a prefix.
 type kernel interface {
-	// Put writes an entry, whether it is there or not. Programs of the release before find peer, an IPv4 address, in the place of the node.
+	// Put creates or replaces an entry. Peer is an IPv4 address that programs of the previous release read instead of the node id.
 	Put(prefix netip.Prefix, v value, peer netip.Addr) error
-	// Delete removes an entry; one that is gone is success.
+	// Delete removes an entry; a missing entry is not an error.
 	Delete(prefix netip.Prefix) error
-	// Get reads one entry.
+	// Get looks up the entry of exactly this prefix.
 	Get(prefix netip.Prefix) (v value, found bool, err error)
-	// Some reads the next n entries of each map, or those that are left; after the last it begins anew.
+	// Some reads the next n entries of each map. After the last entry it starts again with the first.
 	Some(c *cursor, n int) (map[netip.Prefix]value, error)
-	// RaiseAll makes the datapath evaluate established flows again whose peer is not local: its identity may have changed. Raise
-	// does so for peers whose addresses have these shards ([bpf.EpochShard]).
+	// RaiseAll makes the datapath evaluate established flows with all peers that are not local again, because the peers' identities may have changed. Raise does
+	// the same for flows with peers whose addresses have these shards ([bpf.EpochShard]).
 	RaiseAll() error
 	Raise(shards []uint32) error
 	// Dump reads all entries.
 	Dump() (map[netip.Prefix]value, error)
 }
 
-// realKernel is the pinned maps.
+// realKernel implements [kernel] with the pinned maps.
 type realKernel struct{ maps bpfmaps.Formers }
 
 func newKernel(m bpfmaps.Formers) kernel { return realKernel{m} }
 
-// place names the map of a prefix and makes its key there.
+// place returns the map of a prefix and the prefix's key in it.
 func place(p netip.Prefix) (name string, key any) {
 	if p.IsSingleIP() {
 		return bpf.MapIpcache, bpf.NewAddrKey(p.Addr())
@@ -66,7 +66,7 @@ func (k realKernel) Raise(shards []uint32) error {
 	return nil
 }
 
-// raise raises one slot, which only this cell writes.
+// raise increments one slot. Only this cell writes the slot.
 func (k realKernel) raise(name string, slot uint32) error {
 	m, err := k.maps.Get(name)
 	if err != nil {
@@ -79,7 +79,7 @@ func (k realKernel) raise(name string, slot uint32) error {
 	return k.maps.Put(name, slot, epoch+1)
 }
 
-// batch is how many entries one call reads.
+// batch is the number of entries that one call reads.
 const batch = 4096
 
 func (k realKernel) Dump() (map[netip.Prefix]value, error) {
@@ -90,7 +90,7 @@ func (k realKernel) Dump() (map[netip.Prefix]value, error) {
 	return out, dump(k.maps, bpf.MapIpcachePrefixes, bpf.PrefixOf, out)
 }
 
-// wholeAddress reads a key of the map ipcache.
+// wholeAddress converts a key of the map ipcache to a prefix.
 func wholeAddress(key bpf.AddrKey) netip.Prefix {
 	addr := bpf.AddrOf(key)
 	return netip.PrefixFrom(addr, addr.BitLen())

@@ -19,10 +19,10 @@ const (
 	manyPods  = 20_000
 )
 
-// podBytes limits the heap that a pod of another node takes, with its rows in cilium-endpoints and ipcache.
+// podBytes limits the heap in bytes for a pod of another node, with its rows in cilium-endpoints and ipcache.
 const podBytes = 890
 
-// TestRemote_TwentyThousandPods: all are claimed, and take no more memory than the limit.
+// TestRemote_TwentyThousandPods checks that all pods are claimed and that their memory stays below the limit.
 func TestRemote_TwentyThousandPods(t *testing.T) {
 	r := newRemoteRig(t, manyNodes)
 	r.pass()
@@ -41,7 +41,7 @@ func TestRemote_TwentyThousandPods(t *testing.T) {
 	runtime.KeepAlive(r)
 }
 
-// written makes all rows done, as the reconciler does.
+// written sets the status of all rows to done, like the reconciler.
 func (r *remoteRig) written(tb testing.TB) {
 	tb.Helper()
 	var rows []*ipcachetable.Entry
@@ -66,7 +66,7 @@ func heap() uint64 {
 	return m.HeapAlloc
 }
 
-// BenchmarkRemote_BytesOfPods says what each of 150,000 pods on 5,000 nodes takes: in cilium-endpoints, in ipcache, and in the controller and the writer.
+// BenchmarkRemote_BytesOfPods measures the memory of each of 150,000 pods on 5,000 nodes in cilium-endpoints, in ipcache, and in the controller and the writer.
 func BenchmarkRemote_BytesOfPods(b *testing.B) {
 	const nodes, pods = 5000, 150_000
 	report := func(what string, bytes uint64) { b.ReportMetric(float64(bytes)/pods, what+"-B/pod") }
@@ -98,7 +98,7 @@ func BenchmarkRemote_BytesOfPods(b *testing.B) {
 	}
 }
 
-// farPod is a pod with texts as long as in a cluster.
+// farPod returns a pod with texts of realistic length.
 func farPod(i, each int) *cilium.Endpoint {
 	node := i / each
 	base := cidr(node).Addr().As4()

@@ -16,7 +16,7 @@ import (
 	nodetable "github.com/waggle-net/waggle/pkg/tables/nodes"
 )
 
-// nodes finds what the maps say of the node of a row. Rows name nodes: a row is written without its node while that has no id, and again when it has one.
+// nodes resolves the node of a row to its id and address. A row names its node; it is written without an id while the node has none, and again when it has one.
 type nodes struct {
 	cell.In
 
@@ -24,8 +24,8 @@ type nodes struct {
 	Nodes statedb.Table[*nodetable.Node]
 }
 
-// value returns the entry of a row in whose place the map has the entry have. Until all ids are known, the id of a node of which none is known is the one
-// that the previous run wrote.
+// value returns the map entry of a row. Have is the entry that the map has now. Until all ids are known, a node without a known id keeps the id that the
+// previous run wrote.
 func (n nodes) value(txn statedb.ReadTxn, e *ipcachetable.Entry, have value) value {
 	v := value{Identity: e.Identity}
 	if e.Node() == "" {
@@ -38,7 +38,7 @@ func (n nodes) value(txn statedb.ReadTxn, e *ipcachetable.Entry, have value) val
 	return v
 }
 
-// id returns 0 for a node without an id, and for one that was removed: its id may soon be that of another node.
+// id returns 0 for a node without an id and for a removed node, whose id may be assigned to another node.
 func (n nodes) id(txn statedb.ReadTxn, name string) uint16 {
 	row, _, found := n.IDs.Get(txn, nodeids.ByName(name))
 	if !found || !row.Released.IsZero() {
@@ -47,8 +47,8 @@ func (n nodes) id(txn statedb.ReadTxn, name string) uint16 {
 	return row.ID
 }
 
-// peer returns the IPv4 address by which programs of the release before know the node of a row. For pods it is invalid: those programs take the node of the
-// range around them.
+// peer returns the IPv4 address by which programs of the previous release identify the node of a row. It is invalid for pods: those programs read the node of
+// the range that contains the pod's address.
 func (n nodes) peer(txn statedb.ReadTxn, e *ipcachetable.Entry) netip.Addr {
 	if e.Node() == "" || e.Owner() == ipcachetable.OwnerCiliumEndpoints {
 		return netip.Addr{}
@@ -64,9 +64,9 @@ func (n nodes) address(txn statedb.ReadTxn, name string) netip.Addr {
 	return node.Address(false)
 }
 
-// follower marks rows pending whose node has got another id or address since they were written. Its work is that of the rows of such nodes. The table is
-// initialized only when the ids of all nodes are known and the rows that were written without one are pending again: hooks that wait for the rows wait for the
-// ids as well.
+// follower marks rows pending when the id or the address of their node has changed. Its cost is proportional to the rows of these nodes. The table is
+// initialized only when the ids of all nodes are known and the rows that were written without an id are pending again, so hooks that wait for the rows also
+// wait for the ids.
 type follower struct {
 	nodes
 	db       *statedb.DB
@@ -77,7 +77,7 @@ type follower struct {
 	complete bool             // all ids were known in the last round
 }
 
-// known is what rows of one node depend on. The zero value is that of a node of which nothing is known.
+// known is the part of a node on which its rows depend. The zero value means that neither is known.
 type known struct {
 	id   uint16
 	addr netip.Addr
@@ -103,12 +103,12 @@ func (f *follower) run(ctx context.Context, health cell.Health) error {
 		if _, err := changed.Wait(ctx, settle); err != nil {
 			f.ids.Close()
 			f.addrs.Close()
-			return nil // stopping
+			return nil // the agent is stopping
 		}
 	}
 }
 
-// subscribe follows the tables from their first row on; a retry continues where the previous attempt ended.
+// subscribe follows the tables from their first row on. A retry continues where the previous attempt ended.
 func (f *follower) subscribe() (err error) {
 	if f.addrs != nil {
 		return nil
@@ -128,7 +128,7 @@ func (f *follower) subscribe() (err error) {
 	return nil
 }
 
-// round marks the rows of nodes of which something else is known than in the round before. Once all ids are known, rows whose node has none lose the one of the
+// round marks the rows of nodes whose id or address has changed since the previous round. Once all ids are known, rows whose node has no id lose the id of the
 // previous run.
 func (f *follower) round(txn statedb.ReadTxn, changed *statedb.WatchSet) {
 	names := map[string]bool{}
@@ -142,7 +142,7 @@ func (f *follower) round(txn statedb.ReadTxn, changed *statedb.WatchSet) {
 	if !complete {
 		changed.Add(more)
 	}
-	differ := map[string]bool{} // by name: whether it is the id
+	differ := map[string]bool{} // node name -> whether the id changed
 	for name := range names {
 		before, now := f.known[name], known{f.id(txn, name), f.address(txn, name)}
 		if now != before {

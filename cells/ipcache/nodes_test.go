@@ -14,12 +14,12 @@ import (
 	nodetable "github.com/waggle-net/waggle/pkg/tables/nodes"
 )
 
-// followerRig is a follower whose rounds the test makes.
+// followerRig is a follower whose rounds are run by the test.
 type followerRig struct {
 	*follower
 	table    statedb.RWTable[*ipcachetable.Entry]
 	idTable  statedb.RWTable[*nodeids.NodeID]
-	allKnown func(statedb.WriteTxn) // completes the ids
+	allKnown func(statedb.WriteTxn) // initializes the table of ids
 }
 
 func newFollowerRig(tb testing.TB) *followerRig {
@@ -41,7 +41,7 @@ func newFollowerRig(tb testing.TB) *followerRig {
 	return r
 }
 
-// claim has the last owner claim pods of the nodes from 0 on, and all owners complete.
+// claim claims addresses on nodes 0 to nodes-1 for the owner cilium-endpoints, and completes all owners.
 func (r *followerRig) claim(nodes, each int) {
 	var claims []ipcachetable.Claim
 	for i := range nodes * each {
@@ -59,7 +59,7 @@ func (r *followerRig) claim(nodes, each int) {
 	}
 }
 
-// written says that the reconciler has written all rows.
+// written sets the status of all rows to done, like the reconciler.
 func (r *followerRig) written(tb testing.TB) {
 	tb.Helper()
 	txn := r.db.WriteTxn(r.table)
@@ -81,7 +81,7 @@ func (r *followerRig) setID(tb testing.TB, node int, complete bool) {
 	}
 }
 
-// next makes a round, and counts the pending rows of each node. It reports whether the table is initialized, as the same snapshot has it.
+// next runs a round, and counts the pending rows of each node. It reports whether the table is initialized in the same snapshot.
 func (r *followerRig) next() (pending map[string]int, initialized bool) {
 	r.round(r.db.ReadTxn(), statedb.NewWatchSet())
 	txn := r.db.ReadTxn()
@@ -95,8 +95,8 @@ func (r *followerRig) next() (pending map[string]int, initialized bool) {
 	return pending, initialized
 }
 
-// All owners are complete, and their rows are written without the ids of nodes, which come later. Hooks wait for the table: it is initialized in the commit that
-// has the rows written again, and not before.
+// All owners are complete, and their rows are written without the ids of nodes, which arrive later. The table, for which hooks wait, is initialized in the
+// commit that makes the rows pending again, and not before.
 func TestFollower_TableWaitsForIDs(t *testing.T) {
 	t.Parallel()
 	r := newFollowerRig(t)
@@ -120,7 +120,7 @@ func TestFollower_TableWaitsForIDs(t *testing.T) {
 	require.True(t, initialized)
 }
 
-// BenchmarkFollower_NodeJoins is what the id of a node with 30 pods costs beside so many other nodes.
+// BenchmarkFollower_NodeJoins measures a new id of a node with 30 pods in a cluster of n nodes.
 func BenchmarkFollower_NodeJoins(b *testing.B) {
 	for _, nodes := range []int{50, 500, 5000} {
 		b.Run(fmt.Sprintf("nodes=%d", nodes), func(b *testing.B) {

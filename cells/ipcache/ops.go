@@ -17,21 +17,21 @@ import (
 	ipcachetable "github.com/waggle-net/waggle/pkg/tables/ipcache"
 )
 
-// ops pushes rows into the maps, and raises epochs once for each batch that changed them.
+// ops writes rows to the maps, and raises epochs once for each batch that changed the maps.
 type ops struct {
 	kernel   kernel
 	nodes    nodes
 	replaced replaced
-	// Flows that may have been evaluated by what the maps no longer say: all, or those with peers of these shards. It begins with all:
-	// an earlier run may have ended between a change and its epoch.
+	// allStale and stale record the flows whose verdicts may be outdated: all, or flows with peers of these shards. allStale is initially true, because the
+	// previous run may have stopped between a change and its epoch.
 	allStale bool
 	stale    map[uint32]struct{}
 }
 
-// mostShards is how many shards are raised one by one; with more, all flows are evaluated again instead.
+// mostShards is the maximum number of shards that are raised one by one. With more, all flows are evaluated again instead.
 const mostShards = 256
 
-// replaced reports whether every hook runs programs of this generation. Programs of the generation before know no shards.
+// replaced reports whether every hook runs programs of this generation. Programs of the previous generation do not read shards.
 type replaced func() bool
 
 func newReplaced(db *statedb.DB, table statedb.Table[*attachments.Attachment]) replaced {
@@ -52,7 +52,7 @@ func (o *ops) DeleteBatch(_ context.Context, _ statedb.ReadTxn, batch []reconcil
 	o.each(batch, func(e *ipcachetable.Entry) error { return o.remove(e.Prefix()) })
 }
 
-// each works on a batch. When epochs cannot be raised, nothing of the batch has succeeded: all of it is tried again.
+// each processes a batch. If the epochs cannot be raised, every entry of the batch has failed and is retried.
 func (o *ops) each(batch []reconciler.BatchEntry[*ipcachetable.Entry], do func(*ipcachetable.Entry) error) {
 	for i := range batch {
 		batch[i].Result = do(batch[i].Object)
@@ -73,7 +73,7 @@ func (o *ops) Delete(_ context.Context, _ statedb.ReadTxn, _ statedb.Revision, e
 	return errors.Join(o.remove(e.Prefix()), o.raise())
 }
 
-// Prune implements reconciler.Operations. All entries of the two maps are ours.
+// Prune implements reconciler.Operations. This cell owns all entries of the two maps.
 func (o *ops) Prune(_ context.Context, _ statedb.ReadTxn, rows iter.Seq2[*ipcachetable.Entry, statedb.Revision]) error {
 	have, err := o.kernel.Dump()
 	if err != nil {
@@ -93,7 +93,7 @@ func (o *ops) put(txn statedb.ReadTxn, e *ipcachetable.Entry) error {
 	have, found, err := o.kernel.Get(e.Prefix())
 	want, peer := o.nodes.value(txn, e, have), o.nodes.peer(txn, e)
 	same := err == nil && found && have == want
-	if same && !peer.IsValid() { // a peer is only in the former map, which is not read
+	if same && !peer.IsValid() { // peer is written only to the previous release's map, which is not read
 		return nil
 	}
 	if err := o.kernel.Put(e.Prefix(), want, peer); err != nil {
@@ -139,8 +139,8 @@ func (o *ops) raise() error {
 	return nil
 }
 
-// value is what the maps say of a prefix.
+// value is the map entry of a prefix.
 type value struct {
 	Identity uint32
-	Node     uint16 // id of the other node that has it; 0 for none
+	Node     uint16 // id of the remote node that has the prefix; 0 for none
 }

@@ -33,7 +33,8 @@ func newUpdates(t *testing.T) (f *fakeMaps, o *ops, update func(identity uint32,
 
 func shard(addr string) uint32 { return bpf.EpochShard(netip.MustParseAddr(addr)) }
 
-// Established flows with an address are evaluated again after each change of it, once for a batch, and not without one.
+// A batch that changes addresses raises their epochs once, so that established flows with these addresses are evaluated again. A batch without a change raises
+// none.
 func TestOps_EachBatchRaisesEpochsOnce(t *testing.T) {
 	t.Parallel()
 	f, o, update := newUpdates(t)
@@ -58,7 +59,7 @@ func TestOps_EachBatchRaisesEpochsOnce(t *testing.T) {
 	require.Equal(t, 3, f.epoch)
 }
 
-// A batch whose epochs cannot be raised has not succeeded, although its entries stand; the next attempt makes up for it.
+// A batch whose epochs cannot be raised has failed although its entries are written. The next attempt raises the epochs.
 func TestOps_EpochsThatAreRefusedAreRaisedLater(t *testing.T) {
 	t.Parallel()
 	f, o, update := newUpdates(t)
@@ -70,7 +71,7 @@ func TestOps_EpochsThatAreRefusedAreRaisedLater(t *testing.T) {
 	require.Equal(t, map[uint32]int{shard("10.0.0.1"): 1}, f.shards)
 }
 
-// Programs of the generation before know no shards, and raising very many of them would take longer than evaluating all flows again.
+// Programs of the previous generation do not read shards, and raising very many shards would take longer than evaluating all flows again.
 func TestOps_AllFlowsInPlaceOfShards(t *testing.T) {
 	t.Parallel()
 	f, o, update := newUpdates(t)
@@ -88,7 +89,7 @@ func TestOps_AllFlowsInPlaceOfShards(t *testing.T) {
 	require.Empty(t, f.shards)
 }
 
-// refusingEpoch fails to raise epochs some times.
+// refusingEpoch fails to raise epochs a number of times.
 type refusingEpoch struct {
 	*fakeMaps
 	times int

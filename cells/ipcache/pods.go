@@ -12,27 +12,27 @@ import (
 	nodetable "github.com/waggle-net/waggle/pkg/tables/nodes"
 )
 
-// pods are the CiliumEndpoints: by name, by address, and by what has them touched when a node changes. A cluster may have 150,000, so nothing is kept of a
-// pod but its row.
+// pods indexes the CiliumEndpoints by name, by address, by node address and by block. A cluster may have 150,000 of them, so it stores pointers to rows only.
 type pods struct {
 	podclaims.Claims
-	// byNode has the objects by the address of the node that they name.
+	// byNode has the objects by the node address that they name.
 	byNode map[netip.Addr][]*cilium.Endpoint
-	// byRange has the objects by the blocks of addresses around theirs, see [block].
+	// byRange has the objects by the blocks that contain their addresses, see [block].
 	byRange map[netip.Prefix][]*cilium.Endpoint
-	// decided has the objects by which addresses were claimed last, unless it is the only one of the address: that is marked. Almost all are.
+	// decided has the objects of the current claims, except objects that are the only one with their address. Those are marked instead, and almost all objects are
+	// of this kind.
 	decided   map[netip.Addr]*cilium.Endpoint
-	addresses int // that are claimed
+	addresses int // number of claimed addresses
 }
 
 func newPods() pods {
 	return pods{byNode: map[netip.Addr][]*cilium.Endpoint{}, byRange: map[netip.Prefix][]*cilium.Endpoint{}, decided: map[netip.Addr]*cilium.Endpoint{}}
 }
 
-// blockBits are the lengths of the blocks of [pods], IPv4 and IPv6: the usual lengths of the range of a node.
+// blockBits are the prefix lengths of blocks for IPv4 and IPv6. They are the usual lengths of a node's range.
 var blockBits = [2]int{24, 64}
 
-// block returns the block of a valid address.
+// block returns the block that contains a valid address.
 func block(addr netip.Addr) netip.Prefix {
 	bits := blockBits[0]
 	if addr.Is6() {
@@ -41,7 +41,7 @@ func block(addr netip.Addr) netip.Prefix {
 	return netip.PrefixFrom(addr, bits).Masked()
 }
 
-// apply takes over a change, and adds the addresses of which it may say something to touched.
+// apply applies a change, and adds the addresses whose claim may change to touched.
 func (p *pods) apply(change statedb.Change[*cilium.Endpoint], touched map[netip.Addr]struct{}) {
 	p.unmark(p.Get(change.Object))
 	if !change.Deleted {
@@ -68,7 +68,7 @@ func (p *pods) apply(change statedb.Change[*cilium.Endpoint], touched map[netip.
 	}
 }
 
-// unmark keeps what is known by marks of the addresses of an object, which may be nil, before it is put or deleted.
+// unmark moves the marked claims of an object to decided, before the object is put or deleted. The object may be nil.
 func (p *pods) unmark(ep *cilium.Endpoint) {
 	if ep == nil {
 		return
@@ -81,7 +81,7 @@ func (p *pods) unmark(ep *cilium.Endpoint) {
 	}
 }
 
-// claimedBy returns the object by which an address was claimed last; nil when it is not claimed.
+// claimedBy returns the object of the current claim of an address; nil when the address is not claimed.
 func (p *pods) claimedBy(addr netip.Addr) *cilium.Endpoint {
 	if by := p.decided[addr]; by != nil {
 		return by
@@ -89,7 +89,7 @@ func (p *pods) claimedBy(addr netip.Addr) *cilium.Endpoint {
 	return p.Sole().Marked(addr)
 }
 
-// claim notes the object by which an address is claimed; nil when it is no longer.
+// claim sets the object by which an address is claimed; nil removes the claim.
 func (p *pods) claim(addr netip.Addr, by *cilium.Endpoint) {
 	if p.claimedBy(addr) != nil {
 		p.addresses--
@@ -112,7 +112,7 @@ func (p *pods) replace(change statedb.Change[*cilium.Endpoint]) (old *cilium.End
 	return p.Put(change.Object)
 }
 
-// remember adds a value to the list of a key. There are many lists that stay as they are, so they grow by an eighth and not to the double.
+// remember adds a value to the list of a key. Many lists are long-lived and rarely grow, so a full list grows by an eighth and is not doubled.
 func remember[K, V comparable](lists map[K][]V, key K, value V) {
 	list := lists[key]
 	if len(list) == cap(list) {
@@ -121,7 +121,7 @@ func remember[K, V comparable](lists map[K][]V, key K, value V) {
 	lists[key] = append(list, value)
 }
 
-// forget takes a value out of the list of a key.
+// forget removes a value from the list of a key.
 func forget[K, V comparable](lists map[K][]V, key K, value V) {
 	rest := slices.DeleteFunc(lists[key], func(v V) bool { return v == value })
 	if len(rest) == 0 {
@@ -131,8 +131,8 @@ func forget[K, V comparable](lists map[K][]V, key K, value V) {
 	lists[key] = rest
 }
 
-// touch adds the addresses to touched about which something else may hold when a node is another than before: those of pods that name it, its own, and those in
-// its ranges.
+// touch adds the addresses whose claim may change with a node to touched: addresses of pods that name the node, the node's own addresses, and addresses in its
+// ranges.
 func (p *pods) touch(before, after *nodetable.Node, touched map[netip.Addr]struct{}) {
 	for addr := range clusternodes.Differing(clusternodes.AddressesOf(before), clusternodes.AddressesOf(after)) {
 		for _, ep := range p.byNode[addr] {
@@ -149,7 +149,7 @@ func (p *pods) touch(before, after *nodetable.Node, touched map[netip.Addr]struc
 	}
 }
 
-// touchRange adds the addresses of pods in a range. Of a range with more blocks than have pods it looks at all blocks.
+// touchRange adds the addresses of pods in a range to touched. If the range has more blocks than byRange, it scans byRange instead.
 func (p *pods) touchRange(cidr netip.Prefix, touched map[netip.Addr]struct{}) {
 	within := func(list []*cilium.Endpoint) {
 		for _, ep := range list {
@@ -161,7 +161,7 @@ func (p *pods) touchRange(cidr netip.Prefix, touched map[netip.Addr]struct{}) {
 		}
 	}
 	first := block(cidr.Addr())
-	bits := first.Bits() - cidr.Bits() // of the number of a block in the range
+	bits := first.Bits() - cidr.Bits() // bits of a block's number within the range
 	if bits > 30 || bits > 0 && 1<<bits > len(p.byRange) {
 		for _, list := range p.byRange {
 			within(list)
@@ -174,7 +174,7 @@ func (p *pods) touchRange(cidr netip.Prefix, touched map[netip.Addr]struct{}) {
 	}
 }
 
-// nextBlock returns the block behind another one; behind the last one the first.
+// nextBlock returns the next block; the first one follows the last one.
 func nextBlock(b netip.Prefix) netip.Prefix {
 	bytes := b.Addr().AsSlice()
 	for i := b.Bits()/8 - 1; i >= 0; i-- {
@@ -182,6 +182,6 @@ func nextBlock(b netip.Prefix) netip.Prefix {
 			break
 		}
 	}
-	addr, _ := netip.AddrFromSlice(bytes) // as long as before
+	addr, _ := netip.AddrFromSlice(bytes) // same length as the given address
 	return netip.PrefixFrom(addr, b.Bits())
 }

@@ -12,7 +12,7 @@ import (
 	"github.com/waggle-net/waggle/pkg/testseed"
 )
 
-// By which object an address was claimed last is known until it is claimed by another one, whatever becomes of the objects meanwhile.
+// The object of an address's current claim is known until another object claims the address, regardless of changes of the objects.
 func TestPods_ClaimsStayUntilTheNext(t *testing.T) {
 	t.Parallel()
 	random := testseed.New(t)
@@ -38,7 +38,7 @@ func TestPods_ClaimsStayUntilTheNext(t *testing.T) {
 				p.claim(addr, ep)
 				model[addr] = ep
 				if random.IntN(2) == 0 {
-					break // the others do not count
+					break // the remaining objects are ignored
 				}
 			}
 		default:

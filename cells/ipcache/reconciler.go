@@ -8,7 +8,7 @@ import (
 	ipcachetable "github.com/waggle-net/waggle/pkg/tables/ipcache"
 )
 
-// newReconciler pushes rows into the maps.
+// newReconciler registers the reconciler that writes rows to the maps.
 func newReconciler(
 	params reconciler.Params, table statedb.RWTable[*ipcachetable.Entry], ops *ops,
 ) (reconciler.Reconciler[*ipcachetable.Entry], error) {

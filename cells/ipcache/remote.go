@@ -28,7 +28,7 @@ import (
 )
 
 const (
-	settle   = 10 * time.Millisecond // between two rounds: lets the pods of a burst become one batch, and one change of the epoch
+	settle   = 10 * time.Millisecond // debounce interval: the pods of a burst become one batch and one change of the epoch
 	minRetry = 100 * time.Millisecond
 	maxRetry = time.Minute
 )
@@ -56,14 +56,14 @@ type remote struct {
 	pods
 	changes *changes.Feed[*cilium.Endpoint]
 	here    *changes.Feed[*endpoints.Endpoint]
-	addrs   map[uint16][2]netip.Addr // of the endpoints of this node, by local id
-	pending map[netip.Addr]struct{}  // whose identity policies do not know yet
+	addrs   map[uint16][2]netip.Addr // addresses of the endpoints of this node, by local id
+	pending map[netip.Addr]struct{}  // addresses whose identity not all policies include yet
 	refused map[netip.Addr]refusal
-	// kept are addresses of which the objects, which may be a copy of before, say something else than an earlier run wrote.
+	// kept are addresses whose entry of the previous run stays, because the objects may be an old copy and name another identity.
 	kept map[netip.Addr]struct{}
 }
 
-// refusal is what is wrong with the object that says the most of an address.
+// refusal is a rejected claim: the reason, and the preferred object of the address.
 type refusal struct {
 	reason refusedclaims.Reason
 	by     *cilium.Endpoint
@@ -79,8 +79,8 @@ func registerRemote(jobs job.Group, p remoteParams) {
 	heartbeat.AddRetried(jobs, "claim-remote-pods", newRemote(p).run, minRetry, maxRetry)
 }
 
-// run is incremental: a node may know tens of thousands of pods. It begins when the first policies stand in the maps; until
-// then what an earlier run left there counts.
+// run is incremental, because a node may know tens of thousands of pods. It starts when the first policies are in the maps; until then the entries of the
+// previous run stay in force.
 func (r *remote) run(ctx context.Context, health cell.Health) error {
 	if err := r.subscribe(); err != nil {
 		return err
@@ -106,7 +106,7 @@ func (r *remote) run(ctx context.Context, health cell.Health) error {
 		}
 		next := time.Now().Add(settle)
 		heartbeat.Idle(ctx)
-		if _, err := changed.Wait(ctx, 0); err != nil { // of ctx
+		if _, err := changed.Wait(ctx, 0); err != nil { // an error of ctx
 			break
 		}
 		if rest := time.Until(next); rest > 0 && heartbeat.Sleep(ctx, rest) != nil {
@@ -117,7 +117,7 @@ func (r *remote) run(ctx context.Context, health cell.Health) error {
 	return nil
 }
 
-// subscribe follows the objects from the first on; a retry goes on where the attempt before it ended.
+// subscribe follows the objects from the first one on. A retry continues where the previous attempt ended.
 func (r *remote) subscribe() error {
 	if r.changes != nil {
 		return nil
@@ -153,7 +153,7 @@ func (r *remote) inputsComplete(txn statedb.ReadTxn, changed *statedb.WatchSet) 
 	return complete
 }
 
-// follow takes over what has changed, and returns the addresses about which something else may hold now.
+// follow applies all changes and returns the addresses whose claim may change.
 func (r *remote) follow(txn statedb.ReadTxn, changed *statedb.WatchSet) map[netip.Addr]struct{} {
 	touched := make(map[netip.Addr]struct{})
 	for addr := range r.pending {
@@ -165,12 +165,12 @@ func (r *remote) follow(txn statedb.ReadTxn, changed *statedb.WatchSet) map[neti
 	for _, change := range r.here.UpTo(txn, changed) {
 		r.followLocal(change, touched)
 	}
-	// Of the addresses of pods on nodes that changed it touches those alone of which something else may hold.
+	// Of a changed node it touches only the addresses whose claim may change.
 	r.judge.nodes.UpTo(txn, changed, func(before, after *nodetable.Node) { r.touch(before, after, touched) })
 	return touched
 }
 
-// followLocal takes over the addresses of one endpoint of this node.
+// followLocal applies the addresses of one endpoint of this node.
 func (r *remote) followLocal(change statedb.Change[*endpoints.Endpoint], touched map[netip.Addr]struct{}) {
 	ep, before := change.Object, r.addrs[change.Object.ID]
 	now := [2]netip.Addr{ep.IPv4, ep.IPv6}
@@ -200,7 +200,7 @@ func (r *remote) hold(addr netip.Addr, n int, touched map[netip.Addr]struct{}) {
 	}
 }
 
-// compute decides about the addresses that were touched. Once the objects are complete, so are the decisions about those that were kept.
+// compute decides the claims of the touched addresses. Once the objects are complete, it also decides the kept addresses.
 func (r *remote) compute(txn statedb.ReadTxn, touched map[netip.Addr]struct{}, complete bool) (put []ipcachetable.Claim, remove []netip.Prefix) {
 	if complete {
 		maps.Copy(touched, r.kept)
@@ -222,15 +222,15 @@ func (r *remote) compute(txn statedb.ReadTxn, touched map[netip.Addr]struct{}, c
 			r.kept[addr] = struct{}{}
 			continue
 		}
-		identity := r.identity(txn, addr, ep) // looks at the object of before
+		identity := r.identity(txn, addr, ep) // reads the previous claim, so it must precede claim
 		r.claim(addr, ep)
 		put = append(put, ipcachetable.Claim{Prefix: prefix, Identity: identity, Node: r.judge.nodes.HostOf(ep), Source: ipcachetable.SourceRemote})
 	}
 	return put, remove
 }
 
-// keeps tells whether an address stays what an earlier run wrote: that was never older than a copy of the objects, which may name whoever
-// had the address, or what the pod was, before.
+// keeps reports whether the entry of the previous run stays. That entry is never older than a copy of the objects, and the copy may name a previous owner of
+// the address or a previous identity of the pod.
 func (r *remote) keeps(prefix netip.Prefix, ep *cilium.Endpoint) bool {
 	if r.claimedBy(prefix.Addr()) != nil {
 		return false
@@ -239,7 +239,7 @@ func (r *remote) keeps(prefix netip.Prefix, ep *cilium.Endpoint) bool {
 	return err != nil || found && have.Identity != ep.Identity()
 }
 
-// believed is the object that says whose an address is, of those that may the one that was made last; nil when there is none.
+// believed returns the newest object with a plausible claim of an address; nil when there is none.
 func (r *remote) believed(addr netip.Addr) *cilium.Endpoint {
 	if addr.Is4() && !r.Settings.EnableIPv4 || addr.Is6() && !r.Settings.EnableIPv6 {
 		return nil
@@ -256,9 +256,9 @@ func (r *remote) believed(addr netip.Addr) *cilium.Endpoint {
 	return nil
 }
 
-// identity is the number by which a pod is known. One that policies do not know yet must not show in the datapath: they
-// would neither allow nor deny it. The number that the same pod had stays meanwhile, or what an earlier run wrote if that is
-// the same number; without either the pod is unknown, and nothing of it passes.
+// identity returns the identity number to write for a pod. A number that not all policies include must not reach the datapath, because the policies would
+// neither allow nor deny it. Until then the pod keeps its previous number, or the entry of the previous run if that has the same number. Without either it
+// returns 0 (unknown), and the datapath drops the pod's packets.
 func (r *remote) identity(txn statedb.ReadTxn, addr netip.Addr, ep *cilium.Endpoint) uint32 {
 	switch {
 	case ep.Identity() == 0:
@@ -276,7 +276,7 @@ func (r *remote) identity(txn statedb.ReadTxn, addr netip.Addr, ep *cilium.Endpo
 		if before.SameObject(ep) {
 			return r.Writer.identity(ipcachetable.OwnerCiliumEndpoints, prefix)
 		}
-		return 0 // the former number is another pod's
+		return 0 // the previous number is another pod's
 	}
 	if have, found, err := r.Kernel.Get(prefix); err == nil && found && have.Identity == ep.Identity() {
 		return ep.Identity()
@@ -284,7 +284,8 @@ func (r *remote) identity(txn statedb.ReadTxn, addr netip.Addr, ep *cilium.Endpo
 	return 0
 }
 
-// report says what is refused. Before all is known, objects of nodes that are to come look wrong, and are no reason to worry.
+// report writes the rejected claims to the table and to health. Until all inputs are complete, rejected claims do not degrade health, because their nodes may
+// not be known yet.
 func (r *remote) report(health cell.Health, complete bool) error {
 	rows := r.sumUp()
 	var errs []error
@@ -303,7 +304,7 @@ func (r *remote) report(health cell.Health, complete bool) error {
 	return nil
 }
 
-// sumUp makes a row of each reason; the example is the lowest address, so that it stays.
+// sumUp counts the rejected claims by reason. The example of a row is the lowest address, so that it is stable.
 func (r *remote) sumUp() map[refusedclaims.Reason]refusedclaims.Refused {
 	lowest, rows := map[refusedclaims.Reason]netip.Addr{}, map[refusedclaims.Reason]refusedclaims.Refused{}
 	for addr, why := range r.refused {

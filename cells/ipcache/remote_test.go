@@ -19,7 +19,7 @@ import (
 	"github.com/waggle-net/waggle/pkg/testseed"
 )
 
-// remoteRig is a controller whose passes the test makes.
+// remoteRig is a controller whose passes are run by the test.
 type remoteRig struct {
 	*remote
 	pods  statedb.RWTable[*cilium.Endpoint]
@@ -60,12 +60,12 @@ func newRemoteRig(tb testing.TB, nodes int) *remoteRig {
 	return &remoteRig{r, pods, rows, table}
 }
 
-// nodeRow is the node with the range and the address of that number.
+// nodeRow returns node i with its range and its address.
 func nodeRow(i int) *nodetable.Node {
 	return &nodetable.Node{Name: fmt.Sprint("node-", i), CIDRs: []netip.Prefix{cidr(i)}, Addresses: []nodetable.Address{{Type: nodetable.InternalIP, Addr: nodeAddr(i)}}}
 }
 
-// putNode inserts a node, or deletes it.
+// putNode inserts or deletes a node.
 func (r *remoteRig) putNode(tb testing.TB, n *nodetable.Node, deleted bool) {
 	tb.Helper()
 	txn := r.DB.WriteTxn(r.nodes)
@@ -87,7 +87,7 @@ func nodeAddr(node int) netip.Addr {
 	return netip.AddrFrom4([4]byte{172, 16, byte(node >> 8), byte(node)})
 }
 
-// put makes a pod; its number is its node and its place there.
+// put inserts a pod; its number determines its node and its address in the node's range.
 func (r *remoteRig) put(tb testing.TB, i, identity int) {
 	tb.Helper()
 	node := i / 100
@@ -102,15 +102,15 @@ func (r *remoteRig) put(tb testing.TB, i, identity int) {
 
 func (r *remoteRig) pass() { r.passWith(false) }
 
-// passWith makes a pass over objects that are complete, or may be a copy of before.
+// passWith runs a pass over objects that are complete, or that may be an old copy.
 func (r *remoteRig) passWith(complete bool) {
 	txn := r.DB.ReadTxn()
 	put, remove := r.compute(txn, r.follow(txn, statedb.NewWatchSet()), complete)
 	r.Writer.Update(ipcachetable.OwnerCiliumEndpoints, put, remove, complete)
 }
 
-// A copy of the objects is older than what the agent before wrote: pod 0 has another identity by now, and the address of pod 1
-// belongs to somebody else. Nobody is known by the older number until the objects themselves say so.
+// A copy of the objects is older than the entries that the previous run wrote: pod 0 has another identity now, and the address of pod 1 belongs to another pod.
+// No entry gets an older identity until the objects are complete.
 func TestRemote_CopyTakesNobodyBack(t *testing.T) {
 	t.Parallel()
 	r := newRemoteRig(t, 1)
@@ -118,10 +118,10 @@ func TestRemote_CopyTakesNobodyBack(t *testing.T) {
 	for i := range byte(3) {
 		require.NoError(t, r.Kernel.Put(at(i), value{Identity: 300 + uint32(i)}, netip.Addr{}))
 	}
-	r.put(t, 0, 1)  // 257
-	r.put(t, 1, 2)  // 258
-	r.put(t, 2, 46) // 302, as before
-	r.put(t, 3, 3)  // the maps know nothing of it
+	r.put(t, 0, 1)  // identity 257
+	r.put(t, 1, 2)  // identity 258
+	r.put(t, 2, 46) // identity 302, same as the entry
+	r.put(t, 3, 3)  // without an entry in the maps
 	r.pass()
 	claims := func() map[netip.Prefix]uint32 {
 		have := map[netip.Prefix]uint32{}
@@ -132,7 +132,7 @@ func TestRemote_CopyTakesNobodyBack(t *testing.T) {
 	}
 	require.Equal(t, map[netip.Prefix]uint32{at(2): 302, at(3): 259}, claims())
 
-	r.put(t, 0, 44) // the first object of the list itself
+	r.put(t, 0, 44) // the first object of the complete list
 	r.pass()
 	require.Equal(t, map[netip.Prefix]uint32{at(0): 300, at(2): 302, at(3): 259}, claims())
 
@@ -141,7 +141,7 @@ func TestRemote_CopyTakesNobodyBack(t *testing.T) {
 	require.Empty(t, r.kept)
 }
 
-// Of two pods with one address the younger has it, in whatever order a list names them: the other's object is a leftover.
+// If two pods have one address, the younger pod's object wins in any order of the list: the other object is stale.
 func TestRemote_YoungerObjectCounts(t *testing.T) {
 	t.Parallel()
 	for _, order := range [][]int64{{1, 2, 3}, {3, 2, 1}, {2, 3, 1}, {0, 3, 0}} {
@@ -157,7 +157,7 @@ func TestRemote_YoungerObjectCounts(t *testing.T) {
 			put(created, 300+uint32(created))
 			r.pass()
 		}
-		put(1, 400) // the leftover changes
+		put(1, 400) // the stale object changes
 		r.pass()
 		row, _, found := r.table.Get(r.DB.ReadTxn(), ipcachetable.ByPrefix(netip.MustParsePrefix("10.0.0.1/32")))
 		require.True(t, found)
@@ -165,8 +165,8 @@ func TestRemote_YoungerObjectCounts(t *testing.T) {
 	}
 }
 
-// The agent of one node writes CiliumEndpoints that claim addresses of pods of another node, of nodes and of the world: younger ones, with its own label and without,
-// with its own address and that of the other node. Nobody is another one because of them.
+// The agent of one node writes CiliumEndpoints that claim addresses of pods of another node, of nodes and of the world: younger ones, with its own label and
+// without, with its own address and the address of the other node. No address changes its identity.
 func TestRemote_HostileEndpointsClaimNothing(t *testing.T) {
 	t.Parallel()
 	r := newRemoteRig(t, 2)
@@ -179,7 +179,7 @@ func TestRemote_HostileEndpointsClaimNothing(t *testing.T) {
 	for _, host := range []string{"", "node-1"} {
 		for _, node := range []netip.Addr{{}, nodeAddr(0), nodeAddr(1)} {
 			if host == "" && node == nodeAddr(0) {
-				continue // the admission policy demands the label
+				continue // the admission policy requires the label
 			}
 			for _, text := range claims {
 				txn := r.DB.WriteTxn(r.pods)
@@ -199,12 +199,12 @@ func TestRemote_HostileEndpointsClaimNothing(t *testing.T) {
 	require.Len(t, r.refused, len(claims))
 }
 
-// A node that joins, changes or leaves has the addresses of its own pods decided again, and of those it takes over, and no others.
+// When a node joins, changes or leaves, only the addresses of its pods, its own addresses and addresses in its ranges are decided again.
 func TestRemote_NodeTouchesItsAddressesAlone(t *testing.T) {
 	t.Parallel()
 	const nodes, each = 50, 100
 	r := newRemoteRig(t, nodes)
-	for i := range (nodes + 1) * each { // the pods of the last one come before it
+	for i := range (nodes + 1) * each { // the pods of the last node are created before the node
 		r.put(t, i, i%1000)
 	}
 	r.pass()
@@ -237,7 +237,7 @@ func TestRemote_NodeTouchesItsAddressesAlone(t *testing.T) {
 	require.Equal(t, nodes*each, rows())
 }
 
-// claimsNow is what a controller says of addresses: identity, node, and why it believes none.
+// claimsNow returns the claim of each address: identity, node, and the reason if it is rejected.
 func (r *remote) claimsNow(table statedb.Table[*ipcachetable.Entry]) map[string]string {
 	out := map[string]string{}
 	for e := range table.All(r.Writer.db.ReadTxn()) {
@@ -249,7 +249,7 @@ func (r *remote) claimsNow(table statedb.Table[*ipcachetable.Entry]) map[string]
 	return out
 }
 
-// TestRemote_AgreesWithAPassOverAllAddresses changes pods and nodes at random, and compares with a controller that begins with what there is.
+// TestRemote_AgreesWithAPassOverAllAddresses changes pods and nodes at random, and compares the result with a new controller that processes all rows.
 func TestRemote_AgreesWithAPassOverAllAddresses(t *testing.T) {
 	t.Parallel()
 	random := testseed.New(t)
@@ -327,7 +327,7 @@ func change[R any](t *testing.T, txn statedb.WriteTxn, table statedb.RWTable[R],
 	require.NoError(t, err)
 }
 
-// BenchmarkRemote_OnePodOfMany is what a change of one pod costs beside 20,000 others.
+// BenchmarkRemote_OnePodOfMany measures a change of one pod beside 20,000 others.
 func BenchmarkRemote_OnePodOfMany(b *testing.B) {
 	r := newRemoteRig(b, manyNodes)
 	for i := range manyPods {
@@ -342,7 +342,7 @@ func BenchmarkRemote_OnePodOfMany(b *testing.B) {
 	}
 }
 
-// BenchmarkRemote_NodeJoins is what a node that joins with 30 pods costs beside so many others.
+// BenchmarkRemote_NodeJoins measures a node that joins with 30 pods in a cluster of n nodes.
 func BenchmarkRemote_NodeJoins(b *testing.B) {
 	const each = 30
 	for _, nodes := range []int{50, 500, 5000} {
@@ -364,7 +364,7 @@ func BenchmarkRemote_NodeJoins(b *testing.B) {
 	}
 }
 
-// BenchmarkRemote_FirstPass is what a start costs.
+// BenchmarkRemote_FirstPass measures the first pass after a start.
 func BenchmarkRemote_FirstPass(b *testing.B) {
 	for b.Loop() {
 		b.StopTimer()

@@ -11,7 +11,7 @@ import (
 	"github.com/waggle-net/waggle/pkg/bpfmaps"
 )
 
-// cursor is how far [kernel.Some] has come in the two maps. The zero value begins.
+// cursor is the position of [kernel.Some] in the two maps. The zero value is the start.
 type cursor struct{ addresses, prefixes ebpf.MapBatchCursor }
 
 // Some implements kernel.
@@ -24,8 +24,8 @@ func (k realKernel) Some(c *cursor, n int) (map[netip.Prefix]value, error) {
 	return out, err
 }
 
-// some adds the next n entries of one map to out, and tells whether they were the last; then it begins anew. Keys that no
-// prefix makes are left out: no packet can match them.
+// some adds the next n entries of one map to out, and reports whether they were the last. After the last it resets the cursor. It omits keys that are not valid
+// prefixes, because no packet can match them.
 func some[K any](
 	all bpfmaps.Maps, name string, c *ebpf.MapBatchCursor, n int, prefix func(K) netip.Prefix, out map[netip.Prefix]value,
 ) (end bool, err error) {

@@ -17,11 +17,11 @@ import (
 	ipcachetable "github.com/waggle-net/waggle/pkg/tables/ipcache"
 )
 
-// slice is how many rows, and how many entries of each map, one run looks at. Smaller maps are verified as a whole each
-// time; half a million entries take two hours, for 0.03 % of a core.
+// slice is the number of rows, and of entries of each map, that one run verifies. Smaller maps are verified completely in each run; half a million entries take
+// two hours, at 0.03 % of a core.
 const slice = 2000
 
-// verifier compares the maps with the rows that were written, a slice at a time. Its timer alone runs it.
+// verifier compares the maps with the written rows, one slice at a time. Only its timer runs it.
 type verifier struct {
 	watch  drift.Watch
 	table  statedb.RWTable[*ipcachetable.Entry]
@@ -29,7 +29,7 @@ type verifier struct {
 	nodes  nodes
 	prune  func()
 
-	row     netip.Prefix // the last that was compared; invalid: begin with the first
+	row     netip.Prefix // the first row of the next slice; invalid: start with the first row of the table
 	entries cursor
 }
 
@@ -47,12 +47,12 @@ func newVerifier(p verifierParams) *verifier {
 	return &verifier{watch: p.Watch, table: p.Table, kernel: p.Kernel, nodes: p.Nodes, prune: p.Reconciler.Prune}
 }
 
-// registerVerify compares on a timer.
+// registerVerify verifies the maps periodically.
 func registerVerify(jobs job.Group, v *verifier) {
 	heartbeat.AddTimer(jobs, "verify-ipcache", v.run, v.watch.Interval)
 }
 
-// run looks at the next slice: first that the rows are in the maps, then that what is in the maps has a row.
+// run verifies the next slice: first that the rows are in the maps, then that the entries of the maps have rows.
 func (v *verifier) run(ctx context.Context) error {
 	if err := v.rows(); err != nil {
 		return fmt.Errorf("verify the map ipcache: %w", err)

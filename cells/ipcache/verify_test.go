@@ -16,12 +16,12 @@ import (
 	"github.com/waggle-net/waggle/pkg/testnet"
 )
 
-// ledger counts.
+// ledger records findings.
 type ledger struct{ findings []driftrepairs.Finding }
 
 func (l *ledger) Record(f ...driftrepairs.Finding) { l.findings = append(l.findings, f...) }
 
-// large is real maps with n whole addresses and n prefixes that a table wants, and all of it written.
+// large returns real maps with n addresses and n prefixes, all with rows and entries.
 func large(t testing.TB, n int) (v *verifier, l *ledger) {
 	t.Helper()
 	testnet.RequirePrivileges(t)
@@ -60,12 +60,12 @@ func large(t testing.TB, n int) (v *verifier, l *ledger) {
 	return v, l
 }
 
-// numbered is the prefix of a number; those of different numbers do not overlap.
+// numbered returns the i-th prefix of a length; prefixes of different numbers do not overlap.
 func numbered(i, bits int) netip.Prefix {
 	return netip.PrefixFrom(netip.AddrFrom4([4]byte{10, byte(i >> 14), byte(i >> 6), byte(i << 2)}), bits)
 }
 
-// Maps that are larger than a slice are looked at from end to end, and from the beginning again.
+// Maps that are larger than a slice are verified completely over several runs, and then again from the start.
 func TestPrivilegedVerifier_SlicesReachEveryEntry(t *testing.T) {
 	t.Parallel()
 	const n = 2*slice + slice/2
@@ -83,7 +83,7 @@ func TestPrivilegedVerifier_SlicesReachEveryEntry(t *testing.T) {
 		t.Fatalf("found %v where all is as it should be", l.findings)
 	}
 	stranger := netip.MustParsePrefix("192.0.2.0/24")
-	for range 2 { // the second time the cursors stand somewhere in the middle
+	for range 2 { // the second time the cursors are in the middle of the maps
 		l.findings = nil
 		changed, gone := numbered(n-1, 32), numbered(n/2, 30)
 		if err := v.kernel.Put(changed, value{Identity: 1 << 20}, netip.Addr{}); err != nil {
@@ -110,7 +110,7 @@ func TestPrivilegedVerifier_SlicesReachEveryEntry(t *testing.T) {
 	}
 }
 
-// settle writes what the reconciler would.
+// settle writes entries like the reconciler.
 func (v *verifier) settle(t *testing.T, prefixes ...netip.Prefix) {
 	t.Helper()
 	txn := v.watch.DB.WriteTxn(v.table)
@@ -127,7 +127,7 @@ func (v *verifier) settle(t *testing.T, prefixes ...netip.Prefix) {
 	}
 }
 
-// BenchmarkPrivilegedVerifier is one run of the timer with 400,000 entries.
+// BenchmarkPrivilegedVerifier measures one run of the timer with 400,000 entries.
 func BenchmarkPrivilegedVerifier(b *testing.B) {
 	v, _ := large(b, 200_000)
 	for b.Loop() {

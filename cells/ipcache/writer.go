@@ -12,28 +12,27 @@ import (
 	ipcachetable "github.com/waggle-net/waggle/pkg/tables/ipcache"
 )
 
-// writer keeps the claims of all owners and, in the table, the winner for each prefix.
+// writer stores the claims of all owners, and the winner of each prefix in the table.
 type writer struct {
 	db    *statedb.DB
 	table statedb.RWTable[*ipcachetable.Entry]
 
-	// mu guards claims and byNode. It is taken before the table's lock and held until the commit, so that the table always
-	// agrees with them.
+	// mu guards claims and byNode. It is locked before the table and held until the commit, so that the table always matches them.
 	mu     sync.Mutex
-	claims map[string]claims // by owner; owners are few. Those of an owner that updates are only the ones that are not in force: see [writer.recall]
+	claims map[string]claims // by owner; there are few owners. For an owner that updates, it has only the losing claims: see [writer.recall]
 	byNode byNode
 
-	// complete are the table's initializers, by owner. A second call does nothing.
+	// complete has the table's initializers, by owner. A second call of one does nothing.
 	complete map[string]func(statedb.WriteTxn)
 }
 
-// claims is what one owner says.
+// claims is the set of one owner.
 type claims map[netip.Prefix]ipcachetable.Claim
 
-// nodeIDs stands for the ids of nodes among what the table waits for.
+// nodeIDs names the initializer of the table that waits for the ids of nodes.
 const nodeIDs = "node-ids"
 
-// owners are those that the table waits for.
+// owners must contribute all their claims before the table is initialized.
 var owners = []string{ipcachetable.OwnerEndpoints, ipcachetable.OwnerCiliumEndpoints, ipcachetable.OwnerHost, ipcachetable.OwnerNodes,
 	ipcachetable.OwnerOverlay}
 
@@ -48,7 +47,7 @@ func newWriter(db *statedb.DB, table statedb.RWTable[*ipcachetable.Entry]) *writ
 	return w
 }
 
-// Replace implements [ipcachetable.Writer], for owners that do not update.
+// Replace implements [ipcachetable.Writer] for owners that replace their whole set.
 func (w *writer) Replace(owner string, list []ipcachetable.Claim, complete bool) {
 	next := make(claims, len(list))
 	for _, c := range list {
@@ -66,7 +65,7 @@ func (w *writer) Replace(owner string, list []ipcachetable.Claim, complete bool)
 	})
 }
 
-// updates reports whether an owner changes some of its claims at a time and never replaces them all. It may have a claim for each pod or node of the cluster.
+// updates reports whether an owner contributes changes and never replaces its whole set. It may have a claim for each pod or node of the cluster.
 func updates(owner string) bool {
 	switch owner {
 	case ipcachetable.OwnerEndpoints, ipcachetable.OwnerCiliumEndpoints, ipcachetable.OwnerNodes, ipcachetable.OwnerOverlay:
@@ -75,21 +74,21 @@ func updates(owner string) bool {
 	return false
 }
 
-// Update implements [ipcachetable.Writer], for owners that update.
+// Update implements [ipcachetable.Writer] for owners that contribute changes.
 func (w *writer) Update(owner string, put []ipcachetable.Claim, remove []netip.Prefix, complete bool) {
 	w.mu.Lock()
 	defer w.mu.Unlock()
 	if w.claims[owner] == nil {
 		w.claims[owner] = make(claims)
 	}
-	changes := make(map[netip.Prefix]ipcachetable.Claim, len(put)+len(remove)) // without a prefix: removed
+	changes := make(map[netip.Prefix]ipcachetable.Claim, len(put)+len(remove)) // a claim without a prefix is a removal
 	for _, p := range remove {
 		changes[p] = ipcachetable.Claim{}
 	}
 	for _, c := range put {
 		changes[c.Prefix] = c
 	}
-	txn := w.db.ReadTxn() // the table changes under mu alone
+	txn := w.db.ReadTxn() // the table changes only under mu
 	maps.DeleteFunc(changes, func(p netip.Prefix, c ipcachetable.Claim) bool { return w.claim(txn, owner, p) == c })
 	w.commit(owner, len(changes), complete, func(txn statedb.WriteTxn) {
 		for prefix, claim := range changes {
@@ -102,14 +101,14 @@ func (w *writer) Update(owner string, put []ipcachetable.Claim, remove []netip.P
 	})
 }
 
-// identity is what an owner that [updates] claims a prefix to be; 0 when it claims nothing.
+// identity returns the identity that an owner for which [updates] is true claims for a prefix; 0 without a claim.
 func (w *writer) identity(owner string, prefix netip.Prefix) uint32 {
 	w.mu.Lock()
 	defer w.mu.Unlock()
 	return w.claim(w.db.ReadTxn(), owner, prefix).Identity
 }
 
-// claim is what an owner that [updates] claims of a prefix; the zero value when it claims nothing. The caller holds mu.
+// claim returns the claim of an owner for which [updates] is true; the zero value without a claim. The caller must hold mu.
 func (w *writer) claim(txn statedb.ReadTxn, owner string, prefix netip.Prefix) ipcachetable.Claim {
 	if row, _, found := w.table.Get(txn, ipcachetable.ByPrefix(prefix)); found && row.Owner() == owner {
 		return claimOf(row)
@@ -117,12 +116,12 @@ func (w *writer) claim(txn statedb.ReadTxn, owner string, prefix netip.Prefix) i
 	return w.claims[owner][prefix]
 }
 
-// claimOf is the claim that is in force in a row.
+// claimOf returns the claim of a row.
 func claimOf(row *ipcachetable.Entry) ipcachetable.Claim {
 	return ipcachetable.Claim{Prefix: row.Prefix(), Identity: row.Identity, Node: row.Node(), Source: row.Source}
 }
 
-// commit makes changes of owner. The caller holds mu.
+// commit applies changes of an owner in one transaction, and completes the owner's initializer if complete is set. The caller must hold mu.
 func (w *writer) commit(owner string, changes int, complete bool, change func(statedb.WriteTxn)) {
 	done := w.complete[owner]
 	if changes == 0 && (!complete || done == nil) {
@@ -137,7 +136,7 @@ func (w *writer) commit(owner string, changes int, complete bool, change func(st
 	}
 }
 
-// settle changes claims for a prefix, and makes the row of the prefix that of its best claim. A row that is right already keeps its status.
+// settle applies a change to the claims of a prefix, and writes the winning claim to the prefix's row. A row that already matches keeps its status.
 func (w *writer) settle(txn statedb.WriteTxn, prefix netip.Prefix, change func()) {
 	have, _, found := w.table.Get(txn, ipcachetable.ByPrefix(prefix))
 	if found {
@@ -159,7 +158,7 @@ func (w *writer) settle(txn statedb.WriteTxn, prefix netip.Prefix, change func()
 	w.index(have, want)
 }
 
-// index takes a row that is replaced by another one from its node to that of the other. Either may be nil.
+// index updates byNode when a row is replaced. Either row may be nil.
 func (w *writer) index(have, want *ipcachetable.Entry) {
 	if have != nil && want != nil && have.Node() == want.Node() {
 		return
@@ -172,15 +171,15 @@ func (w *writer) index(have, want *ipcachetable.Entry) {
 	}
 }
 
-// nodes names the nodes of all rows.
+// nodes returns the names of the nodes of all rows.
 func (w *writer) nodes() []string {
 	w.mu.Lock()
 	defer w.mu.Unlock()
 	return w.byNode.nodes()
 }
 
-// mark makes rows pending whose node has another id, for a name with true, or only another address. What pods have of their node is its id alone. With complete
-// set, the table waits for no further id.
+// mark marks rows pending whose node has another id (true) or only another address (false). Rows of pods depend on the id alone. With complete set, it
+// completes the initializer of node ids.
 func (w *writer) mark(differ map[string]bool, complete bool) {
 	w.mu.Lock()
 	defer w.mu.Unlock()
@@ -204,19 +203,19 @@ func (w *writer) mark(differ map[string]bool, complete bool) {
 		done(txn)
 		delete(w.complete, nodeIDs)
 	}
-	if changed { // a commit without a change would wake all that follow the table
+	if changed { // a commit without a change would wake all watchers of the table
 		txn.Commit()
 	}
 }
 
-// recall makes the claim that is in force one of the claims again. Without that it stands in its row alone: a claim takes as much memory as a row.
+// recall puts the winning claim of a row back into claims. An owner's winning claim is stored only in its row, because a claim takes as much memory as a row.
 func (w *writer) recall(row *ipcachetable.Entry) {
 	if updates(row.Owner()) {
 		w.claims[row.Owner()][row.Prefix()] = claimOf(row)
 	}
 }
 
-// changed returns the prefixes about which two sets differ.
+// changed returns the prefixes whose claims differ between two sets.
 func changed(a, b claims) map[netip.Prefix]struct{} {
 	out := make(map[netip.Prefix]struct{})
 	for p, c := range a {
@@ -232,7 +231,7 @@ func changed(a, b claims) map[netip.Prefix]struct{} {
 	return out
 }
 
-// best picks the winner for a prefix: the highest source, then the owner whose name sorts first.
+// best returns the winning claim of a prefix: the highest source, then the owner whose name sorts first.
 func best(all map[string]claims, prefix netip.Prefix) *ipcachetable.Entry {
 	var winner *ipcachetable.Entry
 	for owner, set := range all {

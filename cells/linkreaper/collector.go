@@ -17,8 +17,8 @@ import (
 	"github.com/waggle-net/waggle/pkg/tables/endpoints"
 )
 
-// collector deletes host ends that belong to no endpoint: a plugin or an agent was killed in the middle of an ADD or a
-// DEL, and no runtime came back to it. No packet passes them, but each keeps a name and a place in the kernel.
+// collector deletes host ends that belong to no endpoint: a plugin or an agent was killed during an ADD or a DEL, and the runtime did not repeat the request.
+// No packet passes such links, but each occupies a name and kernel memory.
 type collector struct {
 	log       *slog.Logger
 	db        *statedb.DB
@@ -26,17 +26,17 @@ type collector struct {
 	endpoints statedb.Table[*endpoints.Endpoint]
 	kernel    kernel
 
-	suspects map[int]suspect // by index, what the last look found
-	looked   bool            // there was a look when everything was known
-	spared   map[int]string  // likewise; see orphans
+	suspects map[int]suspect // by index, as of the last scan
+	looked   bool            // a scan ran after all inputs were known
+	spared   map[int]string  // by index, see orphans
 	deleted  int
 }
 
-// looks is how many in a row find a link before it goes. An ADD makes its endpoint milliseconds after its link; one whose request
-// waits behind others gives up after [agentcall.RequestTimeout], which is less than these looks take.
+// looks is the number of scans in a row that must find a link before it is deleted. An ADD creates its endpoint milliseconds after its link. An ADD whose
+// request waits for others gives up after [agentcall.RequestTimeout], which is shorter than this number of scans.
 const looks = 5
 
-// suspect is a link that belonged to no endpoint in so many looks.
+// suspect is a link without an endpoint.
 type suspect struct {
 	name  string
 	found int
@@ -67,10 +67,10 @@ func (c *collector) run(ctx context.Context, health cell.Health, interval time.D
 	}
 }
 
-// errUnknownLink holds everything back: the link of that endpoint may be among those that nobody seems to have.
+// errUnknownLink prevents all deletions: any stray link may be the link of that endpoint.
 var errUnknownLink = errors.New("an endpoint in quarantine does not tell its link: delete the endpoint when its pod is gone")
 
-// collect is one look.
+// collect runs one scan.
 func (c *collector) collect() error {
 	txn := c.db.ReadTxn()
 	if !c.known(txn) {
@@ -103,14 +103,14 @@ func (c *collector) collect() error {
 	return errors.Join(errs...)
 }
 
-// known tells whether all links and all endpoints are. Without either nothing can be said about any link.
+// known reports whether the tables of links and endpoints are initialized. Otherwise no link can be evaluated.
 func (c *collector) known(txn statedb.ReadTxn) bool {
 	links, _ := c.devices.Initialized(txn)
 	eps, _ := c.endpoints.Initialized(txn)
 	return links && eps
 }
 
-// stray returns the links that carry our group and a name of ours, and that no endpoint has.
+// stray returns the links with the group and the name of a pod's link that no endpoint has.
 func (c *collector) stray(txn statedb.ReadTxn) (map[int]string, error) {
 	stray := map[int]string{}
 	for d := range c.devices.All(txn) {

@@ -13,7 +13,7 @@ import (
 	"github.com/waggle-net/waggle/pkg/tables/endpoints"
 )
 
-// An ADD that is slow between its link and its endpoint keeps its link; its time begins when the link does.
+// The link of an ADD that is slow between its link and its endpoint stays; the scans are counted from the creation of the link.
 func TestCollect_LinkOfAnADDThatIsUnderWayStays(t *testing.T) {
 	t.Parallel()
 	if until := (looks - 1) * DefaultConfig.Interval; until <= agentcall.RequestTimeout {
@@ -51,7 +51,7 @@ func TestCollect_LinkOfAnADDThatIsUnderWayStays(t *testing.T) {
 	if err != nil {
 		t.Fatal(err)
 	}
-	if err := k.set([]string{"4,lxc000000000003,veth,0x57414701"}); err != nil { // another one got its index
+	if err := k.set([]string{"4,lxc000000000003,veth,0x57414701"}); err != nil { // a new link has its index
 		t.Fatal(err)
 	}
 	look(looks - 1)
@@ -62,7 +62,7 @@ func TestCollect_LinkOfAnADDThatIsUnderWayStays(t *testing.T) {
 	left("with its endpoint", 1)
 }
 
-// The first look that counts is one that sees the links: those of an earlier run whose state is lost are in use.
+// Orphans are determined by the first scan after the links are listed: links of a previous run whose state is lost are in use.
 func TestCollect_LinksThatAreListedLateAreSparedAllTheSame(t *testing.T) {
 	t.Parallel()
 	db := statedb.New()

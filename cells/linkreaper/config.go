@@ -7,16 +7,16 @@ import (
 	"github.com/spf13/pflag"
 )
 
-// Config is what was typed.
+// Config configures the collector of links without an endpoint.
 type Config struct {
-	// Interval is the time between two looks for links without an endpoint; one goes when five looks in a row found it.
+	// Interval is the time between two scans for links without an endpoint; a link is deleted after five scans in a row found it. 0 disables scans.
 	Interval time.Duration `mapstructure:"pod-link-gc-interval"`
 }
 
-// DefaultConfig are the defaults.
+// DefaultConfig holds the default interval.
 var DefaultConfig = Config{Interval: 30 * time.Second}
 
-// Flags registers the flags.
+// Flags adds the flag; the value of c is its default.
 func (c Config) Flags(flags *pflag.FlagSet) {
 	flags.Duration("pod-link-gc-interval", c.Interval,
 		"Time between two looks for links of pods that belong to no endpoint; what five looks in a row find is deleted; below 23s that may be "+

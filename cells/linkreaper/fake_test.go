@@ -16,15 +16,15 @@ import (
 	"github.com/waggle-net/waggle/pkg/tables/devices"
 )
 
-// fakeKernel is a [kernel] with state, and an observer of itself: its links stand in the table devices.
+// fakeKernel is a [kernel] with state. It copies its links to the table devices.
 type fakeKernel struct {
 	db      *statedb.DB
 	devices statedb.RWTable[*devices.Device]
 
 	mu       sync.Mutex
 	links    map[int]*devices.Device
-	fail     int      // how many of the next deletions fail
-	requests []string // deletions that were asked for
+	fail     int      // number of the next deletions that fail
+	requests []string // requested deletions
 }
 
 func newFakeKernel(db *statedb.DB, table statedb.RWTable[*devices.Device]) *fakeKernel {
@@ -76,7 +76,7 @@ func (k *fakeKernel) delete(request string, which func(*devices.Device) bool) er
 	return nil
 }
 
-// set adds links in one step; each is "index,name,type,group" and may end in ",up".
+// set adds links in one transaction; each is "index,name,type,group" and may end in ",up".
 func (k *fakeKernel) set(specs []string) error {
 	k.mu.Lock()
 	defer k.mu.Unlock()

@@ -12,26 +12,26 @@ import (
 	"github.com/waggle-net/waggle/pkg/rtnl"
 )
 
-// member is one link of the group.
+// member is one link of a group.
 type member struct {
 	Index int
 	Name  string
 	Type  string
 }
 
-// kernel is what the reaper needs of netlink. What is gone already is success.
+// kernel has the netlink requests of this cell. The deletion of a missing link is not an error.
 type kernel interface {
 	Members(group uint32) ([]member, error)
-	// Member is the one of this index, or none.
+	// Member returns the link with this index if it is in the group.
 	Member(group uint32, index int) ([]member, error)
 	DeleteGroup(group uint32) error
 	DeleteLink(index int) error
 }
 
-// netlinkKernel is the real [kernel].
+// netlinkKernel implements [kernel].
 type netlinkKernel struct {
 	handle *rtnl.Handle
-	// sockets carry the request to delete a group, which package netlink does not know.
+	// sockets are for the request to delete a group, which package netlink does not support.
 	sockets map[int]*nl.SocketHandle
 }
 

@@ -13,7 +13,7 @@ import (
 	"github.com/waggle-net/waggle/pkg/tables/endpoints"
 )
 
-// newEndpoints makes a table that is not complete before the script says so.
+// newEndpoints creates a table that is initialized by the script.
 func newEndpoints(db *statedb.DB) (statedb.RWTable[*endpoints.Endpoint], hive.ScriptCmdsOut, error) {
 	table, err := endpoints.NewTable(db)
 	if err != nil {

@@ -9,14 +9,14 @@ import (
 	"github.com/waggle-net/waggle/pkg/tables/devices"
 )
 
-// severalOrphans is how many links that were in use, none with an endpoint, mean that it is the endpoints that were lost.
+// severalOrphans is the number of links in use without an endpoint from which the state files count as lost, if no endpoint was restored.
 const severalOrphans = 2
 
 var errOrphans = errors.New("the state files of the run before are not where this one looks: start it with the --state-dir of before, or " +
 	"delete the pods that are on this node")
 
-// orphans returns the links of pods that an earlier run has attached, if nothing is known of that run: somebody removed its
-// state directory or gave this one another. They stay until their pods go, for without them no pod could be saved.
+// orphans returns the links of pods that a previous run attached, if no endpoint was restored: the state directory was removed or replaced. These links stay
+// until their pods are deleted, because the pods still use them.
 func (c *collector) orphans(txn statedb.ReadTxn, stray map[int]string) map[int]string {
 	for ep := range c.endpoints.All(txn) {
 		if ep.Restored {
@@ -25,7 +25,7 @@ func (c *collector) orphans(txn statedb.ReadTxn, stray map[int]string) map[int]s
 	}
 	orphans := map[int]string{}
 	for index, name := range stray {
-		if d, _, found := c.devices.Get(txn, devices.ByIndex(index)); found && d.Up { // the last step of an ADD
+		if d, _, found := c.devices.Get(txn, devices.ByIndex(index)); found && d.Up { // an ADD sets the link up in its last step
 			orphans[index] = name
 		}
 	}
@@ -35,7 +35,7 @@ func (c *collector) orphans(txn statedb.ReadTxn, stray map[int]string) map[int]s
 	return orphans
 }
 
-// spareOrphans takes orphans out of stray, and forgets those that are gone. The first look finds them.
+// spareOrphans removes orphans from stray, and forgets deleted ones. The first scan determines the orphans.
 func (c *collector) spareOrphans(txn statedb.ReadTxn, stray map[int]string) error {
 	if !c.looked {
 		c.looked, c.spared = true, c.orphans(txn, stray)

@@ -19,9 +19,9 @@ import (
 )
 
 const (
-	// interval is the least time between two deletions: the first link goes at once, those that follow go together.
+	// interval is the minimum time between two deletions: the first link is deleted at once, following ones together.
 	interval = 100 * time.Millisecond
-	// retryMin and retryMax bound the pause after a deletion that failed.
+	// retryMin and retryMax limit the pause after a failed deletion.
 	retryMin, retryMax = 100 * time.Millisecond, 30 * time.Second
 )
 
@@ -76,11 +76,11 @@ func (r *reaper) run(ctx context.Context, health cell.Health) error {
 	return nil
 }
 
-// errForeign means that somebody put a link of theirs into our group.
+// errForeign means that the group contains a link that the plugin has not created.
 var errForeign = errors.New("not made by the plugin, but in the group of deleted links: give it another group")
 
-// reap deletes the members that are ours and says how many they were. The kernel is asked and not the table, which may
-// lag behind it; about one link alone when it is the only one, because a list of all takes the longer the more pods there are.
+// reap deletes the members that the plugin has created, and returns their number. It reads them from the kernel, because the table may lag behind. For a single
+// link it reads only that link, because the time to list all links grows with the number of pods.
 func (r *reaper) reap(waiting []int) (int, error) {
 	list := r.kernel.Members
 	if len(waiting) == 1 {

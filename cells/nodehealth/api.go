@@ -22,10 +22,10 @@ import (
 	"github.com/waggle-net/waggle/pkg/version"
 )
 
-// apiTimeout bounds reading a request, and writing its answer once it is known.
+// apiTimeout is the timeout for reading a request, and for writing its reply once the reply is known.
 const apiTimeout = 10 * time.Second
 
-// api serves the health API. It answers from tables, except that a client may wait for new probes.
+// api serves the health API. It replies from tables, except that a client may wait for new probes.
 type api struct {
 	cell.In
 
@@ -40,7 +40,7 @@ type api struct {
 	Self    self
 }
 
-// self is the status of this agent.
+// self returns the status of this agent.
 type self func() models.Status
 
 func newSelf(db *statedb.DB, ready readiness.Tables) self {
@@ -50,7 +50,7 @@ func newSelf(db *statedb.DB, ready readiness.Tables) self {
 	}
 }
 
-// run listens and serves until the context ends.
+// run listens and serves until the context is canceled.
 func (a api) run(ctx context.Context, health cell.Health) error {
 	heartbeat.Busy(ctx)
 	l, err := a.Kernel.ListenAPI(filepath.Join(a.Agent.StateDir, v1beta.SocketName))
@@ -62,7 +62,7 @@ func (a api) run(ctx context.Context, health cell.Health) error {
 		MaxHeaderBytes: 16 << 10, ErrorLog: slog.NewLogLogger(a.Log.Handler(), slog.LevelDebug)}
 	defer context.AfterFunc(ctx, func() { _ = server.Close() })()
 	health.OK("listening on " + l.Addr().String())
-	heartbeat.Idle(ctx) // each request is a goroutine of its own
+	heartbeat.Idle(ctx) // each request has its own goroutine
 	if err := server.Serve(l); !errors.Is(err, http.ErrServerClosed) {
 		return err
 	}
@@ -90,10 +90,10 @@ func (a api) handler() http.Handler {
 func answer(w http.ResponseWriter, code int, value any) {
 	w.Header().Set("Content-Type", "application/json")
 	w.WriteHeader(code)
-	_ = json.NewEncoder(w).Encode(value) // the only error is that of the connection
+	_ = json.NewEncoder(w).Encode(value) // the only possible error is a failed connection
 }
 
-// machine says how this node and its agent are.
+// machine returns the load and uptime of this node and the status of its agent.
 func (a api) machine() v1beta.HealthResponse {
 	load, uptime := a.load()
 	return v1beta.HealthResponse{SystemLoad: load, Uptime: uptime, Cilium: models.StatusResponse{Cilium: a.Self()}}

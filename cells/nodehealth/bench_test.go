@@ -21,7 +21,7 @@ import (
 	"github.com/waggle-net/waggle/pkg/tables/nodeviews"
 )
 
-// cpu is what this process has used.
+// cpu returns the CPU time that this process has used.
 func cpu(b *testing.B) time.Duration {
 	var used syscall.Rusage
 	if err := syscall.Getrusage(syscall.RUSAGE_SELF, &used); err != nil {
@@ -30,9 +30,9 @@ func cpu(b *testing.B) time.Duration {
 	return time.Duration(used.Utime.Nano() + used.Stime.Nano())
 }
 
-// BenchmarkFullRate_5000Nodes is the CPU time of an agent in a cluster of 5,000 nodes for ten probes a second, the most at rest, and for its answers to
-// as many probes of others. Each node has an IPv4 address and a health address of the loopback device, so one process is both ends of each
-// probe. One operation is one second.
+// BenchmarkFullRate_5000Nodes measures the CPU time of an agent in a cluster of 5,000 nodes for ten probes per second, the maximum without a waiting client,
+// and for replies to as many probes of other nodes. Each node has an IPv4 address and a health address of the loopback device, so one process is both ends of
+// each probe. One operation is one second.
 func BenchmarkFullRate_5000Nodes(b *testing.B) {
 	const number = 5000
 	l, err := net.Listen("tcp", "0.0.0.0:0")
@@ -58,7 +58,7 @@ func BenchmarkFullRate_5000Nodes(b *testing.B) {
 			{Type: nodes.InternalIP, Addr: netip.AddrFrom4([4]byte{127, 1, byte(i >> 8), byte(i)})},
 			{Type: nodes.HealthIP, Addr: netip.AddrFrom4([4]byte{127, 2, byte(i >> 8), byte(i)})}}}
 		_, _, _ = all.Insert(txn, node)
-		for _, row := range pathsOf(node, node, agent) { // all is well already
+		for _, row := range pathsOf(node, node, agent) { // all paths are reachable from the start
 			row.ICMP.State, row.HTTP.State = tables.Reachable, tables.Reachable
 			_, _, _ = table.Insert(txn, row)
 		}
@@ -94,7 +94,7 @@ func BenchmarkFullRate_5000Nodes(b *testing.B) {
 	}
 }
 
-// heapSize is the heap in use.
+// heapSize returns the heap in use, in bytes.
 func heapSize() uint64 {
 	runtime.GC()
 	var m runtime.MemStats
@@ -102,7 +102,7 @@ func heapSize() uint64 {
 	return m.HeapAlloc
 }
 
-// BenchmarkRound_5000Nodes is one round of the loop with the results of ten visits.
+// BenchmarkRound_5000Nodes measures one round of the loop with the results of ten visits.
 func BenchmarkRound_5000Nodes(b *testing.B) {
 	net := newFake()
 	r := newRig(b, net, 5000)
@@ -143,7 +143,7 @@ func BenchmarkRound_5000Nodes(b *testing.B) {
 	}
 }
 
-// BenchmarkNodeMoves is what another address of a node costs beside 5,000 others.
+// BenchmarkNodeMoves measures a changed address of a node beside 5,000 others.
 func BenchmarkNodeMoves(b *testing.B) {
 	r := newRig(b, newFake(), 5000)
 	if err := r.subscribe(); err != nil {

@@ -13,27 +13,27 @@ import (
 	"github.com/waggle-net/waggle/pkg/tables/nodeviews"
 )
 
-// Cell probes the nodes of the cluster and answers their probes.
+// Cell probes the nodes of the cluster and replies to their probes.
 var Cell = cell.Module("node-health", "Reachability of the nodes of the cluster",
 	cell.ProvidePrivate(
 		newKernel, // sockets
-		newSelf,   // how this agent is
+		newSelf,   // status of this agent
 	),
 	implementation,
 )
 
-// implementation is the module without the kernel and the rest of the agent.
+// implementation is the module without its kernel and without the status of the agent.
 var implementation = cell.Group(
 	cell.Config(DefaultConfig),
 	cell.ProvidePrivate(
 		tables.NewTable,    // only this cell writes
 		nodeviews.NewTable, // likewise
-		newView,            // what this agent knows of the nodes, for answers to others
-		newOptions,         // checked flags
-		newProber,          // decides which node is probed when
+		newView,            // nodes that this agent knows, for replies to other agents
+		newOptions,         // validated flags
+		newProber,          // schedules the probes
 	),
 	cell.Provide(
-		statedb.RWTable[*tables.Path].ToTable,    // anyone may read
+		statedb.RWTable[*tables.Path].ToTable,    // read by other cells
 		statedb.RWTable[*nodeviews.View].ToTable, // likewise
 	),
 	cell.Invoke(register),
@@ -41,10 +41,10 @@ var implementation = cell.Group(
 
 const (
 	retryMin = 100 * time.Millisecond
-	retryMax = time.Minute // another process may have the port or the socket
+	retryMax = time.Minute // another process may use the port or the socket
 )
 
-// register starts nothing with --enable-health-checking=false: the table is empty then.
+// register starts nothing with --enable-health-checking=false, and the table stays empty.
 func register(jobs job.Group, agent settings.Agent, p *prober, r responder, a api) {
 	if !agent.HealthChecking {
 		return

@@ -10,31 +10,32 @@ import (
 )
 
 const (
-	// viewTimeout is how long a difference between two agents must stay the same until it is reported. A node that joins or leaves is a difference while
-	// one agent has heard of it and the other one has not, and the next node is another difference.
+	// viewTimeout is the time for which a difference between two agents must stay the same before it is reported. While a node joins or leaves, one agent may know
+	// it before the other does; the next node causes another difference.
 	viewTimeout = time.Minute
-	// maxFollowed limits the nodes that are probed each viewTimeout because their agents differ. Where all agents differ from this one, few of them tell.
+	// maxFollowed limits the nodes that are probed each viewTimeout because their agents differ. If all agents differ from this one, a few of them are enough to
+	// find out.
 	maxFollowed = 16
 	// shownViews limits the differences in a health message.
 	shownViews = 3
 )
 
-// difference is what two agents do not agree on.
+// difference compares the nodes that two agents know.
 type difference struct {
-	sum   uint64 // XOR of the hashes of the nodes that are not the same for both
-	nodes int    // nodes that the peer knows more
+	sum   uint64 // XOR of the hashes of nodes that differ
+	nodes int    // number of nodes of the peer minus the number of this agent
 }
 
-// comparison is what the last answers of a node say about the nodes that its agent knows.
+// comparison is the result of the last replies of a node about the nodes that its agent knows.
 type comparison struct {
-	agrees   bool            // the last answer had the digest of this agent
-	last     difference      // of the last answer
-	since    time.Time       // beginning of the first visit in a row that found it; zero when the last answer did not differ
+	agrees   bool            // the last reply had the digest of this agent
+	last     difference      // difference of the last reply
+	since    time.Time       // start of the first visit in a row with the same difference; zero when the last reply did not differ
 	followed bool            // the node is probed again after viewTimeout
-	row      *nodeviews.View // reported difference; nil without one
+	row      *nodeviews.View // reported difference; nil if none is reported
 }
 
-// compare takes the digest in an answer of a node, nil without one, to a visit that began at a time.
+// compare evaluates the digest in a reply of a node, nil without a digest, for a visit that began at the given time.
 func (p *prober) compare(t *target, theirs *digest, began time.Time, u *update) {
 	own := p.view.with(t.name)
 	if t.name == p.agent.NodeName || own == nil {
@@ -61,7 +62,7 @@ func (p *prober) compare(t *target, theirs *digest, began time.Time, u *update) 
 	u.views = append(u.views, t)
 }
 
-// agree drops what is known of a difference.
+// agree clears the difference of a node.
 func (p *prober) agree(t *target, u *update) {
 	if t.view.followed {
 		p.followed--
@@ -73,7 +74,7 @@ func (p *prober) agree(t *target, u *update) {
 	t.view = comparison{}
 }
 
-// uid is that of the object of the node.
+// uid returns the UID of the node object.
 func (t *target) uid() string {
 	if len(t.paths) == 0 {
 		return ""
@@ -81,8 +82,9 @@ func (t *target) uid() string {
 	return t.paths[0].UID
 }
 
-// suspects finds out which agents are to be looked at. When the largest group of agents that agree with each other and differ from this one is larger
-// than the group of this one, it is this one; without a larger group it is the one of two that knows fewer nodes. Rows are written again when that changes.
+// suspects determines which agent is probably wrong. This agent is suspect if the largest group of agents that agree with each other and differ from this one
+// is larger than this agent's group. If the groups are equally large, the agent that knows fewer nodes is suspect. Rows are written again when their suspect
+// changes.
 func (p *prober) suspects(u *update) {
 	if len(p.differing) == 0 {
 		return
@@ -111,7 +113,7 @@ func (p *prober) suspects(u *update) {
 	}
 }
 
-// commitViews writes the rows of differences of a round.
+// commitViews writes the rows of differences of one round.
 func (p *prober) commitViews(txn statedb.WriteTxn, u update) error {
 	for _, row := range u.agreed {
 		if _, _, err := p.views.Delete(txn, row); err != nil {
@@ -121,7 +123,7 @@ func (p *prober) commitViews(txn statedb.WriteTxn, u update) error {
 	written := map[*target]bool{}
 	for _, t := range u.views {
 		if p.differing[t.name] != t || written[t] {
-			continue // it agrees or was removed in the same round
+			continue // it agrees, or was removed in the same round
 		}
 		written[t] = true
 		if _, _, err := p.views.Insert(txn, t.view.row); err != nil {

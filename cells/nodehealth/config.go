@@ -18,10 +18,10 @@ type Config struct {
 	Sample    int     `mapstructure:"health-check-sample"`
 }
 
-// DefaultConfig are Cilium's defaults. At 5,000 nodes they probe each node every 10 minutes.
+// DefaultConfig holds Cilium's defaults. At 5,000 nodes they probe each node every 10 minutes.
 var DefaultConfig = Config{Threshold: 3, Ratio: 0.5, Rate: 10}
 
-// Flags registers the flags.
+// Flags adds the flags; the values of c are the defaults.
 func (c Config) Flags(flags *pflag.FlagSet) {
 	flags.Int("health-check-icmp-failure-threshold", c.Threshold, "ICMP echo requests without a reply after which a probe has failed, 1 to 20")
 	flags.Float64("connectivity-probe-frequency-ratio", c.Ratio,
@@ -36,20 +36,20 @@ const (
 	maxSample    = 10000
 )
 
-// options is the checked form of [Config].
+// options is the validated form of [Config].
 type options struct {
 	port      uint16
 	threshold int           // ICMP requests of one probe
 	base      time.Duration // 10 s to 110 s
-	rate      int           // probes of nodes in a second at most
-	sample    int           // nodes without flows that are probed in an interval; 0 for all
+	rate      int           // maximum number of nodes that are probed per second
+	sample    int           // nodes without flows that are probed per interval; 0 for all
 }
 
 func newOptions(c Config, a settings.Agent) (options, error) {
 	switch {
 	case c.Threshold < 1 || c.Threshold > maxThreshold:
 		return options{}, fmt.Errorf("--health-check-icmp-failure-threshold=%d: use 1 to %d", c.Threshold, maxThreshold)
-	case !(c.Ratio >= 0 && c.Ratio <= 1): // not a number neither
+	case !(c.Ratio >= 0 && c.Ratio <= 1): // also rejects NaN
 		return options{}, fmt.Errorf("--connectivity-probe-frequency-ratio=%v: use 0 to 1", c.Ratio)
 	case c.Rate < 1 || c.Rate > maxRate:
 		return options{}, fmt.Errorf("--health-check-probe-rate=%d: use 1 to %d", c.Rate, maxRate)
@@ -61,20 +61,20 @@ func newOptions(c Config, a settings.Agent) (options, error) {
 	return options{a.HealthPort, c.Threshold, base, c.Rate, c.Sample}, nil
 }
 
-// interval is the time between two probes of a node in a cluster of so many nodes. It grows with their logarithm, until the rate is the limit, of which
-// a sixth is left for nodes that are probed more often.
+// interval returns the time between two probes of a node in a cluster with a number of nodes. It grows with the logarithm of the number, until the rate is the
+// limit. A sixth of the rate is reserved for nodes that are probed more often.
 func (o options) interval(nodes int) time.Duration {
 	grown := time.Duration(float64(o.base) * math.Log1p(float64(nodes)))
 	return max(grown, o.spread(nodes)*6/5).Round(time.Second)
 }
 
-// spread is the least time in which so many nodes can be probed.
+// spread returns the minimum time in which a number of nodes can be probed.
 func (o options) spread(nodes int) time.Duration {
 	return time.Duration(nodes) * time.Second / time.Duration(o.rate)
 }
 
-// sampled is the mean time between two probes of a node that pods of this node have no flows with: the interval, unless only a sample of these nodes is
-// probed in one.
+// sampled returns the mean time between two probes of a node without flows of pods of this node. It is the interval, unless only a sample of these nodes is
+// probed per interval.
 func (o options) sampled(nodes int) time.Duration {
 	interval, share := o.interval(nodes), float64(o.sample)+math.Log1p(float64(nodes))
 	if o.sample == 0 || share >= float64(nodes) {
@@ -83,7 +83,7 @@ func (o options) sampled(nodes int) time.Duration {
 	return time.Duration(float64(interval) * float64(nodes) / share)
 }
 
-// lean reports whether probes of so many nodes need more than half of the rate. Then each probes HTTP half as often as ICMP.
+// lean reports whether probes of a number of nodes need more than half of the rate. If so, each node is probed by HTTP half as often as by ICMP.
 func (o options) lean(nodes int) bool {
 	return o.sampled(nodes) == o.interval(nodes) && 2*o.spread(nodes) > o.interval(nodes)
 }

@@ -24,24 +24,24 @@ import (
 	"github.com/waggle-net/waggle/pkg/pipenet"
 )
 
-// fake is a network of hosts that answer unless something is wrong with them, and the sockets of this node.
+// fake is a network of hosts that reply unless a fault is set for them, and the sockets of this node.
 type fake struct {
 	mu    sync.Mutex
 	wrong map[netip.Addr]wrong
 	asked map[netip.Addr]*counts
-	views map[netip.Addr]*digest // in answers by HTTP; an address without one answers as Cilium does
+	views map[netip.Addr]*digest // digests of HTTP replies; an address without one replies like Cilium
 	hello *pipenet.Listener
 	api   *pipenet.Listener
 }
 
-// wrong is what happens to each request; nil is an answer after a millisecond, and errSilence none at all.
+// wrong is the result of each request; nil is a reply after a millisecond, and errSilence is no reply.
 type wrong struct{ echo, hello error }
 
 type counts struct{ echo, hello int }
 
 var errSilence = errors.New("no answer")
 
-// troubles are the names of what can be wrong.
+// troubles has the names of the faults.
 var troubles = map[string]error{
 	"silent": errSilence, "refused": syscall.ECONNREFUSED, "no-route": syscall.EHOSTUNREACH, "status": errors.New("HTTP status 503"),
 	"impeded": icmpecho.CannotOpen(syscall.EPERM),
@@ -52,7 +52,7 @@ func newFake() *fake {
 	return &fake{wrong: map[netip.Addr]wrong{}, asked: map[netip.Addr]*counts{}, views: map[netip.Addr]*digest{}, hello: pipenet.Listen("hello"), api: pipenet.Listen("api")}
 }
 
-// count counts a request and returns what is wrong with the host.
+// count counts a request and returns the fault of the host.
 func (f *fake) count(to netip.Addr, which func(*counts) *int) wrong {
 	f.mu.Lock()
 	defer f.mu.Unlock()
@@ -91,7 +91,7 @@ func (*fake) Close() {}
 func (f *fake) ListenHello(context.Context, uint16) (net.Listener, error) { return f.hello, nil }
 func (f *fake) ListenAPI(string) (net.Listener, error)                    { return f.api, nil }
 
-// total sums up requests to all addresses.
+// total returns the sum of the requests to all addresses.
 func (f *fake) total() (sum counts) {
 	f.mu.Lock()
 	defer f.mu.Unlock()
@@ -102,7 +102,7 @@ func (f *fake) total() (sum counts) {
 	return sum
 }
 
-// set changes what is wrong with a host.
+// set sets the fault of a host.
 func (f *fake) set(to netip.Addr, w wrong) {
 	f.mu.Lock()
 	defer f.mu.Unlock()
@@ -134,12 +134,12 @@ func (f *fake) call(ctx context.Context, method, path string) (code int, body st
 	return response.StatusCode, text.String(), err
 }
 
-// commands change the network and ask the API:
+// commands change the network and send requests to the API:
 //
-//	net/set ADDR ECHO HELLO    what is wrong with a host, by the names of troubles; - for nothing
-//	net/view ADDR [DIGEST]     the header by which a host answers, none without one
-//	net/asked [ADDR]           how often each address was asked, or one
-//	health/call METHOD PATH    the API's answer, with times and latencies as they are
+//	net/set ADDR ECHO HELLO    set the faults of a host, by the names in troubles; - for none
+//	net/view ADDR [DIGEST]     set the digest in the replies of a host, none without one
+//	net/asked [ADDR]           number of requests to each address, or to one
+//	health/call METHOD PATH    reply of the API, including times and latencies
 func (f *fake) commands() upstream.ScriptCmdsOut {
 	return upstream.NewScriptCmds(map[string]script.Cmd{
 		"net/set": script.Command(script.CmdUsage{Summary: "Break a host", Args: "addr echo hello"},

@@ -12,7 +12,7 @@ import (
 	"github.com/waggle-net/waggle/pkg/tables/nodes"
 )
 
-// subscribe begins without nodes: the first round adds all that exist.
+// subscribe follows the nodes. The first round adds all existing nodes.
 func (p *prober) subscribe() (err error) {
 	txn := p.db.WriteTxn(p.nodes)
 	defer txn.Commit()
@@ -20,8 +20,8 @@ func (p *prober) subscribe() (err error) {
 	return err
 }
 
-// follow takes over the nodes that changed; all of them when this node is another one, which decides whether they can be asked. Nodes that are missing are dropped
-// only when the table is complete.
+// follow applies changes of nodes. If this node's own row changes, it applies all nodes, because the row determines which families can be probed. Missing nodes
+// are dropped only when the table is complete.
 func (p *prober) follow(txn statedb.ReadTxn, changed *statedb.WatchSet, complete bool, u *update) {
 	rows := map[string]*nodes.Node{}
 	p.rows.UpTo(txn, changed, func(before, after *nodes.Node) {
@@ -60,7 +60,7 @@ func (p *prober) follow(txn statedb.ReadTxn, changed *statedb.WatchSet, complete
 	}
 }
 
-// replace sets the paths of a target. Rows of unchanged addresses of the same node keep their verdicts; a target with a new address is due soon.
+// replace sets the paths of a target. Rows of unchanged addresses of the same node keep their verdicts; a target with a new address is visited soon.
 func (p *prober) replace(txn statedb.ReadTxn, t *target, rows []*tables.Path, u *update) {
 	for _, old := range t.paths {
 		if !slices.ContainsFunc(rows, func(p *tables.Path) bool { return p.Kind == old.Kind }) {

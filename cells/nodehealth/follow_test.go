@@ -11,8 +11,8 @@ import (
 	"github.com/waggle-net/waggle/pkg/testseed"
 )
 
-// TestFollow_AgreesWithAReaderOfAllNodes changes nodes at random, this one too, and compares the rows of paths and the digest with those of all nodes. Nodes that are
-// missing stay until the table is complete.
+// TestFollow_AgreesWithAReaderOfAllNodes changes nodes at random, including this one. It compares the rows of paths and the digest with those computed from all
+// nodes. Missing nodes stay until the table is complete.
 func TestFollow_AgreesWithAReaderOfAllNodes(t *testing.T) {
 	t.Parallel()
 	random := testseed.New(t)

@@ -9,11 +9,11 @@ import (
 	"github.com/waggle-net/waggle/pkg/tables/nodetraffic"
 )
 
-// maxSpared is the time in intervals after which a node is probed although its pods answer, for what traffic does not show: whether the port of the agent
-// is open, and which nodes the agent knows.
+// maxSpared is the maximum time in intervals between two probes of a node whose pods reply. Traffic does not show whether the agent's port is open and which
+// nodes the agent knows.
 const maxSpared = 6
 
-// heed reads what the flows of pods say of nodes. Nodes whose pods were asked and did not answer are due.
+// heed applies the table node-traffic. Nodes are visited at once if requests to their pods got no reply.
 func (p *prober) heed(txn statedb.ReadTxn, u *update) {
 	revision := p.traffic.Revision(txn)
 	if revision == p.heeded {
@@ -30,19 +30,19 @@ func (p *prober) heed(txn statedb.ReadTxn, u *update) {
 		}
 		t.used = true
 		if due := t.began.Add(p.options.interval(len(p.targets))); t.due.After(due) {
-			t.due = due // it was one of a sample
+			t.due = due // the node was probed as part of a sample only
 		}
 		p.note(t, row, u)
 	}
 }
 
-// note takes the answers of one node into its rows.
+// note applies the traffic of one node to its rows.
 func (p *prober) note(t *target, row *nodetraffic.Traffic, u *update) {
 	silent := false
 	for i, path := range t.paths {
 		family := p.family(row, path.Kind)
 		silent = silent || family.Unanswered > 0 && !family.Answered.After(t.began)
-		// An answer from before this agent knew the node may be that of another one with its pod range.
+		// A reply from before this agent knew the node may come from a previous node with the same pod range.
 		if !family.Answered.After(path.Traffic) || !family.Answered.After(t.since) || path.Unasked != "" {
 			continue
 		}
@@ -57,7 +57,7 @@ func (p *prober) note(t *target, row *nodetraffic.Traffic, u *update) {
 	}
 }
 
-// family returns what the flows of the address family of a path say. Through a tunnel both families take the same path, so each speaks for both.
+// family returns the traffic for the address family of a path. Through a tunnel both families take the same path, so the traffic of both is combined.
 func (p *prober) family(row *nodetraffic.Traffic, kind tables.Kind) nodetraffic.Family {
 	if !p.agent.Tunnel() {
 		return row.Family(kind.IPv6())
@@ -70,8 +70,8 @@ func (p *prober) family(row *nodetraffic.Traffic, kind tables.Kind) nodetraffic.
 	return both
 }
 
-// vindicated returns a check after an answer to pods: probes that failed before it are no verdict. A verdict that stands is that of probes, which ask other
-// ports than pods do.
+// vindicated returns a check after a reply to pods. The reply clears earlier failed probes that are no verdict yet. An existing verdict stays, because probes
+// use other ports than pods.
 func vindicated(c tables.Check, answered time.Time) tables.Check {
 	if suspected(c) && answered.After(c.Asked) {
 		c.Strikes, c.Error = 0, ""
@@ -79,8 +79,8 @@ func vindicated(c tables.Check, answered time.Time) tables.Check {
 	return c
 }
 
-// spare returns when a visit is due that traffic makes needless now: an interval after the oldest answer of all addresses. It is zero when the visit is to
-// be made.
+// spare returns the next due time if traffic makes a visit unnecessary: one interval after the oldest traffic of all addresses. It returns zero if the visit is
+// necessary.
 func (t *target) spare(now time.Time, interval time.Duration) (due time.Time) {
 	if t.view.followed || now.Sub(t.began) >= maxSpared*interval {
 		return time.Time{}

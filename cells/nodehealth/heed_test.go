@@ -11,7 +11,7 @@ import (
 	"github.com/waggle-net/waggle/pkg/tables/nodetraffic"
 )
 
-// tell makes rows of node-traffic.
+// tell inserts rows of node-traffic.
 func (r *rig) tell(t *testing.T, rows ...*nodetraffic.Traffic) {
 	t.Helper()
 	txn := r.db.WriteTxn(r.traffic)
@@ -22,12 +22,12 @@ func (r *rig) tell(t *testing.T, rows ...*nodetraffic.Traffic) {
 	}
 }
 
-// answered is a node whose pods have answered a moment ago.
+// answered returns the traffic of node i with a reply one second ago.
 func answered(i int) *nodetraffic.Traffic {
 	return &nodetraffic.Traffic{Node: nameOf(i), IPv4: nodetraffic.Family{Flows: 1, Answered: time.Now().Add(-time.Second)}}
 }
 
-// host is the row of the address of a node, an empty one while there is none.
+// host returns the row of the host address of node i, or an empty one if there is none.
 func (r *rig) host(i int) *tables.Path {
 	row, _, found := r.table.Get(r.db.ReadTxn(), tables.ByPath(nameOf(i), tables.Host4))
 	if !found {
@@ -36,7 +36,7 @@ func (r *rig) host(i int) *tables.Path {
 	return row
 }
 
-// echoes counts the ICMP requests to a node.
+// echoes returns the number of ICMP requests to node i.
 func (f *fake) echoes(i int) int {
 	f.mu.Lock()
 	defer f.mu.Unlock()
@@ -46,7 +46,8 @@ func (f *fake) echoes(i int) int {
 	return 0
 }
 
-// With traffic every four minutes a node is probed once in six intervals, for what traffic does not show. Without, it is probed again at once.
+// With traffic every four minutes a node is probed once in six intervals, for properties that traffic does not show. Without traffic it is probed again at
+// once.
 func TestHeed_NodesThatAnswerPods_AreNotProbed(t *testing.T) {
 	t.Parallel()
 	synctest.Test(t, func(t *testing.T) {
@@ -83,7 +84,7 @@ func TestHeed_NodesThatAnswerPods_AreNotProbed(t *testing.T) {
 		if row := r.host(used + 1); row.State() != tables.Reachable || row.Evidence() != tables.ByProbe {
 			t.Errorf("the state of another node is %s by %q", row.State(), row.Evidence())
 		}
-		// The node dies, and so does its traffic.
+		// The node dies, and its traffic ends.
 		net.set(addressOf(1), wrong{errSilence, errSilence})
 		time.Sleep(interval + 2*suspectInterval + 3*(probeTimeout+2*calmStep))
 		if row := r.host(1); row.State() != tables.Unreachable || row.Evidence() != tables.ByProbe {
@@ -92,7 +93,7 @@ func TestHeed_NodesThatAnswerPods_AreNotProbed(t *testing.T) {
 	})
 }
 
-// Pods have asked a node, and nothing came back: it is probed at once, before others that are due.
+// Requests of pods to a node get no reply: the node is probed at once, before other due nodes.
 func TestHeed_NodesThatDoNotAnswerPods_AreProbedAtOnce(t *testing.T) {
 	t.Parallel()
 	synctest.Test(t, func(t *testing.T) {
@@ -113,7 +114,7 @@ func TestHeed_NodesThatDoNotAnswerPods_AreProbedAtOnce(t *testing.T) {
 		if got := r.host(7).State(); got != tables.Unreachable {
 			t.Errorf("its state is %s, want unreachable after three probes", got)
 		}
-		// Answers of pods do not lift that: what probes ask does not answer. They go on.
+		// Replies to pods do not end the verdict: the ports of probes do not respond. The probes continue.
 		before = net.echoes(7)
 		r.tell(t, answered(7))
 		time.Sleep(r.options.base + 2*calmStep)
@@ -134,7 +135,7 @@ func TestHeed_StateWithoutProbes_IsThatOfTraffic(t *testing.T) {
 		time.Sleep(10 * time.Minute)
 		other := answered(2)
 		other.UID = "another machine"
-		// Another machine has the name and the pod range of the third from now on. The answer came before.
+		// A new machine gets the name and the pod range of the third node. The reply arrived before that.
 		replaced := rowOf(3)
 		txn := r.db.WriteTxn(r.nodes)
 		_, _, err := r.nodes.Insert(txn, replaced)
@@ -161,7 +162,7 @@ func TestHeed_StateWithoutProbes_IsThatOfTraffic(t *testing.T) {
 	})
 }
 
-// Probes are lost on the way, and pods get answers: that is no verdict.
+// Probes are lost, and pods get replies: there is no verdict.
 func TestHeed_FailedProbeBeforeAnAnswer_IsForgotten(t *testing.T) {
 	t.Parallel()
 	synctest.Test(t, func(t *testing.T) {

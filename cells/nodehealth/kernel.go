@@ -7,16 +7,16 @@ import (
 	"time"
 )
 
-// kernel is what this cell asks of the network and of the machine.
+// kernel sends probes and opens the sockets of servers.
 type kernel interface {
-	// Open opens the sockets of Echo, so that an agent has from its start what it needs. A failure is an error of Echo, which tries again.
+	// Open opens the sockets of Echo early, so that the agent holds them from its start. If it fails, Echo tries again and returns the error.
 	Open()
-	// Echo sends one ICMP echo request and returns the time until its reply.
+	// Echo sends one ICMP echo request and returns the round-trip time.
 	Echo(ctx context.Context, to netip.Addr) (time.Duration, error)
-	// Hello asks the responder at an address in the name of a node. It returns the time from the first packet to the answer, and the digest of the
-	// nodes that the agent there knows, nil when the answer has none.
+	// Hello sends a request of the named node to the responder at an address. It returns the time from the first packet to the reply, and the digest of the nodes
+	// that the responder's agent knows, nil when the reply has none.
 	Hello(ctx context.Context, to netip.AddrPort, asker string) (time.Duration, *digest, error)
-	// Close closes the sockets of Echo. The next request opens others.
+	// Close closes the sockets of Echo. The next request opens new ones.
 	Close()
 	// ListenHello opens the responder's port on all addresses.
 	ListenHello(ctx context.Context, port uint16) (net.Listener, error)

@@ -40,10 +40,10 @@ func (a api) status(txn statedb.ReadTxn, since time.Time) v1beta.HealthStatusRes
 	return s
 }
 
-// fullName is the name of a node as in /cluster/nodes.
+// fullName returns the name of a node as in /cluster/nodes.
 func (a api) fullName(node string) string { return a.Agent.ClusterName + "/" + node }
 
-// addPath makes the first address of a node the primary one.
+// addPath adds an address to a node. The first address is the primary one.
 func addPath(n *v1beta.NodeStatus, kind tables.Kind, p v1beta.PathStatus) {
 	addresses := &n.Host
 	if kind.Endpoint() {
@@ -63,8 +63,8 @@ func pathStatus(row *tables.Path) v1beta.PathStatus {
 	return v1beta.PathStatus{IP: row.Addr.String(), ICMP: verdict(row, row.ICMP), HTTP: verdict(row, row.HTTP)}
 }
 
-// verdict is absent while nothing is known. That a probe has failed since the last answer is no verdict; the time says how old the answer is. An answer
-// to pods since the last probe counts as one of each protocol.
+// verdict returns the state of a check; nil while it is unknown. A failed probe after the last reply is no verdict yet; LastProbed is the time of the reply. A
+// reply to pods after the last probe counts as a reply of each protocol.
 func verdict(row *tables.Path, c tables.Check) *v1beta.ConnectivityStatus {
 	switch {
 	case row.Evidence() == tables.ByTraffic:
@@ -77,7 +77,7 @@ func verdict(row *tables.Path, c tables.Check) *v1beta.ConnectivityStatus {
 	return nil
 }
 
-// stamp is a time in RFC 3339, empty for the zero time.
+// stamp returns a time in RFC 3339, empty for the zero time.
 func stamp(t time.Time) string {
 	if t.IsZero() {
 		return ""
@@ -85,7 +85,7 @@ func stamp(t time.Time) string {
 	return t.UTC().Format(time.RFC3339)
 }
 
-// load reads the load averages and the uptime of the machine. What cannot be read is left out.
+// load reads the load averages and the uptime of the machine. Values that cannot be read are omitted.
 func (a api) load() (load v1beta.LoadResponse, uptime string) {
 	if fields := a.procFile("loadavg"); len(fields) >= 3 {
 		load = v1beta.LoadResponse{Last1min: fields[0], Last5min: fields[1], Last15min: fields[2]}

@@ -6,8 +6,8 @@ import (
 	"github.com/waggle-net/waggle/pkg/tables/nodes"
 )
 
-// pathsOf returns the rows of a node before the first probe. Families that are off have none. Self is the row of this node, nil while it is
-// unknown: without an address of a family this node cannot reach any, which says nothing about other nodes.
+// pathsOf returns the rows of a node before the first probe, without disabled families. Self is the row of this node, nil while unknown: without its own
+// address of a family, this node cannot reach any address of the family, which says nothing about other nodes.
 func pathsOf(node, self *nodes.Node, agent settings.Agent) (paths []*tables.Path) {
 	for _, kind := range []tables.Kind{tables.Host4, tables.Host6, tables.Health4, tables.Health6} {
 		ipv6 := kind == tables.Host6 || kind == tables.Health6
@@ -31,7 +31,7 @@ func pathsOf(node, self *nodes.Node, agent settings.Agent) (paths []*tables.Path
 	return paths
 }
 
-// canSend reports whether a node has a source address: its own address of the family, or for health addresses that of its device for pods.
+// canSend reports whether a node has a source address: its own address of the family, or for health addresses also the address of its device for pods.
 func canSend(self *nodes.Node, kind tables.Kind, ipv6 bool) bool {
 	return self != nil && (self.Address(ipv6).IsValid() || kind.Endpoint() && self.Typed(nodes.CiliumInternalIP, ipv6).IsValid())
 }

@@ -26,7 +26,7 @@ func setLink(t *testing.T, far *testnet.Namespace, up bool) {
 	far.Do(func() {
 		link, err := netlink.LinkByName("eth0")
 		if err == nil && up {
-			testnet.ConfigureEth0(t, "2001:db8::2/64") // which it has lost
+			testnet.ConfigureEth0(t, "2001:db8::2/64") // the address was removed while the link was down
 		} else if err == nil {
 			err = netlink.LinkSetDown(link)
 		}
@@ -36,10 +36,10 @@ func setLink(t *testing.T, far *testnet.Namespace, up bool) {
 	})
 }
 
-// hosts are the addresses of the far end.
+// hosts has the addresses of the far end.
 var hosts = []netip.Addr{netip.MustParseAddr("192.0.2.2"), netip.MustParseAddr("2001:db8::2")}
 
-// ICMP and HTTP of both families between two hosts: with a responder, without one, and without a link.
+// ICMP and HTTP of both families between two hosts: with a responder, without a responder, and without a link.
 func TestPrivilegedSockets_BetweenTwoHosts(t *testing.T) {
 	t.Parallel()
 	p := testnet.NewPair(t)
@@ -101,7 +101,7 @@ func TestPrivilegedSockets_BetweenTwoHosts(t *testing.T) {
 	}
 }
 
-// A dial ends with its probe and not when the kernel gives up.
+// A dial ends with its probe, before the kernel's timeout.
 func TestPrivilegedSockets_DialEndsWithTheProbe(t *testing.T) {
 	t.Parallel()
 	p := testnet.NewPair(t)
@@ -109,7 +109,7 @@ func TestPrivilegedSockets_DialEndsWithTheProbe(t *testing.T) {
 	s := sockets{icmpecho.New()}
 	t.Cleanup(s.Close)
 	testnet.Await(t, func(ctx context.Context) error { _, err := s.Echo(ctx, hosts[0]); return err })
-	p.Far.Do(func() { // SYNs are dropped: the address is gone, and its owner's neighbour entry stays
+	p.Far.Do(func() { // SYNs are dropped: the address is removed, and its neighbor entry stays
 		link, err := netlink.LinkByName("eth0")
 		addr, failed := netlink.ParseAddr("192.0.2.2/24")
 		if err := errors.Join(err, failed, netlink.AddrDel(link, addr)); err != nil {

@@ -25,17 +25,17 @@ import (
 )
 
 const (
-	// calmStep and urgentStep are the minimum intervals between two rounds of the loop, at rest and while a client waits. Probes that begin together
-	// need less CPU time than single ones, and their rows are written in one transaction.
+	// calmStep and urgentStep are the minimum intervals between two rounds of the loop, without and with a waiting client. Probes that start together need less
+	// CPU time than single ones, and their rows are written in one transaction.
 	calmStep   = time.Second
 	urgentStep = 100 * time.Millisecond
 	// suspectInterval is the time between two probes of a node whose last probe failed, until there is a verdict.
 	suspectInterval = 10 * time.Second
-	// maxBusy limits the addresses that are being asked at one time, and with them sockets.
+	// maxBusy limits the addresses that are probed concurrently, and thus the sockets.
 	maxBusy = 256
-	// maxSampled is the maximum time between two probes of a node of a sample, in multiples of the mean.
+	// maxSampled is the maximum time between two probes of a sampled node, in multiples of the mean.
 	maxSampled = 5
-	// urgentRate limits the nodes that are probed in a second while a client waits.
+	// urgentRate limits the nodes that are probed per second while a client waits.
 	urgentRate = 250
 )
 
@@ -67,39 +67,39 @@ type prober struct {
 	initialized func(statedb.WriteTxn)
 
 	calm, urgent *rate.Limiter
-	targets      map[string]*target // by the name of the node
+	targets      map[string]*target // by node name
 	rows         *clusternodes.Rows // nil between two runs
 	self         *nodes.Node        // the row of this node, nil without one
-	complete     bool               // the table nodes was in the last round
-	heeded       statedb.Revision   // of the table node-traffic in the last round
-	busy         int                // addresses that are being asked
-	running      sync.WaitGroup     // visits
-	hindrance    error              // why probes cannot be sent, by the last visit; nil when they can
-	differing    map[string]*target // with a row in node-views
-	followed     int                // targets that are probed again soon because their agents differ
+	complete     bool               // the table nodes was complete in the last round
+	heeded       statedb.Revision   // revision of the table node-traffic in the last round
+	busy         int                // number of addresses that are being probed
+	running      sync.WaitGroup     // running visits
+	hindrance    error              // the error that prevented probes in the last visit; nil without one
+	differing    map[string]*target // targets with a row in node-views
+	followed     int                // number of targets that are probed again soon because their agents differ
 
 	requests *requests
 	mu       sync.Mutex // guards ended
 	ended    []*visit
-	wake     chan struct{} // filled when a visit ends
+	wake     chan struct{} // receives a value when a visit ends
 }
 
-// target is a node, its rows and its schedule.
+// target is a node with its rows and its schedule.
 type target struct {
 	name  string
-	paths []*tables.Path // the rows of the table
-	due   time.Time      // of the next visit
-	began time.Time      // of the last visit
-	done  time.Time      // beginning of the last visit that has ended
-	busy  bool           // a visit is under way
-	lean  bool           // the next visit is one that leaves HTTP out when lean
-	view  comparison     // of the nodes that its agent knows with those of this one
+	paths []*tables.Path // rows of the table
+	due   time.Time      // time of the next visit
+	began time.Time      // start of the last visit
+	done  time.Time      // start of the last finished visit
+	busy  bool           // a visit is running
+	lean  bool           // the next visit omits HTTP if the cluster is lean
+	view  comparison     // comparison of the nodes that its agent and this agent know
 
-	since time.Time // at which this agent has begun to know the node
-	used  bool      // its pods have flows with those of this node
+	since time.Time // time since which this agent knows the node
+	used  bool      // pods of the node have flows with pods of this node
 }
 
-// open reports whether the last probe of an address failed and its verdict is still open.
+// open reports whether the last probe of an address failed without a verdict yet.
 func (t *target) open() bool {
 	return slices.ContainsFunc(t.paths, func(row *tables.Path) bool { return suspected(row.ICMP) || suspected(row.HTTP) })
 }
@@ -113,7 +113,7 @@ func newProber(p params) *prober {
 	}
 }
 
-// run probes nodes until the context ends. Visits end with it.
+// run probes nodes until the context is canceled, which also ends all visits.
 func (p *prober) run(ctx context.Context, health cell.Health) error {
 	ctx, cancel := context.WithCancel(ctx)
 	p.kernel.Open()
@@ -149,7 +149,7 @@ func (p *prober) run(ctx context.Context, health cell.Health) error {
 	}
 }
 
-// restore takes targets from the table after the loop was begun again. Results of visits of the previous run are lost.
+// restore creates targets from the table after the loop was started again. Results of visits of the previous loop are lost.
 func (p *prober) restore() {
 	clear(p.targets)
 	p.mu.Lock()
@@ -175,19 +175,19 @@ func (p *prober) restore() {
 	}
 }
 
-// soon returns a random time within the spread of the cluster. All agents see a new node at the same moment and must not probe it at once.
+// soon returns a random time within the spread of the cluster. All agents see a new node at the same time and must not all probe it at once.
 func (p *prober) soon(txn statedb.ReadTxn) time.Time {
 	return time.Now().Add(rand.N(max(p.options.spread(p.nodes.NumObjects(txn)), 1)))
 }
 
-// update is what a round changes in the tables.
+// update has the changes of one round to the tables.
 type update struct {
 	put, gone []*tables.Path
-	views     []*target         // with another row of a difference
-	agreed    []*nodeviews.View // rows of differences that are over
+	views     []*target         // targets whose difference changed
+	agreed    []*nodeviews.View // rows of differences that have ended
 }
 
-// absorb applies the results of ended visits to the rows. It drops results of an address that the node no longer has.
+// absorb applies the results of finished visits to the rows. It drops results of addresses that the node no longer has.
 func (p *prober) absorb(u *update) {
 	p.mu.Lock()
 	ended := p.ended
@@ -222,16 +222,17 @@ func (p *prober) absorb(u *update) {
 				p.compare(t, r.digest, v.began, u)
 			}
 		}
-		if current { // otherwise the new address is due
+		if current { // otherwise replace has scheduled the new address
 			t.due = time.Now().Add(p.next(t))
 		}
 	}
 }
 
-// next is the time until the next visit of a target. A node with an open verdict is visited again soon, an unreachable one more often than the others.
+// next returns the time until the next visit of a target. A node with a failed probe but no verdict is visited again soon, an unreachable node more often than
+// the others.
 func (p *prober) next(t *target) time.Duration {
 	interval := p.options.interval(len(p.targets))
-	interval -= rand.N(interval / 10) // agents that were started together drift apart
+	interval -= rand.N(interval / 10) // jitter, so that agents that started together do not probe together
 	switch {
 	case t.open():
 		return min(interval, suspectInterval)
@@ -241,15 +242,15 @@ func (p *prober) next(t *target) time.Duration {
 		return min(interval, viewTimeout)
 	case !t.used && t.name != p.agent.NodeName:
 		if mean := p.options.sampled(len(p.targets)); mean > p.options.interval(len(p.targets)) {
-			return time.Duration(min(rand.ExpFloat64(), maxSampled) * float64(mean)) // so the sample of each interval is a random one
+			return time.Duration(min(rand.ExpFloat64(), maxSampled) * float64(mean)) // the sample of each interval is random
 		}
 	}
 	return interval
 }
 
-// start begins visits of targets that are due: those first whose pods have flows with those of this node, then the one that waits for longest. What pods
-// answered within the interval is not asked. While a client waits, all targets are due that were not visited
-// since its request, or have an open verdict. It returns the time until another target is due, at least one step.
+// start starts visits of due targets: nodes whose pods have flows with pods of this node first, then in the order of due times. It skips nodes that traffic
+// proves reachable. While a client waits, all targets are due that were not visited since its request or have an open verdict. It returns the time until the
+// next visit, at least one step.
 func (p *prober) start(ctx context.Context) (pause time.Duration) {
 	now := time.Now()
 	since, asked := p.requests.latest()
@@ -298,8 +299,8 @@ func (p *prober) start(ctx context.Context) (pause time.Duration) {
 	return max(step, next.Sub(now))
 }
 
-// plan chooses what a visit asks: ICMP at all addresses, and HTTP, which takes most of the CPU time, at the address that was not asked for longest. Every
-// other visit leaves HTTP out when lean, unless the node's agent is followed. With all, or when anything of the node is not known to be well, HTTP is asked at all addresses.
+// plan selects the probes of a visit: ICMP for all addresses, and HTTP, which takes most of the CPU time, for the address whose last HTTP probe is the oldest.
+// If lean, every other visit omits HTTP, unless the node's agent is followed. If all is set or a check of the node is not well, HTTP is sent to all addresses.
 func plan(t *target, all, lean bool) *visit {
 	v := &visit{target: t, began: time.Now()}
 	oldest := 0
@@ -333,7 +334,7 @@ func (p *prober) visit(ctx context.Context, v *visit) {
 	})
 }
 
-// notify fills a channel of one slot.
+// notify sends to a channel with a capacity of one without blocking.
 func notify(c chan<- struct{}) {
 	select {
 	case c <- struct{}{}:
@@ -341,7 +342,7 @@ func notify(c chan<- struct{}) {
 	}
 }
 
-// answer ends the requests for which all targets were visited, once there are verdicts of all.
+// answer completes the requests for which all targets were visited, if no verdict is open.
 func (p *prober) answer() {
 	if _, asked := p.requests.latest(); !asked {
 		return
@@ -358,7 +359,7 @@ func (p *prober) answer() {
 	p.requests.answer(oldest)
 }
 
-// commit writes the rows of a round.
+// commit writes the rows of one round.
 func (p *prober) commit(u update, complete bool) error {
 	if done, _ := p.table.Initialized(p.db.ReadTxn()); len(u.put)+len(u.gone)+len(u.views)+len(u.agreed) == 0 && (done || !complete) {
 		return nil
@@ -388,8 +389,8 @@ func (p *prober) commit(u update, complete bool) error {
 	return nil
 }
 
-// report sets the health of the module, which is degraded when probes cannot be sent, and when agents know other nodes than this one. An unreachable node
-// does not degrade it.
+// report sets the health of the module. It is degraded when probes cannot be sent, and when agents know other nodes than this one. An unreachable node does not
+// degrade it.
 func (p *prober) report(txn statedb.ReadTxn, health cell.Health) {
 	if p.hindrance != nil {
 		health.Degraded("Some probes cannot be sent", errors.New(describe(p.hindrance)))
@@ -408,7 +409,7 @@ func (p *prober) report(txn statedb.ReadTxn, health cell.Health) {
 	health.OK(fmt.Sprintf("%d nodes, each probed every %v", len(p.targets), p.options.interval(len(p.targets))))
 }
 
-// wait waits for a step, and then until the pause is over, a node has changed or a visit has ended. A request ends both. Its only error is that of ctx.
+// wait waits for a step, and then until the pause is over, a node has changed or a visit has ended. A request ends both waits. It returns only errors of ctx.
 func (p *prober) wait(ctx context.Context, changed *statedb.WatchSet, pause time.Duration) error {
 	step := calmStep
 	if _, asked := p.requests.latest(); asked {

@@ -22,7 +22,7 @@ import (
 	"github.com/waggle-net/waggle/pkg/tables/nodeviews"
 )
 
-// rig is a prober over a fake network, in the bubble of the caller.
+// rig is a prober over a fake network, in the synctest bubble of the caller.
 type rig struct {
 	*prober
 	nodes   statedb.RWTable[*nodes.Node]
@@ -30,15 +30,15 @@ type rig struct {
 	api     api
 }
 
-// addressOf is the address of the i-th node.
+// addressOf returns the address of node i.
 func addressOf(i int) netip.Addr {
 	return netip.AddrFrom4([4]byte{172, 16, byte(i >> 8), byte(i)})
 }
 
-// nameOf is the name of the i-th node.
+// nameOf returns the name of node i.
 func nameOf(i int) string { return fmt.Sprintf("node-%04d", i) }
 
-// newRig makes a prober in a cluster of so many nodes. The first one is this node.
+// newRig creates a prober in a cluster with a number of nodes. The first one is this node.
 func newRig(t testing.TB, net kernel, number int) *rig {
 	t.Helper()
 	db := statedb.New()
@@ -65,7 +65,7 @@ func newRig(t testing.TB, net kernel, number int) *rig {
 	return r
 }
 
-// start makes a prober and runs it until the test ends.
+// start creates a prober and runs it until the test ends.
 func start(t *testing.T, net kernel, number int) *rig {
 	t.Helper()
 	r := newRig(t, net, number)
@@ -102,7 +102,7 @@ func TestProber_FiveThousandNodes(t *testing.T) {
 		}
 		before := net.total()
 		begin := time.Now()
-		time.Sleep(11 * time.Minute) // an interval, and room for what is due at the same time
+		time.Sleep(11 * time.Minute) // an interval, with a margin for nodes that are due at the same time
 		sum := net.total()
 		if most := 10*int(time.Since(begin)/time.Second) + 10; sum.echo-before.echo > most || sum.hello-before.hello > most*6/10 {
 			t.Errorf("in eleven minutes %d ICMP and %d HTTP requests, want at most %d and about half of that", sum.echo-before.echo, sum.hello-before.hello, most)
@@ -121,7 +121,7 @@ func TestProber_FiveThousandNodes(t *testing.T) {
 	})
 }
 
-// With all nodes dead and a client that waits, the addresses that are asked at one time are limited.
+// If all nodes are dead and a client waits, the number of concurrently probed addresses is limited.
 func TestProber_DeadNodes_AreAskedFewAtOneTime(t *testing.T) {
 	t.Parallel()
 	synctest.Test(t, func(t *testing.T) {
@@ -145,7 +145,7 @@ func TestProber_DeadNodes_AreAskedFewAtOneTime(t *testing.T) {
 	})
 }
 
-// gauge counts the HTTP requests at one time.
+// gauge counts the concurrent HTTP requests.
 type gauge struct {
 	kernel
 	mu        sync.Mutex
@@ -221,7 +221,7 @@ func TestProber_DeadNode_IsUnreachableAfterThreeProbes(t *testing.T) {
 		if asked != 3*DefaultConfig.Threshold {
 			t.Errorf("unreachable after %d ICMP requests, want three probes of %d", asked, DefaultConfig.Threshold)
 		}
-		// The first probe comes within an interval, the others soon after; each waits for its timeout, and the loop has a step of a second.
+		// The first probe runs within an interval, the others soon after it. Each waits for its timeout, and the loop has a step of one second.
 		if took, most := time.Since(died), r.options.interval(100)+2*suspectInterval+3*(probeTimeout+2*calmStep); took > most {
 			t.Errorf("unreachable after %v, want at most %v", took, most)
 		}
@@ -233,14 +233,14 @@ func TestProber_DeadNode_IsUnreachableAfterThreeProbes(t *testing.T) {
 	})
 }
 
-// The results of a visit that began before a node got another address do not keep the new address waiting.
+// The results of a visit that began before a node's address changed do not delay the probe of the new address.
 func TestProber_NewAddressDuringAVisit(t *testing.T) {
 	t.Parallel()
 	synctest.Test(t, func(t *testing.T) {
 		net := newFake()
 		net.set(addressOf(1), wrong{errSilence, errSilence})
 		r := start(t, net, 2)
-		for net.total().echo < 2 { // both are being asked
+		for net.total().echo < 2 { // both nodes are being probed
 			time.Sleep(100 * time.Millisecond)
 		}
 		txn := r.db.WriteTxn(r.nodes)
@@ -253,7 +253,7 @@ func TestProber_NewAddressDuringAVisit(t *testing.T) {
 	})
 }
 
-// In a node that is well HTTP takes turns.
+// For a node without failures HTTP probes alternate between the addresses.
 func TestPlan_HTTPTakesTurns(t *testing.T) {
 	t.Parallel()
 	synctest.Test(t, func(t *testing.T) {
@@ -314,7 +314,7 @@ func TestOptions(t *testing.T) {
 		want  time.Duration
 	}{
 		{0.5, 1, 42 * time.Second}, {0.5, 3, 83 * time.Second}, {0.5, 100, 277 * time.Second}, {0.5, 1000, 415 * time.Second}, {0.5, 5000, 600 * time.Second},
-		{0, 3, 14 * time.Second}, {1, 3, 152 * time.Second}, {0, 5000, 600 * time.Second}, // fewer than ten nodes a second
+		{0, 3, 14 * time.Second}, {1, 3, 152 * time.Second}, {0, 5000, 600 * time.Second}, // fewer than ten nodes per second
 	} {
 		c := DefaultConfig
 		c.Ratio = test.ratio

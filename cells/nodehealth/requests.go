@@ -8,16 +8,16 @@ import (
 )
 
 const (
-	// requestLimit bounds a request to probe all nodes. Clients of Cilium wait for 30 s.
+	// requestLimit is the timeout of a request to probe all nodes. Cilium's clients wait for 30 s.
 	requestLimit = 20 * time.Second
-	// maxRequests limits the clients that wait at one time.
+	// maxRequests limits the clients that wait at the same time.
 	maxRequests = 32
 )
 
-// requests are the clients that wait until all nodes were probed after they asked, up to three times where probes fail. They share all probes, and each has its own deadline, so that
-// many requests neither delay nor multiply the work.
+// requests are clients that wait until all nodes were probed after their request, up to three times if probes fail. They share all probes, and each has its own
+// deadline, so many requests neither delay nor multiply the work.
 type requests struct {
-	arrived chan struct{} // filled when a client asks
+	arrived chan struct{} // receives a value when a client sends a request
 
 	mu  sync.Mutex // guards all
 	all map[*request]struct{}
@@ -65,7 +65,7 @@ func (r *requests) remove(q *request) {
 	delete(r.all, q)
 }
 
-// latest is the time of the last of the requests that wait, if there is one.
+// latest returns the time of the last waiting request, if there is one.
 func (r *requests) latest() (since time.Time, waiting bool) {
 	r.mu.Lock()
 	defer r.mu.Unlock()
@@ -77,7 +77,7 @@ func (r *requests) latest() (since time.Time, waiting bool) {
 	return since, len(r.all) > 0
 }
 
-// answer ends requests that were made before a time, and before which the last visit of no target began.
+// answer completes requests that are not newer than oldest, the start of the oldest last visit of all targets.
 func (r *requests) answer(oldest time.Time) {
 	r.mu.Lock()
 	defer r.mu.Unlock()

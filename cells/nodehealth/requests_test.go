@@ -18,7 +18,7 @@ func TestProber_Request_ProbesAllNodes(t *testing.T) {
 		synctest.Test(t, func(t *testing.T) {
 			net := newFake()
 			if dead > 0 {
-				net.set(addressOf(1), wrong{errSilence, nil}) // which is probed three times, and meanwhile no other again
+				net.set(addressOf(1), wrong{errSilence, nil}) // this node is probed three times, and no other node is probed again meanwhile
 			}
 			r := start(t, net, number)
 			begin := time.Now()
@@ -37,7 +37,8 @@ func TestProber_Request_ProbesAllNodes(t *testing.T) {
 	}
 }
 
-// Requests end in time although no node answers, and do not delay each other. They say which nodes were not probed; what is said of those is older.
+// Requests end at their timeout even if no node replies, and do not delay each other. Their replies list the nodes that were not probed; the states of these
+// nodes are older.
 func TestProber_Request_IsBounded(t *testing.T) {
 	t.Parallel()
 	synctest.Test(t, func(t *testing.T) {
@@ -74,7 +75,7 @@ func TestProber_Request_IsBounded(t *testing.T) {
 			})
 		}
 		time.Sleep(1500 * time.Millisecond)
-		leave() // the first client gives up, which disturbs no other
+		leave() // the first client disconnects, which does not affect the others
 		clients.Wait()
 		if _, waiting := r.requests.latest(); waiting {
 			t.Error("a request is left")
@@ -82,7 +83,7 @@ func TestProber_Request_IsBounded(t *testing.T) {
 	})
 }
 
-// A request begins with the nodes that were not probed for longest: two in a row probe more than one alone.
+// A request starts with the nodes whose last probe is the oldest: two consecutive requests probe more nodes than one.
 func TestProber_Request_GoesOnWhereTheLastOneEnded(t *testing.T) {
 	t.Parallel()
 	synctest.Test(t, func(t *testing.T) {

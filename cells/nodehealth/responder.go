@@ -20,26 +20,26 @@ import (
 	"github.com/waggle-net/waggle/pkg/heartbeat"
 )
 
-// helloPath is the path that is answered, with as many bytes as the parameter bytes asks for, none without it.
+// helloPath is the path of probes. The parameter bytes sets the size of the reply's body, 0 without it.
 const helloPath = "/hello"
 
-// maxBody limits an answer in bytes.
+// maxBody limits the body of a reply in bytes.
 const maxBody = 16 << 10
 
 const (
-	// connectionTimeout bounds a connection from its first packet to its last.
+	// connectionTimeout is the maximum lifetime of a connection.
 	connectionTimeout = 5 * time.Second
 	// maxRequest limits a request with its headers in bytes.
 	maxRequest = 4 << 10
-	// maxConnections limits the connections at one time, and maxOfSource those from one address.
+	// maxConnections limits the concurrent connections, and maxOfSource the connections from one address.
 	maxConnections = 256
 	maxOfSource    = 16
-	// acceptPause is the time between two attempts to accept a connection after one has failed.
+	// acceptPause is the pause after a failed accept.
 	acceptPause = 50 * time.Millisecond
 )
 
-// responder answers probes of other nodes. Any host can connect: each connection serves one small request within a short time, and beyond a limit a new
-// connection closes the oldest one.
+// responder replies to probes of other nodes. Any host can connect, so each connection serves one small request within a short time, and a new connection
+// beyond a limit closes the oldest one.
 type responder struct {
 	cell.In
 
@@ -61,7 +61,7 @@ func (r responder) run(ctx context.Context, health cell.Health) error {
 	defer context.AfterFunc(ctx, func() { _ = l.Close() })()
 	well := "listening on " + l.Addr().String()
 	health.OK(well)
-	heartbeat.Idle(ctx) // the kernel says when there is a connection
+	heartbeat.Idle(ctx) // Accept blocks until a connection arrives
 	for failed := false; ctx.Err() == nil; {
 		conn, err := l.Accept()
 		switch {
@@ -74,7 +74,7 @@ func (r responder) run(ctx context.Context, health cell.Health) error {
 		case ctx.Err() != nil:
 		case errors.Is(err, net.ErrClosed):
 			return err
-		default: // the connection failed before it was accepted, or there is no descriptor for it
+		default: // the connection failed before it was accepted, or no file descriptor is free
 			failed = true
 			health.Degraded("Accept a probe", err)
 			select {
@@ -109,7 +109,7 @@ func (c *connections) wait() {
 	c.serving.Wait()
 }
 
-// serve answers one request of a connection, in a goroutine of its own.
+// serve replies to one request of a connection, in a separate goroutine.
 func (c *connections) serve(inner net.Conn) {
 	conn := &connection{Conn: inner}
 	if at, ok := inner.RemoteAddr().(*net.TCPAddr); ok {
@@ -121,13 +121,13 @@ func (c *connections) serve(inner net.Conn) {
 		_ = conn.SetDeadline(time.Now().Add(connectionTimeout))
 		request, err := http.ReadRequest(bufio.NewReaderSize(io.LimitReader(conn, maxRequest), 1024))
 		if err != nil {
-			return // no request, or a too long one
+			return // not a request, or too long
 		}
 		_, _ = io.WriteString(conn, answerTo(request, c.view))
 	})
 }
 
-// add registers a connection. Beyond a limit the oldest connection is closed, of the same source if that has too many.
+// add registers a connection. Beyond a limit it closes the oldest connection, or the oldest one of the same source if the source exceeds its limit.
 func (c *connections) add(conn *connection) {
 	c.mu.Lock()
 	defer c.mu.Unlock()
@@ -148,7 +148,7 @@ func (c *connections) add(conn *connection) {
 	}
 }
 
-// drop closes a connection; its goroutine ends. The caller must hold mu.
+// drop closes a connection, which ends its goroutine. The caller must hold mu.
 func (c *connections) drop(i int) {
 	_ = c.all[i].Close()
 	c.all = append(c.all[:i], c.all[i+1:]...)
@@ -165,7 +165,7 @@ func (c *connections) remove(conn *connection) {
 	}
 }
 
-// answerTo is the whole answer to a request. One that names the node that asks is told which nodes this agent knows.
+// answerTo returns the complete reply to a request. If the request names its node, the reply has the digest of the nodes that this agent knows.
 func answerTo(r *http.Request, known *view) string {
 	status, body := "200 OK", 0
 	if n, err := strconv.Atoi(r.URL.Query().Get("bytes")); err == nil {

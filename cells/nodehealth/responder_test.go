@@ -21,7 +21,7 @@ import (
 	"github.com/waggle-net/waggle/pkg/pipenet"
 )
 
-// listening is a kernel with a listener for the responder.
+// listening is a kernel with a given listener for the responder.
 type listening struct {
 	kernel
 	l net.Listener
@@ -44,7 +44,7 @@ func respond(t *testing.T, l net.Listener) *cell.SimpleHealth {
 	return root
 }
 
-// send sends a text and returns the status line of the answer.
+// send sends a text and returns the status line of the reply.
 func send(ctx context.Context, l *pipenet.Listener, text string) (string, error) {
 	conn, err := l.Dial(ctx)
 	if err != nil {
@@ -94,7 +94,7 @@ func TestResponder_Answers(t *testing.T) {
 	})
 }
 
-// A prober may ask for an answer of some length, which is limited.
+// A probe may request a reply of a certain length, which is limited.
 func TestResponder_AnswersOfALength(t *testing.T) {
 	t.Parallel()
 	synctest.Test(t, func(t *testing.T) {
@@ -121,7 +121,7 @@ func TestResponder_AnswersOfALength(t *testing.T) {
 	})
 }
 
-// faulty fails its first calls of Accept.
+// faulty is a listener whose first calls of Accept fail.
 type faulty struct {
 	*pipenet.Listener
 	mu   sync.Mutex
@@ -139,7 +139,7 @@ func (f *faulty) Accept() (net.Conn, error) {
 	return f.Listener.Accept()
 }
 
-// An error of a connection that comes, or a lack of descriptors, does not end the responder.
+// Neither an error of an incoming connection nor a lack of file descriptors ends the responder.
 func TestResponder_FailedAccept_GoesOn(t *testing.T) {
 	t.Parallel()
 	synctest.Test(t, func(t *testing.T) {
@@ -160,7 +160,7 @@ func TestResponder_FailedAccept_GoesOn(t *testing.T) {
 	})
 }
 
-// A job that opens the port again needs to hear of one that is closed.
+// The error of a closed port must reach the job, so that the job opens the port again.
 func TestResponder_ClosedPort_IsAnError(t *testing.T) {
 	t.Parallel()
 	synctest.Test(t, func(t *testing.T) {
@@ -173,11 +173,11 @@ func TestResponder_ClosedPort_IsAnError(t *testing.T) {
 	})
 }
 
-// from gives connections the addresses of clients.
+// from is a listener whose connections have given client addresses.
 type from struct {
 	*pipenet.Listener
 	mu      sync.Mutex
-	sources []string // of the connections that come next
+	sources []string // source addresses of the next connections
 }
 
 type sourced struct {
@@ -199,7 +199,7 @@ func (f *from) Accept() (net.Conn, error) {
 	return sourced{conn, net.TCPAddrFromAddrPort(netip.MustParseAddrPort(source))}, nil
 }
 
-// open makes connections that send nothing, and returns how to count those that are still open.
+// open opens connections that send nothing, and returns a function that counts the connections that are still open.
 func (f *from) open(t *testing.T, number int, source func(int) string) (left func() int) {
 	t.Helper()
 	var mu sync.Mutex
@@ -226,7 +226,7 @@ func (f *from) open(t *testing.T, number int, source func(int) string) (left fun
 	return func() int { mu.Lock(); defer mu.Unlock(); return count }
 }
 
-// Clients that connect and send nothing keep no other client from being answered, are few, and lose their connections soon.
+// Clients that connect and send nothing do not block other clients, are limited in number, and are disconnected soon.
 func TestResponder_SilentClients_AreLimited(t *testing.T) {
 	t.Parallel()
 	synctest.Test(t, func(t *testing.T) {
@@ -252,12 +252,12 @@ func TestResponder_SilentClients_AreLimited(t *testing.T) {
 	})
 }
 
-// Whatever a peer answers, a probe reads little of it and ends in time.
+// For any reply of a peer, a probe reads a limited number of bytes and ends within its timeout.
 func TestAsk_HostilePeer(t *testing.T) {
 	t.Parallel()
 	for name, test := range map[string]struct {
 		answer func(net.Conn)
-		want   string // of the error, as operators see it
+		want   string // the error text that operators see
 	}{
 		"nonsense as digest": {func(c net.Conn) { _, _ = io.WriteString(c, "HTTP/1.1 200 OK\r\nWaggle-Nodes: 1 many 7\r\n\r\n") }, ""},
 		"a huge digest": {func(c net.Conn) {
@@ -300,7 +300,7 @@ func TestAsk_HostilePeer(t *testing.T) {
 	}
 }
 
-// pour writes a text again and again, with pauses, until the connection is closed.
+// pour writes a text repeatedly, with pauses, until the connection is closed.
 func pour(c net.Conn, head, text string, pause time.Duration) {
 	_, err := io.WriteString(c, head)
 	for err == nil {

@@ -14,7 +14,7 @@ import (
 	"github.com/waggle-net/waggle/pkg/tables/nodetraffic"
 )
 
-// With a sample, few nodes without flows are probed in an interval, and those with flows and without answers all.
+// With a sample, few nodes without flows are probed per interval. All nodes with flows but without recent replies are probed.
 func TestSample_NodesWithoutFlows_AreProbedSeldom(t *testing.T) {
 	t.Parallel()
 	synctest.Test(t, func(t *testing.T) {
@@ -37,7 +37,7 @@ func TestSample_NodesWithoutFlows_AreProbedSeldom(t *testing.T) {
 		if got := r.states(); got[tables.Reachable] != number {
 			t.Errorf("after the first interval %v, want all reachable", got)
 		}
-		// Pods have long connections with some nodes, of which no answers are known.
+		// Pods have old connections with some nodes, whose replies are not known.
 		for i := 1; i <= used; i++ {
 			r.tell(t, &nodetraffic.Traffic{Node: nameOf(i), IPv4: nodetraffic.Family{Flows: 1}})
 		}
@@ -56,7 +56,7 @@ func TestSample_NodesWithoutFlows_AreProbedSeldom(t *testing.T) {
 		if got := float64(net.total().echo - all); got < want*0.8 || got > want*1.3 {
 			t.Errorf("%.0f probes in %d intervals, want about %.0f", got, intervals, want)
 		}
-		// A client gets what is so now, of all nodes.
+		// A client gets the current state of all nodes.
 		all = net.total().echo
 		if _, err := r.requests.wait(ctx); err != nil || net.total().echo-all < number {
 			t.Errorf("a client had %d nodes probed: %v", net.total().echo-all, err)
@@ -67,7 +67,7 @@ func TestSample_NodesWithoutFlows_AreProbedSeldom(t *testing.T) {
 func TestOptions_Sampled(t *testing.T) {
 	t.Parallel()
 	for _, test := range []struct {
-		sample, nodes, times int // of the interval
+		sample, nodes, times int // in intervals
 	}{{0, 5000, 1}, {16, 20, 1}, {92, 5000, 50}, {10000, 5000, 1}} {
 		o := options{base: time.Minute, rate: 10, sample: test.sample}
 		if got := o.sampled(test.nodes); got.Round(o.interval(test.nodes)) != time.Duration(test.times)*o.interval(test.nodes) {

@@ -13,7 +13,7 @@ import (
 	"github.com/waggle-net/waggle/pkg/tables/nodetraffic"
 )
 
-// underTest is the module over a fake network.
+// underTest returns the module with a fake network.
 func underTest(f *fake) cell.Cell {
 	return cell.Group(
 		settings.Cell,

@@ -15,7 +15,7 @@ import (
 	"github.com/waggle-net/waggle/pkg/unixsocket"
 )
 
-// socketGroup may use the API beside root, when it exists.
+// socketGroup may use the API in addition to root, if the group exists.
 const socketGroup = "waggle"
 
 // sockets implements [kernel].
@@ -28,10 +28,10 @@ func (s sockets) Echo(ctx context.Context, to netip.Addr) (time.Duration, error)
 	return s.Pinger.Echo(ctx, icmpecho.Request{To: to})
 }
 
-// maxAnswer limits what is read of an answer in bytes: the peer may be hostile.
+// maxAnswer limits the bytes that are read of a reply. The peer may be malicious.
 const maxAnswer = 4 << 10
 
-// Hello implements [kernel]. The connection ends with the context, or with the answer; an HTTP client would go on dialling for minutes.
+// Hello implements [kernel]. The connection is closed when the context ends or the reply is read; an HTTP client would continue to dial for minutes.
 func (sockets) Hello(ctx context.Context, to netip.AddrPort, asker string) (time.Duration, *digest, error) {
 	began := time.Now()
 	conn, err := (&net.Dialer{KeepAlive: -1}).DialContext(ctx, "tcp", to.String())
@@ -46,7 +46,7 @@ func (sockets) Hello(ctx context.Context, to netip.AddrPort, asker string) (time
 	return time.Since(began), theirs, nil
 }
 
-// ask sends the request of a probe and reads the head of the answer, until the context ends.
+// ask sends the request of a probe and reads the header of the reply, until the context ends.
 func ask(ctx context.Context, conn net.Conn, to netip.AddrPort, asker string) (*digest, error) {
 	defer context.AfterFunc(ctx, func() { _ = conn.SetDeadline(time.Unix(1, 0)) })()
 	if _, err := fmt.Fprintf(conn, "GET %s HTTP/1.1\r\nHost: %s\r\nUser-Agent: waggle\r\n%s: %s\r\nConnection: close\r\n\r\n",
@@ -63,7 +63,7 @@ func ask(ctx context.Context, conn net.Conn, to netip.AddrPort, asker string) (*
 	return parseDigest(answer.Header.Get(digestHeader)), nil
 }
 
-// ListenHello implements [kernel]. Without IPv6 in the kernel the port is open for IPv4 alone.
+// ListenHello implements [kernel]. Without IPv6 in the kernel it listens on IPv4 only.
 func (sockets) ListenHello(ctx context.Context, port uint16) (net.Listener, error) {
 	l, err := (&net.ListenConfig{KeepAliveConfig: net.KeepAliveConfig{Enable: false}, KeepAlive: -1}).Listen(ctx, "tcp", fmt.Sprintf(":%d", port))
 	if err != nil {

@@ -12,19 +12,19 @@ import (
 	tables "github.com/waggle-net/waggle/pkg/tables/nodehealth"
 )
 
-// strikes is how many probes in a row must fail before an address counts as unreachable: one lost packet means nothing.
+// strikes is the number of probes in a row that must fail before an address is unreachable: a single lost packet is not a failure.
 const strikes = 3
 
-// outcome is what one probe has found with one protocol.
+// outcome is the result of one protocol in one probe.
 type outcome struct {
-	began   time.Time     // of the probe; zero when it left the protocol out
+	began   time.Time     // start of the probe; zero when the probe omitted the protocol
 	latency time.Duration // valid without an error
 	err     error
 	ended   time.Time
 }
 
-// after returns the check after a probe. One answer proves that the address is reachable. A probe that this node cannot send makes the state unknown,
-// because the last verdict cannot be renewed.
+// after returns the check after a probe. One reply proves that the address is reachable. A probe that this node cannot send makes the state unknown, because
+// the last verdict cannot be renewed.
 func after(c tables.Check, o outcome) tables.Check {
 	switch {
 	case o.began.IsZero():
@@ -44,17 +44,17 @@ func after(c tables.Check, o outcome) tables.Check {
 	return c
 }
 
-// suspected reports whether the last probe failed and the verdict is still open.
+// suspected reports whether the last probe failed without a verdict yet.
 func suspected(c tables.Check) bool { return c.Strikes > 0 && c.Strikes < strikes }
 
-// well reports whether the last probe was answered.
+// well reports whether the last probe got a reply.
 func well(c tables.Check) bool { return c.State == tables.Reachable && c.Strikes == 0 }
 
 // maxError limits the text of an error in bytes.
 const maxError = 120
 
-// describe returns the text of an error for operators. A timeout has Cilium's text. The text may contain bytes that the peer sent, so it is made
-// printable and cut.
+// describe returns the text of an error for operators. A timeout has Cilium's text. The text may contain bytes from the peer, so non-printable characters are
+// replaced and its length is limited.
 func describe(err error) string {
 	var number syscall.Errno
 	switch {

@@ -52,7 +52,7 @@ func TestAfter(t *testing.T) {
 	}
 }
 
-// Errors of this node say nothing about another one.
+// Errors of this node say nothing about another node.
 func TestLocal(t *testing.T) {
 	t.Parallel()
 	for number, want := range map[syscall.Errno]bool{

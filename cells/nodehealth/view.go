@@ -13,26 +13,26 @@ import (
 	"github.com/waggle-net/waggle/pkg/tables/nodes"
 )
 
-// Headers by which two agents compare the nodes that they know. The request names the node that asks, escaped as in a path. Agents of Cilium neither
-// send nor read them.
+// Headers by which two agents compare the nodes that they know. The request names the requester's node, escaped as in a path. Cilium's agents neither send nor
+// read them.
 const (
 	askerHeader  = "Waggle-Node"
 	digestHeader = "Waggle-Nodes"
-	// digestVersion changes with what is hashed. Digests of different versions are not compared.
+	// digestVersion changes with the hashed data. Digests of different versions are not compared.
 	digestVersion = "1"
 )
 
-// digest sums up the nodes that an agent knows. It leaves both agents that compare out of the sum: each knows its own node before the others do, and
-// by its own devices in place of the objects.
+// digest summarizes the nodes that an agent knows. Its sum excludes the two nodes whose agents compare: each agent knows its own node before the others do, and
+// from its devices instead of the objects.
 type digest struct {
 	nodes int    // number of all nodes that the agent knows
-	sum   uint64 // XOR of the hashes of all nodes but the two that compare
+	sum   uint64 // XOR of the hashes of all nodes except the two that compare
 }
 
-// text is the value of the header.
+// text returns the value of the header.
 func (d digest) text() string { return fmt.Sprintf("%s %d %016x", digestVersion, d.nodes, d.sum) }
 
-// parseDigest reads the header of a peer, which may be hostile. It returns nil for what is not a digest of this version.
+// parseDigest parses the header of a peer, which may be malicious. It returns nil for a value that is not a digest of this version.
 func parseDigest(text string) *digest {
 	version, rest, _ := strings.Cut(text, " ")
 	number, sum, _ := strings.Cut(rest, " ")
@@ -44,12 +44,12 @@ func parseDigest(text string) *digest {
 	return &digest{int(n), s}
 }
 
-// view keeps the digest of the nodes that this agent knows. The prober writes it once for all changes of a round; an answer costs two look-ups.
+// view stores the digest of the nodes that this agent knows. The prober updates it once for all changes of a round; a reply costs two look-ups.
 type view struct {
 	cluster string
 	self    string // name of this node
 
-	mu       sync.Mutex        // guards all below
+	mu       sync.Mutex        // guards the fields below
 	complete bool              // all nodes of the cluster are known
 	known    map[string]uint64 // hashes by name
 	sum      uint64
@@ -59,7 +59,7 @@ func newView(agent settings.Agent) *view {
 	return &view{cluster: agent.ClusterName, self: agent.NodeName, known: map[string]uint64{}}
 }
 
-// update takes over the rows of nodes that changed, by name. The row of a node that was removed is nil.
+// update applies changed rows of nodes, by name. The row of a removed node is nil.
 func (v *view) update(changed map[string]*nodes.Node, complete bool) {
 	v.mu.Lock()
 	defer v.mu.Unlock()
@@ -73,15 +73,15 @@ func (v *view) update(changed map[string]*nodes.Node, complete bool) {
 	}
 }
 
-// reset forgets all nodes.
+// reset removes all nodes.
 func (v *view) reset() {
 	v.mu.Lock()
 	defer v.mu.Unlock()
 	v.complete, v.known, v.sum = false, map[string]uint64{}, 0
 }
 
-// with returns the digest for the comparison with the agent of another node, nil until all nodes of the cluster are known. An unknown node has no part
-// in the sum.
+// with returns the digest for the comparison with the agent of another node, nil until all nodes of the cluster are known. An unknown node does not affect the
+// sum.
 func (v *view) with(other string) *digest {
 	v.mu.Lock()
 	defer v.mu.Unlock()
@@ -91,8 +91,8 @@ func (v *view) with(other string) *digest {
 	return &digest{len(v.known), v.sum ^ v.known[v.self] ^ v.known[other]}
 }
 
-// hashOf hashes what all agents read of a node in the same objects, whatever the order. It is no protection against a forged digest, which needs none: a
-// node can only make its own agent a suspect.
+// hashOf hashes the properties of a node that all agents read from the same objects, in any order. It does not protect against a forged digest, and need not: a
+// node can only make its own agent suspect.
 func hashOf(cluster string, node *nodes.Node) uint64 {
 	parts := make([]string, 0, len(node.Addresses)+len(node.CIDRs))
 	for _, a := range node.Addresses {

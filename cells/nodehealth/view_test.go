@@ -23,13 +23,13 @@ import (
 	"github.com/waggle-net/waggle/pkg/testseed"
 )
 
-// rowOf is the i-th node, as its objects describe it.
+// rowOf returns node i as described by its objects.
 func rowOf(i int) *nodes.Node {
 	return &nodes.Node{Name: nameOf(i), UID: fmt.Sprint("uid-", i), Addresses: []nodes.Address{{Type: nodes.InternalIP, Addr: addressOf(i)}},
 		CIDRs: []netip.Prefix{netip.PrefixFrom(netip.AddrFrom4([4]byte{10, byte(i >> 8), byte(i), 0}), 24)}}
 }
 
-// viewOf is the view of an agent that knows nodes by name.
+// viewOf returns the view of an agent that knows the named nodes.
 func viewOf(t *testing.T, self string, complete bool, names ...string) *view {
 	t.Helper()
 	v := newView(settings.Agent{ClusterName: "blue", NodeName: self})
@@ -41,15 +41,15 @@ func viewOf(t *testing.T, self string, complete bool, names ...string) *view {
 	return v
 }
 
-// cluster is agents that probe each other, each with its own table of nodes.
+// cluster is a set of agents that probe each other, each with its own table of nodes.
 type cluster struct {
 	*fake
 	agents   []*rig
 	health   []*cell.SimpleHealth
-	differed atomic.Int64 // answers with another digest than that of the agent that asked
+	differed atomic.Int64 // number of replies with another digest than the requester's
 }
 
-// answering is the network as one agent sees it: the others answer by their own views.
+// answering is the network of one agent: the other agents reply from their own views.
 type answering struct{ *cluster }
 
 func (a answering) Hello(ctx context.Context, to netip.AddrPort, asker string) (time.Duration, *digest, error) {
@@ -73,7 +73,7 @@ func (c *cluster) named(name string) *rig {
 	return c.agents[slices.IndexFunc(c.agents, func(r *rig) bool { return r.agent.NodeName == name })]
 }
 
-// newCluster starts agents, each of which knows all of them and as many other nodes, whose agents are Cilium's.
+// newCluster starts agents. Each of them knows all agents and a number of other nodes, which run Cilium.
 func newCluster(t *testing.T, agents, others int) *cluster {
 	t.Helper()
 	c := &cluster{fake: newFake()}
@@ -101,7 +101,7 @@ func newCluster(t *testing.T, agents, others int) *cluster {
 	return c
 }
 
-// learn and forget change what one agent knows. The row of its own node, as of its own devices, is another one than the others have.
+// learn and forget change the nodes that one agent knows. The row of its own node comes from its devices and differs from the rows of other agents.
 func (c *cluster) learn(t *testing.T, agent int, row *nodes.Node) {
 	t.Helper()
 	own := *row
@@ -123,7 +123,7 @@ func (c *cluster) forget(t *testing.T, agent int, row *nodes.Node) {
 	require.NoError(t, err)
 }
 
-// reported lists the differences that an agent reports: node, suspect.
+// reported returns the differences that an agent reports, as node and suspect.
 func (c *cluster) reported(agent int) (all []string) {
 	for row := range c.agents[agent].views.All(c.agents[agent].db.ReadTxn()) {
 		all = append(all, row.Node+" "+row.Suspect)
@@ -138,7 +138,7 @@ func (c *cluster) level(agent int) (level cell.Level, text string) {
 	return h.Level, fmt.Sprint(h.Status, " ", h.Error)
 }
 
-// round is a time in which each agent probes each other one and, where it differs, once more after the timeout.
+// round returns the time in which each agent probes every other one, and again after the timeout if they differ.
 func (c *cluster) round() time.Duration {
 	o := c.agents[0].options
 	return o.interval(20) + viewTimeout + 4*calmStep + probeTimeout
@@ -181,7 +181,7 @@ func TestViews_AnAgentThatMissesANode_IsNamedByAllOthers(t *testing.T) {
 	})
 }
 
-// The number of nodes is the same, and one of them is not.
+// The number of nodes is equal, and one node differs.
 func TestViews_AnAgentWithAnOldAddress_IsNamed(t *testing.T) {
 	t.Parallel()
 	synctest.Test(t, func(t *testing.T) {
@@ -202,7 +202,7 @@ func TestViews_AnAgentWithAnOldAddress_IsNamed(t *testing.T) {
 	})
 }
 
-// An agent that does not know the node of the agent that asks has one node less, and the sums are the same.
+// One agent does not know the node of the requester: it has one node less, and the sums are equal.
 func TestViews_OfTwoAgents_TheOneWithFewerNodesIsNamed(t *testing.T) {
 	t.Parallel()
 	synctest.Test(t, func(t *testing.T) {
@@ -212,7 +212,7 @@ func TestViews_OfTwoAgents_TheOneWithFewerNodesIsNamed(t *testing.T) {
 		if got, want := c.reported(0), []string{nameOf(1) + " " + nameOf(1)}; !slices.Equal(got, want) {
 			t.Errorf("agent 0 reports %v, want %v", got, want)
 		}
-		// The node is removed from the cluster: there is no other agent.
+		// The node is removed from the cluster: no other agent remains.
 		c.forget(t, 0, rowOf(1))
 		time.Sleep(3 * calmStep)
 		if got := c.reported(0); len(got) > 0 {
@@ -221,7 +221,7 @@ func TestViews_OfTwoAgents_TheOneWithFewerNodesIsNamed(t *testing.T) {
 	})
 }
 
-// Nodes join and leave the whole time, and each agent hears of it after a time of its own. Digests differ again and again, and nothing is reported.
+// Nodes join and leave all the time, and each agent learns of it with a different delay. Digests differ repeatedly, and no difference is reported.
 func TestViews_NodesJoinAndLeave_NothingIsReported(t *testing.T) {
 	t.Parallel()
 	random := testseed.New(t)
@@ -253,7 +253,7 @@ func TestViews_NodesJoinAndLeave_NothingIsReported(t *testing.T) {
 	})
 }
 
-// When the agents of all nodes differ, few are probed again soon, and the others in their turn.
+// If the agents of all nodes differ, few are probed again soon, and the others in the normal order.
 func TestViews_AllAgentsDiffer_FewAreProbedSooner(t *testing.T) {
 	t.Parallel()
 	synctest.Test(t, func(t *testing.T) {
@@ -277,7 +277,7 @@ func TestViews_AllAgentsDiffer_FewAreProbedSooner(t *testing.T) {
 	})
 }
 
-// An agent restarts its loop: what was reported stays until an answer agrees.
+// An agent restarts its loop: reported differences stay until a reply agrees.
 func TestViews_RowsOutliveTheLoop(t *testing.T) {
 	t.Parallel()
 	synctest.Test(t, func(t *testing.T) {
@@ -387,7 +387,7 @@ func FuzzParseDigest(f *testing.F) {
 	})
 }
 
-// The header is in answers to agents that name their node, and in no others.
+// The header is in replies to agents that name their node, and only in those.
 func TestAnswerTo_NamesItsNodesToAgentsAlone(t *testing.T) {
 	t.Parallel()
 	v := viewOf(t, "one", true, "one", "two", "a b\r\n")

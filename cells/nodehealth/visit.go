@@ -10,9 +10,9 @@ import (
 )
 
 const (
-	// probeTimeout bounds a probe. A SYN that was lost is sent again after 1 s and after 3 s.
+	// probeTimeout is the timeout of a probe. A lost SYN is retransmitted after 1 s and after 3 s.
 	probeTimeout = 5 * time.Second
-	// echoSpacing is the time after which another ICMP request follows one without a reply.
+	// echoSpacing is the time after which another ICMP request follows if no reply has arrived.
 	echoSpacing = 100 * time.Millisecond
 )
 
@@ -20,18 +20,18 @@ const (
 type visit struct {
 	target  *target
 	began   time.Time
-	paths   []*tables.Path // that are asked, as they were when the visit began
-	web     []bool         // whether HTTP is asked at the path, too
-	results []results      // of the paths
+	paths   []*tables.Path // probed paths, as at the start of the visit
+	web     []bool         // whether the path is also probed by HTTP
+	results []results      // results by path
 }
 
-// results are the outcomes at one path.
+// results are the outcomes of one path.
 type results struct {
 	icmp, http outcome
-	digest     *digest // in the answer by HTTP; nil without one
+	digest     *digest // digest of the HTTP reply; nil without one
 }
 
-// do asks all paths at once, in the name of this node. It returns when the last one has answered, after [probeTimeout] at most.
+// do probes all paths concurrently, in the name of this node. It returns when the last probe has ended, after [probeTimeout] at most.
 func (v *visit) do(ctx context.Context, net kernel, o options, self string) {
 	ctx, cancel := context.WithTimeout(ctx, probeTimeout)
 	defer cancel()
@@ -52,7 +52,7 @@ func (v *visit) do(ctx context.Context, net kernel, o options, self string) {
 	running.Wait()
 }
 
-// echo sends ICMP requests, n at most, until one is answered.
+// echo sends up to n ICMP requests until a reply arrives.
 func echo(ctx context.Context, net kernel, to netip.Addr, n int) (last outcome) {
 	ctx, cancel := context.WithCancel(ctx)
 	defer cancel()

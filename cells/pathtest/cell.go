@@ -13,17 +13,17 @@ import (
 	tables "github.com/waggle-net/waggle/pkg/tables/pathtests"
 )
 
-// Cell tests the paths to the other nodes.
+// Cell tests the paths to the other nodes and reports their faults.
 var Cell = cell.Module("path-test", "Tests of the paths to other nodes",
 	cell.ProvidePrivate(newKernel), // sockets
 	implementation,
 )
 
-// implementation is the module without the kernel.
+// implementation is the module without its kernel.
 var implementation = cell.Group(
 	cell.ProvidePrivate(
 		tables.NewTable, nodepaths.NewTable, // only this cell writes
-		newTester, // decides which path is tested when
+		newTester, // schedules the tests
 	),
 	cell.Provide(statedb.RWTable[*tables.Test].ToTable, statedb.RWTable[*nodepaths.Path].ToTable),
 	cell.Invoke(register),
@@ -34,8 +34,8 @@ const (
 	retryMax = time.Minute
 )
 
-// register starts nothing when paths are not tested: the table is empty then. Without health checking this node may not open a raw socket, and the nodes
-// have no server that answers.
+// register starts nothing with health checking disabled, and the table stays empty. Without health checking this node must not open a raw socket, and other
+// nodes run no server that replies.
 func register(jobs job.Group, agent settings.Agent, t *tester) {
 	if !agent.HealthChecking {
 		return

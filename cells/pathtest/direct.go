@@ -23,31 +23,31 @@ import (
 )
 
 const (
-	// directInterval is the time between two tests of a node that is reached past the tunnel and that flows use: as long as a fault has no verdict, packets
-	// are lost.
+	// directInterval is the time between two tests of a node that is reached directly (not through the tunnel) and that flows use. Until a fault has a verdict,
+	// packets are lost.
 	directInterval = 5 * time.Second
-	// directSuspectInterval is the time between two tests of a node that is reached past the tunnel and whose last test there failed, until there is a verdict.
+	// directSuspectInterval is the time between two tests of a node that is reached directly and whose last direct test failed, until there is a verdict.
 	directSuspectInterval = 500 * time.Millisecond
-	// directIdleInterval is the same for one that flows are not known to use: old connections are not known.
+	// directIdleInterval is the interval of a node that is reached directly without known flows. It is short because old connections are not known.
 	directIdleInterval = 15 * time.Second
-	// directRate limits the nodes in a second that are tested because direct failed, or because they are reached past the tunnel without known flows.
+	// directRate limits the tests per second of nodes whose direct test failed, and of nodes that are reached directly without known flows.
 	directRate = 5
 )
 
-// direct is a test past the tunnel.
+// direct is a test of the direct path, which bypasses the tunnel.
 type direct struct {
-	why  string // why it is not made; empty when it is
-	used bool   // packets to the node go past the tunnel already
-	hops []hop  // one in each family
-	// address returns the link address of a hop. It waits until the kernel has it.
+	why  string // the reason why the test is not run; empty when it is
+	used bool   // packets to the node already bypass the tunnel
+	hops []hop  // one per family
+	// address returns the link address of a hop. It waits until the kernel has resolved the address.
 	address func(ctx context.Context, k kernel, h hop) (mac.Addr, error)
 }
 
-// hop is how packets get to a node past the tunnel.
+// hop is the direct path to a node in one family.
 type hop struct {
-	from   netip.Addr // of this node, in its pod range
-	to     netip.Addr // of the other node, likewise
-	next   netip.Addr // by which the other node is a neighbour
+	from   netip.Addr // address of this node in its pod range
+	to     netip.Addr // address of the other node in its pod range
+	next   netip.Addr // next hop: the neighbor address of the other node
 	device *devices.Device
 }
 
@@ -55,7 +55,7 @@ func (h hop) String() string { return fmt.Sprintf("by way of %s on %s", h.next, 
 
 var errNoReply = errors.New("no reply")
 
-// lost is the error of a request past the tunnel.
+// lost is the error of a request on the direct path.
 type lost struct {
 	hop hop
 	err error
@@ -66,7 +66,7 @@ func (l lost) Error() string {
 }
 func (l lost) Unwrap() error { return l.err }
 
-// do makes the test. It passes when it does in each family.
+// do runs the test. It passes only if it passes in each family.
 func (d *direct) do(ctx context.Context, k kernel) (o outcome) {
 	for _, h := range d.hops {
 		if o = d.ask(ctx, k, h); o.err != nil {
@@ -89,7 +89,7 @@ func (d *direct) ask(ctx context.Context, k kernel, h hop) outcome {
 	return echo(ctx, k, icmpecho.Request{To: h.to, From: h.from, Hop: &icmpecho.Hop{Link: h.device.Index, MAC: addr}}, echoTimeout)
 }
 
-// pastTunnel returns the test of a node past the tunnel.
+// pastTunnel returns the direct test of a node.
 func (t *tester) pastTunnel(to *target) *direct {
 	row := to.row(tables.Direct)
 	d := &direct{used: row != nil && row.State == tables.Passed, address: t.linkAddress}
@@ -97,7 +97,7 @@ func (t *tester) pastTunnel(to *target) *direct {
 	return d
 }
 
-// hops returns how packets get to a node past the tunnel, in each family in which it has pods, or why they do not.
+// hops returns the direct path to a node in each family in which it has pods, or the reason why there is none.
 func (t *tester) hops(txn statedb.ReadTxn, name string) (hops []hop, why string) {
 	node, _, found := t.in.Nodes.Get(txn, nodes.ByName(name))
 	self, _, known := t.in.Nodes.Get(txn, nodes.ByName(t.in.Agent.NodeName))
@@ -126,8 +126,8 @@ func (t *tester) hops(txn statedb.ReadTxn, name string) (hops []hop, why string)
 	return hops, ""
 }
 
-// insideOf is an address of a node in its pod range. The health address comes first: an echo request from the other one tells the peer that this node
-// reaches it through the tunnel.
+// insideOf returns an address of a node in its pod range. The health address is preferred: an echo request from the router address would tell the peer that
+// this node reaches it through the tunnel.
 func insideOf(n *nodes.Node, ipv6 bool) netip.Addr {
 	if addr := n.Typed(nodes.HealthIP, ipv6); addr.IsValid() {
 		return addr
@@ -135,7 +135,7 @@ func insideOf(n *nodes.Node, ipv6 bool) netip.Addr {
 	return n.Typed(nodes.CiliumInternalIP, ipv6)
 }
 
-// links are the networks of this node, as of revisions of the tables that they come from.
+// links caches the networks of this node, with the revisions of the tables from which they were computed.
 type links struct {
 	routes, devices statedb.Revision
 	network         *onlink.Network
@@ -150,13 +150,13 @@ func (t *tester) network(txn statedb.ReadTxn) *onlink.Network {
 	return now.network
 }
 
-// usable are the states of a neighbour whose link address the kernel uses.
+// usable is the set of neighbor states with a link address that the kernel uses.
 const usable = unix.NUD_PERMANENT | unix.NUD_NOARP | unix.NUD_REACHABLE | unix.NUD_PROBE | unix.NUD_STALE | unix.NUD_DELAY
 
-// linkAddress implements [direct.address]. When the kernel does not have the address it asks the neighbour something, so that the kernel looks for it.
+// linkAddress implements [direct.address]. If the kernel has no link address, it sends an echo request to the neighbor, so that the kernel resolves it.
 func (t *tester) linkAddress(ctx context.Context, k kernel, h hop) (mac.Addr, error) {
 	if h.device.MAC.IsZero() {
-		return mac.Addr{}, nil // a link without addresses
+		return mac.Addr{}, nil // a link without link addresses
 	}
 	ctx, cancel := context.WithCancel(ctx)
 	var asking sync.WaitGroup
@@ -179,12 +179,12 @@ func (t *tester) linkAddress(ctx context.Context, k kernel, h hop) (mac.Addr, er
 	}
 }
 
-// doubted reports whether packets go past the tunnel, although the last test there failed.
+// doubted reports whether packets bypass the tunnel although the last direct test failed.
 func doubted(row *tables.Test) bool {
 	return row != nil && row.State == tables.Passed && row.Strikes > 0
 }
 
-// nextDirect is the longest time until the next visit that the test past the tunnel permits.
+// nextDirect returns the longest time until the next visit that the direct test allows.
 func (t *tester) nextDirect(to *target) time.Duration {
 	row := to.row(tables.Direct)
 	if row == nil || row.State == tables.Unknown {
@@ -200,8 +200,7 @@ func (t *tester) nextDirect(to *target) time.Duration {
 	return max(directIdleInterval, all)
 }
 
-// directly is what a visit says about the test past the tunnel. A request that this node cannot send fails a test that passed: what is not tested is not
-// used.
+// directly evaluates the direct test of a visit. A request that this node cannot send fails a test that had passed, because an untested path must not be used.
 func (v *visit) directly(row *tables.Test) finding {
 	err, name := v.results.direct.err, v.target.shown()
 	switch {
@@ -219,7 +218,7 @@ func (v *visit) directly(row *tables.Test) finding {
 			"or use --routing-mode=tunnel", name))
 }
 
-// rtt is the round-trip time that a test of a kind has measured.
+// rtt returns the measured round-trip time of a test.
 func (r *results) rtt(kind tables.Kind) time.Duration {
 	if kind == tables.Direct {
 		return r.direct.rtt

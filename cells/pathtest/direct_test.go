@@ -15,14 +15,14 @@ import (
 
 func hybrid(a *settings.Agent) { a.Hybrid = true }
 
-// direct counts the nodes that are reached past the tunnel.
+// direct returns the number of nodes that are reached directly.
 func (r *rig) direct() int {
 	nodes, _ := nodepaths.Directs(r.db.ReadTxn(), r.in.Paths)
 	return len(nodes)
 }
 
-// Nodes on the link that flows use are reached through the tunnel within 10 s of the beginning of a fault past it, and past it again within a minute of its end.
-// Two tests that fail in a row change nothing.
+// Nodes on the same link whose paths flows use are reached through the tunnel within 10 s of a fault of the direct path, and directly again within a minute of
+// its end. Two failed tests in a row change nothing.
 func TestTester_Direct_FaultsChangeTheMode(t *testing.T) {
 	t.Parallel()
 	synctest.Test(t, func(t *testing.T) {
@@ -73,7 +73,7 @@ func TestTester_Direct_FaultsChangeTheMode(t *testing.T) {
 	})
 }
 
-// Each failure within an hour of the recovery before doubles the tests that must pass, up to a limit. An hour that is calm forgives all.
+// Each failure within an hour of the previous recovery doubles the number of tests that must pass, up to a limit. An hour without a failure resets it.
 func TestAfterDirect_Relapses(t *testing.T) {
 	t.Parallel()
 	row := &tables.Test{Kind: tables.Direct, State: tables.Unknown}
@@ -111,14 +111,14 @@ func TestAfterDirect_Relapses(t *testing.T) {
 	now = now.Add(calm)
 	fail()
 	pass()
-	fail() // what has passed in between does not count
+	fail() // tests that passed in between do not count
 	if got := recovery(); got != directAgain {
 		t.Errorf("%d tests passed until the recovery after a calm hour, want %d", got, directAgain)
 	}
 }
 
-// The tests past the tunnel cost little in a large cluster, whether the network passes addresses of pods or not. A fault of a path without known flows is found
-// with the next round of them.
+// The load of direct tests is bounded in a large cluster, whether the network forwards pod addresses or not. A fault of a path without known flows is found in
+// the next round of tests.
 func TestTester_Direct_ManyNodes_LoadIsBounded(t *testing.T) {
 	t.Parallel()
 	for name, c := range map[string]struct {

@@ -17,31 +17,31 @@ import (
 	"github.com/waggle-net/waggle/pkg/icmpecho"
 )
 
-// segment is what the fake network carries in one TCP segment in bytes.
+// segment is the size of a TCP segment of the fake network, in bytes.
 const segment = 1400
 
-// fake is a network of hosts that answer unless something is wrong with an address of theirs.
+// fake is a network of hosts that reply unless a fault is set for their address.
 type fake struct {
-	mu     sync.Mutex // guards what follows
+	mu     sync.Mutex // guards the fields below
 	wrong  map[netip.Addr]wrong
 	heard  map[netip.Addr]time.Time
 	echoes int
-	began  map[netip.Addr][]time.Time // of each small echo, by address
+	began  map[netip.Addr][]time.Time // start of each small echo request, by address
 }
 
-// wrong is what is wrong with an address. The zero value is nothing.
+// wrong is the set of faults of an address. The zero value is none.
 type wrong struct {
-	silent     bool // nothing is answered
+	silent     bool // no reply
 	mtu        int  // larger packets are lost; 0 for no limit
 	tcp        bool // TCP is lost
-	spoils     bool // TCP is lost, unless the kernel makes its checksums
-	aggregates bool // what needs more than one segment is sent again in parts
+	spoils     bool // TCP is lost, unless the kernel completes its checksums
+	aggregates bool // a reply of more than one segment is retransmitted in parts
 	slow       bool // TCP is slow
-	closed     bool // no server
+	closed     bool // the port is closed
 	old        bool // a server that sends no body
 	impeded    bool // this node cannot send
-	past       bool // what is sent past the tunnel is lost
-	through    bool // what is sent through the tunnel is lost
+	past       bool // packets on the direct path are lost
+	through    bool // packets through the tunnel are lost
 }
 
 func newFake() *fake {
@@ -90,7 +90,7 @@ func (f *fake) Fetch(ctx context.Context, to netip.AddrPort, bytes int, by check
 	case w.old:
 		return 0, nil
 	case w.aggregates && bytes > segment:
-		time.Sleep(time.Second) // which TCP needs to send segment by segment
+		time.Sleep(time.Second) // the time that TCP needs to send segment by segment
 		return bytes, nil
 	case w.slow:
 		time.Sleep(time.Second)
@@ -109,7 +109,7 @@ func (f *fake) Heard(from netip.Addr) time.Time {
 func (*fake) Open()  {}
 func (*fake) Close() {}
 
-// tests returns when an address was tested.
+// tests returns the times at which an address was tested.
 func (f *fake) tests(to netip.Addr) []time.Time {
 	f.mu.Lock()
 	defer f.mu.Unlock()
@@ -118,7 +118,7 @@ func (f *fake) tests(to netip.Addr) []time.Time {
 
 // commands change the network:
 //
-//	net/set ADDR FAULT...   break an address; without faults it is well: silent, mtu=N, tcp, spoils, aggregates, slow, closed, old, impeded, past, through
+//	net/set ADDR FAULT...   set the faults of an address, none to clear them: silent, mtu=N, tcp, spoils, aggregates, slow, closed, old, impeded, past, through
 //	net/hear ADDR           an address sends this node an echo request
 func (f *fake) commands() upstream.ScriptCmdsOut {
 	return upstream.NewScriptCmds(map[string]script.Cmd{

@@ -12,26 +12,26 @@ import (
 )
 
 const (
-	// flowsInterval is the time between two tests of a path that flows use, up to flowsRate nodes of which are tested in a second.
+	// flowsInterval is the time between two tests of a path that flows use. It grows when more than flowsRate such nodes would be tested in a second.
 	flowsInterval = 15 * time.Second
 	flowsRate     = 10
-	// flowsStep is the time between two looks at the table flows.
+	// flowsStep is the interval of scans of the table flows.
 	flowsStep = 10 * time.Second
-	// flowsFor is the age up to which a connection counts.
+	// flowsFor is the maximum age of a connection that counts.
 	flowsFor = 10 * time.Minute
-	// flowsSpread is the time within which paths are tested that flows use now and did not before.
+	// flowsSpread is the time within which newly used paths are tested.
 	flowsSpread = 2 * time.Second
 )
 
-// users knows which nodes the pods of this node talk to, by the connections that were made lately.
+// users records the nodes with which the pods of this node have recent connections.
 type users struct {
 	ranges clusternodes.Names // nodes by their pod ranges
-	next   time.Time          // of the next look at the flows
-	used   map[string]bool    // nodes that flows used in the last look
-	count  int                // of the paths that flows use
+	next   time.Time          // time of the next scan of the flows
+	used   map[string]bool    // nodes that flows used in the last scan
+	count  int                // number of paths that flows use
 }
 
-// nodeChanged takes over the pod ranges of a node. Either row may be nil.
+// nodeChanged updates the pod ranges of a node. Either row may be nil.
 func (u *users) nodeChanged(before, after *nodes.Node) {
 	if before != nil && after != nil && slices.Equal(before.CIDRs, after.CIDRs) {
 		return
@@ -49,12 +49,12 @@ func (u *users) nodeChanged(before, after *nodes.Node) {
 	u.next = time.Time{}
 }
 
-// interval is the time between two tests of a path that flows use.
+// interval returns the time between two tests of a path that flows use.
 func (u *users) interval() time.Duration {
 	return max(flowsInterval, time.Duration(u.count)*time.Second/flowsRate)
 }
 
-// look marks the targets that pods of this node have connections with. It returns the time until the next look.
+// look marks the targets with which pods of this node have connections. It returns the time until the next scan.
 func (t *tester) look(txn statedb.ReadTxn) time.Duration {
 	now := time.Now()
 	if wait := t.users.next.Sub(now); wait > 0 {

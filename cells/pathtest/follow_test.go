@@ -13,7 +13,7 @@ import (
 	"github.com/waggle-net/waggle/pkg/testseed"
 )
 
-// TestFollow_AgreesWithAReaderOfAllNodes changes nodes and verdicts at random, and compares the targets with all nodes, and the counts of paths with all rows.
+// TestFollow_AgreesWithAReaderOfAllNodes changes nodes and verdicts at random. It compares the targets with all nodes, and the counts of paths with all rows.
 func TestFollow_AgreesWithAReaderOfAllNodes(t *testing.T) {
 	t.Parallel()
 	random := testseed.New(t)
@@ -56,7 +56,7 @@ func TestFollow_AgreesWithAReaderOfAllNodes(t *testing.T) {
 			r.follow(now, statedb.NewWatchSet(), complete, &u)
 			require.NoError(t, r.commit(u, complete))
 
-			if complete { // until then what is missing stays
+			if complete { // until then missing nodes stay
 				clear(known)
 			}
 			ranges := map[netip.Prefix]string{}
@@ -101,7 +101,7 @@ func TestFollow_AgreesWithAReaderOfAllNodes(t *testing.T) {
 	require.NotZero(t, failed)
 }
 
-// BenchmarkNodeMoves is what another address of a node costs beside 5,000 others, with the report.
+// BenchmarkNodeMoves measures a changed address of a node beside 5,000 others, with the report.
 func BenchmarkNodeMoves(b *testing.B) {
 	r := newRig(b, 5000)
 	r.restore()

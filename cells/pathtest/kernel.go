@@ -8,22 +8,22 @@ import (
 	"github.com/waggle-net/waggle/pkg/icmpecho"
 )
 
-// checksums says what completes the checksums of packets into the tunnel.
+// checksums selects where the checksums of packets into the tunnel are completed.
 type checksums bool
 
 const (
-	byUnderlay checksums = false // the devices of the underlay, as far as they can
-	asPods     checksums = true  // what completes those of pods: the kernel, where a device of the underlay spoils them
+	byUnderlay checksums = false // by the devices of the underlay, if they support it
+	asPods     checksums = true  // like packets of pods: by the kernel if a device of the underlay corrupts checksums
 )
 
-// kernel is what this cell asks of the network.
+// kernel sends the requests of tests.
 type kernel interface {
-	// Open opens the sockets, so that an agent has from its start what it needs. A failure is an error of Echo, which tries again.
+	// Open opens the sockets early, so that the agent holds them from its start. If it fails, Echo tries again and returns the error.
 	Open()
-	// Echo sends one ICMP echo request that may not be fragmented and returns the time until its reply.
+	// Echo sends one ICMP echo request that must not be fragmented, and returns the round-trip time.
 	Echo(ctx context.Context, r icmpecho.Request) (time.Duration, error)
-	// Fetch asks the server of node-health at an address for an answer of so many bytes and returns how many came. A server that does
-	// not know the request sends 0 bytes, without an error. The checksums of the request are completed as a checksums says.
+	// Fetch requests a number of bytes from the server of node-health at an address, and returns the number of received bytes. A server that does not support the
+	// request sends 0 bytes without an error. The last parameter selects where the checksums of the request are completed.
 	Fetch(ctx context.Context, to netip.AddrPort, bytes int, by checksums) (got int, err error)
 	// Heard returns when an address last sent this node an ICMP echo request; zero when it has not.
 	Heard(from netip.Addr) time.Time

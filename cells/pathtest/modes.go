@@ -11,17 +11,17 @@ import (
 )
 
 const (
-	// directAgain is how many tests past the tunnel must pass in a row after it failed before packets go there again. It doubles with each failure that comes
-	// less than calm after the recovery before it, up to maxRelapses of them; after the first of these, tests that pass do not bring the next one forward.
+	// directAgain is the number of direct tests in a row that must pass after a failure before packets bypass the tunnel again. It doubles with each failure
+	// within calm after the previous recovery, at most maxRelapses times. After the first relapse, passed tests no longer make the next test urgent.
 	directAgain = 3
 	maxRelapses = 5
 	calm        = time.Hour
 )
 
-// needed is how many tests in a row must pass before a node is reached past the tunnel again.
+// needed returns the number of tests in a row that must pass before a node is reached directly again.
 func needed(row *tables.Test) int { return directAgain << max(0, row.Relapses-1) }
 
-// afterDirect is [after] for the test past the tunnel: it recovers later than it fails.
+// afterDirect is [after] for the direct test: it needs more tests to recover than to fail.
 func afterDirect(row *tables.Test, f finding, began time.Time, rtt time.Duration) *tables.Test {
 	if f.state == tables.Passed && row.State == tables.Failed && row.Passes+1 < needed(row) {
 		next := *row
@@ -45,7 +45,7 @@ func afterDirect(row *tables.Test, f finding, began time.Time, rtt time.Duration
 	return next
 }
 
-// modeOf is how packets get to a node whose test past the tunnel is row.
+// modeOf returns the path to a node whose direct test is row, and the reason.
 func modeOf(row *tables.Test) (mode nodepaths.Mode, why string) {
 	switch {
 	case row.State == tables.Passed:
@@ -58,7 +58,7 @@ func modeOf(row *tables.Test) (mode nodepaths.Mode, why string) {
 	return nodepaths.Tunnel, row.Sentence()
 }
 
-// commitMode writes how packets get to a node.
+// commitMode writes the path to a node to the table node-paths.
 func (t *tester) commitMode(txn statedb.WriteTxn, row *tables.Test) error {
 	if row.Kind != tables.Direct {
 		return nil
@@ -74,7 +74,7 @@ func (t *tester) commitMode(txn statedb.WriteTxn, row *tables.Test) error {
 	return err
 }
 
-// forgetMode deletes what commitMode has written.
+// forgetMode deletes the row that commitMode has written.
 func (t *tester) forgetMode(txn statedb.WriteTxn, row *tables.Test) error {
 	if row.Kind != tables.Direct {
 		return nil

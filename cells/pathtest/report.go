@@ -14,7 +14,7 @@ import (
 )
 
 const (
-	// reportInterval is the minimum time between two reports of the module's health, each of which counts all paths.
+	// reportInterval is the minimum time between two reports of the module's health. Each report counts all paths.
 	reportInterval = 2 * time.Second
 	// shownFaults limits the faults in a health message.
 	shownFaults = 3
@@ -66,20 +66,20 @@ func (t *tester) commit(u update, complete bool) error {
 	return nil
 }
 
-// verdicts are what the rows of the table say of paths, so that a report need not read them all.
+// verdicts caches the verdicts of paths, so that a report need not read all rows.
 type verdicts struct {
 	states   map[string]tables.State // by name of the node
 	faulty   map[string]*tables.Test // of paths that have failed or are healed
 	passed   int
 	unknown  int
-	troubled map[*target]struct{} // those that this node could not test, and could since, perhaps
+	troubled map[*target]struct{} // targets with trouble; report removes targets whose trouble has ended
 }
 
 func newVerdicts() verdicts {
 	return verdicts{states: map[string]tables.State{}, faulty: map[string]*tables.Test{}, troubled: map[*target]struct{}{}}
 }
 
-// set takes over the rows of a path, in the order of the table. A path without rows is none.
+// set replaces the rows of a path, in the order of the table. Without rows the path is removed.
 func (v *verdicts) set(name string, rows []*tables.Test) {
 	v.count(v.states[name], -1)
 	delete(v.states, name)
@@ -113,7 +113,7 @@ func (v *verdicts) summary() tables.Summary {
 	return s
 }
 
-// report sets the health of the module. A node that does not answer at all degrades node-health's view, not the paths.
+// report sets the health of the module. A dead node does not degrade it, because node-health reports the node.
 func (t *tester) report(health cell.Health) {
 	summary := t.paths.summary()
 	var faults []error

@@ -5,13 +5,13 @@ import (
 	"time"
 )
 
-// schedule orders the targets that wait for a visit: urgent ones apart from the others, each by the time at which they are due. The zero value is empty.
+// schedule orders the targets that wait for a visit by due time, in separate queues for urgent ones and others. The zero value is empty.
 type schedule struct{ urgent, others queue }
 
 // queue is a heap of targets.
 type queue []*target
 
-// put gives a target its place after a change of what the place depends on. One that is being visited, or has no address to visit, has none.
+// put inserts or moves a target after a change. A target that is being visited or has no address is in no queue.
 func (s *schedule) put(to *target) {
 	s.drop(to)
 	if to.busy || !to.peer.inner.IsValid() {
@@ -23,7 +23,7 @@ func (s *schedule) put(to *target) {
 	heap.Push(to.queue, to)
 }
 
-// drop takes a target out.
+// drop removes a target from its queue.
 func (s *schedule) drop(to *target) {
 	if to.queue != nil {
 		heap.Remove(to.queue, to.place)
@@ -31,7 +31,7 @@ func (s *schedule) drop(to *target) {
 	}
 }
 
-// first returns the target that is visited first of those that are due, nil without one.
+// first returns the next due target, urgent targets before others; nil if none is due.
 func (s *schedule) first(now time.Time) *target {
 	for _, q := range []queue{s.urgent, s.others} {
 		if len(q) > 0 && !q[0].due.After(now) {
@@ -41,7 +41,7 @@ func (s *schedule) first(now time.Time) *target {
 	return nil
 }
 
-// next returns the time at which a target is due, or a later one without any until then.
+// next returns the earliest due time, at most later.
 func (s *schedule) next(later time.Time) time.Time {
 	for _, q := range []queue{s.urgent, s.others} {
 		if len(q) > 0 && q[0].due.Before(later) {

@@ -10,7 +10,7 @@ import (
 	"github.com/waggle-net/waggle/pkg/testseed"
 )
 
-// TestSchedule_AgreesWithALookAtAllTargets changes targets at random. The first one is the urgent one that is due for longest, or else another one.
+// TestSchedule_AgreesWithALookAtAllTargets changes targets at random. The first target is the urgent one with the earliest due time, or else another one.
 func TestSchedule_AgreesWithALookAtAllTargets(t *testing.T) {
 	t.Parallel()
 	random := testseed.New(t)
@@ -56,7 +56,7 @@ func TestSchedule_AgreesWithALookAtAllTargets(t *testing.T) {
 		got := s.first(now)
 		require.Equal(t, first == nil, got == nil)
 		require.Equal(t, next, s.next(later))
-		if first != nil { // several may be due at one time
+		if first != nil { // several targets may be due at the same time
 			require.Equal(t, []any{first.due, first.urgent}, []any{got.due, got.urgent})
 			require.True(t, waits[got])
 			found++
@@ -70,7 +70,7 @@ func TestSchedule_AgreesWithALookAtAllTargets(t *testing.T) {
 	require.Nil(t, s.first(began.Add(time.Hour)))
 }
 
-// BenchmarkStart_5000Nodes is a round without anything to do.
+// BenchmarkStart_5000Nodes measures a round without a due target.
 func BenchmarkStart_5000Nodes(b *testing.B) {
 	r := newRig(b, 5000)
 	r.restore()

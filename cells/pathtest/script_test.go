@@ -16,7 +16,7 @@ import (
 	"github.com/waggle-net/waggle/pkg/tables/overlays"
 )
 
-// inputs are the tables of other cells.
+// inputs provides the tables of other cells.
 var inputs = cell.Provide(
 	nodes.NewTable, statedb.RWTable[*nodes.Node].ToTable,
 	overlays.NewTable, statedb.RWTable[*overlays.Overlay].ToTable,

@@ -37,7 +37,7 @@ func (s *sockets) Echo(ctx context.Context, r icmpecho.Request) (time.Duration, 
 	return s.pinger.Echo(ctx, r)
 }
 
-// uncompleted leaves the checksums of what a socket sends into the tunnel to the devices of the underlay.
+// uncompleted lets the devices of the underlay complete the checksums of the packets that a socket sends into the tunnel.
 func uncompleted(_, _ string, conn syscall.RawConn) error {
 	var failed error
 	err := conn.Control(func(fd uintptr) {
@@ -49,10 +49,10 @@ func uncompleted(_, _ string, conn syscall.RawConn) error {
 	return nil
 }
 
-// maxHead limits what is read before the body in bytes: the peer may be hostile.
+// maxHead limits the bytes that are read before the body. The peer may be malicious.
 const maxHead = 4 << 10
 
-// Fetch implements [kernel]. The connection ends with the context, or with the answer.
+// Fetch implements [kernel]. The connection is closed when the context ends or the reply is complete.
 func (*sockets) Fetch(ctx context.Context, to netip.AddrPort, bytes int, by checksums) (got int, err error) {
 	dialer := net.Dialer{KeepAlive: -1}
 	if by == byUnderlay {
@@ -73,7 +73,7 @@ func (*sockets) Fetch(ctx context.Context, to netip.AddrPort, bytes int, by chec
 	}
 	defer answer.Body.Close()
 	n, err := io.Copy(io.Discard, io.LimitReader(answer.Body, int64(bytes)))
-	if errors.Is(err, io.ErrUnexpectedEOF) && ctx.Err() == nil { // it closed the connection early, which loses nothing
+	if errors.Is(err, io.ErrUnexpectedEOF) && ctx.Err() == nil { // the server closed the connection early, which is not a loss
 		err = nil
 	}
 	return int(n), err

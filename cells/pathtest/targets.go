@@ -12,22 +12,22 @@ import (
 	tables "github.com/waggle-net/waggle/pkg/tables/pathtests"
 )
 
-// peer is where a node is reached.
+// peer has the addresses of a node.
 type peer struct {
-	uid    string     // of its object
-	inner  netip.Addr // its address inside the tunnel; without a tunnel, the first valid one of pods; invalid when it publishes none
-	router netip.Addr // address from which it sends into the tunnel itself; invalid when it publishes none
-	host   netip.Addr // its address in the underlay
-	pods   families   // its addresses in its pod ranges; invalid ones with a tunnel
-	routed bool       // it has published that it receives no tunnel of this node, so routes lead past that
-	// hops are by which it is reached past the tunnel, in IPv4 and IPv6; invalid ones without --routing-mode=hybrid, and in a family in which it has none.
+	uid    string     // UID of the node object
+	inner  netip.Addr // address inside the tunnel; without a tunnel, the first address in a pod range; invalid when the node publishes none
+	router netip.Addr // address from which the node sends into the tunnel; invalid when the node publishes none
+	host   netip.Addr // address in the underlay
+	pods   families   // addresses in the node's pod ranges; invalid with a tunnel
+	routed bool       // the node publishes that it receives no tunnel traffic of this node, so routes to it bypass the tunnel
+	// hops are the next hops of the direct path in IPv4 and IPv6; invalid without --routing-mode=hybrid and in a family without an address.
 	hops families
 }
 
-// families are addresses in IPv4 and IPv6. Those of a family that is off are invalid.
+// families is an IPv4 and an IPv6 address. An address of a disabled family is invalid.
 type families [2]netip.Addr
 
-// inside are the addresses of a node in its pod ranges.
+// inside returns the addresses of a node in its pod ranges.
 func inside(n *nodes.Node, a settings.Agent) (f families) {
 	if a.EnableIPv4 {
 		f[0] = insideOf(n, false)
@@ -38,7 +38,7 @@ func inside(n *nodes.Node, a settings.Agent) (f families) {
 	return f
 }
 
-// requests are the echo requests between the addresses of two nodes, one in each family in which both have one.
+// requests returns the echo requests between the addresses of two nodes, one in each family in which both have an address.
 func (f families) requests(to families) (all []icmpecho.Request) {
 	for i, addr := range to {
 		if addr.IsValid() && f[i].IsValid() {
@@ -48,7 +48,8 @@ func (f families) requests(to families) (all []icmpecho.Request) {
 	return all
 }
 
-// peerOf returns the addresses of a node. IPv4 is preferred inside the tunnel; one family shows what the other one would, as both have the same outer headers.
+// peerOf returns the addresses of a node. IPv4 is preferred inside the tunnel; a test of one family covers the other one, because both have the same outer
+// headers.
 func peerOf(n *nodes.Node, a settings.Agent) (p peer) {
 	p.uid, p.host = n.UID, n.Address(a.UnderlayIPv6 || !a.EnableIPv4)
 	p.routed = n.Receives.Known && !n.Receives.Tunnel(a.TunnelPort, a.UnderlayIPv6)
@@ -72,26 +73,26 @@ func peerOf(n *nodes.Node, a settings.Agent) (p peer) {
 	return p
 }
 
-// target is a node, its rows and its schedule.
+// target is a node with its rows and its schedule.
 type target struct {
 	name      string
 	peer      peer
-	rows      []*tables.Test // the rows of the table, in the order of its kinds
-	due       time.Time      // of the next visit
-	urgent    bool           // it is visited before others that are due
-	busy      bool           // a visit is under way
-	flows     bool           // pods of this node have flows with pods there
-	trouble   error          // why this node could not make the last test; nil when it could
-	queue     *queue         // in which it waits for a visit; nil when it does not
-	place     int            // there
-	unhealed  int            // visits since checksums were found to be spoilt, while the path is not healed
-	suspected time.Time      // beginning of the first of the visits in a row in which echo failed
+	rows      []*tables.Test // rows of the table, in the order of the kinds
+	due       time.Time      // time of the next visit
+	urgent    bool           // visited before other due targets
+	busy      bool           // a visit is running
+	flows     bool           // pods of this node have flows with pods of the node
+	trouble   error          // the error of the last test if this node could not run it; nil otherwise
+	queue     *queue         // the queue that contains the target; nil without one
+	place     int            // index in queue
+	unhealed  int            // visits since corrupt checksums were found, while the path is not healed
+	suspected time.Time      // start of the first visit in a row in which echo failed
 }
 
-// shown is the name for texts.
+// shown returns the name for messages.
 func (t *target) shown() string { return printable.Short(t.name, maxDetail) }
 
-// row returns the row of a kind, nil without one.
+// row returns the row of a kind; nil without one.
 func (t *target) row(kind tables.Kind) *tables.Test {
 	if i := slices.IndexFunc(t.rows, func(r *tables.Test) bool { return r.Kind == kind }); i >= 0 {
 		return t.rows[i]
@@ -99,14 +100,14 @@ func (t *target) row(kind tables.Kind) *tables.Test {
 	return nil
 }
 
-// open reports whether the last test of something failed and its verdict is still open.
+// open reports whether a test has failed or recovered without enough repetitions for a verdict.
 func (t *target) open() bool {
 	return slices.ContainsFunc(t.rows, func(r *tables.Test) bool {
 		return r.Strikes > 0 && r.Strikes < strikes || r.Passes > 0 && r.Relapses <= 1
 	})
 }
 
-// spoilt reports whether checksums are spoilt and the path is not healed.
+// spoilt reports whether checksums are corrupt and the path is not healed.
 func (t *target) spoilt() bool {
 	row := t.row(tables.Checksum)
 	return row != nil && row.State == tables.Failed && row.Fault == tables.Spoilt
@@ -117,12 +118,12 @@ func (t *target) failed() bool {
 	return slices.ContainsFunc(t.rows, func(r *tables.Test) bool { return r.State == tables.Failed && r.Kind != tables.Direct })
 }
 
-// fresh reports whether nothing of the node was ever good: it may be starting.
+// fresh reports whether no test of the node has ever passed: the node may be starting.
 func (t *target) fresh() bool {
 	return !slices.ContainsFunc(t.rows, func(r *tables.Test) bool { return !r.Good.IsZero() })
 }
 
-// kinds are the tests that are made.
+// kinds returns the kinds of tests for a routing mode.
 func kinds(a settings.Agent) []tables.Kind {
 	switch {
 	case a.Hybrid:
@@ -133,7 +134,7 @@ func kinds(a settings.Agent) []tables.Kind {
 	return []tables.Kind{tables.Echo, tables.Size}
 }
 
-// newRows are the rows of a node before the first test.
+// newRows returns the rows of a node before the first test.
 func newRows(name string, p peer, a settings.Agent) (rows []*tables.Test) {
 	why := ""
 	switch {

@@ -30,22 +30,22 @@ import (
 )
 
 const (
-	// step is the minimum interval between two rounds of the loop. Tests that begin together need less CPU time than single ones.
+	// step is the minimum interval between two rounds of the loop. Tests that start together need less CPU time than single ones.
 	step = 250 * time.Millisecond
-	// maxRate limits the nodes that are tested in a second.
+	// maxRate limits the nodes that are tested per second.
 	maxRate = 20
-	// maxBusy limits the nodes that are being tested at one time, and with them sockets.
+	// maxBusy limits the nodes that are tested concurrently, and thus the sockets.
 	maxBusy = 128
 
 	// baseInterval is the time between two tests of a path in a small cluster. It grows with the logarithm of the number of nodes.
 	baseInterval = 10 * time.Minute
-	// failedInterval is that of a path that has failed, so that its recovery is noticed.
+	// failedInterval is the interval for a failed path, so that its recovery is noticed.
 	failedInterval = 20 * time.Second
-	// suspectInterval is the time between two tests of a path that was good and whose last test failed, until there is a verdict.
+	// suspectInterval is the time between two tests of a path that had passed and whose last test failed, until there is a verdict.
 	suspectInterval = 2 * time.Second
-	// healTries is how many visits come at that interval after checksums were found to be spoilt, until the path is healed.
+	// healTries is the number of visits at suspectInterval after corrupt checksums were found, until the path is healed.
 	healTries = 5
-	// freshInterval is the same for a path that was never good: its node may be starting.
+	// freshInterval is the interval instead of suspectInterval for a path that has never passed: its node may be starting.
 	freshInterval = 5 * time.Second
 	// joinSpread is the time within which all agents test a new node.
 	joinSpread = 8 * time.Second
@@ -65,7 +65,7 @@ type params struct {
 	Health   statedb.Table[*nodehealth.Path]
 	Flows    statedb.Table[*flows.Flow]
 
-	// What only --routing-mode=hybrid needs.
+	// For --routing-mode=hybrid only.
 	Paths     statedb.RWTable[*nodepaths.Path]
 	Routes    statedb.Table[*devices.Route]
 	Neighbors statedb.Table[devices.Neighbor]
@@ -79,29 +79,29 @@ type tester struct {
 	initialized func(statedb.WriteTxn)
 
 	limiter *rate.Limiter
-	targets map[string]*target // by the name of the node
-	waiting schedule           // of those of them that wait for a visit
+	targets map[string]*target // by node name
+	waiting schedule           // targets that wait for a visit
 	rows    *clusternodes.Rows
 	known   bool // the table nodes was complete in the last round
 	self    local
 	users   users
 	links   links
 	paths   verdicts
-	busy    int            // targets that are being tested
-	running sync.WaitGroup // visits
+	busy    int            // number of targets that are being tested
+	running sync.WaitGroup // running visits
 
 	mu    sync.Mutex // guards ended
 	ended []*visit
-	wake  chan struct{} // filled when a visit ends
+	wake  chan struct{} // receives a value when a visit ends
 }
 
-// local is by what this node reaches others. When it changes, what is known of all paths is in doubt.
+// local has the properties of this node that affect all paths. When they change, all paths are tested again.
 type local struct {
-	ready    bool     // the tunnel is there, or without a tunnel this node has addresses in its pod ranges
-	tunnel   string   // its addresses, and the devices that lead out of the node
+	ready    bool     // the tunnel exists, or without a tunnel this node has addresses in its pod ranges
+	tunnel   string   // text of the tunnel's properties and of the devices that lead out of the node
 	routeMTU int      // largest packet that pods send to other nodes, in bytes
-	way      int      // index of the device that leads into the tunnel; 0 while there is none
-	pods     families // addresses of this node in its pod ranges; invalid ones with a tunnel
+	way      int      // index of the device that leads into the tunnel; 0 without one
+	pods     families // addresses of this node in its pod ranges; invalid with a tunnel
 }
 
 func newTester(p params) *tester {
@@ -109,7 +109,7 @@ func newTester(p params) *tester {
 		targets: map[string]*target{}, wake: make(chan struct{}, 1)}
 }
 
-// run tests paths until the context ends. Visits end with it.
+// run tests paths until the context is canceled, which also ends all visits.
 func (t *tester) run(ctx context.Context, health cell.Health) error {
 	ctx, cancel := context.WithCancel(ctx)
 	t.in.Kernel.Open()
@@ -156,7 +156,7 @@ func (t *tester) run(ctx context.Context, health cell.Health) error {
 	}
 }
 
-// restore takes targets from the table after the loop was begun again. Results of visits of the previous run are lost.
+// restore creates targets from the table after the loop was started again. Results of visits of the previous loop are lost.
 func (t *tester) restore() {
 	clear(t.targets)
 	t.mu.Lock()
@@ -177,7 +177,7 @@ func (t *tester) restore() {
 	}
 }
 
-// subscribe follows nodes and their health. It begins without nodes: the first round adds all that exist.
+// subscribe follows nodes and their health. The first round adds all existing nodes.
 func (t *tester) subscribe() (health *changes.Feed[*nodehealth.Path], err error) {
 	txn := t.db.WriteTxn(t.in.Nodes, t.in.Health)
 	defer txn.Commit()
@@ -190,19 +190,19 @@ func (t *tester) subscribe() (health *changes.Feed[*nodehealth.Path], err error)
 	return health, err
 }
 
-// update is what a round changes in the table.
+// update has the changes of one round to the table.
 type update struct {
-	put  []*target // targets with other rows
+	put  []*target // targets with changed rows
 	gone []*tables.Test
-	news bool // a verdict is another one, so the health of the module may be
+	news bool // a verdict has changed, so the health of the module may change
 }
 
-// observe reads by what this node reaches others. A change makes all paths due.
+// observe reads the properties of this node that affect all paths. A change makes all paths due.
 func (t *tester) observe(txn statedb.ReadTxn, changed *statedb.WatchSet) {
 	var now local
 	rows, overlayChanged := t.in.Overlays.AllWatch(txn)
 	for o := range rows {
-		now.ready = o.Up && (o.Status.Kind == reconciler.StatusKindDone || t.self.ready) // what heals checksums comes and goes beside a tunnel that is there
+		now.ready = o.Up && (o.Status.Kind == reconciler.StatusKindDone || t.self.ready) // healing rewrites the row of a tunnel that exists
 		now.way = o.Way
 		now.tunnel = fmt.Sprint(o.Port, o.MTU, o.Source, o.Way, o.IPv4, o.IPv6)
 	}
@@ -227,19 +227,19 @@ func (t *tester) observe(txn statedb.ReadTxn, changed *statedb.WatchSet) {
 	}
 }
 
-// spread is the least time in which all paths can be tested.
+// spread returns the minimum time in which all paths can be tested.
 func (t *tester) spread() time.Duration {
 	return time.Duration(len(t.targets)) * time.Second / maxRate
 }
 
-// soon returns a random time within a spread.
+// soon returns a random time within a spread from now.
 func (t *tester) soon(spread time.Duration) time.Time {
 	return time.Now().Add(rand.N(max(spread, 1)))
 }
 
-// follow takes over the nodes that changed. Nodes that are missing are dropped only when the table is complete.
+// follow applies changes of nodes. Missing nodes are dropped only when the table is complete.
 func (t *tester) follow(txn statedb.ReadTxn, changed *statedb.WatchSet, complete bool, u *update) {
-	joined := t.known // what comes now has joined; until then it was there before this agent
+	joined := t.known // nodes that arrive after the table was complete have joined; earlier ones existed before this agent
 	names := map[string]struct{}{}
 	t.rows.UpTo(txn, changed, func(before, after *nodes.Node) {
 		t.users.nodeChanged(before, after)
@@ -269,7 +269,7 @@ func (t *tester) follow(txn statedb.ReadTxn, changed *statedb.WatchSet, complete
 			t.waiting.drop(to)
 		}
 	}
-	// With the number of nodes the first round is known.
+	// The first round is scheduled last, because its spread depends on the number of nodes.
 	for _, to := range replaced {
 		if to.due.IsZero() {
 			to.due = t.soon(t.spread())
@@ -278,7 +278,7 @@ func (t *tester) follow(txn statedb.ReadTxn, changed *statedb.WatchSet, complete
 	}
 }
 
-// replace makes a target for a node that is new or has other addresses. Rows of unchanged addresses of the same node keep their verdicts.
+// replace creates a target for a node that is new or whose addresses changed. Rows of unchanged addresses of the same node keep their verdicts.
 func (t *tester) replace(name string, at peer, joined bool, u *update) *target {
 	old := t.targets[name]
 	to := &target{name: name, peer: at, rows: newRows(name, at, t.in.Agent)}
@@ -287,7 +287,7 @@ func (t *tester) replace(name string, at peer, joined bool, u *update) *target {
 		to.flows = old.flows
 		for i, row := range to.rows {
 			if row.Kind == tables.Direct && old.peer.hops != at.hops {
-				continue // what is past the tunnel now has not been tested
+				continue // the new direct path has not been tested
 			}
 			if known := slices.IndexFunc(old.rows, row.Is); known >= 0 {
 				to.rows[i] = old.rows[known]
@@ -302,7 +302,7 @@ func (t *tester) replace(name string, at peer, joined bool, u *update) *target {
 	return to
 }
 
-// alert makes paths due whose node does not answer probes.
+// alert makes paths to nodes due that do not respond to probes.
 func (t *tester) alert(probes []statedb.Change[*nodehealth.Path]) {
 	for _, c := range probes {
 		if to := t.targets[c.Object.Node]; to != nil && !c.Deleted && c.Object.State() == nodehealth.Unreachable && !to.failed() {
@@ -312,7 +312,7 @@ func (t *tester) alert(probes []statedb.Change[*nodehealth.Path]) {
 	}
 }
 
-// absorb applies the results of ended visits to the rows. It drops results of a node that has other addresses now.
+// absorb applies the results of finished visits to the rows. It drops results of targets that were replaced or removed.
 func (t *tester) absorb(u *update) {
 	t.mu.Lock()
 	ended := t.ended
@@ -362,13 +362,13 @@ func (t *tester) absorb(u *update) {
 	}
 }
 
-// interval is the time between two tests of a path in a cluster of so many nodes, this one included.
+// interval returns the time between two tests of a path in a cluster with a number of nodes, including this one.
 func interval(nodes int) time.Duration {
 	grown := time.Duration(float64(baseInterval) * max(1, math.Log(float64(nodes))))
 	return max(grown, time.Duration(nodes)*time.Second/maxRate*6/5).Round(time.Second)
 }
 
-// next is the time until the next visit of a target.
+// next returns the time until the next visit of a target.
 func (t *tester) next(to *target) time.Duration {
 	switch {
 	case doubted(to.row(tables.Direct)):
@@ -386,14 +386,14 @@ func (t *tester) next(to *target) time.Duration {
 		after = t.users.interval()
 	}
 	after = min(after, t.nextDirect(to))
-	return after - rand.N(after/10) // agents that were started together drift apart
+	return after - rand.N(after/10) // jitter, so that agents that started together do not test together
 }
 
-// start begins visits of targets that are due, urgent ones first. It returns the time until another target is due, at least one step.
+// start starts visits of due targets, urgent targets first. It returns the time until the next visit, at least one step.
 func (t *tester) start(ctx context.Context) (pause time.Duration) {
 	now := time.Now()
 	if !t.self.ready || t.self.routeMTU == 0 {
-		return time.Hour // a change of what this node has ends the pause
+		return time.Hour // a change of this node's properties ends the pause
 	}
 	for to := t.waiting.first(now); to != nil; to = t.waiting.first(now) {
 		if t.busy >= maxBusy || !t.limiter.AllowN(now, 1) {
@@ -417,7 +417,7 @@ func (t *tester) visit(ctx context.Context, to *target) {
 		v.past = t.pastTunnel(to)
 		v.asks = []icmpecho.Request{{To: to.peer.inner}}
 		if !to.peer.routed {
-			v.asks[0].Device = t.self.way // routes may lead past the tunnel
+			v.asks[0].Device = t.self.way // routes may bypass the tunnel
 		}
 		v.tcp = !v.past.used // TCP follows the routes
 	case t.in.Agent.Tunnel():
@@ -440,7 +440,7 @@ func (t *tester) visit(ctx context.Context, to *target) {
 	})
 }
 
-// wait waits for a step, and then until the pause is over, a table has changed or a visit has ended. Its only error is that of ctx.
+// wait waits for a step, and then until the pause is over, a table has changed or a visit has ended. It returns only errors of ctx.
 func (t *tester) wait(ctx context.Context, changed *statedb.WatchSet, pause time.Duration) error {
 	select {
 	case <-ctx.Done():

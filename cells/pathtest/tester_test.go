@@ -26,10 +26,10 @@ import (
 	tables "github.com/waggle-net/waggle/pkg/tables/pathtests"
 )
 
-// named is the time in which a fault must have a name.
+// named is the time within which a fault must be reported.
 const named = 30 * time.Second
 
-// rig is a tester over a fake network, in the bubble of the caller.
+// rig is a tester over a fake network, in the synctest bubble of the caller.
 type rig struct {
 	*tester
 	net     *fake
@@ -40,11 +40,11 @@ type rig struct {
 	root    *cell.SimpleHealth
 }
 
-// inner and outer are the addresses of the i-th node inside the tunnel and in the underlay.
+// inner and outer return the addresses of node i inside the tunnel and in the underlay.
 func inner(i int) netip.Addr { return netip.AddrFrom4([4]byte{10, 0, byte(i >> 8), byte(i)}) }
 func outer(i int) netip.Addr { return netip.AddrFrom4([4]byte{172, 16, byte(i >> 8), byte(i)}) }
 
-// nameOf is the name of the i-th node.
+// nameOf returns the name of node i.
 func nameOf(i int) string { return fmt.Sprintf("node-%04d", i) }
 
 func nodeOf(i int) *nodes.Node {
@@ -56,7 +56,7 @@ func nodeOf(i int) *nodes.Node {
 	return n
 }
 
-// newRig makes a tester in a cluster of so many nodes. The first one is this node. All are on one link.
+// newRig creates a tester in a cluster with a number of nodes. The first one is this node. All are on one link.
 func newRig(t testing.TB, number int, changes ...func(*settings.Agent)) *rig {
 	t.Helper()
 	db := statedb.New()
@@ -104,7 +104,7 @@ func newRig(t testing.TB, number int, changes ...func(*settings.Agent)) *rig {
 	return r
 }
 
-// start makes a tester and runs it until the test ends.
+// start creates a tester and runs it until the test ends.
 func start(t *testing.T, number int, changes ...func(*settings.Agent)) *rig {
 	t.Helper()
 	r := newRig(t, number, changes...)
@@ -132,7 +132,7 @@ func (r *rig) join(t *testing.T, numbers ...int) {
 	txn.Commit()
 }
 
-// connect makes pods of this node have flows with pods of so many others, from the second node on.
+// connect inserts flows of pods of this node with pods of the given number of nodes, from the second node on.
 func (r *rig) connect(t *testing.T, used int) {
 	t.Helper()
 	txn := r.db.WriteTxn(r.flows)
@@ -143,7 +143,7 @@ func (r *rig) connect(t *testing.T, used int) {
 	txn.Commit()
 }
 
-// path returns what is known of the path to the i-th node.
+// path returns the path to node i with its verdict.
 func (r *rig) path(i int) (p tables.Path) {
 	for p = range tables.Paths(statedb.ToSeq(r.table.Prefix(r.db.ReadTxn(), tables.ByTest(nameOf(i), "")))) {
 		break
@@ -151,7 +151,7 @@ func (r *rig) path(i int) (p tables.Path) {
 	return p
 }
 
-// await waits until a path is as wanted and returns the time that it took. It fails the test after an hour.
+// await waits until a path has the given text and returns the elapsed time. It fails the test after an hour.
 func (r *rig) await(t *testing.T, i int, text string) time.Duration {
 	t.Helper()
 	began := time.Now()
@@ -164,13 +164,13 @@ func (r *rig) await(t *testing.T, i int, text string) time.Duration {
 	return time.Since(began)
 }
 
-// faults are what can be wrong with a path, by its name.
+// faults has the possible faults of a path, by name.
 var faults = map[string]wrong{
 	"blocked": {silent: true}, "1400 bytes": {mtu: 1400}, "1280 bytes": {mtu: 1280}, "size": {mtu: 600}, "checksum": {tcp: true}, "aggregates": {aggregates: true},
 }
 
-// Each fault has its name within 30 s of a join, in small and in large clusters, also while this agent still tests all others for the first time. It is
-// unknown until then, and its end is noticed.
+// Each fault is reported within 30 s of a join, in small and in large clusters, even while this agent tests all other nodes for the first time. Until then the
+// path is unknown. The end of the fault is noticed.
 func TestTester_Join_FaultsAreNamedWithin30s(t *testing.T) {
 	t.Parallel()
 	for _, number := range []int{1, 3, 5000} {
@@ -203,7 +203,7 @@ func TestTester_Join_FaultsAreNamedWithin30s(t *testing.T) {
 	}
 }
 
-// A fault that ends while its path is tested is not taken for one that is healed, which would be tested again only after the whole interval.
+// A fault that ends during a test of its path does not count as healed, which would be tested again only after the complete interval.
 func TestTester_AHealedFaultEndsDuringATest(t *testing.T) {
 	t.Parallel()
 	synctest.Test(t, func(t *testing.T) {
@@ -213,7 +213,7 @@ func TestTester_AHealedFaultEndsDuringATest(t *testing.T) {
 		for before := len(r.net.tests(inner(1))); len(r.net.tests(inner(1))) == before; {
 			time.Sleep(10 * time.Millisecond)
 		}
-		time.Sleep(fetchTimeout / 2) // TCP is being asked for with checksums of the underlay
+		time.Sleep(fetchTimeout / 2) // the request by TCP with checksums of the underlay is running
 		r.net.set(inner(1), wrong{})
 		time.Sleep(2 * fetchTimeout)
 		if got := r.path(1).Text(); got != "ok" {
@@ -222,7 +222,7 @@ func TestTester_AHealedFaultEndsDuringATest(t *testing.T) {
 	})
 }
 
-// A node that was reached and that node-health no longer reaches is tested at once. One whose addresses change is a new one.
+// A reachable node that node-health no longer reaches is tested at once. A node with changed addresses is tested like a new one.
 func TestTester_ChangedNodes_AreTestedAtOnce(t *testing.T) {
 	t.Parallel()
 	synctest.Test(t, func(t *testing.T) {
@@ -280,8 +280,8 @@ func TestTester_OwnDeviceChanges_TestsAllPaths(t *testing.T) {
 	})
 }
 
-// Faults of paths that flows use are named within 30 s, whether the flows or the fault come first, and others with the next round. When connections
-// end the path is tested as others are.
+// Faults of paths that flows use are reported within 30 s, whether the flows or the fault come first, and faults of other paths in the next round. After the
+// connections have ended, the path is tested like the others.
 func TestTester_Flows_FaultsAreNamedWithin30s(t *testing.T) {
 	t.Parallel()
 	synctest.Test(t, func(t *testing.T) {
@@ -327,7 +327,7 @@ func TestTester_Flows_FaultsAreNamedWithin30s(t *testing.T) {
 	})
 }
 
-// A single lost packet, or two in a row, are no fault.
+// One lost packet, or two in a row, are not a fault.
 func TestTester_TwoLostTests_AreNoFault(t *testing.T) {
 	t.Parallel()
 	synctest.Test(t, func(t *testing.T) {
@@ -351,8 +351,8 @@ func TestTester_TwoLostTests_AreNoFault(t *testing.T) {
 	})
 }
 
-// At 5,000 nodes tests are at most 20 in a second but for a quarter of that, each path is tested in each round, and the load at rest is about one test a second. With a
-// fault of this node, which makes all fail, the limit holds too.
+// At 5,000 nodes at most 20 tests per second run (25 % more in a burst), each path is tested in each round, and the load without faults is about one test per
+// second. The limit also holds for a fault of this node that makes all tests fail.
 func TestTester_FiveThousandNodes_LoadIsBounded(t *testing.T) {
 	t.Parallel()
 	synctest.Test(t, func(t *testing.T) {

@@ -12,13 +12,13 @@ import (
 	tables "github.com/waggle-net/waggle/pkg/tables/pathtests"
 )
 
-// strikes is how many tests in a row must fail before a path has failed: one lost packet means nothing.
+// strikes is the number of tests in a row that must fail before a path has failed: a single lost packet is not a fault.
 const strikes = 3
 
-// maxDetail limits a text that names a node in bytes.
+// maxDetail limits text that contains the name of a node, in bytes.
 const maxDetail = 120
 
-// finding is what a visit says about one kind of test.
+// finding is the result of a visit for one kind of test.
 type finding struct {
 	state  tables.State
 	fault  tables.Fault
@@ -33,15 +33,15 @@ func failed(fault tables.Fault) finding  { return finding{state: tables.Failed, 
 func (f finding) says(s string) finding  { f.detail = s; return f }
 func (f finding) needs(s string) finding { f.remedy = s; return f }
 
-// noFamily is why a node is not tested.
+// noFamily is the reason why a node is not tested.
 const noFamily = "this node and the other one publish no addresses of one family in their pod ranges"
 
-// findings are what a visit says about each kind of test but direct. heard is when the peer last sent an echo request through the tunnel.
+// findings evaluates a visit for each kind of test except direct. heard is the time at which the peer last sent an echo request through the tunnel.
 func (v *visit) findings(a settings.Agent, heard time.Time) map[tables.Kind]finding {
 	if err := v.results.local(); err != nil {
 		found := map[tables.Kind]finding{}
 		for _, row := range v.target.rows {
-			if row.State != tables.Failed && row.Kind != tables.Direct { // a fault that is known stays: the routes hold what the path carries
+			if row.State != tables.Failed && row.Kind != tables.Direct { // a known fault stays, because routes depend on the bytes that the path carries
 				found[row.Kind] = unknown(printable.Short(err.Error(), maxDetail))
 			}
 		}
@@ -65,7 +65,7 @@ func (v *visit) findings(a settings.Agent, heard time.Time) map[tables.Kind]find
 	return found
 }
 
-// lost names why nothing comes back through the tunnel, or without a tunnel from the addresses of pods.
+// lost names the fault when no reply arrives through the tunnel, or without a tunnel from the addresses of pods.
 func (v *visit) lost(a settings.Agent, heard time.Time) finding {
 	name, tunnelPort, where := v.target.shown(), a.TunnelPort, "through the tunnel"
 	if !a.Tunnel() {
@@ -85,7 +85,7 @@ func (v *visit) lost(a settings.Agent, heard time.Time) finding {
 		needs(fmt.Sprintf("let firewalls between and on the nodes pass UDP port %d", tunnelPort))
 }
 
-// unrouted names that packets of pods are lost without a tunnel, where those of the nodes pass.
+// unrouted is the finding that without a tunnel packets of pods are lost although packets of the nodes arrive.
 func (v *visit) unrouted() finding {
 	name, r := v.target.shown(), v.results
 	err := r.echo.err
@@ -97,7 +97,7 @@ func (v *visit) unrouted() finding {
 			"set rp_filter of the devices of node %s to 0 or 2; or use --routing-mode=tunnel or hybrid", name))
 }
 
-// sizes judges the largest packet. The tunnel adds an overhead in bytes to it.
+// sizes evaluates the largest packet. Overhead is the size in bytes that the tunnel adds to a packet.
 func (v *visit) sizes(overhead int) finding {
 	r, name := v.results, v.target.shown()
 	if r.sized.err == nil {
@@ -118,24 +118,24 @@ func (v *visit) sizes(overhead int) finding {
 	return f.needs(fmt.Sprintf("raise the MTU of the network between the nodes by %d, or set --mtu=%d on all nodes", v.size-r.fits, r.fits+overhead))
 }
 
-// answers judges the answer by TCP: its checksums, and what becomes of many segments.
+// answers evaluates the reply by TCP: its checksums, and the aggregation of many segments.
 func (v *visit) answers(tunnelPort uint16) (sum, aggregate finding) {
 	r, name := v.results, v.target.shown()
 	switch {
 	case errors.Is(r.fetch.err, syscall.ECONNREFUSED):
 		why := unknown("the agent of the node does not answer")
 		return why, why
-	case r.fetch.err == nil && r.got < r.wanted: // a server that does not know the request
+	case r.fetch.err == nil && r.got < r.wanted: // the server does not support the request
 		return passed(), unknown("the agent of the node sends no long answers")
 	case r.fetch.err == nil && r.wanted < longAnswer:
 		return passed(), unknown("not tested, because large packets are lost")
 	case r.fetch.err == nil && !(r.slow() && v.peer.host.IsValid() && r.outside.err == nil && r.outside.rtt < r.fetch.rtt/4):
-		return passed(), passed() // what is slow outside the tunnel as well is not slow by the tunnel
+		return passed(), passed() // if the reply is also slow outside the tunnel, the tunnel is not the cause
 	case r.control.err != nil:
 		why := unknown("not tested, because packets of that size are lost")
 		return why, why
 	case r.outside.err != nil || !v.peer.host.IsValid():
-		// Nothing tells a firewall for the port from a spoilt checksum.
+		// A firewall for the port and a corrupt checksum cannot be distinguished.
 		why := unknown("TCP to the agent of the node fails outside the tunnel as well")
 		return why, why
 	case r.got < shortAnswer:
@@ -145,7 +145,7 @@ func (v *visit) answers(tunnelPort uint16) (sum, aggregate finding) {
 		needs(fmt.Sprintf("let the firewall of this node (ufw, firewalld) pass UDP port %d, or turn off the aggregation: ethtool -K DEVICE rx-gro-hw off rx-udp-gro-forwarding off gro off", tunnelPort))
 }
 
-// spoilt is that TCP is lost where ICMP passes: healed where it passes with checksums that the kernel makes.
+// spoilt is the finding that TCP is lost where ICMP passes: healed if TCP passes with checksums that the kernel completes.
 func (v *visit) spoilt() finding {
 	f := failed(tables.Spoilt).needs("turn off its offloads for tunnels on both nodes: ethtool -K DEVICE tx-udp_tnl-segmentation off tx-udp_tnl-csum-segmentation off tx-checksum-ip-generic off")
 	cause := "a device between spoils checksums of packets inside the tunnel"
@@ -159,14 +159,14 @@ func (v *visit) spoilt() finding {
 	return f.says(fmt.Sprintf("TCP to node %s is lost inside the tunnel, where ICMP passes: %s", v.target.shown(), cause))
 }
 
-// after returns the row after a test that began at a time.
+// after returns the row after a test that began at a given time.
 func after(row *tables.Test, f finding, began time.Time, rtt time.Duration) *tables.Test {
 	next := *row
 	next.Tested = began
 	switch {
 	case f.state == tables.Healed:
 		next.State, next.Fault, next.Detail, next.Remedy, next.Strikes, next.Good = tables.Healed, f.fault, f.detail, f.remedy, 0, began
-	case f.state == tables.Unknown && row.Fault == tables.Spoilt: // it stays, and so does what heals it
+	case f.state == tables.Unknown && row.Fault == tables.Spoilt: // the verdict stays, and so does the healing
 	case f.state == tables.Passed:
 		next.State, next.Fault, next.Detail, next.Remedy, next.Bytes, next.Strikes, next.Good = tables.Passed, "", "", "", f.bytes, 0, began
 		next.RTT = rtt

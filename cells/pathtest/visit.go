@@ -12,23 +12,23 @@ import (
 )
 
 const (
-	// echoTimeout bounds the wait for a reply.
+	// echoTimeout is the timeout of a reply.
 	echoTimeout = time.Second
-	// sizeTimeout bounds the wait for each reply while the largest size that passes is searched, unless the round-trip time asks for more.
+	// sizeTimeout is the minimum timeout of each reply in the search for the largest size. The timeout is at least two round-trip times.
 	sizeTimeout = 300 * time.Millisecond
-	// fetchTimeout bounds an answer by TCP. A segment that is lost is sent again, so an answer that needs longer than this was lost in parts.
+	// fetchTimeout is the timeout of a reply by TCP. TCP retransmits lost segments, so a reply that takes longer has lost segments.
 	fetchTimeout = 2 * time.Second
 
-	// slowFetch is the time of an answer by TCP, beside ten round trips, from which it was sent in parts again: TCP waits 200 ms at least for what it lost,
-	// and twice as long each further time.
+	// slowFetch, plus ten round-trip times, is the duration from which a reply by TCP contained retransmissions: TCP waits at least 200 ms before the first
+	// retransmission, and twice as long before each further one.
 	slowFetch = 400 * time.Millisecond
 
-	// leastSize is the smallest size that is told apart, in bytes: IPv6 needs it of every link (RFC 8200).
+	// leastSize is the smallest tested size in bytes: IPv6 requires it of every link (RFC 8200).
 	leastSize = 1280
-	// shortAnswer fits into one segment, in bytes. longAnswer needs many, of which devices make aggregates.
+	// shortAnswer fits into one segment, in bytes. longAnswer needs many segments, which devices may aggregate.
 	shortAnswer = 1200
 	longAnswer  = 16 << 10
-	// controlSize is the size of the ICMP packet that is as long as a segment with a short answer, in bytes.
+	// controlSize is the size in bytes of an ICMP packet as large as a segment with a short reply.
 	controlSize = 1280
 )
 
@@ -36,44 +36,44 @@ const (
 type visit struct {
 	target *target
 	began  time.Time
-	peer   peer // as it was when the visit began
+	peer   peer // as at the start of the visit
 	size   int  // largest packet that pods send to the node, in bytes
-	search bool // when the largest packet is lost, find the largest one that passes
+	search bool // if the largest packet is lost, search the largest one that passes
 	port   uint16
-	asks   []icmpecho.Request // of echo: one through the tunnel; without a tunnel one in each family
-	tcp    bool               // answers by TCP are asked for
-	heals  bool               // packets of pods get their checksums from the kernel, as the path has spoilt them
-	past   *direct            // the test past the tunnel; nil without --routing-mode=hybrid
+	asks   []icmpecho.Request // requests of echo: one through the tunnel; without a tunnel one per family
+	tcp    bool               // request replies by TCP
+	heals  bool               // the kernel completes the checksums of packets of pods, because the path has corrupted them
+	past   *direct            // the direct test; nil without --routing-mode=hybrid
 
 	results results
 }
 
-// results are what a visit has found. What was not asked is zero.
+// results are the results of a visit. Results of requests that were not sent are zero.
 type results struct {
-	echo  outcome          // of all requests, or of the first that is lost
+	echo  outcome          // of all requests, or of the first one that is lost
 	asked icmpecho.Request // the last request of echo
-	host  outcome          // the node itself, outside the tunnel; asked when echo is lost
+	host  outcome          // the node itself, outside the tunnel; requested when echo is lost
 	sized outcome          // the largest packet
-	found outcome          // of the last request of the search for the largest size
-	fits  int              // largest packet that passes, in bytes; 0 when not known, or less than the smallest size
+	found outcome          // the last request of the search for the largest size
+	fits  int              // largest packet that passes, in bytes; 0 when unknown or smaller than leastSize
 
-	fetched bool // an answer by TCP was asked for
+	fetched bool // a reply by TCP was requested
 	fetch   outcome
-	wanted  int     // bytes asked for
-	got     int     // bytes that came
-	control outcome // ICMP after an answer was lost or slow
-	outside outcome // the same answer from the node itself, outside the tunnel, after one was lost or slow
-	healed  outcome // the same answer through the tunnel with the checksums of pods, after one was lost where the path is healed
-	direct  outcome // past the tunnel
+	wanted  int     // requested bytes
+	got     int     // received bytes
+	control outcome // ICMP after a reply by TCP was lost or slow
+	outside outcome // the same reply from the node itself, outside the tunnel, after a reply was lost or slow
+	healed  outcome // the same reply through the tunnel with the checksums of pods, after a reply was lost on a healed path
+	direct  outcome // the direct path
 }
 
-// outcome is the outcome of one request.
+// outcome is the result of one request.
 type outcome struct {
 	rtt time.Duration // valid without an error
 	err error
 }
 
-// local returns an error that this node causes, which says nothing about the path.
+// local returns an error that this node causes. Such an error says nothing about the path.
 func (r results) local() error {
 	for _, o := range []outcome{r.echo, r.host, r.sized, r.found, r.fetch, r.control, r.outside, r.healed} {
 		if errors.Is(o.err, icmpecho.ErrLocal) {
@@ -83,7 +83,7 @@ func (r results) local() error {
 	return nil
 }
 
-// do makes the test.
+// do runs the test.
 func (v *visit) do(ctx context.Context, k kernel) {
 	r := &v.results
 	if v.past != nil {
@@ -112,7 +112,7 @@ func (v *visit) do(ctx context.Context, k kernel) {
 	}
 	r.fetched, r.wanted = true, longAnswer
 	if r.sized.err != nil {
-		r.wanted = shortAnswer // the rest comes in segments of that size
+		r.wanted = shortAnswer // larger replies have segments of the lost size
 	}
 	if r.got, r.fetch = fetch(ctx, k, netip.AddrPortFrom(v.peer.inner, v.port), r.wanted, byUnderlay); r.fetch.err == nil && !r.slow() {
 		return
@@ -126,14 +126,14 @@ func (v *visit) do(ctx context.Context, k kernel) {
 	}
 	to := netip.AddrPortFrom(v.peer.inner, v.port)
 	if _, r.healed = fetch(ctx, k, to, r.wanted, asPods); r.healed.err == nil {
-		r.got, r.fetch = fetch(ctx, k, to, r.wanted, byUnderlay) // what was spoilt before may pass as well by now
+		r.got, r.fetch = fetch(ctx, k, to, r.wanted, byUnderlay) // the device may have stopped corrupting checksums
 	}
 }
 
-// slow reports whether an answer needed so long that parts of it were lost.
+// slow reports whether a reply took so long that parts of it were retransmitted.
 func (r *results) slow() bool { return r.fetch.rtt > slowFetch+10*r.echo.rtt }
 
-// alive asks the node itself, by ICMP and by TCP. A port that is closed is an answer too.
+// alive requests replies from the node itself, by ICMP and TCP. A refused connection is a reply too.
 func (v *visit) alive(ctx context.Context, k kernel) outcome {
 	if !v.peer.host.IsValid() {
 		return outcome{err: errors.New("the node has no address of its own")}
@@ -149,7 +149,8 @@ func (v *visit) alive(ctx context.Context, k kernel) outcome {
 	return icmp
 }
 
-// largest searches the largest packet that passes, at least leastSize, less than that of the visit. It returns 0 when none does. Each size is tried twice.
+// largest searches the largest packet that passes, from leastSize up to less than the size of the visit. It returns 0 when none passes. Each size is tried
+// twice.
 func (v *visit) largest(ctx context.Context, k kernel) int {
 	timeout := max(sizeTimeout, 2*v.results.echo.rtt)
 	passes := func(size int) bool {
@@ -163,7 +164,7 @@ func (v *visit) largest(ctx context.Context, k kernel) int {
 		}
 		return false
 	}
-	low, high := leastSize, v.size // high is lost
+	low, high := leastSize, v.size // high is known to be lost
 	if low >= high || !passes(low) {
 		return 0
 	}
@@ -177,7 +178,7 @@ func (v *visit) largest(ctx context.Context, k kernel) int {
 	return low
 }
 
-// echo asks the peer as the first request of the visit does, with another size.
+// echo sends the first request of the visit with another size.
 func (v *visit) echo(ctx context.Context, k kernel, size int, timeout time.Duration) outcome {
 	r := v.asks[0]
 	r.Size = size
