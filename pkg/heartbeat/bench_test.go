@@ -11,7 +11,7 @@ import (
 	"github.com/waggle-net/waggle/pkg/heartbeat"
 )
 
-// BenchmarkStep judges as many loops as the agent has, with tables of 1,000 rows that do not change.
+// BenchmarkStep checks as many loops as the agent has, with tables of 1,000 unchanged rows.
 func BenchmarkStep(b *testing.B) {
 	m := heartbeat.NewMonitor()
 	db := statedb.New(statedb.WithMetrics(m.Transactions(&statedb.NopMetrics{})))

@@ -1,20 +1,20 @@
-// Package heartbeat tells a loop that hangs from one that has nothing to do.
+// Package heartbeat is a watchdog that distinguishes stalled loops from idle ones.
 //
-// A loop is a job that is made by [Add] or [AddTimer], or a reconciler that is made by [Register] instead of package
-// reconciler's, with the same arguments. A job counts as at work from its start. It says [Idle] before it waits, which may
-// take forever, and goes on with a [Snapshot] of the tables that it follows, or with [Busy]. A [Monitor] looks at all loops
-// each second:
+// A loop is a job that is created with [Add] or [AddTimer], or a reconciler that is created with [Register] in place of
+// reconciler.Register, with the same arguments. A job counts as busy from its start. It calls [Idle] before it waits, which
+// may take any time, and then [Snapshot] with the tables that it follows, or [Busy]. A [Monitor] checks all loops each
+// second:
 //
-//   - A loop that works for longer than it may (40 s without a word) hangs: a lock, a kernel call, a channel nobody reads.
-//   - A loop that waits although a table which it follows has changed 30 s ago has missed a change.
-//   - A timer that is 30 s late never fires.
-//   - A row that waits for its reconciler for 30 s, while that attempts nothing, was forgotten.
-//   - A write transaction that is held for 10 s keeps everybody from its tables.
+//   - A loop that is busy for 40 s without another call is stalled: on a lock, a kernel call, or a channel without reader.
+//   - A loop that is idle although a table that it follows changed 30 s ago has missed a change.
+//   - A timer that is 30 s late has stopped.
+//   - A row that has been pending for 30 s, while its reconciler attempts nothing, was forgotten.
+//   - A write transaction that is open for 10 s blocks all other writers of its tables.
 //
-// What could hang in place of a loop is not used to judge it: loops leave marks in atomic values, tables are read from
-// snapshots, and no lock of a table is ever taken. Time is counted in steps of the monitor and each step counts as 2 s at
-// most ([Monitor.Step]), so that a process that was stopped and a machine that slept make no wedge. A CPU that others have is
-// not told apart; the limits leave room for it.
+// The monitor depends on nothing that can stall with a loop: loops store their state in atomic values, the monitor reads
+// tables from snapshots, and it takes no table lock. It counts time in its own steps, and each step counts as 2 s at most
+// ([Monitor.Step]), so that a stopped process or a suspended machine causes no report. It cannot detect that other
+// processes use the CPU; the limits include a margin for that.
 //
-// Without a monitor, as in most tests of cells, all of this does nothing.
+// Without a monitor, as in most tests of cells, the functions of this package have no effect.
 package heartbeat

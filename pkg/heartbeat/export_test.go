@@ -1,4 +1,4 @@
 package heartbeat
 
-// WatchedTimer is what stands around the function of a timer, for tests without jobs.
+// WatchedTimer exports the wrapper of a timer's function for tests without jobs.
 var WatchedTimer = watchedTimer

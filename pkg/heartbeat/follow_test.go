@@ -13,7 +13,8 @@ import (
 	"github.com/waggle-net/waggle/pkg/heartbeat"
 )
 
-// TestFollow_TheFirstRows: a table that nobody has filled yet is behind although no row waits. Completing it wakes who waits for that, with the next step.
+// TestFollow_TheFirstRows: a table whose first rows are not complete lags although no row is pending. Completing it wakes the watchers with the next
+// step.
 func TestFollow_TheFirstRows(t *testing.T) {
 	t.Parallel()
 	m, db := heartbeat.NewMonitor(), statedb.New()

@@ -2,5 +2,5 @@
 
 package heartbeat
 
-// freeze does nothing in a build that is not for tests.
+// freeze has no effect in builds without the tag freeze.
 func freeze(string) {}

@@ -13,14 +13,14 @@ import (
 // freezeFile in the state directory lists the names of frozen loops and tables, one a line.
 const freezeFile = "freeze"
 
-// freeze holds up the loop that calls it for as long as its name stands in the file.
+// freeze blocks the calling loop while its name is in the file.
 func freeze(name string) {
 	for Frozen(name) {
 		time.Sleep(5 * time.Millisecond)
 	}
 }
 
-// Frozen reports whether the test holds up the loop or table of that name.
+// Frozen reports whether the test blocks the loop or table with that name.
 func Frozen(name string) bool {
 	at := slices.Index(os.Args, "--state-dir")
 	if at < 0 || at+1 == len(os.Args) {

@@ -27,7 +27,7 @@ import (
 
 func TestMain(m *testing.M) { goleak.VerifyTestMain(m) }
 
-// comb is a row.
+// comb is a table row.
 type comb struct {
 	Name   string
 	Status reconciler.Status
@@ -43,8 +43,7 @@ func newTable(db *statedb.DB, name string) (statedb.RWTable[*comb], error) {
 	return statedb.NewTable(db, name, statedb.Index[*comb, string]{Name: "name", FromObject: key, FromKey: index.String, FromString: index.FromString, Unique: true})
 }
 
-// world is a module with a loop that follows a table, a timer and a reconciler. Each of them waits behind its gate while
-// that is shut.
+// world is a module with a loop that follows a table, a timer and a reconciler. Each of them blocks at its gate while the gate is shut.
 type world struct {
 	db      *statedb.DB
 	table   statedb.RWTable[*comb]
@@ -55,7 +54,7 @@ type world struct {
 	failing                                   error
 }
 
-// gate is what a loop passes; while it is shut nobody does. Loops come by at any time, hence the atomic value.
+// gate blocks a loop while it is shut. Loops read it at any time, hence the atomic value.
 type gate struct{ shutBy atomic.Pointer[chan struct{}] }
 
 func (g *gate) shut() { ch := make(chan struct{}); g.shutBy.Store(&ch) }
@@ -83,8 +82,8 @@ func (w *world) Prune(context.Context, statedb.ReadTxn, iter.Seq2[*comb, statedb
 
 const every = 30 * time.Second
 
-// build starts the hive, with the judge that steps each second: nobody else may. Whoever holds something gives it back before
-// the test ends, failed or not; who waits for a mutex keeps the time of a bubble from going on, so the hive would never stop.
+// build starts the hive and a goroutine that steps the monitor each second; no other goroutine may. A test that holds a lock must release it before the
+// test ends, also after a failure: a goroutine that waits for a mutex stops the time of a bubble, so the hive would never stop.
 func build(t *testing.T) *world {
 	t.Helper()
 	w := &world{}
@@ -156,7 +155,7 @@ func (w *world) remove1(name string) {
 	_, _, _ = w.table.Delete(txn, &comb{Name: name})
 }
 
-// red waits until the monitor says something, and returns that and how long it took.
+// red waits until the monitor reports a stall, and returns the report and the elapsed time.
 func (w *world) red(t *testing.T) (string, time.Duration) {
 	t.Helper()
 	began := time.Now()
@@ -169,7 +168,7 @@ func (w *world) red(t *testing.T) (string, time.Duration) {
 	return "", time.Since(began)
 }
 
-// TestMonitor_FindsWhatHangs freezes one thing after the other, in fake time, and thaws it.
+// TestMonitor_FindsWhatHangs blocks and releases one part after the other, in fake time.
 func TestMonitor_FindsWhatHangs(t *testing.T) {
 	t.Parallel()
 	for name, c := range map[string]struct {
@@ -225,7 +224,7 @@ func TestMonitor_FindsWhatHangs(t *testing.T) {
 	}
 }
 
-// TestMonitor_FindsARowThatNobodyAttempts has a reconciler whose loop is gone.
+// TestMonitor_FindsARowThatNobodyAttempts has a reconciler whose loop does not run.
 func TestMonitor_FindsARowThatNobodyAttempts(t *testing.T) {
 	t.Parallel()
 	synctest.Test(t, func(t *testing.T) {
@@ -244,7 +243,7 @@ func TestMonitor_FindsARowThatNobodyAttempts(t *testing.T) {
 		if got := steps(29); len(got) > 0 {
 			t.Fatalf("too early: %+v", got)
 		}
-		// Whoever writes the row again and again does not hide that nobody attempts it.
+		// Repeated writes of the row do not hide that the reconciler does not attempt it.
 		w.insert("wax")
 		if got := steps(5); len(got) != 1 || !strings.HasPrefix(got[0].What, "row wax of table combs waits, and bees/reconcile-combs attempts nothing") {
 			t.Fatalf("after 34 s: %+v", got)
@@ -252,7 +251,7 @@ func TestMonitor_FindsARowThatNobodyAttempts(t *testing.T) {
 	})
 }
 
-// unattended is a reconciler that is registered and never runs.
+// unattended returns a reconciler that is registered and never runs.
 func unattended(t *testing.T, remote bool) (*heartbeat.Monitor, *statedb.DB, statedb.RWTable[*comb]) {
 	t.Helper()
 	db, m := statedb.New(), heartbeat.NewMonitor()
@@ -277,7 +276,7 @@ func unattended(t *testing.T, remote bool) (*heartbeat.Monitor, *statedb.DB, sta
 	return m, db, table
 }
 
-// TestBehind: at first any row that waits counts, later only one that waits for long.
+// TestBehind: before the table has caught up, any pending row counts as lag, later only a row that is pending for long.
 func TestBehind(t *testing.T) {
 	t.Parallel()
 	m, db, table := unattended(t, false)
@@ -293,8 +292,8 @@ func TestBehind(t *testing.T) {
 	}{
 		{func() {}, 0},
 		{func() { w.insert("wax") }, 1},
-		{func() { set(reconciler.StatusError(errors.New("busy"))) }, 0}, // was attempted
-		{func() { w.insert("wax") }, 1},                                 // still nobody has seen that nothing waits
+		{func() { set(reconciler.StatusError(errors.New("busy"))) }, 0}, // attempted
+		{func() { w.insert("wax") }, 1},                                 // the monitor has not yet seen the table without a pending row
 		{func() { set(reconciler.StatusDone()); m.Step(time.Second, db.ReadTxn()) }, 0},
 		{func() { w.insert("wax"); m.Step(time.Second, db.ReadTxn()) }, 0},
 		{func() {
@@ -319,7 +318,7 @@ func TestBehind(t *testing.T) {
 	}
 }
 
-// TestFollow: readiness waits for the rows of a loop that is no reconciler, and nobody calls that loop hanging for them.
+// TestFollow: readiness waits for the rows of a loop without a reconciler, but they are not reported as a stall.
 func TestFollow(t *testing.T) {
 	t.Parallel()
 	db, m := statedb.New(), heartbeat.NewMonitor()
@@ -328,19 +327,19 @@ func TestFollow(t *testing.T) {
 		t.Fatal(err)
 	}
 	heartbeat.Follow(heartbeat.NewGroup(nil, m, cell.FullModuleID{"bees"}), table, (*comb).status, "first")
-	heartbeat.Follow(heartbeat.NewGroup(nil, nil, nil), table, (*comb).status, "first") // without a monitor it is nothing
+	heartbeat.Follow(heartbeat.NewGroup(nil, nil, nil), table, (*comb).status, "first") // no effect without a monitor
 	w := &world{db: db, table: table}
 	for i, c := range []struct {
 		status  reconciler.Status
-		seconds int // that pass with it
+		seconds int // seconds that pass in this state
 		want    int
 	}{
 		{reconciler.StatusPending(), 0, 1},
 		{reconciler.StatusPending(), 600, 1},
-		{reconciler.StatusError(errors.New("full")), 0, 0}, // was attempted
-		{reconciler.StatusPending(), 0, 1},                 // still nobody has seen that nothing waits
+		{reconciler.StatusError(errors.New("full")), 0, 0}, // attempted
+		{reconciler.StatusPending(), 0, 1},                 // the monitor has not yet seen the table without a pending row
 		{reconciler.StatusDone(), 1, 0},
-		{reconciler.StatusPending(), 5, 0}, // for a moment
+		{reconciler.StatusPending(), 5, 0}, // pending only briefly
 		{reconciler.StatusPending(), 12, 1},
 		{reconciler.StatusDone(), 0, 0},
 	} {
@@ -371,7 +370,7 @@ type source struct{ root *cell.SimpleHealth }
 
 func (s source) ForModule(id cell.FullModuleID) cell.Health { return s.root.NewScope(id.String()) }
 
-// TestMonitor_IsGreen lets what looks like a wedge and is none go on for ten minutes of fake time.
+// TestMonitor_IsGreen runs ten minutes of fake time with conditions that look like a stall but are none.
 func TestMonitor_IsGreen(t *testing.T) {
 	t.Parallel()
 	for name, do := range map[string]func(w *world){
@@ -399,7 +398,7 @@ func TestMonitor_IsGreen(t *testing.T) {
 	}
 }
 
-// TestMonitor_AProcessThatWasStopped is one whose loop was at work, and a row waiting, when it was stopped for an hour.
+// TestMonitor_AProcessThatWasStopped stops the process for an hour while its loop is busy and a row is pending.
 func TestMonitor_AProcessThatWasStopped(t *testing.T) {
 	t.Parallel()
 	m, db, table := unattended(t, false)
@@ -413,7 +412,7 @@ func TestMonitor_AProcessThatWasStopped(t *testing.T) {
 		<-thaw
 	})
 	<-began
-	for range 5 { // a step each, however long ago the last one was
+	for range 5 { // one step each, however long ago the previous one was
 		if got := m.Step(time.Hour, db.ReadTxn()); len(got) > 0 {
 			t.Fatalf("%+v", got)
 		}
@@ -422,7 +421,7 @@ func TestMonitor_AProcessThatWasStopped(t *testing.T) {
 	loop.Wait()
 }
 
-// TestLive_WithoutAJudge: the verdict of a judge that has not looked for long is none.
+// TestLive_WithoutAJudge: a result of a monitor that has not stepped for long is not valid.
 func TestLive_WithoutAJudge(t *testing.T) {
 	t.Parallel()
 	synctest.Test(t, func(t *testing.T) {
@@ -435,7 +434,7 @@ func TestLive_WithoutAJudge(t *testing.T) {
 		if line, live := m.Live(t.Context()); live || !strings.HasPrefix(line, "loop of the monitor hangs") {
 			t.Errorf("a minute after the last step: %t %s", live, line)
 		}
-		go func() { // the process goes on: the step comes a moment after the question
+		go func() { // the process continues: a step follows shortly after the call
 			time.Sleep(heartbeat.Interval / 2)
 			m.Step(time.Minute, db.ReadTxn())
 		}()
@@ -445,7 +444,7 @@ func TestLive_WithoutAJudge(t *testing.T) {
 	})
 }
 
-// TestTransactions_DeadlockOfTwo: two goroutines hold a table each and want the other's; both are named.
+// TestTransactions_DeadlockOfTwo: two goroutines each hold the table that the other wants; both are reported.
 func TestTransactions_DeadlockOfTwo(t *testing.T) {
 	t.Parallel()
 	m := heartbeat.NewMonitor()

@@ -8,14 +8,14 @@ import (
 	"github.com/cilium/hive/job"
 )
 
-// group is a module's job group that knows the monitor.
+// group is a module's job group with its monitor.
 type group struct {
 	job.Group
 	monitor *Monitor
 	module  string
 }
 
-// NewGroup makes the loops of a group known to m. A nil monitor watches nothing.
+// NewGroup registers the loops of a group with m. A nil monitor watches nothing.
 func NewGroup(g job.Group, m *Monitor, module cell.FullModuleID) job.Group {
 	if m == nil {
 		return g
@@ -25,22 +25,22 @@ func NewGroup(g job.Group, m *Monitor, module cell.FullModuleID) job.Group {
 
 func (g *group) begin(name string) *loop { return g.monitor.begin(g.module + "/" + name) }
 
-// Add has run done once as the job name of group g, and watched. An error stands in the job's health.
+// Add runs run once as the watched job name of group g. The job's health shows an error.
 func Add(g job.Group, name string, run job.OneShotFunc) {
 	g.Add(job.OneShot(name, watched(g, name, run)))
 }
 
-// AddRetried is [Add] for what is done again after an error, at first after shortest, and never later than longest.
+// AddRetried is [Add] with retries after an error, first after shortest, later after longest at most.
 func AddRetried(g job.Group, name string, run job.OneShotFunc, shortest, longest time.Duration) {
 	g.Add(job.OneShot(name, watched(g, name, run), job.WithRetry(-1, &job.ExponentialBackoff{Min: shortest, Max: longest})))
 }
 
-// AddVital is [Add] for what the process cannot do without: an error ends it.
+// AddVital is [Add] for a job that the process cannot work without: an error ends the process.
 func AddVital(g job.Group, name string, run job.OneShotFunc) {
 	g.Add(job.OneShot(name, watched(g, name, run), job.WithShutdown()))
 }
 
-// AddTimer has run done at each interval as the job name of group g, and watched: its runs, and that one begins.
+// AddTimer runs run at each interval as the watched job name of group g. The monitor checks both the runs and their start.
 func AddTimer(g job.Group, name string, run job.TimerFunc, interval time.Duration) {
 	g.Add(job.Timer(name, watchedTimer(g, name, run, interval), interval))
 }
@@ -53,7 +53,7 @@ func watched(g job.Group, name string, run job.OneShotFunc) job.OneShotFunc {
 	}
 }
 
-// Begin begins the loop name of group g for the goroutine that calls it: what [Add] does around a job. It ends with end.
+// Begin starts the loop name of group g for the calling goroutine, as [Add] does for a job. The caller must call end.
 func Begin(ctx context.Context, g job.Group, name string) (inner context.Context, end func()) {
 	known, ok := g.(*group)
 	if !ok {
@@ -64,7 +64,7 @@ func Begin(ctx context.Context, g job.Group, name string) (inner context.Context
 	return context.WithValue(ctx, key{}, l), l.end
 }
 
-// watchedTimer begins when the group is filled, since a timer may fail to fire for the first time.
+// watchedTimer starts the loop before the job runs, because already the first run may be missed.
 func watchedTimer(g job.Group, name string, run job.TimerFunc, interval time.Duration) job.TimerFunc {
 	known, ok := g.(*group)
 	if !ok {
@@ -79,7 +79,7 @@ func watchedTimer(g job.Group, name string, run job.TimerFunc, interval time.Dur
 	}
 }
 
-// Task has one piece of work watched that may take for as long as limit, beside others of the same name. It ends with end.
+// Task watches one task that may take limit at most, beside others with the same name. The caller must call end.
 func Task(g job.Group, name string, limit time.Duration) (end func()) {
 	known, ok := g.(*group)
 	if !ok {

@@ -2,5 +2,5 @@
 
 package heartbeat
 
-// scale divides the limits of time. Releases have the whole limits.
+// scale divides the time limits. Releases use the full limits.
 const scale = 1

@@ -2,6 +2,6 @@
 
 package heartbeat
 
-// scale divides the limits of time: a test need not wait for minutes until a stall is reported. An agent with these limits may report a
-// stall on a busy machine, so only tests that ignore false reports use it.
+// scale divides the time limits, so that tests need not wait minutes for a report of a stall. An agent with these limits may report a stall on a busy
+// machine, so only tests that ignore false reports use it.
 const scale = 10

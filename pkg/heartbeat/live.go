@@ -6,11 +6,11 @@ import (
 	"time"
 )
 
-// remedy is what to do about whatever hangs.
+// remedy is the remedy of every stall.
 const remedy = "restart the agent, running pods do not notice; its log says where the stacks of all goroutines are"
 
-// Live is one line for people, and whether the process does what it should. It takes no lock and waits for nobody, except
-// for the monitor itself when that has not looked for long: at most for two of its steps.
+// Live returns one line of text and whether the process is responsive. It takes no table lock and waits only if the monitor has not stepped for long,
+// for two steps at most.
 func (m *Monitor) Live(ctx context.Context) (line string, live bool) {
 	wedges := m.Wedges()
 	if at := m.stepped.Load(); at != nil && time.Since(*at) > idleLimit && !m.stepsAgain(ctx, at) {
@@ -27,7 +27,7 @@ func (m *Monitor) Live(ctx context.Context) (line string, live bool) {
 	return line, false
 }
 
-// stepsAgain waits for a step after the one at a time: a process that has just been continued answers before it has looked.
+// stepsAgain waits for a step after the one at a time: a resumed process may be queried before its first step.
 func (m *Monitor) stepsAgain(ctx context.Context, at *time.Time) bool {
 	tick := time.NewTicker(Interval / 20)
 	defer tick.Stop()

@@ -9,26 +9,26 @@ import (
 	"github.com/cilium/statedb"
 )
 
-// loop is the mark that one goroutine leaves. All its fields but lag are set by that goroutine and read by the monitor.
+// loop is the state that one goroutine publishes. The goroutine sets all fields except lag, and the monitor reads them.
 type loop struct {
 	monitor *Monitor
 	name    string // module/job
 	limit   time.Duration
 
-	busy atomic.Int64           // when its work began or last went on, in the monitor's time, plus one; 0 while it waits
-	due  atomic.Int64           // when its wait ends by itself, in the same unit; 0 for never
-	seen atomic.Pointer[[]seen] // of tables that it follows
+	busy atomic.Int64           // last call of Busy or Snapshot, in the monitor's time, plus one; 0 while idle
+	due  atomic.Int64           // time at which its wait ends by itself, in the monitor's time; 0 for never
+	seen atomic.Pointer[[]seen] // revisions of the tables that it follows
 
-	lag lag // of the monitor
+	lag lag // used only by the monitor
 }
 
-// seen is a table as a loop has seen it last.
+// seen is the last revision of a table that a loop has read.
 type seen struct {
 	table    statedb.TableMeta
 	revision statedb.Revision
 }
 
-// lag is since when a table is ahead of what the loop has seen.
+// lag is the time since which a table has been newer than the loop's snapshot.
 type lag struct {
 	seen  *[]seen
 	since int64
@@ -36,23 +36,22 @@ type lag struct {
 
 type key struct{}
 
-// of returns the loop whose context this is, or nil, on which all methods do nothing.
+// of returns the loop of a context, or nil, on which all methods have no effect.
 func of(ctx context.Context) *loop {
 	l, _ := ctx.Value(key{}).(*loop)
 	return l
 }
 
-// Busy says that the loop of this context has work, or that the work goes on: nothing that it does until the next call of
-// Busy, [Snapshot] or [Idle] may take longer than 40 s.
+// Busy reports that the loop of this context is busy, or still busy: the time until its next call of Busy, [Snapshot] or [Idle] must not exceed 40 s.
 func Busy(ctx context.Context) { of(ctx).work() }
 
-// Idle says that the loop of this context waits for something to do, for as long as it takes.
+// Idle reports that the loop of this context waits for work, for any time.
 func Idle(ctx context.Context) { of(ctx).rest(0) }
 
 // IdleFor is [Idle] for a wait that ends by itself after d at most.
 func IdleFor(ctx context.Context, d time.Duration) { of(ctx).rest(d) }
 
-// Sleep waits for d, idle, and is busy again after that. Its only error is that of ctx, which has ended.
+// Sleep waits for d as idle and then calls Busy. The only possible error is the error of ctx.
 func Sleep(ctx context.Context, d time.Duration) error {
 	IdleFor(ctx, d)
 	defer Busy(ctx)
@@ -64,8 +63,8 @@ func Sleep(ctx context.Context, d time.Duration) error {
 	}
 }
 
-// Snapshot begins a pass: the loop of this context is [Busy] with this snapshot of tables, and when it is idle again it waits
-// on watch channels that any change of them closes.
+// Snapshot starts a pass: the loop of this context is [Busy] with this snapshot of tables. When it is idle again, it must wait on watch channels that
+// close with any change of these tables.
 func Snapshot(ctx context.Context, db *statedb.DB, tables ...statedb.TableMeta) statedb.ReadTxn {
 	l, txn := of(ctx), db.ReadTxn()
 	if l == nil {
@@ -80,7 +79,7 @@ func Snapshot(ctx context.Context, db *statedb.DB, tables ...statedb.TableMeta) 
 	return txn
 }
 
-// With begins a loop of its own below that of the context, for another goroutine of the same job. It ends with end.
+// With starts a child of the loop of the context, for another goroutine of the same job. The caller must call end.
 func With(ctx context.Context, name string) (inner context.Context, end func()) {
 	parent := of(ctx)
 	if parent == nil {
@@ -112,7 +111,7 @@ func (l *loop) rest(d time.Duration) {
 
 func (l *loop) end() { l.monitor.forget(l) }
 
-// judge says what is wrong with the loop at a time, and for how long.
+// judge returns the fault of the loop at a time, and since when.
 func (l *loop) judge(now int64, txn statedb.ReadTxn) (wrong string, since int64) {
 	if busy := l.busy.Load(); busy != 0 {
 		l.lag = lag{}
@@ -127,7 +126,7 @@ func (l *loop) judge(now int64, txn statedb.ReadTxn) (wrong string, since int64)
 	return l.behind(now, txn)
 }
 
-// behind compares the tables with what the loop has seen of them. Any word of the loop begins the time anew.
+// behind compares the tables with the revisions that the loop has read. Every call of the loop restarts the time.
 func (l *loop) behind(now int64, txn statedb.ReadTxn) (wrong string, since int64) {
 	all := l.seen.Load()
 	if all == nil {

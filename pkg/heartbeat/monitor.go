@@ -11,62 +11,62 @@ import (
 )
 
 const (
-	// Interval is how often [Monitor.Step] is to be called.
+	// Interval is the time between two calls of [Monitor.Step].
 	Interval = time.Second / scale
-	// maxStep is what one step counts at most, however long ago the one before was.
+	// maxStep limits the time that one step counts, however long ago the previous one was.
 	maxStep = 2 * Interval
 
-	busyLimit    = 40 * time.Second / scale // longer than any request to the API server may take
+	busyLimit    = 40 * time.Second / scale // longer than any request to the API server
 	idleLimit    = 30 * time.Second / scale
-	lateLimit    = 10 * time.Second / scale // of a row, before the node counts as behind
+	lateLimit    = 10 * time.Second / scale // time of a pending row before the node counts as lagging
 	pendingLimit = 30 * time.Second / scale
-	starvedLimit = 5 * time.Minute / scale // of one row, while its reconciler attempts others
+	starvedLimit = 5 * time.Minute / scale // time of a pending row while its reconciler attempts others
 	txnLimit     = 10 * time.Second / scale
 )
 
-// Wedge is something that hangs.
+// Wedge is a stall: a loop, row or table lock that makes no progress.
 type Wedge struct {
-	What  string        // one line, which begins with loop, table or row and its name
+	What  string        // one line, beginning with loop, table or row and its name
 	Since time.Time     // by the wall clock
 	For   time.Duration // in the monitor's time
 }
 
-// Monitor judges loops, reconcilers and write transactions. It is made before everything that it watches.
+// Monitor checks loops, reconcilers and write transactions. It must be created before them.
 type Monitor struct {
-	clock   atomic.Int64 // nanoseconds in which this process ran, as far as the monitor has seen
+	clock   atomic.Int64 // ns that this process ran, as counted by the steps
 	verdict atomic.Pointer[[]Wedge]
-	stepped atomic.Pointer[time.Time] // when the last step ended
+	stepped atomic.Pointer[time.Time] // end of the last step
 	held    sync.Map                  // name of a table -> *hold
 
-	mu      sync.Mutex // guards what follows, for a moment each time; nothing is called under it
+	mu      sync.Mutex // guards the fields below, only briefly; no function is called under it
 	watched []judged
-	next    chan struct{} // closes with the end of the next step
+	next    chan struct{} // closed at the end of the next step
 }
 
-// judged is a loop or a reconciler. It is told the monitor's time and says since when something is wrong.
+// judged is a loop or a reconciler. It gets the monitor's time and returns a fault and since when it exists.
 type judged interface {
 	judge(now int64, txn statedb.ReadTxn) (wrong string, since int64)
 }
 
-// reconciled is a reconciler. It says which row has not been attempted yet: any until there was none for the first time, and
-// after that one which waits for 10 s. To a set it adds what closes when it may say something else; step closes with the next step.
+// reconciled is a reconciler. behind returns a row that has not been attempted yet: any such row until there was none for the first time, later a row
+// that has been pending for 10 s. watch adds channels to set that close when the result may change; step closes with the next step.
 type reconciled interface {
 	behind(now int64, txn statedb.ReadTxn) string
 	watch(txn statedb.ReadTxn, set *statedb.WatchSet, step <-chan struct{})
 }
 
-// NewMonitor makes a monitor that has seen nothing.
+// NewMonitor returns a monitor without loops.
 func NewMonitor() *Monitor {
 	m := &Monitor{next: make(chan struct{})}
 	m.verdict.Store(&[]Wedge{})
 	return m
 }
 
-// Wedges are what the last step found, the oldest first. It never blocks.
+// Wedges returns the stalls that the last step found, the oldest first. It never blocks.
 func (m *Monitor) Wedges() []Wedge { return *m.verdict.Load() }
 
-// Step lets the monitor's time pass by what has elapsed since the last step, though not by more than 2 s, and judges. Only
-// one goroutine may call it. It takes no lock that a loop holds while it works.
+// Step advances the monitor's time by elapsed, but by 2 s at most, and checks all loops. Only one goroutine may call it. It takes no lock that a loop
+// holds while it works.
 func (m *Monitor) Step(elapsed time.Duration, txn statedb.ReadTxn) []Wedge {
 	now := m.clock.Add(int64(min(elapsed, maxStep)))
 	m.mu.Lock()
@@ -97,8 +97,9 @@ func (m *Monitor) Step(elapsed time.Duration, txn statedb.ReadTxn) []Wedge {
 	return wedges
 }
 
-// Behind says, for each reconciler of the kernel, and each table of [Follow], that has not caught up, for which row. A row whose attempt failed counts as
-// attempted: it stands in the row what is wrong. A table of which the first rows are not known yet stands for all of them. Without a monitor nobody is behind.
+// Behind returns, for each lagging reconciler of the kernel and each lagging table of [Follow], a pending row. A failed attempt counts as attempted,
+// because the row shows the error. While the first rows of a table are incomplete, the table is returned instead. Without a monitor the result is
+// empty.
 func (m *Monitor) Behind(txn statedb.ReadTxn) (rows []string) {
 	for _, r := range m.reconcilers() {
 		if row := r.behind(m.clock.Load(), txn); row != "" {
@@ -108,7 +109,7 @@ func (m *Monitor) Behind(txn statedb.ReadTxn) (rows []string) {
 	return rows
 }
 
-// Watch adds what closes when [Monitor.Behind] may have changed.
+// Watch adds channels to set that close when the result of [Monitor.Behind] may change.
 func (m *Monitor) Watch(txn statedb.ReadTxn, set *statedb.WatchSet) {
 	if m == nil {
 		return
@@ -135,7 +136,7 @@ func (m *Monitor) reconcilers() (all []reconciled) {
 	return all
 }
 
-// Loops are the names of all loops, sorted.
+// Loops returns the sorted names of all loops.
 func (m *Monitor) Loops() (names []string) {
 	m.mu.Lock()
 	defer m.mu.Unlock()

@@ -13,8 +13,7 @@ import (
 	"github.com/cilium/statedb/reconciler"
 )
 
-// Register is reconciler.Register with its operations and the rows that wait for them watched. Readiness waits for it, see
-// [Monitor.Behind].
+// Register is reconciler.Register with the watchdog for its operations and pending rows. Readiness waits for it, see [Monitor.Behind].
 func Register[Obj comparable](params reconciler.Params, table statedb.RWTable[Obj], clone func(Obj) Obj,
 	setStatus func(Obj, reconciler.Status) Obj, getStatus func(Obj) reconciler.Status,
 	ops reconciler.Operations[Obj], batch reconciler.BatchOperations[Obj], options ...reconciler.Option,
@@ -22,7 +21,7 @@ func Register[Obj comparable](params reconciler.Params, table statedb.RWTable[Ob
 	return register(params, table, clone, setStatus, getStatus, ops, batch, false, options)
 }
 
-// RegisterRemote is [Register] for what stands in the API server, which may be away: readiness does not wait for it.
+// RegisterRemote is [Register] for objects in the API server, which may be unavailable: readiness does not wait for it.
 func RegisterRemote[Obj comparable](params reconciler.Params, table statedb.RWTable[Obj], clone func(Obj) Obj,
 	setStatus func(Obj, reconciler.Status) Obj, getStatus func(Obj) reconciler.Status,
 	ops reconciler.Operations[Obj], batch reconciler.BatchOperations[Obj], options ...reconciler.Option,
@@ -46,19 +45,19 @@ func register[Obj comparable](params reconciler.Params, table statedb.RWTable[Ob
 	return reconciler.Register(params, table, clone, setStatus, getStatus, operations[Obj]{w, ops}, batch, options...)
 }
 
-// Follow has readiness wait for rows that a loop brings to the kernel without a reconciler, see [Monitor.Behind]. The loop, which is added like
-// any other, sets their statuses; that it hangs is found as of any other. The table has an initializer of the name first, which is completed with
-// the last of the rows that can be known at the start, the sources' own or a copy of before: until then nobody has caught up.
+// Follow makes readiness wait for rows that a loop writes to the kernel without a reconciler, see [Monitor.Behind]. The loop sets the statuses of the
+// rows and must be added like any other, so that its stalls are detected. The table has an initializer named first, which is completed when all rows
+// known at the start are in, from their sources or from a copy on disk. Until then the table counts as lagging.
 func Follow[Obj any](g job.Group, table statedb.Table[Obj], status func(Obj) reconciler.Status, first string) {
 	if known, ok := g.(*group); ok {
 		known.monitor.add(followed[Obj]{&pending[Obj]{table: table, status: status, first: first}})
 	}
 }
 
-// followed is the table of such a loop.
+// followed is the table of a loop that is added with [Follow].
 type followed[Obj any] struct{ *pending[Obj] }
 
-// judge implements judged. It finds nothing wrong, and keeps what [pending.behind] needs.
+// judge implements judged. It never reports a fault, but records the state for [pending.behind].
 func (f followed[Obj]) judge(now int64, txn statedb.ReadTxn) (string, int64) {
 	f.mu.Lock()
 	defer f.mu.Unlock()
@@ -66,10 +65,10 @@ func (f followed[Obj]) judge(now int64, txn statedb.ReadTxn) (string, int64) {
 	return "", 0
 }
 
-// work is what the operations of one reconciler do at the moment: they are its loop.
+// work is the loop of one reconciler: its current operation.
 type work struct {
 	*loop
-	attempted atomic.Int64 // when the last attempt ended, in the monitor's time
+	attempted atomic.Int64 // end of the last attempt, in the monitor's time
 }
 
 func (w *work) begin(ctx context.Context) context.Context {
@@ -122,20 +121,20 @@ func (o batchOperations[Obj]) DeleteBatch(ctx context.Context, txn statedb.ReadT
 	o.inner.DeleteBatch(o.begin(ctx), txn, batch)
 }
 
-// pending judges the rows of a table that wait for their reconciler. Rows in Error are being retried and do not count.
+// pending checks the pending rows of a reconciler's table. Rows in Error are being retried and do not count.
 type pending[Obj any] struct {
 	*work
 	table  statedb.Table[Obj]
 	status func(Obj) reconciler.Status
 	remote bool
-	first  string // the initializer of the first rows; empty when all rows of the table count
+	first  string // initializer of the first rows; empty if all rows of the table count
 
-	mu       sync.Mutex       // guards what follows; held while rows are read from a snapshot
-	caughtUp bool             // once since the start, no row waited
-	clean    statedb.Revision // no row before this revision waits
-	since    int64            // since when rows have waited without a break, plus one; 0 while none waits
-	oldest   statedb.Revision // the revision of the first of them
-	oldestAt int64            // since when that is the first
+	mu       sync.Mutex       // guards the fields below; held while rows are read from a snapshot
+	caughtUp bool             // at least once since the start, no row was pending
+	clean    statedb.Revision // no row before this revision is pending
+	since    int64            // start of the current period with pending rows, plus one; 0 while none is pending
+	oldest   statedb.Revision // revision of the oldest pending row
+	oldestAt int64            // time since which that row is the oldest
 }
 
 func (p *pending[Obj]) judge(now int64, txn statedb.ReadTxn) (wrong string, since int64) {
@@ -146,7 +145,7 @@ func (p *pending[Obj]) judge(now int64, txn statedb.ReadTxn) (wrong string, sinc
 		return "", 0
 	}
 	if p.busy.Load() != 0 {
-		return "", 0 // the loop judges how long an attempt may take
+		return "", 0 // the check of the loop limits the time of an attempt
 	}
 	if since := max(p.since-1, p.attempted.Load()); now-since > int64(pendingLimit) {
 		return fmt.Sprintf("row %s of table %s waits, and %s attempts nothing", row, p.table.Name(), p.name), since
@@ -157,7 +156,7 @@ func (p *pending[Obj]) judge(now int64, txn statedb.ReadTxn) (wrong string, sinc
 	return "", 0
 }
 
-// look finds the row that has waited for longest, and notes since when.
+// look finds the oldest pending row, and records since when it is the oldest.
 func (p *pending[Obj]) look(now int64, txn statedb.ReadTxn) (row string, found bool) {
 	row, revision, found := p.waits(txn)
 	if !found {
@@ -174,7 +173,7 @@ func (p *pending[Obj]) look(now int64, txn statedb.ReadTxn) (row string, found b
 	return row, true
 }
 
-// behind implements reconciled. Rows of pods wait for moments all the time, which makes no node unready.
+// behind implements reconciled. Rows of pods are often pending briefly, which must not make the node unready.
 func (p *pending[Obj]) behind(now int64, txn statedb.ReadTxn) string {
 	if p.remote {
 		return ""
@@ -191,7 +190,7 @@ func (p *pending[Obj]) behind(now int64, txn statedb.ReadTxn) string {
 	return fmt.Sprintf("row %s of table %s to be in the kernel", row, p.table.Name())
 }
 
-// known tells whether the table has the rows that have to be in the kernel at the start.
+// known reports whether the table has the rows that must be in the kernel at the start.
 func (p *pending[Obj]) known(txn statedb.ReadTxn) bool {
 	if p.first != "" {
 		return !slices.Contains(p.table.PendingInitializers(txn), p.first)
@@ -200,7 +199,7 @@ func (p *pending[Obj]) known(txn statedb.ReadTxn) bool {
 	return all
 }
 
-// watch implements reconciled. That one of several initializers is complete wakes nobody who waits for the table, so the next step does.
+// watch implements reconciled. Completing one of several initializers does not close a watch channel of the table, so the next step wakes the watchers.
 func (p *pending[Obj]) watch(txn statedb.ReadTxn, set *statedb.WatchSet, step <-chan struct{}) {
 	_, changed := p.table.AllWatch(txn)
 	set.Add(changed)
@@ -209,7 +208,7 @@ func (p *pending[Obj]) watch(txn statedb.ReadTxn, set *statedb.WatchSet, step <-
 	}
 }
 
-// waits finds the row that has waited for longest. Rows are looked at once for each time that they change.
+// waits finds the oldest pending row. It reads each row only once per change.
 func (p *pending[Obj]) waits(txn statedb.ReadTxn) (name string, revision statedb.Revision, found bool) {
 	for row, revision := range p.table.LowerBound(txn, statedb.ByRevision[Obj](p.clean)) {
 		if p.status(row).IsPendingOrRefreshing() {
@@ -221,7 +220,7 @@ func (p *pending[Obj]) waits(txn statedb.ReadTxn) (name string, revision statedb
 	return "", 0, false
 }
 
-// label is the first column of what operators see of a row, or its key.
+// label returns the first column of the row as operators see it, or its key.
 func (p *pending[Obj]) label(row Obj) string {
 	if shown, ok := any(row).(statedb.TableWritable); ok {
 		return shown.TableRow()[0]

@@ -14,20 +14,21 @@ import (
 )
 
 const (
-	// recordName in the state directory is what hung in this run or the last one, recordBefore what an earlier run reported.
+	// recordName is the file in the state directory with the stalls of this or the previous run; recordBefore is the last record that was already
+	// reported.
 	recordName   = "wedge.txt"
 	recordBefore = "wedge-before.txt"
-	// maxStacks bounds the stacks of goroutines: some 500 of them.
+	// maxStacks limits the size of the stacks in bytes, enough for about 500 goroutines.
 	maxStacks = 1 << 20
 )
 
-// Stacks are those of all goroutines, which hold no contents of variables but numbers and addresses.
+// Stacks returns the stacks of all goroutines. They contain numbers and addresses, but no contents of variables.
 func Stacks() []byte {
 	stacks := make([]byte, maxStacks)
 	return stacks[:runtime.Stack(stacks, true)]
 }
 
-// Record leaves for the next run, and for people, what hangs, with the stacks of all goroutines. It replaces an earlier one.
+// Record writes stalls and the stacks of all goroutines to a file for the next start and for operators. It replaces an existing file.
 func Record(dir string, lines ...string) (path string, err error) {
 	var text bytes.Buffer
 	fmt.Fprintf(&text, "%s waggle-agent %s\n", time.Now().UTC().Format(time.RFC3339), version.String())
@@ -40,8 +41,8 @@ func Record(dir string, lines ...string) (path string, err error) {
 	return path, os.WriteFile(path, text.Bytes(), 0o600)
 }
 
-// TakeRecord returns the first lines of what an earlier run has left, or nothing, and moves it to the path it returns. So
-// each is reported once.
+// TakeRecord returns the first lines of the record of a previous run, or an empty string, and moves the record to path. So each record is reported only
+// once.
 func TakeRecord(dir string) (head, path string, err error) {
 	content, err := os.ReadFile(filepath.Join(dir, recordName))
 	if errors.Is(err, fs.ErrNotExist) {

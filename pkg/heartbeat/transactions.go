@@ -10,24 +10,24 @@ import (
 	"github.com/cilium/statedb"
 )
 
-// depth is how many callers of a write transaction are kept: enough to leave the library and reach who asked for it.
+// depth is the number of recorded callers of a write transaction, enough to reach the first caller outside the library.
 const depth = 6
 
-// hold is what is known of the lock of one table. The two counters differ while somebody holds it: the end of a
-// transaction is told after its lock is free, so the beginning of the next one may come before it.
+// hold is the state of the lock of one table. The counters differ while the lock is held. statedb reports the end of a transaction after it frees the
+// lock, so the start of the next transaction may be reported before.
 type hold struct {
 	begun, ended atomic.Int64
-	since        atomic.Int64 // when the latest began, in the monitor's time
+	since        atomic.Int64 // start of the latest transaction, in the monitor's time
 	by           atomic.Pointer[[depth]uintptr]
 }
 
-// transactions implements statedb.Metrics: it is called by whoever has just taken the locks of tables.
+// transactions implements statedb.Metrics. statedb calls it in the goroutine that has just taken the table locks.
 type transactions struct {
 	statedb.Metrics
 	monitor *Monitor
 }
 
-// Transactions is inner, with write transactions watched. Without a monitor it is inner alone.
+// Transactions returns inner with a check of write transactions. Without a monitor it returns inner.
 func (m *Monitor) Transactions(inner statedb.Metrics) statedb.Metrics {
 	if m == nil {
 		return inner
@@ -65,12 +65,12 @@ func (m *Monitor) hold(table string) *hold {
 	return h.(*hold)
 }
 
-// heldTooLong lists tables that nobody else can write.
+// heldTooLong returns the tables whose lock has been held for more than the limit.
 func (m *Monitor) heldTooLong(now int64) iter.Seq2[string, int64] {
 	return func(yield func(string, int64) bool) {
 		m.held.Range(func(table, value any) bool {
 			h := value.(*hold)
-			ended := h.ended.Load() // before begun, so that a transaction which begins meanwhile is not missed
+			ended := h.ended.Load() // read before begun, so that a transaction that starts meanwhile is not missed
 			since := h.since.Load()
 			if h.begun.Load() <= ended || now-since <= int64(txnLimit) {
 				return true
@@ -80,7 +80,7 @@ func (m *Monitor) heldTooLong(now int64) iter.Seq2[string, int64] {
 	}
 }
 
-// holder is the first caller outside of the libraries.
+// holder returns the first caller outside the libraries.
 func (h *hold) holder() string {
 	by := h.by.Load()
 	if by == nil {

@@ -7,7 +7,7 @@ import (
 	"strings"
 )
 
-// taken are the folders of the agent's container in which something is already, of the image, the runtime and the manifests.
+// taken returns the directories of the agent's container that the image, the runtime and the manifests already use.
 func (v values) taken() []string {
 	folders := []string{"/dev", "/host", "/proc", "/sys", "/usr", "/etc/waggle", "/var/lib/waggle", "/var/run/waggle", "/var/run/netns",
 		"/var/run/secrets"}
@@ -17,11 +17,11 @@ func (v values) taken() []string {
 	return folders
 }
 
-// masqFile finds out whether the file of the ip-masq-agent is read, and splits its path: the manifests mount a ConfigMap as the folder.
-// One above or in a folder of others would hide what is there, or its place could not be made.
+// masqFile returns directory and name of the ip-masq-agent's file, or empty strings if the agent does not read it. The manifests mount a ConfigMap as
+// the directory. A directory above or below another used one would hide its files, or its mount point could not be created.
 func (v values) masqFile() (folder, file string, err error) {
 	const flag = "ip-masq-agent-config-path"
-	if read, _ := strconv.ParseBool(v.Settings.value("enable-ip-masq-agent")); !read { // what is no bool is reported elsewhere
+	if read, _ := strconv.ParseBool(v.Settings.value("enable-ip-masq-agent")); !read { // an invalid bool is reported elsewhere
 		return "", "", nil
 	}
 	value := v.Settings.value(flag)
@@ -38,7 +38,7 @@ func (v values) masqFile() (folder, file string, err error) {
 	return folder, file, nil
 }
 
-// within tells whether a folder is another or lies in it.
+// within reports whether folder equals outer or is below it.
 func within(folder, outer string) bool {
 	return strings.HasPrefix(strings.TrimSuffix(folder, "/")+"/", strings.TrimSuffix(outer, "/")+"/")
 }

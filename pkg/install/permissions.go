@@ -6,31 +6,31 @@ import (
 	"github.com/waggle-net/waggle/pkg/crds"
 )
 
-// Account is who is given a permission.
+// Account is a ServiceAccount.
 type Account string
 
-// The two ServiceAccounts: an agent on a node, and the replicas that do the work of the whole cluster.
+// The two ServiceAccounts: an agent on a node, and the replicas of the cluster role.
 const (
 	Agent   Account = "waggle"
 	Cluster Account = "waggle-cluster"
 )
 
-// Permission is one use of the API server by one part of the program. The roles are made from this table, so a verb that
-// is not here is refused, and a verb that nobody uses should not be here.
+// Permission is one use of the API server by one part of the program. The roles are generated from this table, so other verbs are rejected, and unused
+// verbs must not be listed.
 type Permission struct {
 	Account  Account
-	Cell     string // who uses it
+	Cell     string // the cell that uses it
 	Group    string // API group; empty for the core one
-	Resource string // with a subresource behind a slash
+	Resource string // with an optional subresource after a slash
 	Verbs    []string
 	Why      string
 	// Within limits the permission to the namespace that Waggle is installed in.
 	Within bool
-	// Names limits it to objects of these names. The verb create cannot be limited so.
+	// Names limits the permission to objects with these names. The verb create cannot be limited.
 	Names []string
 }
 
-// Permissions are all of them.
+// Permissions returns all permissions.
 func Permissions() []Permission {
 	return append(agentPermissions(), clusterPermissions()...)
 }

@@ -9,7 +9,7 @@ import (
 	"github.com/waggle-net/waggle/pkg/kubeapi"
 )
 
-// TestPermissions_AreExact: each line names a resource that the client knows, verbs that exist, and a reason.
+// TestPermissions_AreExact checks that each line names a known resource, existing verbs, and a reason.
 func TestPermissions_AreExact(t *testing.T) {
 	t.Parallel()
 	known := map[string]bool{}
@@ -44,7 +44,7 @@ func TestPermissions_AreExact(t *testing.T) {
 	}
 }
 
-// TestRoles_AllowTheTable: the roles that are printed hold what the table says, and nothing else.
+// TestRoles_AllowTheTable checks that the rendered roles contain exactly the table.
 func TestRoles_AllowTheTable(t *testing.T) {
 	t.Parallel()
 	all := objects(t, usual("rbac"))

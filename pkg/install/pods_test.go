@@ -9,7 +9,7 @@ import (
 	corev1 "k8s.io/api/core/v1"
 )
 
-// mounts are a container's, as "host path -> path options".
+// mounts returns the mounts of a container as "host path -> path options".
 func mounts(pod corev1.PodSpec, c corev1.Container) (out []string) {
 	from := map[string]string{}
 	for _, v := range pod.Volumes {
@@ -30,7 +30,7 @@ func mounts(pod corev1.PodSpec, c corev1.Container) (out []string) {
 	return out
 }
 
-// TestAgent_MayDoWhatIsDocumented pins what Documentation/install.md says of the agent's pod.
+// TestAgent_MayDoWhatIsDocumented compares the agent's pod with Documentation/install.md.
 func TestAgent_MayDoWhatIsDocumented(t *testing.T) {
 	t.Parallel()
 	pod := objects(t, usual())["DaemonSet waggle"].(*appsv1.DaemonSet).Spec.Template.Spec
@@ -70,7 +70,7 @@ func TestAgent_MayDoWhatIsDocumented(t *testing.T) {
 	}
 }
 
-// Without probes of other nodes it needs no raw sockets.
+// TestAgent_RawSocketsOnlyForProbes: without probes of other nodes the agent needs no raw sockets.
 func TestAgent_RawSocketsOnlyForProbes(t *testing.T) {
 	t.Parallel()
 	options := usual()
@@ -81,7 +81,8 @@ func TestAgent_RawSocketsOnlyForProbes(t *testing.T) {
 	}
 }
 
-// To close sockets inside pods, or to change their MTU, it has to find and enter their network namespaces, and only then it may.
+// TestAgent_EntersPodsOnlyWhenAsked: the agent may find and enter the network namespaces of pods only if it has to close sockets in them or change
+// their MTU.
 func TestAgent_EntersPodsOnlyWhenAsked(t *testing.T) {
 	t.Parallel()
 	for set, enters := range map[string]bool{"bpf-lb-sock-terminate-pod-connections=true": true, "bpf-lb-sock-terminate-pod-connections=1": true,
@@ -102,7 +103,7 @@ func TestAgent_EntersPodsOnlyWhenAsked(t *testing.T) {
 	}
 }
 
-// The file of the ip-masq-agent comes from the ConfigMap that it has always come from, which need not be there.
+// TestAgent_HasTheFileOfTheIPMasqAgent: the file comes from the usual ConfigMap of the ip-masq-agent, which need not exist.
 func TestAgent_HasTheFileOfTheIPMasqAgent(t *testing.T) {
 	t.Parallel()
 	for _, c := range []struct {
@@ -140,7 +141,7 @@ func TestAgent_HasTheFileOfTheIPMasqAgent(t *testing.T) {
 	}
 }
 
-// A folder that is mounted over another hides it, or the container does not start.
+// TestAgent_MountsNothingOverOtherFolders: a directory that is mounted over another one hides it, or the container does not start.
 func TestAgent_MountsNothingOverOtherFolders(t *testing.T) {
 	t.Parallel()
 	set := []string{"enable-ip-masq-agent=true", "bpf-lb-sock-terminate-pod-connections=true", "write-cni-conf-when-ready=/opt/cni/conf/05-waggle.conflist"}
@@ -158,7 +159,7 @@ func TestAgent_MountsNothingOverOtherFolders(t *testing.T) {
 			t.Errorf("in %s: %v", folder, err)
 		}
 	}
-	for _, folder := range []string{"/etc/waggler", "/etc/cni/net.d", "/ip-masq", "/var/lib/ip-masq-agent"} { // the CNI configuration is elsewhere
+	for _, folder := range []string{"/etc/waggler", "/etc/cni/net.d", "/ip-masq", "/var/lib/ip-masq-agent"} { // the CNI configuration is in another directory
 		options.Set = append(slices.Clip(set), "ip-masq-agent-config-path="+folder+"/ip-masq-agent")
 		if v, err := newValues(options); err != nil || v.MasqDir != folder {
 			t.Errorf("in %s: %v, %s", folder, err, v.MasqDir)
@@ -178,7 +179,7 @@ func TestCluster_MayDoNothingOnItsNode(t *testing.T) {
 	}
 }
 
-// A cluster of one node runs both replicas: one that must have a node of its own would be Pending for ever.
+// TestCluster_NeedsNoSecondNode: a cluster of one node runs both replicas. A replica that needs its own node would stay Pending.
 func TestCluster_NeedsNoSecondNode(t *testing.T) {
 	t.Parallel()
 	deployment := objects(t, usual())["Deployment waggle-cluster"].(*appsv1.Deployment)
@@ -188,7 +189,7 @@ func TestCluster_NeedsNoSecondNode(t *testing.T) {
 		t.Errorf("%+v", apart)
 	}
 	for _, c := range pod.Containers {
-		if len(c.Ports) > 0 { // the scheduler puts no two pods with one port of the node on it
+		if len(c.Ports) > 0 { // the scheduler places no two pods with the same host port on a node
 			t.Errorf("%s has ports: %+v", c.Name, c.Ports)
 		}
 	}
@@ -197,7 +198,7 @@ func TestCluster_NeedsNoSecondNode(t *testing.T) {
 	}
 }
 
-// TestCleanup_SeesTheNode: it has the folders above ours, and is printed only when it is asked for.
+// TestCleanup_SeesTheNode: the pod has the directories above Waggle's, and its manifest is printed only on request.
 func TestCleanup_SeesTheNode(t *testing.T) {
 	t.Parallel()
 	if objects(t, usual())["DaemonSet waggle-cleanup"] != nil {
@@ -225,7 +226,7 @@ func TestCleanup_SeesTheNode(t *testing.T) {
 	}
 }
 
-// TestDefaults_AreTheAgents: what nobody sets is what the agent would use.
+// TestDefaults_AreTheAgents: an option that is not set has the agent's default.
 func TestDefaults_AreTheAgents(t *testing.T) {
 	t.Parallel()
 	for flag, want := range map[string]string{"agent-health-port": "9879", "agent-not-ready-taint-key": "node.cilium.io/agent-not-ready"} {
@@ -235,7 +236,7 @@ func TestDefaults_AreTheAgents(t *testing.T) {
 	}
 }
 
-// TestFixed_AreFlags: an option that is refused with a reason must be one.
+// TestFixed_AreFlags: an option that is rejected with a reason must be a flag.
 func TestFixed_AreFlags(t *testing.T) {
 	t.Parallel()
 	flags, err := AgentFlags()

@@ -25,25 +25,25 @@ import (
 //go:embed manifests
 var manifests embed.FS
 
-// Options are the choices of the person who installs.
+// Options are the options of "waggle install".
 type Options struct {
-	Namespace string   // of everything that has one
+	Namespace string   // of all namespaced objects
 	Image     string   // with tag
 	Set       []string // key=value for the ConfigMap
-	CNIBinDir string   // where container runtimes look for plugins
-	APIServer string   // address for the agents; empty leaves it to the Service "kubernetes"
-	Only      []string // parts to print; empty means all of them
+	CNIBinDir string   // directory in which container runtimes find plugins
+	APIServer string   // address for the agents; empty: the Service "kubernetes"
+	Only      []string // parts to print; empty: all
 }
 
-// Parts are what can be printed alone, in the order in which they are printed.
+// Parts returns the names of the parts, in output order.
 func Parts() []string {
 	return []string{"crds", "rbac", "admission", "config", "agent", "cluster", cleanupPart}
 }
 
-// cleanupPart is printed only when it is asked for: it takes away what the others make of nodes.
+// cleanupPart is printed only on request: it removes the changes of the other parts from nodes.
 const cleanupPart = "cleanup"
 
-// prints tells whether a part is wanted.
+// prints reports whether a part must be printed.
 func (o Options) prints(part string) bool {
 	if len(o.Only) == 0 {
 		return part != cleanupPart
@@ -51,12 +51,12 @@ func (o Options) prints(part string) bool {
 	return slices.Contains(o.Only, part)
 }
 
-// DefaultImage is the one that "make image" makes of this version.
+// DefaultImage is the image that "make image" builds for this version.
 func DefaultImage() string {
 	return "waggle.local/waggle:" + regexp.MustCompile(`[^A-Za-z0-9_.-]`).ReplaceAllString(version.String(), "-")
 }
 
-// Render is the manifests as YAML, documents with comments between them.
+// Render returns the manifests as YAML documents with comments between them.
 func Render(o Options) ([]byte, error) {
 	v, err := newValues(o)
 	if err != nil {
@@ -75,7 +75,7 @@ func Render(o Options) ([]byte, error) {
 	return out.Bytes(), nil
 }
 
-// RenderJSON is the same as one list for programs.
+// RenderJSON returns the manifests as one JSON list.
 func RenderJSON(o Options) ([]byte, error) {
 	text, err := Render(o)
 	if err != nil {
@@ -101,17 +101,17 @@ func documents(text []byte) (items []json.RawMessage, err error) {
 	return items, nil
 }
 
-// values are what the templates leave open.
+// values are the data of the templates.
 type values struct {
 	Options
 	Settings   Settings
 	HealthPort int
-	ClusterAt  hostPort // where the cluster role answers probes
-	CNIConfDir string   // of the node; empty when the agent writes no configuration
+	ClusterAt  hostPort // address of the cluster role's probes
+	CNIConfDir string   // of the node; empty if the agent writes no configuration
 	TaintKey   string
-	EntersPods bool   // to close sockets there, or to change links and routes
-	Probes     bool   // of other nodes, by ICMP
-	MasqDir    string // where the file of the ip-masq-agent is, MasqFile; empty when it is not read
+	EntersPods bool   // the agent enters pods to close sockets, or to change links and routes
+	Probes     bool   // the agent probes other nodes by ICMP
+	MasqDir    string // directory of the ip-masq-agent's file MasqFile; empty if the agent does not read it
 	MasqFile   string
 }
 
@@ -150,7 +150,7 @@ func newValues(o Options) (values, error) {
 	}
 	v.TaintKey = v.Settings.value("agent-not-ready-taint-key")
 	for _, flag := range []string{"bpf-lb-sock-terminate-pod-connections", "enable-pod-mtu-updates"} {
-		enters, _ := strconv.ParseBool(v.Settings.value(flag)) // what is no bool is reported above
+		enters, _ := strconv.ParseBool(v.Settings.value(flag)) // an invalid bool is reported above
 		v.EntersPods = v.EntersPods || enters
 	}
 	v.Probes, _ = strconv.ParseBool(v.Settings.value("enable-health-checking"))
@@ -185,17 +185,17 @@ func renderCRDs(out *bytes.Buffer) error {
 
 // Methods for the templates.
 
-// AgentRules are those of the agents' role.
+// AgentRules returns the rules of the agents' role.
 func (v values) AgentRules() []rule { return rules(Agent, false) }
 
-// ClusterRules are those of the cluster role's account, in all namespaces.
+// ClusterRules returns the rules of the cluster role's account, for all namespaces.
 func (v values) ClusterRules() []rule { return rules(Cluster, false) }
 
-// ClusterRulesWithin are those in the namespace of the installation.
+// ClusterRulesWithin returns its rules for the namespace of the installation.
 func (v values) ClusterRulesWithin() []rule { return rules(Cluster, true) }
 
-// ClusterArgs are those of the cluster role. It writes to every node of the cluster, so it may ask for more in a second than an
-// agent, unless somebody has set a limit for both.
+// ClusterArgs returns the arguments of the cluster role. It writes to every node of the cluster, so its request rate is higher than an agent's, unless
+// the options set a limit for both.
 func (v values) ClusterArgs() []string {
 	args := []string{"--role=cluster", "--config-dir=/etc/waggle"}
 	for _, limit := range []struct{ flag, value string }{{"k8s-client-qps", "100"}, {"k8s-client-burst", "200"}} {
@@ -206,18 +206,18 @@ func (v values) ClusterArgs() []string {
 	return args
 }
 
-// cleanupConf is the CNI configuration that cleanup looks for, also where the agent writes none any more.
+// cleanupConf returns the CNI configuration that cleanup removes, even if the agent no longer writes one.
 func (v values) cleanupConf() string {
 	return cmp.Or(v.Settings.value("write-cni-conf-when-ready"), Defaults()["write-cni-conf-when-ready"])
 }
 
-// CgroupRoot is where the node has cgroup2; the agent finds version 2 also below a mount point of version 1.
+// CgroupRoot returns the directory of cgroup2 on the node; the agent also finds version 2 below a mount point of version 1.
 func (v values) CgroupRoot() string { return cmp.Or(v.Settings.value("cgroup-root"), "/sys/fs/cgroup") }
 
-// CleanupConfDir is where that lies on the node.
+// CleanupConfDir returns the directory of that configuration on the node.
 func (v values) CleanupConfDir() string { return path.Dir(v.cleanupConf()) }
 
-// CleanupArgs name the paths of the node where the pod of the DaemonSet sees them.
+// CleanupArgs returns the paths of the node as the pod of the DaemonSet sees them.
 func (v values) CleanupArgs() []string {
 	const host = "/host"
 	args := []string{"--state-dir=" + host + "/var/run/waggle", "--lib-dir=" + host + "/var/lib/waggle", "--bpf-root=" + host + "/sys/fs/bpf",
@@ -230,7 +230,7 @@ func (v values) CleanupArgs() []string {
 	return args
 }
 
-// Digest changes with the options, so that pods are replaced when the ConfigMap is.
+// Digest returns a hash of the options, so that pods are replaced when the ConfigMap changes.
 func (v values) Digest() string {
 	var text strings.Builder
 	for _, key := range slices.Sorted(maps.Keys(v.Settings)) {
@@ -239,13 +239,13 @@ func (v values) Digest() string {
 	return fmt.Sprintf("%.16x", sha256.Sum256([]byte(text.String())))
 }
 
-// quote writes a string so that YAML takes it for one; JSON strings are YAML.
+// quote returns a string in YAML; JSON strings are valid YAML.
 func quote(s string) (string, error) {
 	text, err := json.Marshal(s)
 	return string(text), err
 }
 
-// flowList writes strings as a list on one line.
+// flowList returns strings as a YAML list on one line.
 func flowList(items []string) (string, error) {
 	quoted := make([]string, len(items))
 	for i, item := range items {

@@ -21,7 +21,7 @@ import (
 
 var update = flag.Bool("update", false, "write what is compared instead of comparing it")
 
-// usual are the options of the usual call, with an image that does not change with each build.
+// usual returns typical options, with an image that is independent of the build.
 func usual(only ...string) Options {
 	return Options{Namespace: "kube-system", Image: "waggle.example/waggle:v1", CNIBinDir: "/opt/cni/bin", Only: only}
 }
@@ -35,7 +35,7 @@ func mustRender(t *testing.T, o Options) []byte {
 	return text
 }
 
-// TestRender_Golden shows what a change of templates does to everything but the custom resources, whose schemas are long.
+// TestRender_Golden shows the effect of a template change on all objects except the custom resources, whose schemas are long.
 func TestRender_Golden(t *testing.T) {
 	t.Parallel()
 	const file = "testdata/manifests.yaml"
@@ -64,7 +64,7 @@ func TestRender_IsStable(t *testing.T) {
 	}
 }
 
-// objects decodes all manifests strictly into the types of Kubernetes, or into plain maps for the custom resources.
+// objects decodes all manifests strictly into Kubernetes types, or into maps for the custom resources.
 func objects(t *testing.T, o Options) map[string]any {
 	t.Helper()
 	items, err := documents(mustRender(t, o))
@@ -227,7 +227,8 @@ func TestRender_Refuses(t *testing.T) {
 	}
 }
 
-// Only the cluster role gives pod CIDRs out of a pool; with --ipam=kubernetes agents write those of their Nodes.
+// TestRender_AgentsWriteNoRangesOfAPool: only the cluster role allocates pod CIDRs from a pool; with --ipam=kubernetes agents write the ones of their
+// Nodes.
 func TestRender_AgentsWriteNoRangesOfAPool(t *testing.T) {
 	t.Parallel()
 	for ipam, want := range map[string]int{"kubernetes": 1, "cluster-pool": 2} {

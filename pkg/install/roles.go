@@ -6,15 +6,15 @@ import (
 	"strings"
 )
 
-// rule is one rule of a role: all that an account may do with one resource.
+// rule is one rule of a role: all permissions of an account for one resource.
 type rule struct {
 	Group, Resource string
 	Verbs           []string
 	Names           []string
-	Cells           string // who uses it, for the reader of the manifest
+	Cells           string // the cells that use it, for the reader of the manifest
 }
 
-// rules are those of an account, in its namespace or in the whole cluster.
+// rules returns the rules of an account, for its namespace or for the whole cluster.
 func rules(account Account, within bool) []rule {
 	merged := map[string]*rule{}
 	for _, p := range Permissions() {
@@ -44,5 +44,5 @@ func rules(account Account, within bool) []rule {
 	return all
 }
 
-// verbs in the order in which they are printed; there are no others.
+// verbs are all verbs, in output order.
 var verbs = []string{"get", "list", "watch", "create", "update", "patch", "delete"}

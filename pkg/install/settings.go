@@ -18,7 +18,7 @@ import (
 	agent "github.com/waggle-net/waggle/pkg/settings"
 )
 
-// flagList has one line for each flag of the agent in either role, with its type and its default. tools/reference writes it.
+// flagList has one line for each flag of the agent in either role, with its type and its default. The tool tools/reference generates it.
 //
 //go:embed flags.txt
 var flagList string
@@ -26,8 +26,8 @@ var flagList string
 // Settings are the options of the ConfigMap, by key.
 type Settings map[string]string
 
-// Defaults are the options that differ from the agent's own defaults, because in a cluster more is known. Most clusters
-// give their nodes IPv4 CIDRs alone, and an agent waits for a CIDR of each family that is on.
+// Defaults are the options that differ from the agent's defaults, because a cluster determines them. Most clusters assign only IPv4 CIDRs to nodes, and
+// an agent waits for a CIDR of each enabled family.
 func Defaults() Settings {
 	return Settings{
 		"enable-ipv4":               "true",
@@ -49,7 +49,7 @@ var fixed = map[string]string{
 	"state-dir":                 "the manifests mount it at its usual place",
 }
 
-// newSettings lays the options of the command line, key=value, over the defaults. All mistakes are reported at once.
+// newSettings applies the options of the command line, key=value, to the defaults. It reports all mistakes at once.
 func newSettings(set []string, apiServer string) (Settings, error) {
 	settings := Defaults()
 	var errs []error
@@ -83,7 +83,7 @@ func newSettings(set []string, apiServer string) (Settings, error) {
 	return settings, errors.Join(errs...)
 }
 
-// checkTogether asks the agent's own check of what all of its parts read.
+// checkTogether runs the agent's own check of the settings that all its parts share.
 func checkTogether(flags *pflag.FlagSet) error {
 	f := agent.DefaultFlags
 	f.NodeName = "any"
@@ -116,7 +116,7 @@ func checkTogether(flags *pflag.FlagSet) error {
 	return nil
 }
 
-// AgentFlags are the flags of the agent in either role. Those that are texts have their defaults.
+// AgentFlags returns the flags of the agent in either role. Flags of type string have their defaults.
 func AgentFlags() (*pflag.FlagSet, error) {
 	flags := pflag.NewFlagSet("", pflag.ContinueOnError)
 	for line := range strings.Lines(flagList) {
@@ -128,7 +128,7 @@ func AgentFlags() (*pflag.FlagSet, error) {
 			return nil, err
 		}
 		if flag := flags.Lookup(fields[0]); len(fields) == 3 && fields[1] == "string" {
-			_ = flag.Value.Set(fields[2]) // any text is a string
+			_ = flag.Value.Set(fields[2]) // any text is a valid string
 			flag.DefValue = fields[2]
 		}
 	}
@@ -157,7 +157,7 @@ func addFlag(flags *pflag.FlagSet, name, kind string) error {
 	return nil
 }
 
-// value is what the agents will use for a flag: what is set, else the agent's default.
+// value returns the effective value of a flag: the option, otherwise the agent's default.
 func (s Settings) value(flag string) string {
 	if value, ok := s[flag]; ok {
 		return value
@@ -170,7 +170,7 @@ func (s Settings) value(flag string) string {
 	return ""
 }
 
-// healthPort is where probes go; 0 when nobody answers them.
+// healthPort returns the port of probes; 0 if they are off.
 func (s Settings) healthPort() (int, error) {
 	const flag = "agent-health-port"
 	port, err := strconv.Atoi(s.value(flag))
@@ -180,7 +180,7 @@ func (s Settings) healthPort() (int, error) {
 	return port, nil
 }
 
-// hostPort is where probes of the cluster role go; without a port nobody answers them.
+// hostPort is the address of the cluster role's probes; without a port they are off.
 type hostPort struct{ Host, Port string }
 
 func (s Settings) clusterProbes() (at hostPort, err error) {

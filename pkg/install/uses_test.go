@@ -10,8 +10,8 @@ import (
 	"testing"
 )
 
-// TestPermissions_CoverTheCells: what the code of a cell asks of a resource that it names is in the table under the cell's
-// name. A resource in a variable is seen by the audit log of the tests on a real Kubernetes alone.
+// TestPermissions_CoverTheCells checks that the table lists, under the name of the cell, every request for a resource that its code names. Only the
+// audit log of the tests on a real Kubernetes finds a resource in a variable.
 func TestPermissions_CoverTheCells(t *testing.T) {
 	t.Parallel()
 	granted := map[string]bool{}
@@ -47,7 +47,7 @@ func TestPermissions_CoverTheCells(t *testing.T) {
 	}
 }
 
-// request recognizes client.Verb(ctx, kubeapi.Resource, ...) and gives verb and resource in lower case.
+// request recognizes client.Verb(ctx, kubeapi.Resource, ...) and returns verb and resource in lower case.
 func request(n ast.Node) (verb, resource string) {
 	call, ok := n.(*ast.CallExpr)
 	if !ok || len(call.Args) < 3 {

@@ -12,18 +12,18 @@ import (
 	"github.com/waggle-net/waggle/pkg/agentlock"
 )
 
-// Errors of [Machine.Cleanup] before anything is removed.
+// Errors of [Machine.Cleanup] before the first removal.
 var (
 	ErrRunning = errors.New("nothing was removed: stop it first")
 	ErrPods    = errors.New("nothing was removed: delete or drain these pods first, or give --with-pods to cut them off")
 )
 
-// errJudged keeps filters, the rule of nftables and maps: without them nobody would judge what the pods send.
+// errJudged prevents the removal of filters, nftables rules and maps: without them the packets of the remaining pods would not be evaluated.
 var errJudged = errors.New("links of pods are left, and so is everything that judges their packets: call again")
 
-// Cleanup removes what [Machine.List] lists, and returns what is gone. It goes on past errors and joins them; a further call
-// tries again what is left, also after a call that was killed. While an agent or its setup runs, or pods are attached and
-// withPods is false, nothing is removed.
+// Cleanup removes the objects of [Machine.List] and returns the removed ones. It continues after errors and joins them; a further call retries the
+// remaining objects, also after a call that was killed. It removes nothing while an agent or its setup runs, or while pods are attached unless withPods
+// is true.
 func (m *Machine) Cleanup(withPods bool) (removed []Object, err error) {
 	unlock, err := m.lock()
 	if err != nil {
@@ -31,16 +31,16 @@ func (m *Machine) Cleanup(withPods bool) (removed []Object, err error) {
 	}
 	defer unlock()
 	before, err := m.List()
-	errs := []error{err} // what cannot be looked at is left, the rest goes
+	errs := []error{err} // kinds that cannot be listed stay, the others are removed
 	if err := m.inUse(withPods); err != nil {
 		return nil, err
 	}
 	for _, k := range kinds() {
-		found, err := m.find(k) // again: much has gone with other objects by now
+		found, err := m.find(k) // again, because earlier removals also removed objects of this kind
 		errs = append(errs, err)
 		for _, o := range found {
 			if !slices.ContainsFunc(before, o.same) {
-				before = append(before, o) // made since, by a plugin that was at work
+				before = append(before, o) // created since, by a running plugin
 			}
 			if o.remove == nil {
 				continue
@@ -70,7 +70,7 @@ func (m *Machine) Cleanup(withPods bool) (removed []Object, err error) {
 	return removed, errors.Join(errs...)
 }
 
-// distinct leaves out nil and what says the same as an earlier one: a kind that cannot be looked at says so each time.
+// distinct removes nil and repeated texts: a kind that cannot be listed fails with the same error each time.
 func distinct(errs []error) (out []error) {
 	said := map[string]bool{}
 	for _, err := range errs {
@@ -93,7 +93,7 @@ func attached(links []Object) (names []string) {
 	return names
 }
 
-// Refusal says why [Machine.Cleanup] would remove nothing; nil when it would not refuse. Nothing is changed.
+// Refusal returns the reason why [Machine.Cleanup] would remove nothing; nil without one. It changes nothing.
 func (m *Machine) Refusal(withPods bool) error {
 	unlock, err := m.lock()
 	if err != nil {
@@ -103,7 +103,7 @@ func (m *Machine) Refusal(withPods bool) error {
 	return m.inUse(withPods)
 }
 
-// inUse says which pods are attached, unless withPods allows to cut them off.
+// inUse returns an error that names the attached pods, unless withPods is true.
 func (m *Machine) inUse(withPods bool) error {
 	links, err := m.podLinks()
 	if err != nil {
@@ -119,7 +119,7 @@ func (m *Machine) inUse(withPods bool) error {
 	return nil
 }
 
-// lock keeps agent and setup from starting. Where there is no state directory nobody has a lock in it.
+// lock prevents the start of agent and setup. Without a state directory no process holds a lock in it.
 func (m *Machine) lock() (unlock func(), err error) {
 	if pid, running := agentlock.Announced(); running {
 		return nil, fmt.Errorf("waggle-agent%s runs in this network namespace: %w", agentlock.Process(pid), ErrRunning)

@@ -14,8 +14,7 @@ import (
 	"github.com/waggle-net/waggle/pkg/testnet"
 )
 
-// TestPrivilegedCleanup_KeepsWhatJudgesPods: while links of pods are left, or cannot be looked for, what drops their packets
-// stays.
+// TestPrivilegedCleanup_KeepsWhatJudgesPods: while pod links remain, or cannot be listed, the objects that drop their packets stay.
 func TestPrivilegedCleanup_KeepsWhatJudgesPods(t *testing.T) {
 	t.Parallel()
 	dir := t.TempDir()
@@ -37,7 +36,7 @@ func TestPrivilegedCleanup_KeepsWhatJudgesPods(t *testing.T) {
 			err      error
 			withPods bool
 			want     error
-			conf     bool // the configuration is there afterwards
+			conf     bool // the configuration exists afterwards
 		}{
 			{nil, unknown, false, unknown, true},
 			{nil, unknown, true, unknown, true},
@@ -61,7 +60,7 @@ func TestPrivilegedCleanup_KeepsWhatJudgesPods(t *testing.T) {
 	})
 }
 
-// stays is a pod's link that is listed whatever is done to it.
+// stays returns a pod link that is still listed after its deletion.
 func stays() netlink.Link {
 	attrs := netlink.LinkAttrs{Name: podlink.HostName("pod", "eth0", 0), Group: podlink.Group, RawFlags: 1}
 	return &netlink.Veth{LinkAttrs: attrs}

@@ -14,10 +14,10 @@ import (
 	"github.com/waggle-net/waggle/pkg/tables/cniconfig"
 )
 
-// pluginPackage is what the Go tool writes into our plugin.
+// pluginPackage is the package path that the Go tool writes into the plugin binary.
 const pluginPackage = "github.com/waggle-net/waggle/cmd/waggle-cni"
 
-// cniConf finds the configuration that the agent writes, if it calls our plugin, and what an interrupted write has left.
+// cniConf finds the configuration that the agent writes, if it calls Waggle's plugin, and files of an interrupted write.
 func (m *Machine) cniConf() (found []Object, err error) {
 	path := m.paths.CNIConf
 	if path == "" {
@@ -28,7 +28,7 @@ func (m *Machine) cniConf() (found []Object, err error) {
 		found = append(found, entry{path: path}.object("cell cniconf", "path, and it calls "+setup.PluginName))
 	}
 	errs := []error{err}
-	names, _ := filepath.Glob(filepath.Join(escapeGlob(filepath.Dir(path)), "*"+cniconfig.TemporarySuffix)) // the pattern is good; it finds the bare suffix too
+	names, _ := filepath.Glob(filepath.Join(escapeGlob(filepath.Dir(path)), "*"+cniconfig.TemporarySuffix)) // the pattern is valid; it also finds the bare suffix
 	for _, name := range names {
 		entries, err := tree(name)
 		errs = append(errs, err)
@@ -52,12 +52,12 @@ func callsOurPlugin(path string) (bool, error) {
 			Type string `json:"type"`
 		} `json:"plugins"`
 	}
-	// What is not JSON calls nobody.
+	// A file that is not JSON calls no plugin.
 	return json.Unmarshal(text, &list) == nil && len(list.Plugins) > 0 && list.Plugins[0].Type == setup.PluginName, nil
 }
 
-// cniConfAside finds configurations of others that --cni-exclusive has renamed. They get their names back, unless somebody
-// has written a new one meanwhile.
+// cniConfAside finds configurations of other networks that --cni-exclusive has renamed. Cleanup restores their names, unless a new file with that name
+// exists.
 func (m *Machine) cniConfAside() (found []Object, err error) {
 	if m.paths.CNIConf == "" {
 		return nil, nil
@@ -81,7 +81,7 @@ func (m *Machine) cniConfAside() (found []Object, err error) {
 	return found, err
 }
 
-// cniPlugin finds the plugin where runtimes look for it, and a half-written one.
+// cniPlugin finds the plugin in the runtimes' directory, and a partially written one.
 func (m *Machine) cniPlugin() (found []Object, err error) {
 	if m.paths.CNIBinDir == "" {
 		return nil, nil
@@ -92,7 +92,7 @@ func (m *Machine) cniPlugin() (found []Object, err error) {
 	case err != nil:
 		if _, statErr := os.Stat(path); statErr != nil {
 			return nil, fmt.Errorf("read %s: %w", path, statErr)
-		} // else it is no Go program, and so not ours
+		} // otherwise it is not a Go program, and so not Waggle's
 	default:
 		found = append(found, entry{path: path}.object("waggle-agent setup", "name, and the package that it was built from"))
 	}
@@ -103,7 +103,7 @@ func (m *Machine) cniPlugin() (found []Object, err error) {
 	return found, err
 }
 
-// escapeGlob makes a directory's name match only itself.
+// escapeGlob escapes a directory name so that it matches only itself.
 func escapeGlob(dir string) string {
 	return strings.NewReplacer(`\`, `\\`, `*`, `\*`, `?`, `\?`, `[`, `\[`).Replace(dir)
 }

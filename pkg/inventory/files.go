@@ -13,8 +13,8 @@ import (
 	"github.com/waggle-net/waggle/pkg/sysctlrecord"
 )
 
-// stateNames are the files and directories that we keep in the state directory, by their owners. Manifests are not among them:
-// people write those. The locks come last.
+// stateNames are the agent's files and directories in the state directory, with their owners. Manifests are not included, because users write them. The
+// locks are last.
 var stateNames = []struct{ name, owner string }{
 	{"endpoints", "cell endpointmanager"},
 	{"deleteQueue", "plugin and cell endpointmanager"},
@@ -42,7 +42,7 @@ var stateNames = []struct{ name, owner string }{
 	{agentlock.AgentFile, "waggle-agent"},
 }
 
-// files finds what is in the state directory and in the library directory, by path.
+// files finds the contents of the state directory and the library directory, by path.
 func (m *Machine) files() (found []Object, err error) {
 	var errs []error
 	add := func(path, owner string) {
@@ -72,7 +72,7 @@ func (m *Machine) files() (found []Object, err error) {
 	return m.keepRecord(found), errors.Join(errs...)
 }
 
-// keepRecord makes the record of kernel settings stay until they are put back.
+// keepRecord keeps the record of kernel settings until they are restored.
 func (m *Machine) keepRecord(found []Object) []Object {
 	for i := range found {
 		dir := sysctlrecord.Dir(m.paths.StateDir)
@@ -90,7 +90,7 @@ func (m *Machine) keepRecord(found []Object) []Object {
 
 var errPending = errors.New("call again, it is needed then")
 
-// directories finds the state directory and the library directory themselves, unless they hold something else.
+// directories finds the state directory and the library directory, unless they contain other files.
 func (m *Machine) directories() (found []Object, err error) {
 	files, err := m.files()
 	ours := map[string]bool{}

@@ -1,8 +1,8 @@
-// Package inventory finds everything on this machine that is ours, and removes it.
+// Package inventory finds and removes all objects of Waggle on this machine.
 //
-// It asks the kernel and the disk alone, never the agent, so it finds what a crashed one has left. Each kind of object has a
-// file and a proof of ownership, those of Documentation/ownership.md; what cannot be proven ours is not listed, and so it is
-// never removed. Calls that look at the network do so in the network namespace of the calling thread.
+// It reads only the kernel and the disk and does not contact the agent, so it also finds the objects of a crashed agent. Each kind of object has a
+// source file and a proof of ownership, as in Documentation/ownership.md. Objects without proof are neither listed nor removed. Calls that read the
+// network state use the network namespace of the calling thread.
 package inventory
 
 import (
@@ -16,9 +16,9 @@ import (
 	"github.com/waggle-net/waggle/pkg/tc"
 )
 
-// Paths say where the agent keeps things: its flags of the same names. All are absolute.
+// Paths are the paths of the agent's files: its flags of the same names. All are absolute.
 type Paths struct {
-	settings.Agent // StateDir, BPFRoot and Procfs are read
+	settings.Agent // uses StateDir, BPFRoot and Procfs
 
 	LibDir        string
 	CNIConf       string // --write-cni-conf-when-ready
@@ -29,16 +29,16 @@ type Paths struct {
 	MonitorSocket string // empty: in the state directory
 }
 
-// Object is one thing of ours.
+// Object is one object of Waggle.
 type Object struct {
 	Kind  string `json:"kind"`
 	Name  string `json:"name"`
-	Owner string `json:"owner"`          // the cell or program that makes it
-	Proof string `json:"proof"`          // how we know that it is ours
-	Note  string `json:"note,omitempty"` // what it is, where the name does not say
+	Owner string `json:"owner"`          // the cell or program that creates it
+	Proof string `json:"proof"`          // evidence of ownership
+	Note  string `json:"note,omitempty"` // description, if the name does not suffice
 
 	pod    bool         // a pod's network depends on it
-	remove func() error // nil: it goes with another one. What is gone already is success
+	remove func() error // nil: it is removed with another object. An object that no longer exists is a success
 }
 
 func (o Object) String() string { return o.Kind + " " + o.Name }
@@ -46,16 +46,16 @@ func (o Object) String() string { return o.Kind + " " + o.Name }
 // kind is one kind of object.
 type kind struct {
 	name string
-	find func(*Machine) ([]Object, error) // what was found is good although there is an error
+	find func(*Machine) ([]Object, error) // the result is valid even with an error
 }
 
 const podLinkKind = "pod-link"
 
-// kinds are in the order of removal, which keeps to this:
-//   - no pod is attached any more before anything goes: runtimes lose the configuration first;
-//   - pods' links go before what judges their packets: filters, the rule of nftables, maps;
-//   - the links that hold the shared blocks go before filters that somebody else's device may still hold;
-//   - what needs the record of kernel settings goes before the record, and the locks go last.
+// kinds returns the kinds in the order of removal:
+//   - no pod can be attached any longer before the first object is removed: the CNI configuration is the first;
+//   - pods' links are removed before the filters, nftables rules and maps that evaluate their packets;
+//   - the links that hold the shared blocks are removed before filters that a foreign device may still hold;
+//   - objects that need the record of kernel settings are removed before the record, and the locks are the last.
 func kinds() []kind {
 	return []kind{
 		{"cni-conf", (*Machine).cniConf},
@@ -78,15 +78,15 @@ func kinds() []kind {
 	}
 }
 
-// Machine is what is looked at.
+// Machine is the machine whose objects are listed.
 type Machine struct {
 	paths   Paths
 	netlink *rtnl.Handle
 	traffic *tc.Handle
-	links   func() ([]netlink.Link, error) // of netlink; tests have others
+	links   func() ([]netlink.Link, error) // from netlink; tests replace it
 }
 
-// Open opens the network namespace of the calling thread. Nothing is changed by it.
+// Open opens the network namespace of the calling thread. It changes nothing.
 func Open(p Paths) (*Machine, error) {
 	handle, err := rtnl.Open()
 	if err != nil {
@@ -100,14 +100,14 @@ func Open(p Paths) (*Machine, error) {
 	return &Machine{p, handle, traffic, handle.Links}, nil
 }
 
-// Close ends the machine.
+// Close releases the machine.
 func (m *Machine) Close() {
 	m.netlink.Close()
 	m.traffic.Close()
 }
 
-// List finds all objects, in the order in which [Machine.Cleanup] removes them. What was found is good although there is an
-// error, which joins those of all kinds.
+// List returns all objects, in the order in which [Machine.Cleanup] removes them. The result is valid even with an error, which joins the errors of all
+// kinds.
 func (m *Machine) List() (all []Object, err error) {
 	var errs []error
 	for _, k := range kinds() {

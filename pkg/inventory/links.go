@@ -11,7 +11,7 @@ import (
 	"github.com/waggle-net/waggle/pkg/rtnl"
 )
 
-// podLinks finds the host ends of pods' links, those that wait for deletion or were never finished as well.
+// podLinks finds the host ends of pod links, including links that wait for deletion or were never completed.
 func (m *Machine) podLinks() (found []Object, err error) {
 	links, err := m.links()
 	for _, l := range links {
@@ -25,7 +25,7 @@ func (m *Machine) podLinks() (found []Object, err error) {
 		case a.Group == podlink.DeletedGroup:
 			o.Note = "waits for its deletion"
 		case a.RawFlags&unix.IFF_UP == 0:
-			o.Note = "never finished" // the agent sets it up in the last step
+			o.Note = "never finished" // the agent sets the link up in its last step
 		default:
 			o.Note, o.pod = "a pod's", true
 		}
@@ -39,7 +39,7 @@ func isPodLink(l netlink.Link) bool {
 	return l.Type() == "veth" && podlink.IsHostName(a.Name) && (a.Group == podlink.Group || a.Group == podlink.DeletedGroup)
 }
 
-// pairs finds the links of the node itself. Both ends must be there under their names: one alone is somebody else's.
+// pairs finds the veth pairs of the node itself. Both ends must exist under their names: a single one is foreign.
 func (m *Machine) pairs() (found []Object, err error) {
 	links, err := m.links()
 	if err != nil {
@@ -58,7 +58,7 @@ func (m *Machine) pairs() (found []Object, err error) {
 	return found, nil
 }
 
-// ownerOf names the cell that makes a pair.
+// ownerOf returns the cell that creates a pair.
 func ownerOf(pair [2]netlink.Link) string {
 	if pair[0].Attrs().Name == podlink.ChecksumDevice {
 		return "cell overlay"
@@ -81,7 +81,7 @@ func ourPairs(links []netlink.Link) (pairs [][2]netlink.Link) {
 	return pairs
 }
 
-// tunnel finds the device of the tunnel to other nodes.
+// tunnel finds the tunnel device to other nodes.
 func (m *Machine) tunnel() (found []Object, err error) {
 	links, err := m.links()
 	for _, l := range links {
@@ -99,7 +99,7 @@ func isTunnel(l netlink.Link) bool {
 	return ok && v.FlowBased && v.Name == podlink.OverlayDevice && v.Attrs().Group == podlink.OverlayGroup
 }
 
-// ours finds all links of ours by index.
+// ours returns all links of Waggle by index.
 func (m *Machine) ours() (map[int]netlink.Link, error) {
 	links, err := m.links()
 	if err != nil {
@@ -117,7 +117,7 @@ func (m *Machine) ours() (map[int]netlink.Link, error) {
 	return ours, nil
 }
 
-// deleteLink deletes a link if it still is what it was found to be.
+// deleteLink deletes a link if still confirms its ownership.
 func (m *Machine) deleteLink(name string, still func(netlink.Link) bool) error {
 	l, err := m.netlink.LinkByName(name)
 	if err == nil && (l.Attrs().Name != name || !still(l)) {
@@ -132,7 +132,7 @@ func (m *Machine) deleteLink(name string, still func(netlink.Link) bool) error {
 	return nil
 }
 
-// addresses finds the router addresses. They go with their link.
+// addresses finds the router addresses. They are removed with their link.
 func (m *Machine) addresses() (found []Object, err error) {
 	links, err := m.links()
 	if err != nil {
@@ -147,7 +147,7 @@ func (m *Machine) addresses() (found []Object, err error) {
 			return found, err
 		}
 		for _, a := range addrs {
-			if a.Scope >= unix.RT_SCOPE_LINK { // the kernel's own
+			if a.Scope >= unix.RT_SCOPE_LINK { // added by the kernel
 				continue
 			}
 			ip, _ := netip.AddrFromSlice(a.IP)

@@ -10,12 +10,12 @@ import (
 	"github.com/waggle-net/waggle/pkg/bpffs"
 )
 
-// unmounting is the file in the state directory that is there while the mount point of the BPF file system is being removed.
-// Until then the kernel knows that we made it, afterwards nobody would.
+// unmounting is a file in the state directory that exists while the mount point of the BPF file system is being removed. Before, the mount itself is
+// the evidence that Waggle created the directory; afterwards there is no other.
 const unmounting = "unmounting"
 
-// mount finds the mount of the BPF file system, if we made it and nobody else pins anything there: then it would stay. A mount
-// point that a killed cleanup has left is found as well.
+// mount finds the mount of the BPF file system if Waggle created it and it holds no foreign pins; otherwise it must stay. It also finds a mount point
+// left by a killed cleanup.
 func (m *Machine) mount() ([]Object, error) {
 	root := m.paths.BPFRoot
 	o := Object{Name: root, Owner: "cell maps or waggle-agent setup", Proof: "source of the mount", Note: "BPF file system"}
@@ -34,7 +34,7 @@ func (m *Machine) mount() ([]Object, error) {
 	return []Object{o}, nil
 }
 
-// mountPoint finds the directory, if a cleanup was killed that was about to remove it.
+// mountPoint finds the directory if a cleanup was killed before it removed it.
 func (m *Machine) mountPoint(o Object) ([]Object, error) {
 	text, err := os.ReadFile(m.marker())
 	if errors.Is(err, fs.ErrNotExist) || err == nil && string(text) != m.paths.BPFRoot {
@@ -53,7 +53,7 @@ func (m *Machine) unmount() error {
 		return err
 	}
 	if made {
-		// Without a state directory there is nowhere to write it, and then an empty directory may be left.
+		// Without a state directory the marker cannot be written, and an empty directory may be left.
 		if err := os.WriteFile(m.marker(), []byte(m.paths.BPFRoot), 0o600); err != nil && !errors.Is(err, fs.ErrNotExist) {
 			return fmt.Errorf("remember that we made %s: %w", m.paths.BPFRoot, err)
 		}

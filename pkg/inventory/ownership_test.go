@@ -7,45 +7,45 @@ import (
 	"testing"
 )
 
-// kindOf says by which kind each row of Documentation/ownership.md is found, by what begins its first column. Whoever adds an
-// object of the kernel or the disk adds it here, and teaches a kind about it.
+// kindOf maps each row of Documentation/ownership.md, by the start of its first column, to the kind that finds it. A new object of the kernel or the
+// disk needs an entry and a kind that finds it.
 var kindOf = map[string]string{
 	"mount of the BPF file system":                  "mount",
 	"BPF maps":                                      "pin",
 	"word `protocol` in map `datapath`":             "pin",
-	"entries of `endpoint_facts`":                   "pin", // they go with their map
+	"entries of `endpoint_facts`":                   "pin", // removed with their map
 	"entries of `ipcache`":                          "pin",
 	"entries of `services`":                         "pin",
 	"entries of `netdevs`":                          "pin",
 	"ring buffer `events`":                          "pin",
 	"shared tc blocks and their filters":            "filter",
 	"clsact of pod links":                           "clsact",
-	"program on `waggle_host` before Linux 6.6":     "clsact", // it goes with the link, and so does that
+	"program on `waggle_host` before Linux 6.6":     "clsact", // removed with the link, like the clsact
 	"programs on `waggle_host`":                     "pin",
 	"programs on devices that lead out":             "pin",
 	"steps of `pod_egress`":                         "pin",
 	"the same before Linux 6.6":                     "filter",
 	"programs on the control group":                 "pin",
-	"storage of sockets in `sock_connected`":        "", // it goes with the sockets
-	"programs that list sockets":                    "", // they go with the agent
+	"storage of sockets in `sock_connected`":        "", // removed with the sockets
+	"programs that list sockets":                    "", // closed with the agent
 	"nftables table `inet waggle`":                  "nft-table",
 	"tunnel device `waggle_vxlan`":                  "tunnel",
 	"program on `waggle_vxlan`":                     "pin",
 	"veth pair `waggle_csum`, `waggle_csum2`":       "link",
 	"program on `waggle_csum2`":                     "pin",
-	"entries of `nodes`, `node_addrs`":              "pin", // they go with their maps
-	"entries of `overlay` and `encap`":              "pin", // they go with their maps
+	"entries of `nodes`, `node_addrs`":              "pin", // removed with their map
+	"entries of `overlay` and `encap`":              "pin", // removed with their map
 	"veth pairs `waggle_host`/`waggle_net`":         "link",
 	"addresses of `waggle_host`":                    "address",
 	"routes":                                        "route",
-	"entries of `policy`, `policy_ranges`, `cidrs`": "pin", // they go with their maps
+	"entries of `policy`, `policy_ranges`, `cidrs`": "pin", // removed with their map
 	"entries of `ct_":                               "pin",
 	"entries of `nat4`":                             "pin",
 	"ring buffer `ct_signals`":                      "pin",
 	"sysctls under `net/`":                          "sysctl",
 	"host ends of pod links":                        "pod-link",
-	"addresses, routes and the neighbour entry":     "pod-link", // in the pod's namespace, they go with the link
-	"abstract socket `@waggle-agent`":               "",         // it goes with the process
+	"addresses, routes and the neighbour entry":     "pod-link", // in the pod's namespace, removed with the link
+	"abstract socket `@waggle-agent`":               "",         // closed with the process
 	"`<state-dir>/agent.lock`":                      "file",
 	"`<state-dir>/wedge.txt`, `wedge-before.txt`":   "file",
 	"`<state-dir>/endpoints/<id>.json`":             "file",
@@ -71,7 +71,7 @@ var kindOf = map[string]string{
 	"`<state-dir>` and `<lib-dir>`":                 "directory",
 }
 
-// TestKinds_CoverTheOwnershipPage: the inventory misses nothing that the page has, and nothing here is without a row.
+// TestKinds_CoverTheOwnershipPage checks that every row of the page has a kind or a reason for none, and that kindOf has no other entries.
 func TestKinds_CoverTheOwnershipPage(t *testing.T) {
 	t.Parallel()
 	text, err := os.ReadFile("../../Documentation/ownership.md")

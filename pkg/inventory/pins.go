@@ -11,8 +11,8 @@ import (
 	"github.com/waggle-net/waggle/pkg/bpffs"
 )
 
-// pins finds everything in our directory of the BPF file system, also what no present version knows: maps and links of
-// another one. Without its pin a link is detached.
+// pins finds all pins in Waggle's directory of the BPF file system, including maps and links of other versions. A link is detached when its pin is
+// removed.
 func (m *Machine) pins() ([]Object, error) {
 	is, err := bpffs.Is(m.paths.BPFRoot)
 	if errors.Is(err, fs.ErrNotExist) || err == nil && !is {
@@ -33,7 +33,7 @@ func (m *Machine) pins() ([]Object, error) {
 	return found, err
 }
 
-// pinned says what a pin holds.
+// pinned returns the type of the object behind a pin.
 func (m *Machine) pinned(path string) string {
 	if p, err := ebpf.LoadPinnedMap(path, nil); err == nil {
 		defer p.Close()

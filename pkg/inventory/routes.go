@@ -62,7 +62,7 @@ func (m *Machine) rules() (found []Object, err error) {
 	return found, err
 }
 
-// nftTable finds the guard of pod links.
+// nftTable finds the nftables table that guards pod links.
 func (m *Machine) nftTable() ([]Object, error) {
 	there, err := nftguard.Exists()
 	if !there {

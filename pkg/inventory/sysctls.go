@@ -7,8 +7,8 @@ import (
 	"github.com/waggle-net/waggle/pkg/sysctlrecord"
 )
 
-// sysctls finds the settings that the agent changed and nobody has changed since. All are put back in one step, in which
-// those that set others come first.
+// sysctls finds the settings that the agent changed and no other writer has changed since. One step restores all of them, first the settings that
+// change others.
 func (m *Machine) sysctls() (found []Object, err error) {
 	kernel, record := sysctlfs.Below(m.paths.Procfs), sysctlrecord.New(m.paths.StateDir)
 	pending, err := record.Pending(kernel)

@@ -11,8 +11,8 @@ import (
 	"github.com/waggle-net/waggle/pkg/tc"
 )
 
-// clsacts finds the queueing disciplines on links of ours, and the shared blocks by them. They go with their links: taken away
-// alone they would leave a link whose packets nobody judges.
+// clsacts finds the queueing disciplines on links of Waggle, and through them the shared blocks. They are removed with their links: removing them alone
+// would leave a link whose packets are not evaluated.
 func (m *Machine) clsacts() (found []Object, err error) {
 	links, err := m.ours()
 	if err != nil {
@@ -33,8 +33,8 @@ func (m *Machine) clsacts() (found []Object, err error) {
 	return found, err
 }
 
-// filters finds the programs in the shared blocks. A block, with its filters, ends with its last device; what is left after
-// our links are gone stands in a block that somebody else's device has joined. It finds those on devices that lead out as well.
+// filters finds the programs in the shared blocks. The last device of a block removes the block with its filters. A filter that remains without links
+// of Waggle is in a block that a foreign device has joined. It also finds filters on devices that lead out of the node.
 func (m *Machine) filters() (found []Object, err error) {
 	var errs []error
 	for _, block := range []uint32{podlink.IngressBlock, podlink.EgressBlock} {
@@ -57,8 +57,8 @@ func (m *Machine) filters() (found []Object, err error) {
 // netdevPrograms are the programs on devices that lead out of the node.
 var netdevPrograms = []string{bpf.NetdevIngress, bpf.NetdevEgress, bpf.L3DevIngress, bpf.L3DevEgress}
 
-// netdevFilters finds the programs on devices of others that lead out of the node, where the kernel has no tcx. The clsact
-// stays: whether it was there before nobody knows, and an empty one does nothing.
+// netdevFilters finds the programs on foreign devices that lead out of the node, if the kernel has no tcx. The clsact stays, because it may have
+// existed before and an empty one has no effect.
 func (m *Machine) netdevFilters() (found []Object, err error) {
 	all, err := m.traffic.Clsacts()
 	errs := []error{err}

@@ -8,14 +8,14 @@ import (
 	"path/filepath"
 )
 
-// entry is a file or a directory.
+// entry is one path found by [tree].
 type entry struct {
 	path string
 	dir  bool
 	note string // kind of file; empty for a regular one
 }
 
-// object says that the entry is ours. A directory is removed only when it is empty.
+// object returns the entry as an object of Waggle. A directory is removed only when it is empty.
 func (e entry) object(owner, proof string) Object {
 	return Object{Name: e.path, Owner: owner, Proof: proof, Note: e.note, remove: func() error { return remove(e.path) }}
 }
@@ -27,8 +27,8 @@ func remove(path string) error {
 	return nil
 }
 
-// tree lists what is at a path and below it, contents before their directory. Symbolic links are not followed. There may be
-// nothing at all.
+// tree returns a path and all paths below it, contents before their directory. It does not follow symbolic links. The result is empty if the path does
+// not exist.
 func tree(path string) (entries []entry, err error) {
 	info, err := os.Lstat(path)
 	if errors.Is(err, fs.ErrNotExist) || errors.Is(err, fs.ErrInvalid) {

@@ -10,7 +10,7 @@ import (
 	"github.com/waggle-net/waggle/pkg/testnet"
 )
 
-// A device is ours by its name, its kind and its group together.
+// TestPrivilegedTunnel_OnlyOurs checks that name, kind and group together identify Waggle's device.
 func TestPrivilegedTunnel_OnlyOurs(t *testing.T) {
 	t.Parallel()
 	named := netlink.LinkAttrs{Name: podlink.OverlayDevice}

@@ -6,7 +6,7 @@ import (
 	"k8s.io/apimachinery/pkg/util/validation/field"
 )
 
-// parseAddr reads an address of a field.
+// parseAddr parses an address of a field.
 func parseAddr(path *field.Path, text string) (netip.Addr, error) {
 	addr, err := netip.ParseAddr(text)
 	if err != nil || addr.Zone() != "" || addr.Is4In6() {
@@ -15,7 +15,7 @@ func parseAddr(path *field.Path, text string) (netip.Addr, error) {
 	return addr, nil
 }
 
-// parseAddrs reads a list of addresses.
+// parseAddrs parses a list of addresses.
 func parseAddrs(path *field.Path, texts []string) ([]netip.Addr, error) {
 	var addrs []netip.Addr
 	for i, text := range texts {
@@ -28,7 +28,7 @@ func parseAddrs(path *field.Path, texts []string) ([]netip.Addr, error) {
 	return addrs, nil
 }
 
-// parsePrefix reads a CIDR and cuts off its host bits.
+// parsePrefix parses a CIDR and clears its host bits.
 func parsePrefix(path *field.Path, text string) (netip.Prefix, error) {
 	prefix, err := netip.ParsePrefix(text)
 	if err != nil || prefix.Addr().Is4In6() {
@@ -37,7 +37,7 @@ func parsePrefix(path *field.Path, text string) (netip.Prefix, error) {
 	return prefix.Masked(), nil
 }
 
-// parsePrefixes reads a list of CIDRs and cuts off their host bits.
+// parsePrefixes parses a list of CIDRs and clears their host bits.
 func parsePrefixes(path *field.Path, texts []string) ([]netip.Prefix, error) {
 	var prefixes []netip.Prefix
 	for i, text := range texts {
@@ -50,14 +50,14 @@ func parsePrefixes(path *field.Path, texts []string) ([]netip.Prefix, error) {
 	return prefixes, nil
 }
 
-// maxShown bounds how much is told of a text that cannot be read.
+// maxShown limits the shown part of an invalid text in bytes.
 const maxShown = 64
 
-// readEach reads what can be read of a list, and tells of each other text why it cannot.
+// readEach parses a list. It skips invalid texts and reports each with the reason.
 func readEach[V any](path *field.Path, texts []string, parse func(*field.Path, string) (V, error), problem func(string)) (list []V) {
 	for i, text := range texts {
 		if len(text) > maxShown {
-			text = text[:maxShown] + "..." // nothing as long as that can be read
+			text = text[:maxShown] + "..." // no valid text is as long
 		}
 		v, err := parse(path.Index(i), text)
 		if err != nil {

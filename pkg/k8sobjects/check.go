@@ -1,5 +1,4 @@
-// Package k8sobjects turns objects of Kubernetes into rows, whoever has read them: what is wrong in an object is found here,
-// and every row is well formed.
+// Package k8sobjects converts Kubernetes objects to rows, for all readers: it finds errors in objects, and every row is well formed.
 package k8sobjects
 
 import (
@@ -13,15 +12,15 @@ import (
 	"github.com/waggle-net/waggle/pkg/printable"
 )
 
-// NotForUs says why a well-formed object is not used.
+// NotForUs is the reason why a well-formed object is not used.
 type NotForUs string
 
 func (n NotForUs) Error() string { return string(n) }
 
-// MaxErrors bounds how many errors of one object are told.
+// MaxErrors limits the reported errors of one object.
 const MaxErrors = 3
 
-// Check holds metadata to the rules of an API server.
+// Check validates metadata by the rules of an API server.
 func Check(meta *metav1.ObjectMeta, namespaced bool, name validation.ValidateNameFunc) error {
 	return list(validation.ValidateObjectMeta(meta, namespaced, name, field.NewPath("metadata")))
 }
@@ -33,12 +32,12 @@ func list(errs field.ErrorList) error {
 	return errs[:min(len(errs), MaxErrors)].ToAggregate()
 }
 
-// Partly says what of an object cannot be used although the rest is: it comes with a row.
+// Partly names the unusable parts of an object whose other parts are usable. It is returned together with a row.
 type Partly string
 
 func (p Partly) Error() string { return string(p) }
 
-// unusable gathers the parts of an object that cannot be used, of which it names the first [MaxErrors].
+// unusable collects the unusable parts of an object and names the first [MaxErrors].
 type unusable struct {
 	texts []string
 	more  int
@@ -52,7 +51,7 @@ func (u *unusable) add(err error) {
 	u.texts = append(u.texts, printable.Short(err.Error(), maxInvalid))
 }
 
-// err is nil when everything can be used.
+// err returns nil if all parts are usable.
 func (u *unusable) err() error {
 	if len(u.texts) == 0 {
 		return nil

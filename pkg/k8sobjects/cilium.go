@@ -17,7 +17,7 @@ import (
 	"github.com/waggle-net/waggle/pkg/tables/cilium"
 )
 
-// CiliumNode reads a CiliumNode. Addresses and CIDRs stay as they are written: others judge them.
+// CiliumNode converts a CiliumNode. Addresses and CIDRs stay as written: their readers validate them.
 func CiliumNode(o *ciliumv2.CiliumNode) *cilium.Node {
 	row := &cilium.Node{Name: o.Name, UID: string(o.UID), Created: created(&o.ObjectMeta), Annotations: o.Annotations,
 		HealthIPv4: o.Spec.Health.IPv4, HealthIPv6: o.Spec.Health.IPv6}
@@ -30,8 +30,8 @@ func CiliumNode(o *ciliumv2.CiliumNode) *cilium.Node {
 	return row
 }
 
-// CiliumEndpoint reads a CiliumEndpoint, with the digest of one that this node writes. One without status is a pod of which
-// nothing is known yet.
+// CiliumEndpoint converts a CiliumEndpoint; written is the digest of an object that this node writes. Without a status, the row has neither identity
+// nor addresses.
 func CiliumEndpoint(o *ciliumv2.CiliumEndpoint, written uint64) (*cilium.Endpoint, error) {
 	row := cilium.EndpointFields{Namespace: o.Namespace, Name: o.Name, UID: string(o.UID), Created: created(&o.ObjectMeta), Written: written,
 		Ports: ciliumPorts(o.Status.NamedPorts), Host: o.Labels[ciliumv2.NodeLabel]}
@@ -66,7 +66,7 @@ func CiliumEndpoint(o *ciliumv2.CiliumEndpoint, written uint64) (*cilium.Endpoin
 	return cilium.NewEndpoint(row), nil
 }
 
-// CiliumIdentity reads a CiliumIdentity, whose name is its number.
+// CiliumIdentity converts a CiliumIdentity, whose name is its number.
 func CiliumIdentity(o *ciliumv2.CiliumIdentity) (*cilium.Identity, error) {
 	id, err := strconv.ParseUint(o.Name, 10, 32)
 	if err != nil || strconv.FormatUint(id, 10) != o.Name || id == 0 {
@@ -75,7 +75,7 @@ func CiliumIdentity(o *ciliumv2.CiliumIdentity) (*cilium.Identity, error) {
 	return &cilium.Identity{ID: uint32(id), UID: string(o.UID), Labels: internAll(o.SecurityLabels)}, nil
 }
 
-// CiliumPolicy reads a policy of either scope.
+// CiliumPolicy converts a policy of either scope.
 func CiliumPolicy(meta *metav1.ObjectMeta, spec, specs json.RawMessage) (*cilium.Policy, error) {
 	row := &cilium.Policy{Namespace: meta.Namespace, Name: meta.Name, UID: string(meta.UID), Generation: meta.Generation,
 		Annotations: meta.Annotations}
@@ -86,7 +86,7 @@ func CiliumPolicy(meta *metav1.ObjectMeta, spec, specs json.RawMessage) (*cilium
 	return row, err
 }
 
-// CIDRGroup reads a CiliumCIDRGroup. Entries that cannot be read are left out, with an error of type [Partly].
+// CIDRGroup converts a CiliumCIDRGroup. It skips invalid entries, with an error of type [Partly].
 func CIDRGroup(o *ciliumv2.CiliumCIDRGroup) (*cilium.CIDRGroup, error) {
 	row := &cilium.CIDRGroup{Name: o.Name, UID: string(o.UID), Labels: o.Labels}
 	var unread unusable
@@ -98,7 +98,7 @@ func CIDRGroup(o *ciliumv2.CiliumCIDRGroup) (*cilium.CIDRGroup, error) {
 	return row, unread.err()
 }
 
-// parseBlock reads a CIDR, or an address as the CIDR of that address alone.
+// parseBlock parses a CIDR, or an address as the CIDR of only that address.
 func parseBlock(path *field.Path, text string) (netip.Prefix, error) {
 	if addr, err := parseAddr(path, text); err == nil {
 		return netip.PrefixFrom(addr, addr.BitLen()), nil
@@ -106,7 +106,7 @@ func parseBlock(path *field.Path, text string) (netip.Prefix, error) {
 	return parsePrefix(path, text)
 }
 
-// compact makes two ways of writing the same text equal, and drops a null.
+// compact normalizes JSON, so that equal values have equal texts, and returns nil for null.
 func compact(name string, raw json.RawMessage) (json.RawMessage, error) {
 	if len(raw) == 0 || string(raw) == "null" {
 		return nil, nil

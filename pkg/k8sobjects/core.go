@@ -10,7 +10,7 @@ import (
 	"github.com/waggle-net/waggle/pkg/tables/k8s"
 )
 
-// Node reads a Node. Addresses that cannot be used are left out, with an error of type [Partly]; names of the node are taken as they are.
+// Node converts a Node. It skips unusable addresses, with an error of type [Partly]; node names are not validated.
 func Node(o *corev1.Node) (*k8s.Node, error) {
 	row := &k8s.Node{Name: o.Name, UID: string(o.UID), Created: created(&o.ObjectMeta), Labels: o.Labels, Annotations: o.Annotations,
 		PodCIDR: o.Spec.PodCIDR, PodCIDRs: o.Spec.PodCIDRs}
@@ -36,7 +36,7 @@ func Node(o *corev1.Node) (*k8s.Node, error) {
 				continue
 			}
 		case corev1.NodeHostName, corev1.NodeInternalDNS, corev1.NodeExternalDNS:
-			if a.Address == "" { // cloud providers write it for a name that there is not
+			if a.Address == "" { // cloud providers write it for a missing name
 				continue
 			}
 		default:
@@ -50,12 +50,12 @@ func Node(o *corev1.Node) (*k8s.Node, error) {
 	return row, without.err()
 }
 
-// Namespace reads a Namespace.
+// Namespace converts a Namespace.
 func Namespace(o *corev1.Namespace) *k8s.Namespace {
 	return &k8s.Namespace{Name: o.Name, UID: string(o.UID), Labels: o.Labels, Annotations: o.Annotations}
 }
 
-// Pod reads a Pod. It accepts pods of this node, and pods that name none: whoever writes manifests for one node need not repeat it.
+// Pod converts a Pod. It accepts pods of this node and pods without a node name, so that manifests for one node need not repeat it.
 func Pod(o *corev1.Pod, nodeName string) (*k8s.Pod, error) {
 	spec := field.NewPath("spec")
 	if name := o.Spec.NodeName; name != "" {
@@ -84,7 +84,7 @@ func Pod(o *corev1.Pod, nodeName string) (*k8s.Pod, error) {
 	}
 	var err error
 	row.PodIPs, err = parseAddrs(field.NewPath("status", "podIPs"), texts)
-	if !row.HostNetwork { // the ports of such a pod are the node's anyway
+	if !row.HostNetwork { // its ports are ports of the node already
 		row.HostPorts = hostPorts(&o.Spec)
 	}
 	return row, err
@@ -97,7 +97,7 @@ func subdomain(path *field.Path, name string) error {
 	return nil
 }
 
-// protocol fills in the default and refuses what no packet has.
+// protocol applies the default and rejects protocols that packets cannot have.
 func protocol(path *field.Path, p corev1.Protocol) (string, error) {
 	switch p {
 	case "":
@@ -108,7 +108,7 @@ func protocol(path *field.Path, p corev1.Protocol) (string, error) {
 	return "", field.NotSupported(path, p, []corev1.Protocol{corev1.ProtocolTCP, corev1.ProtocolUDP, corev1.ProtocolSCTP})
 }
 
-// port checks a number of a field; zero passes where the field may be empty.
+// port validates the number of a field; zero is valid if the field may be empty.
 func port(path *field.Path, n int32, mayBeZero bool) (uint16, error) {
 	if n == 0 && mayBeZero {
 		return 0, nil
@@ -119,7 +119,8 @@ func port(path *field.Path, n int32, mayBeZero bool) (uint16, error) {
 	return uint16(n), nil
 }
 
-// loadBalancerIPs are the addresses that a load balancer gave to a service. Where it says that it is a proxy, packets must go to it.
+// loadBalancerIPs returns the addresses that a load balancer assigned to a service, except addresses with ipMode Proxy: packets must reach the load
+// balancer itself.
 func loadBalancerIPs(o *corev1.Service) (texts []string) {
 	for _, ingress := range o.Status.LoadBalancer.Ingress {
 		if mode := ingress.IPMode; ingress.IP != "" && (mode == nil || *mode != corev1.LoadBalancerIPModeProxy) {

@@ -8,7 +8,7 @@ import (
 	"github.com/waggle-net/waggle/pkg/tables/k8s"
 )
 
-// Ingress reads an Ingress.
+// Ingress converts an Ingress.
 func Ingress(o *networkingv1.Ingress) *k8s.Ingress {
 	row := &k8s.Ingress{Namespace: o.Namespace, Name: o.Name, UID: string(o.UID), Annotations: o.Annotations,
 		Default: ingressBackend(o.Spec.DefaultBackend)}

@@ -15,11 +15,11 @@ import (
 	"github.com/waggle-net/waggle/pkg/ciliumv2"
 )
 
-// Row is what every row of Kubernetes offers.
+// Row is the interface of every row of Kubernetes.
 type Row interface{ Key() string }
 
-// FromServer makes the row of an object that an API server sent. The object is trimmed in place and must be nobody
-// else's. nodeName is that of this node. An error of type [Partly] comes with a row, any other without.
+// FromServer converts an object from an API server. It trims the object in place, so the caller must own it. nodeName is the name of this node. An
+// error of type [Partly] comes with a row, any other error without.
 func FromServer(object runtime.Object, nodeName string) (Row, error) {
 	meta, ok := object.(metav1.ObjectMetaAccessor)
 	if !ok {
@@ -27,7 +27,7 @@ func FromServer(object runtime.Object, nodeName string) (Row, error) {
 	}
 	var written uint64
 	if o, ok := object.(*ciliumv2.CiliumEndpoint); ok && o.Labels[ciliumv2.NodeLabel] == nodeName {
-		written = ciliumv2.Digest(o) // of what is trimmed now
+		written = ciliumv2.Digest(o) // before Trim removes a part of its input
 	}
 	if m, ok := meta.GetObjectMeta().(*metav1.ObjectMeta); ok {
 		Trim(m)
@@ -52,13 +52,13 @@ func FromServer(object runtime.Object, nodeName string) (Row, error) {
 	return fromCilium(object, written)
 }
 
-// fromCilium makes the row of an object of the group cilium.io; written is of a CiliumEndpoint.
+// fromCilium converts an object of the group cilium.io; written is the digest of a CiliumEndpoint.
 func fromCilium(object runtime.Object, written uint64) (Row, error) {
 	switch o := object.(type) {
 	case *ciliumv2.CiliumNode:
 		return checked(&o.ObjectMeta, false, validation.NameIsDNSSubdomain, func() (Row, error) { return CiliumNode(o), nil })
 	case *ciliumv2.CiliumEndpoint:
-		o.Annotations = nil // there are many objects, and nothing reads more of them than the label
+		o.Annotations = nil // there are many objects, and no reader needs more than the label
 		maps.DeleteFunc(o.Labels, func(name, _ string) bool { return name != ciliumv2.NodeLabel })
 		return checked(&o.ObjectMeta, true, validation.NameIsDNSSubdomain, func() (Row, error) { return CiliumEndpoint(o, written) })
 	case *ciliumv2.CiliumIdentity:
@@ -79,7 +79,7 @@ func fromCilium(object runtime.Object, written uint64) (Row, error) {
 	return nil, NotForUs(fmt.Sprintf("objects of type %T are not read", object))
 }
 
-// checked makes a row when the metadata is well formed. A row that comes with an error is none, unless the error is [Partly].
+// checked converts an object with well-formed metadata. With an error other than [Partly] it returns no row.
 func checked(meta *metav1.ObjectMeta, namespaced bool, name validation.ValidateNameFunc, read func() (Row, error)) (Row, error) {
 	if err := Check(meta, namespaced, name); err != nil {
 		return nil, err

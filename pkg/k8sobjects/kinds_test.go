@@ -10,8 +10,8 @@ import (
 	"github.com/waggle-net/waggle/pkg/tables/cilium"
 )
 
-// TestFromServer_EndpointNamesItsNode: of the labels and annotations of a CiliumEndpoint, the row needs the node that wrote it. Readers that judge
-// claims by the address of a node alone believe a node that names the address of another.
+// TestFromServer_EndpointNamesItsNode: of the labels and annotations of a CiliumEndpoint, the row needs the node that wrote it. A reader that validates
+// claims only by the address of a node would accept a node that names another node's address.
 func TestFromServer_EndpointNamesItsNode(t *testing.T) {
 	t.Parallel()
 	for _, test := range []struct {

@@ -11,8 +11,8 @@ import (
 	"github.com/waggle-net/waggle/pkg/policy"
 )
 
-// Old versions of Kubernetes took label values into NetworkPolicies that no pod can have, and the API server keeps them. They match no pod: a subject of
-// them isolates nobody, and a peer of them is nobody.
+// TestNetworkPolicy_InvalidLabelValuesMatchNoPod: old versions of Kubernetes accepted label values in NetworkPolicies that no pod can have, and the API
+// server keeps them. They match no pod, neither as subject nor as peer.
 func TestNetworkPolicy_InvalidLabelValuesMatchNoPod(t *testing.T) {
 	t.Parallel()
 	value := metav1.LabelSelector{MatchLabels: map[string]string{"app": "my app"}}

@@ -18,19 +18,19 @@ import (
 	"github.com/waggle-net/waggle/pkg/tables/k8s"
 )
 
-// What the API server takes as an address of a Node is not always one: names are of any form, and kubelets of cloud providers have types of their own. The
-// rest of the Node is used.
+// TestNode_IsUsedWithoutAddressesThatCannotBeRead: an API server accepts invalid addresses of a Node: names have any form, and kubelets of cloud
+// providers have their own types. The rest of the Node is used.
 func TestNode_IsUsedWithoutAddressesThatCannotBeRead(t *testing.T) {
 	t.Parallel()
 	for _, c := range []struct {
 		address corev1.NodeAddress
 		kept    bool
-		reason  string // empty when nothing is to be told
+		reason  string // empty without an error
 	}{
 		{corev1.NodeAddress{Type: "Hostname", Address: "Worker-01"}, true, ""},
 		{corev1.NodeAddress{Type: "Hostname", Address: "my_node"}, true, ""},
 		{corev1.NodeAddress{Type: "InternalDNS", Address: "ip-1.ec2.internal."}, true, ""},
-		{corev1.NodeAddress{Type: "ExternalDNS", Address: ""}, false, ""}, // what a cloud provider writes for none
+		{corev1.NodeAddress{Type: "ExternalDNS", Address: ""}, false, ""}, // a cloud provider's value for a missing name
 		{corev1.NodeAddress{Type: "VIP", Address: "192.0.2.9"}, false, `status.addresses[1].type: Unsupported value: "VIP"`},
 		{corev1.NodeAddress{Type: "InternalIP", Address: "010.0.0.2"}, false, `status.addresses[1].address: Invalid value: "010.0.0.2"`},
 	} {
@@ -49,7 +49,7 @@ func TestNode_IsUsedWithoutAddressesThatCannotBeRead(t *testing.T) {
 	}
 }
 
-// requireParts wants an error that says which part of an object is not used, or none.
+// requireParts checks that the error names the unused part of an object, or that there is none.
 func requireParts(t *testing.T, err error, reason string) {
 	t.Helper()
 	if reason == "" {
@@ -60,7 +60,7 @@ func requireParts(t *testing.T, err error, reason string) {
 	require.True(t, errors.As(err, &partly) && strings.Contains(err.Error(), reason), "%v", err)
 }
 
-// One address or port that cannot be read takes no other endpoint out of service.
+// TestEndpointSlice_IsUsedWithoutWhatCannotBeRead: one invalid address or port takes no other endpoint out of service.
 func TestEndpointSlice_IsUsedWithoutWhatCannotBeRead(t *testing.T) {
 	t.Parallel()
 	slice := func(addresses ...string) *discoveryv1.EndpointSlice {
@@ -98,7 +98,7 @@ func TestEndpointSlice_IsUsedWithoutWhatCannotBeRead(t *testing.T) {
 	require.Empty(t, row.(*k8s.EndpointSlice).Endpoints)
 }
 
-// The API server rejects such entries; manifests are not checked by it.
+// TestCIDRGroup_IsUsedWithoutWhatCannotBeRead: the API server rejects such entries, but it does not validate manifests.
 func TestCIDRGroup_IsUsedWithoutWhatCannotBeRead(t *testing.T) {
 	t.Parallel()
 	o := &ciliumv2.CiliumCIDRGroup{ObjectMeta: metav1.ObjectMeta{Name: "g", Labels: map[string]string{"role": "vpn"}}, Spec: ciliumv2.CIDRGroupSpec{
@@ -111,7 +111,7 @@ func TestCIDRGroup_IsUsedWithoutWhatCannotBeRead(t *testing.T) {
 	require.Equal(t, "vpn", row.(*cilium.CIDRGroup).Labels["role"])
 }
 
-// A slice with the label is for clients that look up the Service by DNS: kube-proxy does not serve it either.
+// TestEndpointSlice_HeadlessIsNotUsed: a slice with the label is for clients that resolve the Service by DNS; kube-proxy ignores it as well.
 func TestEndpointSlice_HeadlessIsNotUsed(t *testing.T) {
 	t.Parallel()
 	o := &discoveryv1.EndpointSlice{ObjectMeta: metav1.ObjectMeta{Namespace: "d", Name: "s-1", Labels: map[string]string{
@@ -122,7 +122,7 @@ func TestEndpointSlice_HeadlessIsNotUsed(t *testing.T) {
 	require.True(t, row == nil && errors.As(err, &skip), "%v, %v", row, err)
 }
 
-// An endpoint that says nothing about serving serves, ready or not.
+// TestEndpointSlice_ServingDefaultsToTrue: an endpoint without the condition serving serves, ready or not.
 func TestEndpointSlice_ServingDefaultsToTrue(t *testing.T) {
 	t.Parallel()
 	yes, no := ptr.To(true), ptr.To(false)

@@ -9,14 +9,14 @@ import (
 	"github.com/waggle-net/waggle/pkg/tables/k8s"
 )
 
-// PodPorts are the container ports of a pod that have a name. Where containers share one, the first counts, as for services.
-// Sidecars come after the containers; other init containers are gone when somebody connects.
+// PodPorts returns the named container ports of a pod. If containers share a name, the first counts, as for services. Sidecars follow the containers;
+// other init containers have ended before clients connect.
 func PodPorts(spec *corev1.PodSpec) (list []k8s.ContainerPort) {
 	add := func(ports []corev1.ContainerPort) {
 		for _, p := range ports {
 			protocol, err := protocol(nil, p.Protocol)
 			if err != nil || p.Name == "" || p.ContainerPort <= 0 || p.ContainerPort > 65535 {
-				continue // nothing can be connected to it by name
+				continue // clients cannot connect to it by name
 			}
 			taken := slices.ContainsFunc(list, func(o k8s.ContainerPort) bool { return o.Name == p.Name && o.Protocol == protocol })
 			if !taken {
@@ -30,7 +30,7 @@ func PodPorts(spec *corev1.PodSpec) (list []k8s.ContainerPort) {
 	return list
 }
 
-// running are the containers and the sidecars.
+// running returns the containers and the sidecars.
 func running(spec *corev1.PodSpec) (list []*corev1.Container) {
 	for i := range spec.Containers {
 		list = append(list, &spec.Containers[i])
@@ -43,8 +43,8 @@ func running(spec *corev1.PodSpec) (list []*corev1.Container) {
 	return list
 }
 
-// hostPorts are the ports of the node that a pod wants. Of the same one the first counts. What no packet can have is left out: the
-// pod has labels and addresses all the same.
+// hostPorts returns the host ports of a pod. Of equal ports the first counts. Invalid ports are skipped, because the pod's labels and addresses are
+// needed in any case.
 func hostPorts(spec *corev1.PodSpec) (list []k8s.HostPort) {
 	for _, c := range running(spec) {
 		for _, p := range c.Ports {

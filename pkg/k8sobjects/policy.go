@@ -15,8 +15,8 @@ import (
 	"github.com/waggle-net/waggle/pkg/tables/k8s"
 )
 
-// NetworkPolicy reads a NetworkPolicy. What is wrong in its spec stands in the row: a policy that were left out because of one
-// rule would leave its pods open.
+// NetworkPolicy converts a NetworkPolicy. The row holds errors in its spec: if the whole policy were skipped because of one rule, its pods would not be
+// isolated.
 func NetworkPolicy(o *networkingv1.NetworkPolicy) *k8s.NetworkPolicy {
 	spec := field.NewPath("spec")
 	row := &k8s.NetworkPolicy{Namespace: o.Namespace, Name: o.Name, UID: string(o.UID), Labels: o.Labels, Annotations: o.Annotations}
@@ -38,7 +38,7 @@ func NetworkPolicy(o *networkingv1.NetworkPolicy) *k8s.NetworkPolicy {
 				[]networkingv1.PolicyType{networkingv1.PolicyTypeIngress, networkingv1.PolicyTypeEgress}))
 		}
 	}
-	if len(o.Spec.PolicyTypes) == 0 { // as the API server defaults it
+	if len(o.Spec.PolicyTypes) == 0 { // default of the API server
 		row.IsIngress, row.IsEgress = true, len(o.Spec.Egress) > 0
 	}
 	for i, r := range o.Spec.Ingress {
@@ -50,13 +50,13 @@ func NetworkPolicy(o *networkingv1.NetworkPolicy) *k8s.NetworkPolicy {
 	return row
 }
 
-// short bounds a text that repeats what somebody wrote.
+// short limits an error text that quotes the object.
 func short(err error) string { return printable.Short(err.Error(), maxInvalid) }
 
-// maxInvalid is how long the text of what is wrong may be, in bytes.
+// maxInvalid is the maximum length of an error text, in bytes.
 const maxInvalid = 300
 
-// validRule reads a rule, or says what is wrong with it.
+// validRule converts a rule, or returns it with its error.
 func validRule(path *field.Path, side string, peers []networkingv1.NetworkPolicyPeer,
 	ports []networkingv1.NetworkPolicyPort) k8s.PolicyRule {
 	rule, err := policyRule(path, side, peers, ports)
@@ -145,12 +145,12 @@ func policyPort(path *field.Path, o *networkingv1.NetworkPolicyPort) (k8s.Policy
 
 func isNoLabelValue(value string) bool { return len(validation.IsValidLabelValue(value)) > 0 }
 
-// selector keeps nil, which means something else than an empty one. One with a value that no label can have matches no pod.
+// selector preserves nil, which differs from an empty selector. A selector with an invalid label value matches no pod.
 func selector(path *field.Path, o *metav1.LabelSelector) (*k8s.Selector, error) {
 	if o == nil {
 		return nil, nil
 	}
-	// Of old objects the API server keeps values that no label can have.
+	// In old objects the API server keeps invalid label values.
 	valid := *o
 	valid.MatchLabels = maps.Clone(o.MatchLabels)
 	for key, value := range valid.MatchLabels {
@@ -167,11 +167,11 @@ func selector(path *field.Path, o *metav1.LabelSelector) (*k8s.Selector, error) 
 	}
 	for _, e := range o.MatchExpressions {
 		expression := k8s.Expression{Key: e.Key, Operator: string(e.Operator)}
-		if len(e.Values) > 0 { // an empty list is none: it would not survive a copy on disk
+		if len(e.Values) > 0 { // an empty list equals none, because a copy on disk would not preserve it
 			expression.Values = e.Values
 		}
 		if e.Operator == metav1.LabelSelectorOpNotIn && slices.ContainsFunc(e.Values, isNoLabelValue) {
-			expression = k8s.Expression{Key: e.Key, Operator: string(metav1.LabelSelectorOpIn)} // met by no pod, as the others with such a value
+			expression = k8s.Expression{Key: e.Key, Operator: string(metav1.LabelSelectorOpIn)} // matches no pod, like the other expressions with such a value
 		}
 		s.Expressions = append(s.Expressions, expression)
 	}

@@ -9,11 +9,11 @@ import (
 	"github.com/waggle-net/waggle/pkg/tables/k8s"
 )
 
-// mostPorts bounds what another node may say of one pod.
+// mostPorts limits the ports that another node may claim for one pod.
 const mostPorts = 64
 
-// ciliumPorts reads the named ports of a CiliumEndpoint. It leaves out what no rule can mean: a port without name or
-// number, of a protocol without ports, and one whose name and protocol are taken.
+// ciliumPorts converts the named ports of a CiliumEndpoint. It skips ports that no rule can match: without name or number, of a protocol without ports,
+// or with the same name and protocol as another.
 func ciliumPorts(ports []ciliumv2.NamedPort) (list []k8s.ContainerPort) {
 	for _, p := range ports {
 		protocol := p.Protocol

@@ -16,7 +16,7 @@ import (
 	"github.com/waggle-net/waggle/pkg/tables/k8s"
 )
 
-// Service reads a Service.
+// Service converts a Service.
 func Service(o *corev1.Service) (*k8s.Service, error) {
 	spec := field.NewPath("spec")
 	row := &k8s.Service{Namespace: o.Namespace, Name: o.Name, UID: string(o.UID), Labels: serving(o.Labels),
@@ -39,7 +39,7 @@ func Service(o *corev1.Service) (*k8s.Service, error) {
 	row.ClusterIPs, row.Headless, err = clusterIPs(spec, o)
 	collect(err)
 	more := 0
-	problem := func(text string) { // API servers take some that cannot be read here
+	problem := func(text string) { // API servers accept some invalid texts
 		if len(row.Problems) == maxProblems {
 			more++
 			return
@@ -64,11 +64,11 @@ func Service(o *corev1.Service) (*k8s.Service, error) {
 	return row, errors.Join(errs...)
 }
 
-// maxProblems bounds how many texts that cannot be read a row names.
+// maxProblems limits the invalid texts that a row names.
 const maxProblems = 8
 
-// serving keeps the labels of a Service that say who serves it, and how. There are tens of thousands of Services, and labels would be a
-// large part of their rows.
+// serving returns the labels of a Service that select its proxy. There are tens of thousands of Services, and all labels would be a large part of their
+// rows.
 func serving(all map[string]string) (kept map[string]string) {
 	for k, v := range all {
 		if strings.HasPrefix(k, "service.kubernetes.io/") || isReadable(k) {
@@ -81,7 +81,7 @@ func serving(all map[string]string) (kept map[string]string) {
 	return kept
 }
 
-// selects writes a selector as Kubernetes does.
+// selects formats a selector like Kubernetes.
 func selects(selector map[string]string) string {
 	pairs := make([]string, 0, len(selector))
 	for k, v := range selector {
@@ -103,7 +103,7 @@ func clusterIPs(spec *field.Path, o *corev1.Service) (ips []netip.Addr, headless
 	return ips, false, err
 }
 
-// sourceRanges reads from where clients of a load balancer may come. Kubernetes allows spaces around each. When none can be read, nobody may.
+// sourceRanges converts the allowed client ranges of a load balancer. Kubernetes allows spaces around each. If none is valid, no client is allowed.
 func sourceRanges(path *field.Path, texts []string, problem func(string)) []netip.Prefix {
 	trimmed := make([]string, len(texts))
 	for i, text := range texts {
@@ -116,7 +116,7 @@ func sourceRanges(path *field.Path, texts []string, problem func(string)) []neti
 	return list
 }
 
-// Session affinity of Kubernetes: three hours unless said otherwise, a day at most.
+// Limits of session affinity in Kubernetes: default three hours, at most one day.
 const (
 	defaultAffinity = 3 * time.Hour
 	maxAffinity     = 24 * time.Hour
@@ -168,7 +168,7 @@ func servicePort(path *field.Path, p *corev1.ServicePort) (k8s.ServicePort, erro
 	return row, err
 }
 
-// portOrName reads a number, or the name of a port of the container.
+// portOrName converts a number or the name of a container port.
 func portOrName(path *field.Path, p intstr.IntOrString) (string, error) {
 	if p.Type == intstr.String {
 		if problems := validation.IsValidPortName(p.StrVal); len(problems) > 0 {

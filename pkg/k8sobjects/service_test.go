@@ -9,7 +9,7 @@ import (
 	corev1 "k8s.io/api/core/v1"
 )
 
-// TestService_OneBadItem: an API server takes addresses that cannot be read here, and spaces around ranges. The rest of the Service is served.
+// TestService_OneBadItem: an API server accepts addresses that are invalid for the agent, and spaces around ranges. The rest of the Service is served.
 func TestService_OneBadItem(t *testing.T) {
 	t.Parallel()
 	prefixes := func(texts ...string) (list []netip.Prefix) {
@@ -21,7 +21,7 @@ func TestService_OneBadItem(t *testing.T) {
 	for name, test := range map[string]struct {
 		ranges, external, ingress []string
 		want                      []netip.Prefix
-		addrs                     string // external and ingress ones
+		addrs                     string // external and ingress addresses
 		problems                  []string
 	}{
 		"nothing":                 {},

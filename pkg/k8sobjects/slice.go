@@ -10,8 +10,8 @@ import (
 	"github.com/waggle-net/waggle/pkg/tables/k8s"
 )
 
-// EndpointSlice reads an EndpointSlice. One of names instead of addresses has no endpoints. Addresses and ports that cannot be used are left out, with an
-// error of type [Partly].
+// EndpointSlice converts an EndpointSlice. A slice of DNS names has no endpoints. It skips unusable addresses and ports, with an error of type
+// [Partly].
 func EndpointSlice(o *discoveryv1.EndpointSlice) (*k8s.EndpointSlice, error) {
 	if _, headless := o.Labels[corev1.IsHeadlessService]; headless {
 		return nil, NotForUs("a slice with the label " + corev1.IsHeadlessService)
@@ -43,7 +43,7 @@ func EndpointSlice(o *discoveryv1.EndpointSlice) (*k8s.EndpointSlice, error) {
 	return row, without.err()
 }
 
-// partOf is a text, in the memory of a longer one that begins with it: names of slices begin with that of their service.
+// partOf returns text in the memory of longer if longer begins with it: names of slices begin with the name of their service.
 func partOf(longer, text string) string {
 	if strings.HasPrefix(longer, text) {
 		return longer[:len(text)]

@@ -16,24 +16,25 @@ import (
 	"github.com/waggle-net/waggle/pkg/tables/cilium"
 )
 
-// Sliced is a CiliumEndpoint as far as slices hold it.
+// Sliced holds the fields of a CiliumEndpoint that slices contain.
 type Sliced struct {
 	*cilium.Endpoint
-	PodUID         string // of the Pod that owns the object; empty when none does
+	PodUID         string // of the Pod that owns the object; empty without one
 	ServiceAccount string
 	EncryptionKey  int
 }
 
-// maxSlicedAddrs bounds the addresses of one endpoint in a slice, so that one object of a node cannot fill the slice. A pod has one of each family.
+// maxSlicedAddrs limits the addresses of one endpoint in a slice, so that one object of a node cannot fill the slice. A pod has one of each family.
 const maxSlicedAddrs = 8
 
-// errManyAddrs keeps a CiliumEndpoint out of slices.
+// errManyAddrs excludes a CiliumEndpoint from slices.
 var errManyAddrs = errors.New("status.networking.addressing: more than " + strconv.Itoa(maxSlicedAddrs) + " addresses")
 
-// errKey keeps a CiliumEndpoint out of slices: the API server would refuse the whole slice.
+// errKey excludes a CiliumEndpoint from slices: the API server would reject the whole slice.
 var errKey = errors.New("status.encryption.key: must be from 0 to " + strconv.Itoa(math.MaxUint8))
 
-// SlicedEndpoint reads a CiliumEndpoint for a slice. It is nil for an endpoint that has no addresses yet. The object is trimmed and must not be used afterwards.
+// SlicedEndpoint converts a CiliumEndpoint for a slice. It returns nil for an endpoint without addresses. It trims the object, which must not be used
+// afterwards.
 func SlicedEndpoint(o *ciliumv2.CiliumEndpoint) (*Sliced, error) {
 	s := &Sliced{ServiceAccount: Intern(o.Status.ServiceAccount), EncryptionKey: o.Status.Encryption.Key}
 	for _, owner := range o.OwnerReferences {
@@ -57,7 +58,7 @@ func SlicedEndpoint(o *ciliumv2.CiliumEndpoint) (*Sliced, error) {
 	return s, nil
 }
 
-// Entry is the entry of a slice.
+// Entry returns the slice entry.
 func (s *Sliced) Entry() ciliumv2.SlicedEndpoint {
 	e := ciliumv2.SlicedEndpoint{Name: s.Name(), IdentityID: int64(s.Identity()), PodUID: s.PodUID, Networking: &ciliumv2.EndpointNetworking{},
 		Encryption: ciliumv2.NodeEncryption{Key: s.EncryptionKey}, ServiceAccount: s.ServiceAccount,
@@ -84,8 +85,9 @@ func (s *Sliced) Entry() ciliumv2.SlicedEndpoint {
 	return e
 }
 
-// CiliumEndpointSlice reads a slice. Its rows are those that the CiliumEndpoints in it make. A slice that has lost what agents need to believe its endpoints is
-// rejected as a whole, so that the rows of its last good state stay; endpoints that are malformed otherwise are left out, with an error of type [Partly].
+// CiliumEndpointSlice converts a slice. Its rows equal the rows of its CiliumEndpoints. A slice without the fields by which agents validate its
+// endpoints is rejected as a whole, so that the rows of its last good state stay. Other malformed endpoints are skipped, with an error of type
+// [Partly].
 func CiliumEndpointSlice(o *ciliumv2.CiliumEndpointSlice, version string) (*cilium.EndpointSlice, error) {
 	row := &cilium.EndpointSlice{Name: o.Name, UID: string(o.UID), Namespace: Intern(o.PodNamespace)}
 	row.Version, _ = strconv.ParseUint(version, 10, 64)
@@ -107,7 +109,7 @@ func CiliumEndpointSlice(o *ciliumv2.CiliumEndpointSlice, version string) (*cili
 	return row, unread.err()
 }
 
-// sliceRow makes the row of one endpoint. The names were checked when the CiliumEndpoint was; here it matters that they make a key.
+// sliceRow converts one endpoint. The names were validated with the CiliumEndpoint; here they only have to form a key.
 func sliceRow(path *field.Path, namespace string, e *ciliumv2.SlicedEndpoint) (*cilium.Endpoint, error) {
 	for _, name := range []string{namespace, e.Name} {
 		if name == "" || len(name) > math.MaxUint8 || strings.Contains(name, "/") {
@@ -132,7 +134,7 @@ func sliceRow(path *field.Path, namespace string, e *ciliumv2.SlicedEndpoint) (*
 	return ep, nil
 }
 
-// checkSlice reads a slice whose metadata is well formed.
+// checkSlice converts a slice with well-formed metadata.
 func checkSlice(o *ciliumv2.CiliumEndpointSlice) (Row, error) {
 	return checked(&o.ObjectMeta, false, validation.NameIsDNSSubdomain, func() (Row, error) {
 		row, err := CiliumEndpointSlice(o, o.ResourceVersion)

@@ -16,7 +16,7 @@ import (
 	"github.com/waggle-net/waggle/pkg/tables/cilium"
 )
 
-// remotePod is a CiliumEndpoint with addresses, in pairs.
+// remotePod returns a CiliumEndpoint with pairs of addresses.
 func remotePod(name string, pairs ...ciliumv2.AddressPair) *ciliumv2.CiliumEndpoint {
 	return &ciliumv2.CiliumEndpoint{
 		ObjectMeta: metav1.ObjectMeta{Namespace: "shop", Name: name, UID: "5c0e6a57-6ee5-4f3b-8a61-0f7b00000001", Labels: map[string]string{ciliumv2.NodeLabel: "two", "a": "b"},
@@ -27,7 +27,7 @@ func remotePod(name string, pairs ...ciliumv2.AddressPair) *ciliumv2.CiliumEndpo
 	}
 }
 
-// An agent that reads slices has the rows of one that reads CiliumEndpoints.
+// TestCiliumEndpointSlice_MakesTheRowsOfCiliumEndpoints: an agent that reads slices has the same rows as one that reads CiliumEndpoints.
 func TestCiliumEndpointSlice_MakesTheRowsOfCiliumEndpoints(t *testing.T) {
 	t.Parallel()
 	pair := func(v4, v6 string) ciliumv2.AddressPair { return ciliumv2.AddressPair{IPv4: v4, IPv6: v6} }
@@ -83,7 +83,7 @@ func TestSlicedEndpoint_LeavesOut(t *testing.T) {
 	require.ErrorContains(t, err, "addresses")
 	_, err = k8sobjects.SlicedEndpoint(remotePod("a", ciliumv2.AddressPair{IPv4: "10.0.0.256"}))
 	require.ErrorContains(t, err, "10.0.0.256")
-	for key, fits := range map[int]bool{-1: false, 0: true, 255: true, 256: false} { // the API server refuses a slice with another one
+	for key, fits := range map[int]bool{-1: false, 0: true, 255: true, 256: false} { // the API server rejects a slice with another key
 		o := remotePod("a", ciliumv2.AddressPair{IPv4: "10.0.0.1"})
 		o.Status.Encryption.Key = key
 		_, err = k8sobjects.SlicedEndpoint(o)
@@ -91,7 +91,8 @@ func TestSlicedEndpoint_LeavesOut(t *testing.T) {
 	}
 }
 
-// A slice without the field waggle, which an API server with Cilium's definition drops, takes nothing from the rows of the state before.
+// TestCiliumEndpointSlice_Rejects: a slice without the field waggle, which an API server with Cilium's definition drops, removes no rows of the
+// previous state.
 func TestCiliumEndpointSlice_Rejects(t *testing.T) {
 	t.Parallel()
 	entry := func(name string) ciliumv2.SlicedEndpoint {
@@ -121,7 +122,7 @@ func TestCiliumEndpointSlice_Rejects(t *testing.T) {
 	require.Nil(t, slice.Find("shop/c"))
 }
 
-// BenchmarkCiliumEndpointSlice is what a change of one pod costs an agent that reads slices: all of the slice is decoded.
+// BenchmarkCiliumEndpointSlice measures the cost of a change of one pod for an agent that reads slices: it decodes the whole slice.
 func BenchmarkCiliumEndpointSlice(b *testing.B) {
 	o := &ciliumv2.CiliumEndpointSlice{ObjectMeta: metav1.ObjectMeta{Name: "ces-a", ResourceVersion: "7"}, PodNamespace: "shop"}
 	for i := range 100 {

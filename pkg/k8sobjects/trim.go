@@ -11,8 +11,8 @@ import (
 	"github.com/waggle-net/waggle/pkg/tables/k8s"
 )
 
-// Trim reduces the metadata of an object that was just decoded, and that nobody else holds, to what rows are made of.
-// Texts that many objects share are stored once.
+// Trim reduces the metadata of a newly decoded object, which the caller owns, to the fields that rows use. Texts that many objects share are stored
+// once.
 func Trim(meta *metav1.ObjectMeta) {
 	*meta = metav1.ObjectMeta{
 		Namespace: Intern(meta.Namespace), Name: meta.Name, UID: meta.UID, ResourceVersion: meta.ResourceVersion,
@@ -20,7 +20,7 @@ func Trim(meta *metav1.ObjectMeta) {
 	}
 }
 
-// Intern returns the one copy of a text.
+// Intern returns the shared copy of a text.
 func Intern(s string) string { return unique.Make(s).Value() }
 
 func internAll(in map[string]string) map[string]string {
@@ -34,8 +34,8 @@ func internAll(in map[string]string) map[string]string {
 	return out
 }
 
-// readable keeps the annotations that some cell may read: those of Cilium and our own, under their old and new names,
-// and the few of Kubernetes that tell a datapath something. The others hold whole manifests, and people's secrets.
+// readable keeps the annotations that some cell may read: Cilium's and Waggle's, under their old and new names, and the few of Kubernetes that matter
+// to a datapath. Others may hold whole manifests and secrets.
 func readable(in map[string]string) map[string]string {
 	out := map[string]string{}
 	for k, v := range in {
@@ -61,7 +61,7 @@ func isReadable(key string) bool {
 	return domain == "io.cilium" || strings.HasPrefix(domain, "io.cilium.")
 }
 
-// InternRow does for a row that was read from disk what [Trim] does for an object.
+// InternRow interns the texts of a row from disk, as [Trim] does for an object.
 func InternRow(row Row) {
 	switch r := row.(type) {
 	case *k8s.Node:
@@ -80,7 +80,7 @@ func InternRow(row Row) {
 	}
 }
 
-// created is when an object was made, in Unix time.
+// created returns the creation time of an object in Unix time.
 func created(meta *metav1.ObjectMeta) int64 {
 	if meta.CreationTimestamp.IsZero() {
 		return 0

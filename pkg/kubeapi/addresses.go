@@ -10,8 +10,8 @@ import (
 	"strings"
 )
 
-// ParseServers reads addresses of API servers, which may also be separated by commas. One without a scheme means http,
-// as it always has. All have the same scheme and path, since they stand for one another. Repetitions are dropped.
+// ParseServers parses addresses of API servers, which may also be separated by commas. An address without a scheme means http, for compatibility. All
+// must have the same scheme and path, because they are interchangeable. Duplicates are dropped.
 func ParseServers(addresses []string) ([]string, error) {
 	var out []string
 	var first *url.URL

@@ -41,7 +41,7 @@ func TestParseServers(t *testing.T) {
 	}
 }
 
-// FuzzParseServers: what was understood is understood the same way when it is written down again.
+// FuzzParseServers checks that the result of parsing is parsed to the same result again.
 func FuzzParseServers(f *testing.F) {
 	for _, seed := range []string{"10.0.0.1:80", "https://a:6443,https://b:6443", "[fd00::1]:8080", "http://[fe80::1%25eth0]:80", "a:,b", "https://h/p%2f/"} {
 		f.Add(seed)

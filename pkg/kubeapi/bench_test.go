@@ -11,7 +11,7 @@ import (
 	"github.com/waggle-net/waggle/pkg/kubeapi/kubetest"
 )
 
-// BenchmarkGet is one request over TLS, the server's part included.
+// BenchmarkGet measures one request over TLS, including the server.
 func BenchmarkGet(b *testing.B) {
 	s := kubetest.New(b, kubetest.WithTLS(kubetest.NewAuthority(b)))
 	s.Put(node("one"))
@@ -24,7 +24,7 @@ func BenchmarkGet(b *testing.B) {
 	}
 }
 
-// BenchmarkWatch is one event, from the change to the reader, among 1,000 objects.
+// BenchmarkWatch measures one event, from the change to the reader, among 1,000 objects.
 func BenchmarkWatch(b *testing.B) {
 	s := kubetest.New(b, kubetest.WithTLS(kubetest.NewAuthority(b)))
 	for i := range 1000 {

@@ -31,15 +31,15 @@ import (
 	"github.com/waggle-net/waggle/pkg/ciliumv2"
 )
 
-// Client reaches the API server. A nil *Client means that Kubernetes is off; whoever is given one asks once, when it
-// registers its work. It is safe for concurrent use.
+// Client sends requests to the API server. A nil *Client means that Kubernetes is off; a cell checks for nil once, when it registers its jobs. It is
+// safe for concurrent use.
 type Client struct {
 	clients map[clientKey]rest.Interface
 	codec   runtime.ParameterCodec
 	servers *servers
 	http    *http.Client
 	cluster string // see [Client.ClusterID]
-	base    string // scheme, host and path that all requests are made with; [failover] replaces the host
+	base    string // scheme, host and path of all requests; [failover] replaces the host
 }
 
 type clientKey struct {
@@ -47,16 +47,16 @@ type clientKey struct {
 	proto bool
 }
 
-// requestTimeout bounds every request but watches, from when the rate limit lets it go. The largest lists take seconds.
+// requestTimeout limits every request except watches, starting after the rate limiter. The largest lists take seconds.
 const requestTimeout = 30 * time.Second
 
-// New makes a client; it does not connect. config says where the server is and who we are, with which rate of requests.
-// An empty list of servers means config.Host alone; otherwise see [ParseServers].
+// New returns a client without connecting. config holds the server, the credentials and the request rate. Without servers it uses config.Host;
+// otherwise see [ParseServers].
 func New(config *rest.Config, servers ...string) (*Client, error) {
 	return NewWithConnection(config, DefaultConnection, servers...)
 }
 
-// NewWithConnection is New with a patience of its own.
+// NewWithConnection is New with other timeouts for connections.
 func NewWithConnection(config *rest.Config, connection Connection, addresses ...string) (*Client, error) {
 	config = rest.CopyConfig(config)
 	if len(addresses) == 0 {
@@ -87,7 +87,7 @@ func NewWithConnection(config *rest.Config, connection Connection, addresses ...
 	return c, nil
 }
 
-// connect prepares addresses, transport and credentials. It leaves config with what the clients still need.
+// connect prepares addresses, transport and credentials. Afterwards config holds only the settings that the clients still need.
 func (c *Client) connect(config *rest.Config, connection Connection, addresses []string) error {
 	parsed, err := ParseServers(addresses)
 	switch {
@@ -113,7 +113,7 @@ func (c *Client) connect(config *rest.Config, connection Connection, addresses [
 	}
 	c.servers, c.base, config.Host = newServers(urls), parsed[0], parsed[0]
 	c.cluster = clusterID(config.CAData, direct.ca, parsed)
-	if config.BearerTokenFile != "" { // read every minute, as client-go would, and also after each refusal
+	if config.BearerTokenFile != "" { // read every minute, as client-go does, and also after each 401
 		config.Wrap(transport.ResettableTokenSourceWrapTransport(transport.NewCachedFileTokenSource(config.BearerTokenFile)))
 		config.BearerToken, config.BearerTokenFile = "", ""
 	}
@@ -125,8 +125,8 @@ func (c *Client) connect(config *rest.Config, connection Connection, addresses [
 	return nil
 }
 
-// ClusterID tells clusters apart without asking them: it is made of the authority that signs their certificates, or of the
-// servers' addresses where there is none. It changes when the authority does.
+// ClusterID identifies the cluster without a request: it is derived from the certificate authority of the servers, or from their addresses without one.
+// It changes with the authority.
 func (c *Client) ClusterID() string { return c.cluster }
 
 func clusterID(caData, caFile []byte, addresses []string) string {
@@ -141,10 +141,10 @@ func clusterID(caData, caFile []byte, addresses []string) string {
 	return hex.EncodeToString(sum[:16])
 }
 
-// limitRate has all clients share one limit; 0 or less means none. Watches do not count.
+// limitRate makes all clients share one rate limit; 0 or less means none. Watches do not count.
 func limitRate(config *rest.Config) {
 	if config.QPS <= 0 {
-		config.QPS = -1 // 0 would mean a default of client-go's, for each client
+		config.QPS = -1 // 0 would mean client-go's default, for each client
 		return
 	}
 	config.RateLimiter = flowcontrol.NewTokenBucketRateLimiter(config.QPS, config.Burst)
@@ -178,7 +178,7 @@ func newScheme() (*runtime.Scheme, error) {
 	return scheme, nil
 }
 
-// request begins a request for r. Namespace and name may be empty.
+// request starts building a request for r. Namespace and name may be empty.
 func (c *Client) request(r Resource, namespace, name string, begin func(rest.Interface) *rest.Request) *rest.Request {
 	request := begin(c.clients[clientKey{r.GroupVersion, r.Proto}]).
 		NamespaceIfScoped(namespace, namespace != "").Resource(r.Plural).Timeout(requestTimeout)
@@ -188,7 +188,7 @@ func (c *Client) request(r Resource, namespace, name string, begin func(rest.Int
 	return request
 }
 
-// metadataOnly asks for the metadata alone of objects whose types we do not have, or of which nothing else is wanted.
+// metadataOnly requests only the metadata, for objects whose types are not defined in the agent or whose other fields it does not need.
 func metadataOnly(request *rest.Request, r Resource, kind string) *rest.Request {
 	if !r.HasOnlyMetadata() {
 		return request
@@ -206,13 +206,13 @@ func (c *Client) Get(ctx context.Context, r Resource, namespace, name string, in
 	return c.describe("get", r, namespace, name, request.Do(ctx).Into(into))
 }
 
-// List reads all objects that options select; an empty namespace means all.
+// List reads all objects that match options; an empty namespace means all namespaces.
 func (c *Client) List(ctx context.Context, r Resource, namespace string, options metav1.ListOptions, into runtime.Object) error {
 	request := metadataOnly(c.request(r, namespace, "", rest.Interface.Get), r, "PartialObjectMetadataList")
 	return c.describe("list", r, namespace, "", request.VersionedParams(&options, c.codec).Do(ctx).Into(into))
 }
 
-// Create makes object and stores what the server made of it in into, unless that is nil.
+// Create creates object and stores the server's version of it in into, unless that is nil.
 func (c *Client) Create(ctx context.Context, r Resource, namespace string, object, into runtime.Object) error {
 	request := c.request(r, namespace, "", rest.Interface.Post)
 	return c.describe("create", r, namespace, nameOf(object), result(request.Body(object).Do(ctx), into))
@@ -233,14 +233,14 @@ func (c *Client) Patch(ctx context.Context, r Resource, namespace, name string, 
 	return c.describe("patch", r, namespace, name, result(request.Body(data).Do(ctx), into))
 }
 
-// Delete removes an object. With preconditions it does so only while they hold.
+// Delete removes an object, but only if it meets the preconditions, if there are any.
 func (c *Client) Delete(ctx context.Context, r Resource, namespace, name string, preconditions *metav1.Preconditions) error {
 	options := &metav1.DeleteOptions{Preconditions: preconditions}
 	request := c.request(r, namespace, name, rest.Interface.Delete)
 	return c.describe("delete", r, namespace, name, request.Body(options).Do(ctx).Error())
 }
 
-// Watch follows changes behind options.ResourceVersion. It has no deadline but the one in options.
+// Watch returns the changes after options.ResourceVersion. It has no deadline except the one in options.
 func (c *Client) Watch(ctx context.Context, r Resource, namespace string, options metav1.ListOptions) (watch.Interface, error) {
 	options.Watch = true
 	request := metadataOnly(c.request(r, namespace, "", rest.Interface.Get).Timeout(0), r, "PartialObjectMetadata")
@@ -248,7 +248,7 @@ func (c *Client) Watch(ctx context.Context, r Resource, namespace string, option
 	return w, c.describe("watch", r, namespace, "", err)
 }
 
-// Stream is [Client.Watch] without a decoder: the body has the events as the server writes them, one JSON object after the other. r must be a resource
+// Stream is [Client.Watch] without a decoder: the body holds the events as the server writes them, a sequence of JSON objects. r must be a resource
 // without protobuf.
 func (c *Client) Stream(ctx context.Context, r Resource, namespace string, options metav1.ListOptions) (io.ReadCloser, error) {
 	options.Watch = true
@@ -257,8 +257,7 @@ func (c *Client) Stream(ctx context.Context, r Resource, namespace string, optio
 	return body, c.describe("watch", r, namespace, "", err)
 }
 
-// ListWatch is what a cache.Reflector asks for. tweak may narrow the options, for instance with a field selector; it may
-// be nil.
+// ListWatch returns the source for a cache.Reflector. tweak may restrict the options, for instance with a field selector; it may be nil.
 func (c *Client) ListWatch(r Resource, namespace string, tweak func(*metav1.ListOptions)) *cache.ListWatch {
 	narrow := func(options metav1.ListOptions) metav1.ListOptions {
 		if tweak != nil {

@@ -83,7 +83,7 @@ func TestCertificates(t *testing.T) {
 		t.Errorf("the row is %+v", row)
 	}
 	write(t, ca, authority.PEM())
-	_ = get(t, client, "one") // finds the new CA
+	_ = get(t, client, "one") // loads the new CA
 	if err := get(t, client, "one"); err != nil {
 		t.Errorf("with the CA that the file holds now: %v", err)
 	}

@@ -1,3 +1,3 @@
-// Package kubeapi reaches the API server of a cluster. It is a thin layer over client-go's rest package with a scheme of
-// its own: the typed clientset and shared informers would double the agent's memory.
+// Package kubeapi is the client of the Kubernetes API server. It is a thin layer over client-go's rest package with its own scheme: the typed clientset
+// and shared informers would double the agent's memory.
 package kubeapi

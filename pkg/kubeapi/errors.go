@@ -11,13 +11,13 @@ import (
 	apierrors "k8s.io/apimachinery/pkg/api/errors"
 )
 
-// failure is why one server was of no use.
+// failure is the error of one server.
 type failure struct {
 	server string
 	err    error
 }
 
-// unreachable is what comes out when no server answers; one entry for each that was tried.
+// unreachable is the error when no server answers; it has one entry for each tried server.
 type unreachable []failure
 
 func (u unreachable) Error() string {
@@ -39,7 +39,7 @@ func (u unreachable) Unwrap() []error {
 const credentialsRemedy = "the API server does not know our credentials: the token has expired or is of another cluster; " +
 	"check the ServiceAccount or the kubeconfig"
 
-// explain is an error of a connection, with the remedy where there is one.
+// explain returns the text of a connection error, with the remedy if one is known.
 func explain(err error) string {
 	var unknown x509.UnknownAuthorityError
 	var name x509.HostnameError
@@ -62,7 +62,7 @@ func explain(err error) string {
 	return err.Error()
 }
 
-// describe says what was attempted where, and what to do. The cause stays visible to apimachinery's errors.Is functions.
+// describe adds the operation, the object and the remedy to an error. apimachinery's errors.Is functions still see the cause.
 func (c *Client) describe(verb string, r Resource, namespace, name string, err error) error {
 	if err == nil {
 		return nil
@@ -74,7 +74,7 @@ func (c *Client) describe(verb string, r Resource, namespace, name string, err e
 	case name != "":
 		what += " " + name
 	}
-	var request *url.Error // which repeats what is said here
+	var request *url.Error // its text would repeat the operation
 	if errors.As(err, &request) {
 		err = request.Err
 	}

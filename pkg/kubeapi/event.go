@@ -16,20 +16,20 @@ import (
 )
 
 const (
-	longestMessage   = 1000 // bytes of an Event's message; the API server takes 1,024
-	longestEventName = 200  // bytes of the object's name in that of an Event, which has 253
-	// clusterEvents is the namespace of Events about objects that have none.
+	longestMessage   = 1000 // bytes of an Event's message; the API server allows 1,024
+	longestEventName = 200  // bytes of the object's name within the Event's name, which may have 253
+	// clusterEvents is the namespace of Events about cluster-scoped objects.
 	clusterEvents = metav1.NamespaceDefault
 )
 
-// NewWarning makes an Event about an object. Its name follows from the object's UID, the reason and the message as it is stored, so that there is one Event
-// for each for as long as the API server keeps Events, whichever replica creates it.
+// NewWarning returns an Event about an object. Its name is derived from the object's UID, the reason and the stored message. So there is only one such
+// Event until the API server deletes it, whichever replica creates it.
 func NewWarning(about corev1.ObjectReference, reason, message string, now time.Time) *corev1.Event {
 	namespace := about.Namespace
 	if namespace == "" {
 		namespace = clusterEvents
 	}
-	name := strings.TrimRight(about.Name[:min(len(about.Name), longestEventName)], ".-") // a dot follows, which may stand behind neither
+	name := strings.TrimRight(about.Name[:min(len(about.Name), longestEventName)], ".-") // a dot follows, which is invalid after these characters
 	message = printable.Short(printable.Text(message), longestMessage)
 	sum := sha256.Sum256(fmt.Appendf(nil, "%s\x00%s\x00%s", about.UID, reason, message))
 	at := metav1.NewTime(now)
@@ -42,7 +42,7 @@ func NewWarning(about corev1.ObjectReference, reason, message string, now time.T
 	}
 }
 
-// Emit creates an Event. One that exists already, or whose namespace is being deleted, is no error.
+// Emit creates an Event. It is not an error if the Event exists or its namespace is being deleted.
 func (c *Client) Emit(ctx context.Context, event *corev1.Event) error {
 	err := c.Create(ctx, Events, event.Namespace, event, nil)
 	switch {

@@ -1,6 +1,6 @@
 package kubeapi
 
-// Doubted says, once, whether somebody has asked for a look at the server in use.
+// Doubted reports whether a probe of the active server is requested, and clears the request.
 func (c *Client) Doubted() bool {
 	select {
 	case <-c.servers.doubt:

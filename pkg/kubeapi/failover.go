@@ -14,16 +14,16 @@ import (
 	"github.com/waggle-net/waggle/pkg/tables/apiservers"
 )
 
-// failover sends each request to the server in use, and to the next one when there is no connection to be had:
+// failover sends each request to the active server, and to the next one if no connection is possible:
 //
-//   - No connection, or one that broke: the next server is in use from now on, and the watches of the old one are cut,
-//     so that nobody goes on reading what that one believes. What certainly was not sent, and what only reads, is sent
-//     to the next server at once; of other requests the caller hears and decides.
-//   - 502, 503 and 504 that no API server has written (their answers are JSON or protobuf): a load balancer without a
-//     server behind it; as above.
-//   - Any other 5xx, a request that took too long, a watch that broke: the server is asked whether it is ready, by
-//     [Client.Run]. If it says no, the next one is in use.
-//   - Whoever works stays in use; there is no favourite to return to.
+//   - No connection, or a broken one: the next server becomes active, and the watches of the previous one are closed,
+//     so that no reader keeps following its state. A request that was certainly not sent, or that only reads, is sent
+//     to the next server immediately; for other requests the caller gets an error and decides.
+//   - 502, 503 and 504 that no API server has written (its responses are JSON or protobuf): a load balancer without a
+//     server behind it; handled like a broken connection.
+//   - Any other 5xx, a request timeout, or a broken watch: [Client.Run] probes the readiness of the server. If it is
+//     not ready, the next one becomes active.
+//   - A working server stays active; no server is preferred.
 type failover struct {
 	*servers
 	transport *reloading
@@ -55,7 +55,7 @@ func (f failover) RoundTrip(request *http.Request) (*http.Response, error) {
 	return nil, failures
 }
 
-// try sends a request to one server. A watch ends with the era.
+// try sends a request to one server. A watch is closed at the end of the era.
 func (f failover) try(request *http.Request, i int, era context.Context, attempt int) (*http.Response, error) {
 	ctx, cancel := context.WithCancel(request.Context())
 	release, broke := cancel, func() { f.broke(); f.suspect() }
@@ -87,7 +87,7 @@ func (f failover) try(request *http.Request, i int, era context.Context, attempt
 	return response, nil
 }
 
-// judge records what an answer says about the server. No response means that the server counts as away.
+// judge records the result of a request that was answered. If it returns no response, the server counts as unreachable.
 func (f failover) judge(request *http.Request, i int, response *http.Response) (*http.Response, error) {
 	code := response.StatusCode
 	ours := strings.HasPrefix(response.Header.Get("Content-Type"), "application/")
@@ -113,7 +113,7 @@ var (
 	errWantsTLS = errors.New("it does not understand http: write https:// in front of the address (without a scheme, http is meant)")
 )
 
-// repeatable says whether a request may be sent again: it never left, or it changes nothing.
+// repeatable reports whether a request may be repeated: it was never sent, or it only reads.
 func repeatable(request *http.Request, err error) bool {
 	if request.Body != nil && request.Body != http.NoBody && request.GetBody == nil {
 		return false
@@ -128,14 +128,14 @@ func watches(request *http.Request) bool {
 	return strings.Contains("&"+request.URL.RawQuery+"&", "&watch=")
 }
 
-// body is that of a response. When it breaks, or ends with the era, it looks as if the connection had been closed.
+// body is the body of a response. If it breaks, or the era ends, the reader sees a closed connection.
 type body struct {
 	io.ReadCloser
-	caller  context.Context // of the request, to tell who ended it
+	caller  context.Context // of the request, to find out whether the caller ended it
 	era     context.Context
 	release func()
 	broke   func()
-	closed  atomic.Bool // by the caller, who then is told of a broken read as well
+	closed  atomic.Bool // by the caller, after which a pending read fails as well
 }
 
 // Read implements io.Reader.
@@ -147,7 +147,7 @@ func (b *body) Read(p []byte) (int, error) {
 	if b.era.Err() == nil && !b.closed.Load() {
 		b.broke()
 	}
-	return n, io.ErrUnexpectedEOF // unwrapped, since client-go compares it
+	return n, io.ErrUnexpectedEOF // unwrapped, because client-go compares it
 }
 
 // Close implements io.Closer.

@@ -21,7 +21,7 @@ import (
 
 func node(name string) *corev1.Node { return &corev1.Node{ObjectMeta: metav1.ObjectMeta{Name: name}} }
 
-// pair is two servers with TLS and the same objects, and a client of both.
+// pair returns two servers with TLS and the same objects, and a client of both.
 func pair(t *testing.T) (a, b *kubetest.Server, client *kubeapi.Client) {
 	t.Helper()
 	authority := kubetest.NewAuthority(t)
@@ -254,7 +254,7 @@ func TestFailover_WritesAreNotSentTwice(t *testing.T) {
 	}
 	b.Stop()
 	a.Fault(nil)
-	fresh := newClient(t, a.Config(), b.URL(), a.URL()) // without a connection that could break instead
+	fresh := newClient(t, a.Config(), b.URL(), a.URL()) // without an existing connection that could break instead
 	if err := fresh.Create(t.Context(), kubeapi.Nodes, "", node("two"), nil); err != nil {
 		t.Errorf("a request that never left is sent elsewhere: %v", err)
 	}

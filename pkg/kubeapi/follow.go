@@ -15,23 +15,23 @@ import (
 	"github.com/waggle-net/waggle/pkg/heartbeat"
 )
 
-// Follower turns the objects of one resource into rows. Its functions are called one at a time, by the goroutine of [Follower.Run].
+// Follower converts the objects of one resource to rows. The goroutine of [Follower.Run] calls its functions one at a time.
 type Follower[R any] struct {
 	Client   *Client
 	Resource Resource
-	// Read makes a row of an object, which it may keep.
+	// Read returns the row of an object. It may keep the object.
 	Read func(runtime.Object) (R, error)
-	// Replace takes the rows of all objects of one moment in place of all others.
+	// Replace replaces all rows with the rows of a complete list.
 	Replace func([]R) error
-	// Apply takes one row that was added, modified or deleted.
+	// Apply handles one row that was added, modified or deleted.
 	Apply func(watch.EventType, R) error
 }
 
 const (
 	followPageSize = 500
-	betweenWatches = time.Second // shortest time between the beginnings of two watches
-	// betweenLists is the longest pause before all objects are listed again, which costs an API server more than a watch. The first pause is
-	// betweenWatches; it doubles while changes are lost sooner than this after a list.
+	betweenWatches = time.Second // minimum time between the starts of two watches
+	// betweenLists is the maximum pause before all objects are listed again, which costs an API server more than a watch. The first pause is
+	// betweenWatches. It doubles while changes are lost sooner than this after a list.
 	betweenLists = time.Minute
 )
 
@@ -62,7 +62,7 @@ func (f *Follower[R]) Run(ctx context.Context) error {
 	}
 }
 
-// wait returns after some time, or with an error when ctx ends.
+// wait returns after d, or with an error when ctx ends.
 func wait(ctx context.Context, d time.Duration) error {
 	heartbeat.Idle(ctx)
 	select {
@@ -74,7 +74,7 @@ func wait(ctx context.Context, d time.Duration) error {
 	}
 }
 
-// list reads all objects of one moment, a page at a time.
+// list reads a consistent list of all objects, page by page.
 func (f *Follower[R]) list(ctx context.Context) (rows []R, version string, err error) {
 	options := metav1.ListOptions{Limit: followPageSize}
 	for {
@@ -101,7 +101,7 @@ func (f *Follower[R]) list(ctx context.Context) (rows []R, version string, err e
 	}
 }
 
-// follow applies changes from a version on, in one watch after the other, until one cannot go on.
+// follow applies changes from a version on, in consecutive watches, until one cannot be resumed.
 func (f *Follower[R]) follow(ctx context.Context, version string) error {
 	for {
 		began := time.Now()
@@ -123,7 +123,7 @@ func (f *Follower[R]) follow(ctx context.Context, version string) error {
 	}
 }
 
-// consume applies the events of one watch until it ends, and returns the version of the last.
+// consume applies the events of one watch until it ends, and returns the version of the last event.
 func (f *Follower[R]) consume(ctx context.Context, w watch.Interface, version string) (last string, err error) {
 	for {
 		heartbeat.Idle(ctx)

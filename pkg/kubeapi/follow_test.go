@@ -35,7 +35,8 @@ func follow(t *testing.T, s *kubetest.Server, replace func([]string)) {
 	})
 }
 
-// Where each watch fails because changes are lost, the follower lists less and less often, up to once a minute, and again after a second once watches have lasted.
+// TestFollower_WatchesThatFail_ListsArePaced: if each watch fails because changes are lost, the follower lists less and less often, down to once a
+// minute, and again after a second once watches have lasted.
 func TestFollower_WatchesThatFail_ListsArePaced(t *testing.T) {
 	t.Parallel()
 	synctest.Test(t, func(t *testing.T) {
@@ -52,7 +53,7 @@ func TestFollower_WatchesThatFail_ListsArePaced(t *testing.T) {
 		follow(t, s, func([]string) { lists = append(lists, time.Now()) })
 		time.Sleep(10 * time.Minute)
 		synctest.Wait()
-		// 1, 2, 4, 8, 16 and 32 s, and then a minute each.
+		// 1, 2, 4, 8, 16 and 32 s, then one minute each.
 		if n := len(lists); n < 12 || n > 16 {
 			t.Errorf("%d lists in ten minutes", n)
 		}
@@ -61,7 +62,7 @@ func TestFollower_WatchesThatFail_ListsArePaced(t *testing.T) {
 		synctest.Wait()
 		n := len(lists)
 		s.Fault(failing)
-		s.Compact() // which open watches are told
+		s.Compact() // open watches see it
 		time.Sleep(5 * time.Second)
 		synctest.Wait()
 		if len(lists) < n+2 {

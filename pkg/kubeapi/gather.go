@@ -14,32 +14,32 @@ import (
 	"golang.org/x/sys/unix"
 )
 
-// Gathering returns a context for a watch whose events gather for an interval: in a large cluster one comes every few milliseconds, and to be woken
-// for each costs several times what reading it costs. An event after a pause of that length is read at once, and what can be read without waiting is
-// never held back.
+// Gathering returns a context for a watch that collects events for an interval: in a large cluster an event arrives every few milliseconds, and each
+// wakeup costs several times as much as reading it. An event after a pause of that length is read immediately, and bytes that are already available are
+// never delayed.
 //
-// Such a watch has a connection of its own, with HTTP/1.1: on one that others share, every event of each of them wakes the reader. The goroutine that
-// reads the body calls drained before it waits for more; drained may be nil.
+// Such a watch has its own connection with HTTP/1.1: on a shared connection, every event of any watch wakes the reader. The goroutine that reads the
+// body calls drained before it waits for more; drained may be nil.
 func Gathering(ctx context.Context, interval time.Duration, drained func()) context.Context {
 	return context.WithValue(ctx, gatheringKey{}, &gathering{interval: interval, drained: drained})
 }
 
 type gatheringKey struct{}
 
-// gathering is how one request gathers.
+// gathering is the state of one request that collects events.
 type gathering struct {
 	interval time.Duration
 	drained  func()
 	conn     atomic.Pointer[gatheredConn]
 }
 
-// gatheringOf returns nil for requests that do not gather.
+// gatheringOf returns nil for requests that do not collect events.
 func gatheringOf(ctx context.Context) *gathering {
 	g, _ := ctx.Value(gatheringKey{}).(*gathering)
 	return g
 }
 
-// over returns the connection for the request.
+// over wraps the connection of the request.
 func (g *gathering) over(conn net.Conn) net.Conn {
 	c := &gatheredConn{Conn: conn, gathering: g, buffer: make([]byte, gatherBuffer)}
 	c.arrivals = &pauses{Conn: conn, closed: make(chan struct{})}
@@ -52,7 +52,7 @@ func (g *gathering) over(conn net.Conn) net.Conn {
 	return c
 }
 
-// begin has the body of the response gather. What came before it, such as the handshake of TLS, does not.
+// begin starts collecting with the body of the response. Earlier bytes, such as the TLS handshake, are read immediately.
 func (g *gathering) begin() {
 	if g == nil {
 		return
@@ -62,10 +62,10 @@ func (g *gathering) begin() {
 	}
 }
 
-// gatherBuffer is how many bytes are read at once. Ten events in an interval have 5 to 40 KB.
+// gatherBuffer is the size of a read in bytes. Ten events in an interval have 5 to 40 KB.
 const gatherBuffer = 32 << 10
 
-// gatheredConn reads for one goroutine.
+// gatheredConn supports one reading goroutine.
 type gatheredConn struct {
 	net.Conn
 	*gathering
@@ -74,16 +74,16 @@ type gatheredConn struct {
 	begun  atomic.Bool
 	buffer []byte
 	unread []byte    // part of buffer
-	last   time.Time // when something arrived for which the reader had waited
+	last   time.Time // time of the last arrival that the reader had waited for
 }
 
 // arrivals are bytes that a connection receives.
 type arrivals interface {
-	// arrived reads what has arrived; 0 when that is nothing.
+	// arrived reads the bytes that have arrived; 0 if there are none.
 	arrived(p []byte) (int, error)
-	// gather reads what has arrived by a time, or earlier if there is much; 0 when that is nothing.
+	// gather reads the bytes that arrive until a time, or earlier if there are many; 0 if there are none.
 	gather(p []byte, until time.Time) (int, error)
-	// wait reads what arrives next.
+	// wait waits for the next bytes and reads them.
 	wait(p []byte) (int, error)
 	Close() error
 }
@@ -126,17 +126,17 @@ func (c *gatheredConn) next() (n int, err error) {
 // Close implements io.Closer.
 func (c *gatheredConn) Close() error { return c.arrivals.Close() }
 
-// lowWater has the kernel keep the runtime's poller asleep while bytes gather: it announces them when there are many, or the other side has closed the
-// connection (SO_RCVLOWAT, socket(7)).
+// lowWater makes the kernel delay the wakeup of the runtime's poller while bytes collect: it wakes the poller when there are many, or when the peer has
+// closed the connection (SO_RCVLOWAT, socket(7)).
 type lowWater struct {
 	*net.TCPConn
 	raw   syscall.RawConn
 	high  bool // the mark is at muchData
-	empty bool // the last read took all that there was
+	empty bool // the last read emptied the receive buffer
 }
 
-// muchData is read before the end of an interval, so that the first events of a large cluster are not slowed down. The kernel makes the receive buffer
-// twice as large, within tcp_rmem.
+// muchData is the number of bytes that end an interval early, so that the first events of a large cluster are not slowed down. The kernel makes the
+// receive buffer twice as large, within tcp_rmem.
 const muchData = 256 << 10
 
 // arrived implements arrivals.
@@ -183,7 +183,7 @@ func (l *lowWater) wait(p []byte) (n int, err error) {
 	return l.read(p, func(_ uintptr, err error) bool { return !errors.Is(err, unix.EAGAIN) })
 }
 
-// mark sets how many bytes have to be there before they are announced.
+// mark sets the low-water mark: the number of bytes that wake the poller.
 func (l *lowWater) mark(n int) (err error) {
 	if rawErr := l.raw.Control(func(fd uintptr) { err = unix.SetsockoptInt(int(fd), unix.SOL_SOCKET, unix.SO_RCVLOWAT, n) }); rawErr != nil {
 		return rawErr
@@ -191,7 +191,7 @@ func (l *lowWater) mark(n int) (err error) {
 	return os.NewSyscallError("setsockopt", err)
 }
 
-// read reads until done says so of an attempt; 0 when that found nothing.
+// read repeats the read until done returns true; 0 if the last attempt found no bytes.
 func (l *lowWater) read(p []byte, done func(fd uintptr, err error) bool) (n int, err error) {
 	if rawErr := l.raw.Read(func(fd uintptr) bool {
 		for n, err = unix.Read(int(fd), p); errors.Is(err, unix.EINTR); n, err = unix.Read(int(fd), p) {
@@ -212,14 +212,14 @@ func (l *lowWater) read(p []byte, done func(fd uintptr, err error) bool) (n int,
 	return n, nil
 }
 
-// pauses gathers on a connection that is no socket.
+// pauses collects events on a connection that is not a TCP socket.
 type pauses struct {
 	net.Conn
 	once   sync.Once
 	closed chan struct{}
 }
 
-// waited is how long a read takes, at least, that does not find what it reads.
+// waited is the minimum duration of a read that finds no bytes.
 const waited = time.Millisecond
 
 // arrived implements arrivals.

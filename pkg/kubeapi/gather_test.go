@@ -14,7 +14,7 @@ import (
 
 const gatherInterval = 100 * time.Millisecond
 
-// begun returns a connection whose body is read.
+// begun returns a connection that collects, as after the start of the body.
 func begun(t *testing.T, conn net.Conn, drained func()) *gatheredConn {
 	t.Helper()
 	g := gatheringOf(Gathering(t.Context(), gatherInterval, drained))
@@ -27,7 +27,8 @@ func begun(t *testing.T, conn net.Conn, drained func()) *gatheredConn {
 	return c
 }
 
-// What had to be waited for is read at once, and what follows within an interval together, when that is over. The reader hears each time before it waits.
+// TestGathering_ReadsOnceAnInterval: bytes that the reader waits for are read immediately, and the bytes of the following interval together at its end.
+// drained is called before each wait.
 func TestGathering_ReadsOnceAnInterval(t *testing.T) {
 	t.Parallel()
 	synctest.Test(t, func(t *testing.T) {
@@ -44,7 +45,7 @@ func TestGathering_ReadsOnceAnInterval(t *testing.T) {
 			time.Sleep(time.Second)
 			sent <- 99
 		}()
-		go func() { // as a socket keeps them
+		go func() { // a socket would buffer them
 			for b := range sent {
 				all := []byte{b}
 				for len(sent) > 0 {
@@ -84,7 +85,7 @@ func TestGathering_ReadsOnceAnInterval(t *testing.T) {
 	})
 }
 
-// Before the body, nothing gathers: a handshake goes to and fro.
+// TestGathering_NotBeforeTheBody: before the body bytes are not collected, because a handshake needs round trips.
 func TestGathering_NotBeforeTheBody(t *testing.T) {
 	t.Parallel()
 	synctest.Test(t, func(t *testing.T) {
@@ -110,10 +111,10 @@ func TestGathering_OnlyWhereItIsWanted(t *testing.T) {
 	if g := gatheringOf(t.Context()); g != nil {
 		t.Error("a request gathers that shall not")
 	}
-	gatheringOf(t.Context()).begin() // does nothing
+	gatheringOf(t.Context()).begin() // has no effect
 }
 
-// sockets returns the two ends of a connection of TCP.
+// sockets returns the two ends of a TCP connection.
 func sockets(t *testing.T) (ours, theirs net.Conn) {
 	t.Helper()
 	listener, err := (&net.ListenConfig{}).Listen(t.Context(), "tcp", "127.0.0.1:0")
@@ -131,7 +132,7 @@ func sockets(t *testing.T) (ours, theirs net.Conn) {
 	return ours, theirs
 }
 
-// lowWaterOf is the mark that the kernel has.
+// lowWaterOf returns the low-water mark in the kernel.
 func lowWaterOf(t *testing.T, l *lowWater) (mark int) {
 	t.Helper()
 	var err error
@@ -141,7 +142,7 @@ func lowWaterOf(t *testing.T, l *lowWater) (mark int) {
 	return mark
 }
 
-// far is later than any test ends.
+// far is after the end of any test.
 func far() time.Time { return time.Now().Add(time.Hour) }
 
 func TestLowWater_KernelAnnouncesMuchOrTheEnd(t *testing.T) {
@@ -186,7 +187,7 @@ func TestLowWater_KernelAnnouncesMuchOrTheEnd(t *testing.T) {
 
 	much := bytes.Repeat([]byte("x"), 4*muchData)
 	go func() { _, _ = theirs.Write(much); _ = theirs.Close() }()
-	for read := 0; read < len(much); read += n { // none of these waits for its time
+	for read := 0; read < len(much); read += n { // no read waits for the deadline
 		if n, err = l.gather(c.buffer, far()); err != nil || n == 0 {
 			t.Fatalf("%d bytes after %d, %v", n, read, err)
 		}

@@ -11,22 +11,21 @@ import (
 	"k8s.io/klog/v2"
 )
 
-// LogTo has client-go log to logger. This is a switch for the whole process, so only a main calls it. Nothing there is
-// the last word about anything: what goes wrong comes back as an error, in a row or in the health. So its errors are
-// warnings, each at most once a minute, and all else is for debugging.
+// LogTo makes client-go log to logger. The setting is global to the process, so only a main function calls it. Errors of client-go are also returned as
+// errors, in a row or in the health. So its error messages become warnings, each at most once a minute, and all other messages become debug messages.
 func LogTo(logger *slog.Logger) {
 	klog.SetSlogLogger(slog.New(newQuieter(logger.Handler())))
 }
 
 const (
 	repeatAfter  = time.Minute
-	mostMessages = 1000 // that are remembered
+	mostMessages = 1000 // number of remembered messages
 )
 
 // quieter is a handler that lowers levels.
 type quieter struct {
 	slog.Handler
-	of   string // attributes of this logger, which tell messages apart
+	of   string // attributes of this logger, which distinguish messages
 	seen *seen
 }
 
@@ -57,7 +56,7 @@ func (q quieter) Handle(ctx context.Context, r slog.Record) error {
 	return q.Handler.Handle(ctx, r)
 }
 
-// key tells messages apart. The error does not count, since its text may never be the same twice.
+// key identifies a message. The error is not part of it, because its text may differ every time.
 func (q quieter) key(r slog.Record) string {
 	var b strings.Builder
 	b.WriteString(q.of + r.Message)
@@ -80,7 +79,7 @@ func (q quieter) WithGroup(name string) slog.Handler {
 	return quieter{q.Handler.WithGroup(name), q.of + name + ".", q.seen}
 }
 
-// first says whether a message was not seen for a while.
+// first reports whether a message was not seen recently.
 func (s *seen) first(key string, now time.Time) bool {
 	s.mu.Lock()
 	defer s.mu.Unlock()

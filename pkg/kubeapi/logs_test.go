@@ -29,7 +29,7 @@ func TestQuieter(t *testing.T) {
 	say(handler, 0, slog.LevelError, "Failed to watch", "node")
 	say(handler, time.Second, slog.LevelError, "Failed to watch", "node") // a repetition
 	say(handler, 2*time.Second, slog.LevelError, "Failed to watch", "pod")
-	say(handler, 3*time.Second, slog.LevelInfo, "Chatter", "pod") // no news
+	say(handler, 3*time.Second, slog.LevelInfo, "Chatter", "pod") // neither warning nor error
 	say(handler.WithAttrs([]slog.Attr{slog.String("logger", "x")}), 4*time.Second, slog.LevelWarn, "Failed to watch", "pod")
 	say(handler, 61*time.Second, slog.LevelError, "Failed to watch", "node")
 	if got := strings.Count(out.String(), "level=WARN"); got != 4 || strings.Count(out.String(), "\n") != 4 {

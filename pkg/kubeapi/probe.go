@@ -17,15 +17,15 @@ import (
 const (
 	readyPath    = "/readyz"
 	probeTimeout = 5 * time.Second
-	probePause   = time.Second // between two questions at least
+	probePause   = time.Second // minimum time between two probes
 	probeSpread  = 2 * time.Second
 )
 
-// Servers returns what is known of each address, and a channel that is closed when that changes.
+// Servers returns the state of each address, and a channel that is closed when a state changes.
 func (c *Client) Servers() ([]apiservers.Server, <-chan struct{}) { return c.servers.snapshot() }
 
-// Run asks the server in use whether it is ready: at first, whenever a request or a watch makes that doubtful, and every
-// few seconds until it is. While requests succeed it asks nothing. It returns when ctx ends.
+// Run probes the readiness of the active server: at the start, whenever the result of a request or a watch requires it, and every few seconds until the
+// server is ready. While requests succeed it sends no probes. It returns when ctx ends.
 func (c *Client) Run(ctx context.Context) error {
 	for {
 		heartbeat.Idle(ctx)
@@ -44,7 +44,7 @@ func (c *Client) Run(ctx context.Context) error {
 	}
 }
 
-// probe asks one server. All outcomes become facts about that server.
+// probe probes the active server and records the result.
 func (c *Client) probe(ctx context.Context) {
 	i, _ := c.servers.current()
 	asking, cancel := context.WithTimeout(ctx, probeTimeout)
@@ -57,13 +57,13 @@ func (c *Client) probe(ctx context.Context) {
 	response, err := c.http.Do(request)
 	var away unreachable
 	switch {
-	case ctx.Err() != nil, errors.As(err, &away): // nobody wants to know, or it is recorded already
+	case ctx.Err() != nil, errors.As(err, &away): // stopping, or recorded already
 		return
 	case err != nil && asking.Err() != nil:
 		c.servers.failed(i, apiservers.No, fmt.Sprintf("no answer within %s", probeTimeout))
 		return
 	case err != nil:
-		c.servers.unasked(i, explain(err)) // for instance a file with the token that cannot be read
+		c.servers.unasked(i, explain(err)) // for instance, the token file is unreadable
 		return
 	}
 	defer func() { _ = response.Body.Close() }()
@@ -72,12 +72,12 @@ func (c *Client) probe(ctx context.Context) {
 	switch code := response.StatusCode; {
 	case code >= http.StatusInternalServerError:
 		c.servers.failed(i, apiservers.Yes, fmt.Sprintf("not ready: %s%s", response.Status, failedChecks(string(said))))
-	case code != http.StatusUnauthorized: // which is recorded already
+	case code != http.StatusUnauthorized: // 401 is recorded already
 		c.servers.answered(i, "")
 	}
 }
 
-// failedChecks picks the lines of /readyz that tell what is wrong.
+// failedChecks returns the lines of /readyz with failed checks.
 func failedChecks(said string) string {
 	var out []string
 	for line := range strings.Lines(said) {

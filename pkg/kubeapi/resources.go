@@ -12,17 +12,17 @@ import (
 	"github.com/waggle-net/waggle/pkg/ciliumv2"
 )
 
-// Resource is a kind of object as the API server names it.
+// Resource is a resource type of the API server.
 type Resource struct {
 	GroupVersion schema.GroupVersion
-	Plural       string // as in the path
+	Plural       string // plural name, as in the path
 	New          func() runtime.Object
 	NewList      func() runtime.Object
-	Proto        bool // the server speaks protobuf for it; CRDs are JSON only
-	metadata     bool // asked for without spec and status
+	Proto        bool // the server supports protobuf for it; CRDs support only JSON
+	metadata     bool // requested without spec and status
 }
 
-// MetadataOnly is r without spec and status: its objects are metav1.PartialObjectMetadata.
+// MetadataOnly returns r without spec and status: its objects are metav1.PartialObjectMetadata.
 func (r Resource) MetadataOnly() Resource {
 	r.New = func() runtime.Object { return new(metav1.PartialObjectMetadata) }
 	r.NewList = func() runtime.Object { return new(metav1.PartialObjectMetadataList) }
@@ -30,12 +30,12 @@ func (r Resource) MetadataOnly() Resource {
 	return r
 }
 
-// HasOnlyMetadata tells that objects come without spec and status.
+// HasOnlyMetadata reports whether objects have neither spec nor status.
 func (r Resource) HasOnlyMetadata() bool {
 	return r.metadata || r.Plural == CustomResourceDefinitions.Plural
 }
 
-// String is the resource as people and RBAC write it, e.g. "ciliumnodes.cilium.io".
+// String returns the name as in RBAC, e.g. "ciliumnodes.cilium.io".
 func (r Resource) String() string {
 	return schema.GroupResource{Group: r.GroupVersion.Group, Resource: r.Plural}.String()
 }
@@ -72,11 +72,11 @@ var (
 	CiliumCIDRGroups          = resource[ciliumv2.CiliumCIDRGroup, ciliumv2.CiliumCIDRGroupList](ciliumv2.GroupVersion, "ciliumcidrgroups", false)
 )
 
-// CustomResourceDefinitions are read as metadata alone: names and labels are all that a check of versions needs.
+// CustomResourceDefinitions are read as metadata only: a check of versions needs only names and labels.
 var CustomResourceDefinitions = resource[metav1.PartialObjectMetadata, metav1.PartialObjectMetadataList](
 	schema.GroupVersion{Group: "apiextensions.k8s.io", Version: "v1"}, "customresourcedefinitions", true)
 
-// Resources lists all of the above.
+// Resources returns all of the above.
 func Resources() []Resource {
 	return []Resource{Nodes, Pods, Namespaces, Services, EndpointSlices, NetworkPolicies, Ingresses, Leases, Events,
 		CiliumNodes, CiliumEndpoints, CiliumEndpointSlices, CiliumIdentities, CiliumNetworkPolicies, CiliumClusterwidePolicies, CiliumCIDRGroups,

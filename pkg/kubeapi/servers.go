@@ -11,19 +11,19 @@ import (
 	"github.com/waggle-net/waggle/pkg/tables/apiservers"
 )
 
-// servers is the list of addresses, which of them is in use, and what is known of each.
+// servers is the list of addresses with the active one and the state of each.
 type servers struct {
 	urls []*url.URL
 
-	mu      sync.Mutex // guards what follows
+	mu      sync.Mutex // guards the fields below
 	rows    []apiservers.Server
 	active  int
-	era     context.Context // ends when active changes, and the watches of that time with it
+	era     context.Context // ends when active changes, together with the watches of that era
 	endEra  context.CancelFunc
-	whole   context.Context // ends when an answer breaks off, see [servers.broke]
+	whole   context.Context // ends when a response breaks off, see [servers.broke]
 	endIt   context.CancelFunc
 	changed chan struct{} // closed when a row changes
-	doubt   chan struct{} // holds a token when somebody should ask the active server whether it is ready
+	doubt   chan struct{} // holds a token when the active server must be probed
 }
 
 func newServers(urls []*url.URL) *servers {
@@ -36,7 +36,7 @@ func newServers(urls []*url.URL) *servers {
 	return s
 }
 
-// current is the server in use, and a context that ends when it no longer is.
+// current returns the active server, and a context that ends when it is no longer active.
 func (s *servers) current() (int, context.Context) {
 	s.mu.Lock()
 	defer s.mu.Unlock()
@@ -49,35 +49,35 @@ func (s *servers) snapshot() ([]apiservers.Server, <-chan struct{}) {
 	return slices.Clone(s.rows), s.changed
 }
 
-// healthy says whether the active server answers as it should.
+// healthy reports whether the active server answers without error.
 func (s *servers) healthy() bool {
 	s.mu.Lock()
 	defer s.mu.Unlock()
 	return s.rows[s.active].Well()
 }
 
-// answered records an answer. reason says why it is of no use; it is empty when it is of use.
+// answered records an answer. reason says why the answer is unusable; it is empty if it is usable.
 func (s *servers) answered(i int, reason string) {
 	s.mu.Lock()
 	defer s.mu.Unlock()
 	s.record(i, apiservers.Yes, reason)
 }
 
-// unasked records that we could not even ask.
+// unasked records that the request could not be sent.
 func (s *servers) unasked(i int, reason string) {
 	s.mu.Lock()
 	defer s.mu.Unlock()
 	s.record(i, s.rows[i].Reachable, reason)
 }
 
-// failed records that a server does not answer, or does not want to be asked, and takes the next one if that one was in
-// use. It says whether another one is in use now.
+// failed records that a server does not answer or is not ready. If the server is active, the next one becomes active. It reports whether another server
+// is active now.
 func (s *servers) failed(i int, reach apiservers.Reach, reason string) bool {
 	s.mu.Lock()
 	defer s.mu.Unlock()
 	s.record(i, reach, reason)
 	if i != s.active {
-		return true // somebody else has moved on already
+		return true // another goroutine has changed the active server already
 	}
 	if len(s.rows) == 1 {
 		return false
@@ -91,7 +91,7 @@ func (s *servers) failed(i int, reach apiservers.Reach, reason string) bool {
 	return true
 }
 
-// record changes a row if it says something new. The lock is held.
+// record changes a row if a value differs. The caller must hold mu.
 func (s *servers) record(i int, reach apiservers.Reach, reason string) {
 	row, reason := &s.rows[i], printable.Short(reason, longestReason)
 	if row.Reachable == reach && row.Error == reason {
@@ -104,14 +104,14 @@ func (s *servers) record(i int, reach apiservers.Reach, reason string) {
 	s.wake()
 }
 
-// wake tells those who wait for a change. The lock is held.
+// wake notifies waiters of a change. The caller must hold mu.
 func (s *servers) wake() {
 	close(s.changed)
 	s.changed = make(chan struct{})
 }
 
-// broke ends the watches that gather: an answer on the connection that others share has broken off, perhaps because a ping of HTTP/2 was not answered.
-// Their own connections have no pings; behind a proxy, the keep-alive of TCP asks the proxy alone.
+// broke ends the watches that collect events, after a response on the shared connection has broken off, perhaps because an HTTP/2 ping was not
+// answered. The watches' own connections have no pings; behind a proxy, TCP keep-alive probes only reach the proxy.
 func (s *servers) broke() {
 	s.mu.Lock()
 	defer s.mu.Unlock()
@@ -119,14 +119,14 @@ func (s *servers) broke() {
 	s.whole, s.endIt = context.WithCancel(context.Background())
 }
 
-// unbroken ends with the next call of broke.
+// unbroken returns a context that ends with the next call of broke.
 func (s *servers) unbroken() context.Context {
 	s.mu.Lock()
 	defer s.mu.Unlock()
 	return s.whole
 }
 
-// suspect asks for a look at the active server.
+// suspect requests a probe of the active server.
 func (s *servers) suspect() {
 	select {
 	case s.doubt <- struct{}{}:
@@ -134,5 +134,5 @@ func (s *servers) suspect() {
 	}
 }
 
-// longestReason is more than any sentence of ours, and less than what a server may send.
+// longestReason limits a reason: longer than any text of this package, shorter than a response may be.
 const longestReason = 1000

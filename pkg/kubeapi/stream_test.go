@@ -15,7 +15,7 @@ import (
 	"github.com/waggle-net/waggle/pkg/kubeapi/kubetest"
 )
 
-// heard is what a stream has given.
+// heard holds the received part of a stream.
 type heard struct {
 	mu   sync.Mutex
 	text strings.Builder
@@ -48,7 +48,7 @@ func endpoint(name string) *ciliumv2.CiliumEndpoint {
 	return &ciliumv2.CiliumEndpoint{ObjectMeta: metav1.ObjectMeta{Namespace: "a", Name: name}}
 }
 
-// open begins a stream whose events gather.
+// open starts a stream that collects events.
 func open(t *testing.T, ctx context.Context, client *kubeapi.Client) (io.ReadCloser, *heard) {
 	t.Helper()
 	body, err := client.Stream(kubeapi.Gathering(ctx, 100*time.Millisecond, nil), kubeapi.CiliumEndpoints, "", metav1.ListOptions{})
@@ -61,7 +61,7 @@ func open(t *testing.T, ctx context.Context, client *kubeapi.Client) (io.ReadClo
 	return body, h
 }
 
-// A stream that gathers has its events, with TLS as well, while other requests go on.
+// TestStream_OverTLS: a stream that collects events receives them also with TLS, while other requests run.
 func TestStream_OverTLS(t *testing.T) {
 	t.Parallel()
 	virtual(t, func(t *testing.T, a, _ *kubetest.Server, client *kubeapi.Client) {
@@ -78,8 +78,8 @@ func TestStream_OverTLS(t *testing.T) {
 	})
 }
 
-// A host that has lost its power is found by the pings of the connection that others share, and the stream is cut with it: on its own connection nothing
-// comes any more, and nobody would know.
+// TestStream_IsCutWithTheOthers: the pings of the shared connection detect a host without power, and the stream is closed with that connection. Its own
+// connection would not detect it, because no packet arrives.
 func TestStream_IsCutWithTheOthers(t *testing.T) {
 	t.Parallel()
 	virtual(t, func(t *testing.T, a, _ *kubetest.Server, client *kubeapi.Client) {
@@ -99,7 +99,7 @@ func TestStream_IsCutWithTheOthers(t *testing.T) {
 	})
 }
 
-// A caller that goes away ends its stream at once, also while events gather.
+// TestStream_EndsWithItsCaller: a stream ends immediately with the caller's context, also while events collect.
 func TestStream_EndsWithItsCaller(t *testing.T) {
 	t.Parallel()
 	virtual(t, func(t *testing.T, a, _ *kubetest.Server, client *kubeapi.Client) {

@@ -16,32 +16,32 @@ import (
 	"k8s.io/client-go/rest"
 )
 
-// Connection says how patient connections are.
+// Connection holds the timeouts of connections.
 type Connection struct {
-	Timeout   time.Duration // for a connection to come about
-	KeepAlive time.Duration // of silence until the other side is asked for a sign of life, which it has half of this to give
+	Timeout   time.Duration // for establishing a connection
+	KeepAlive time.Duration // idle time until the peer is probed; the reply must arrive within half of this
 }
 
-// DefaultConnection finds a dead connection in 15 s.
+// DefaultConnection detects a dead connection within 15 s.
 var DefaultConnection = Connection{Timeout: 5 * time.Second, KeepAlive: 10 * time.Second}
 
 const (
 	handshakeTimeout = 10 * time.Second
-	headerTimeout    = 60 * time.Second // more than any request but a watch may take, and a watch answers at once
+	headerTimeout    = 60 * time.Second // longer than any request except a watch, and a watch sends headers immediately
 	idleTimeout      = 90 * time.Second
 	idlePerServer    = 25
 )
 
-// reloading is an HTTP transport that looks at the file of the CA again when a certificate turns out not to be trusted:
-// clusters replace their CA while agents run. The request fails; the next one finds the new CA.
+// reloading is an HTTP transport that reads the CA file again after an untrusted certificate: clusters replace their CA while agents run. That request
+// fails; the next one uses the new CA.
 type reloading struct {
 	config     *rest.Config
 	connection Connection
 
-	mu       sync.Mutex // guards what follows
+	mu       sync.Mutex // guards the fields below
 	current  *http.Transport
 	gathered *http.Transport // for [Gathering]
-	ca       []byte          // content of the file, as both know it
+	ca       []byte          // content of the file in both transports
 }
 
 func newReloading(config *rest.Config, connection Connection) (*reloading, error) {
@@ -49,7 +49,7 @@ func newReloading(config *rest.Config, connection Connection) (*reloading, error
 	return r, r.load()
 }
 
-// load makes the transport anew.
+// load creates the transports.
 func (r *reloading) load() error {
 	ca, err := r.readCA()
 	if err != nil {
@@ -75,7 +75,7 @@ func (r *reloading) load() error {
 	return nil
 }
 
-// gatheredTransport makes a connection for each request, which must be of [Gathering]. A dead connection is found by the keep-alive of TCP.
+// gatheredTransport creates a connection for each request, which must have a [Gathering] context. TCP keep-alive detects a dead connection.
 func gatheredTransport(proxy func(*http.Request) (*url.URL, error), dial dial, secured *tls.Config) *http.Transport {
 	var protocols http.Protocols
 	protocols.SetHTTP1(true)
@@ -92,7 +92,7 @@ func gatheredTransport(proxy func(*http.Request) (*url.URL, error), dial dial, s
 	}
 }
 
-// dial makes a connection, as [net.Dialer.DialContext] does.
+// dial opens a connection like [net.Dialer.DialContext].
 type dial func(ctx context.Context, network, address string) (net.Conn, error)
 
 // bounded returns d with a timeout.
@@ -131,7 +131,7 @@ func (r *reloading) RoundTrip(request *http.Request) (*http.Response, error) {
 	return response, err
 }
 
-// reload uses the CA that the file holds now, if that is another. One that cannot be used is left alone.
+// reload switches to the CA in the file if it differs. It ignores an unusable CA.
 func (r *reloading) reload() {
 	r.mu.Lock()
 	defer r.mu.Unlock()

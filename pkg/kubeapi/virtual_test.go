@@ -10,8 +10,8 @@ import (
 	"github.com/waggle-net/waggle/pkg/kubeapi/kubetest"
 )
 
-// virtual calls test in a bubble, with a client of two servers with TLS and the same objects. What happens to the first server before the client runs
-// is in prepare.
+// virtual runs test in a synctest bubble, with two servers with TLS and the same objects and a client of both. prepare runs on the first server before
+// the client starts.
 func virtual(t *testing.T, test func(t *testing.T, a, b *kubetest.Server, client *kubeapi.Client), prepare ...func(a *kubetest.Server)) {
 	t.Helper()
 	synctest.Test(t, func(t *testing.T) {
@@ -27,7 +27,7 @@ func virtual(t *testing.T, test func(t *testing.T, a, b *kubetest.Server, client
 	})
 }
 
-// soon waits for a condition and returns how long that took, at most a minute.
+// soon waits at most a minute for a condition and returns the elapsed time.
 func soon(condition func() bool) time.Duration {
 	began := time.Now()
 	for !condition() && time.Since(began) < time.Minute {
@@ -36,7 +36,8 @@ func soon(condition func() bool) time.Duration {
 	return time.Since(began)
 }
 
-// With a host that has lost its power nobody refuses a connection: the next server is asked after the timeout of a connection.
+// TestFailover_HostWithoutPower_NextServerAnswersAfterFiveSeconds: a host without power rejects no connection, so the next server is tried after the
+// connection timeout.
 func TestFailover_HostWithoutPower_NextServerAnswersAfterFiveSeconds(t *testing.T) {
 	t.Parallel()
 	virtual(t, func(t *testing.T, _, b *kubetest.Server, client *kubeapi.Client) {
@@ -50,7 +51,7 @@ func TestFailover_HostWithoutPower_NextServerAnswersAfterFiveSeconds(t *testing.
 	}, func(a *kubetest.Server) { a.Put(node("one")); a.Freeze() })
 }
 
-// A server that has stopped refuses connections, and the request goes to the next one without a pause.
+// TestFailover_ServerStopped_NextServerAnswersAtOnce: a stopped server rejects connections, and the request is sent to the next one immediately.
 func TestFailover_ServerStopped_NextServerAnswersAtOnce(t *testing.T) {
 	t.Parallel()
 	virtual(t, func(t *testing.T, a, b *kubetest.Server, client *kubeapi.Client) {
@@ -69,8 +70,8 @@ func TestFailover_ServerStopped_NextServerAnswersAtOnce(t *testing.T) {
 	})
 }
 
-// A connection that is open and dead is found after 15 s, by the ping that is not answered: KeepAlive of silence, and half of that for
-// the answer. The next connection to that host has 5 s to come about, and then the other server is asked.
+// TestDeadConnection_IsFoundIn15Seconds: the unanswered ping detects an open but dead connection after 15 s, KeepAlive of idle time and half of it for
+// the reply. The next connection to that host times out after 5 s, then the other server is tried.
 func TestDeadConnection_IsFoundIn15Seconds(t *testing.T) {
 	t.Parallel()
 	virtual(t, func(t *testing.T, a, b *kubetest.Server, client *kubeapi.Client) {
@@ -92,7 +93,8 @@ func TestDeadConnection_IsFoundIn15Seconds(t *testing.T) {
 	})
 }
 
-// All servers are away for ten minutes. The first that is back is asked at the next question, three seconds later at most.
+// TestRun_AfterAnOutage_ServerIsWellWithinThreeSeconds: all servers are unreachable for ten minutes. The first recovered server is found by the next
+// probe, at most three seconds later.
 func TestRun_AfterAnOutage_ServerIsWellWithinThreeSeconds(t *testing.T) {
 	t.Parallel()
 	virtual(t, func(t *testing.T, a, b *kubetest.Server, client *kubeapi.Client) {

@@ -21,12 +21,12 @@ import (
 )
 
 const (
-	// containerPrefix begins the container ids of self-tests, so that the next one finds what a killed one has left.
+	// containerPrefix is the prefix of container ids of self-tests, so that the next test finds the remains of a killed one.
 	containerPrefix = "waggle-self-test-"
 	interfaceName   = "eth0"
 )
 
-// attempt waits for the agent, tries once, and reports unless ctx ended.
+// attempt waits for the agent, runs the self-test once, and reports the result unless ctx has ended.
 func attempt(ctx context.Context, log *slog.Logger, o Options, folders string) error {
 	boot, err := selftest.BootID()
 	if err != nil {
@@ -56,7 +56,7 @@ func attempt(ctx context.Context, log *slog.Logger, o Options, folders string) e
 	return nil
 }
 
-// waitReady waits until the agent says that pods can be attached, and says what it waits for.
+// waitReady waits until the agent reports that pods can be attached, and logs the missing conditions.
 func waitReady(ctx context.Context, log *slog.Logger, agent *client.Client) error {
 	const pause = 200 * time.Millisecond
 	var said string
@@ -85,7 +85,7 @@ func waitReady(ctx context.Context, log *slog.Logger, agent *client.Client) erro
 	}
 }
 
-// try takes the steps of the self-test in order and stops at the first that fails.
+// try runs the steps of the self-test in order and stops at the first failure.
 func try(ctx context.Context, o Options, agent *client.Client) (steps []selftest.Step, err error) {
 	t := &trial{agent: agent, plugin: &plugin{
 		path:   filepath.Join(o.CNIBinDir, PluginName),
@@ -118,11 +118,11 @@ type trial struct {
 	plugin    *plugin
 	container string
 	ns        *namespace
-	added     bool // ADD was called and no DEL succeeded since
+	added     bool // ADD was called, and no DEL has succeeded since
 	result    *result
 }
 
-// clean removes the endpoints of self-tests that were killed. Their namespaces went with their processes.
+// clean removes the endpoints of killed self-tests. Their namespaces ended with their processes.
 func (t *trial) clean(ctx context.Context) error {
 	endpoints, err := t.agent.Endpoints(ctx)
 	if err != nil {
@@ -157,8 +157,8 @@ func (t *trial) add(ctx context.Context) error {
 	return nil
 }
 
-// ping asks the gateway of each family, and the node's own address. Where a policy isolates what pods send, the node asks the
-// pod: that is allowed everywhere, unless somebody wants policies to hold for the node as well.
+// ping sends echo requests from the pod to the gateway of each family and to the node's addresses. If a policy isolates the pod's egress, the node pings the
+// pod instead: policies always allow this unless they are configured to apply to the node as well.
 func (t *trial) ping(ctx context.Context) error {
 	policy, err := t.policy(ctx)
 	switch {
@@ -197,7 +197,7 @@ func (t *trial) ping(ctx context.Context) error {
 	return nil
 }
 
-// policy is that of the test's endpoint.
+// policy returns the policy of the test's endpoint.
 func (t *trial) policy(ctx context.Context) (endpointpolicies.EndpointPolicy, error) {
 	rows, err := client.Rows[endpointpolicies.EndpointPolicy](ctx, t.agent, "endpoint-policies")
 	for _, row := range rows {
@@ -218,8 +218,7 @@ func (t *trial) del(ctx context.Context) error {
 	return err
 }
 
-// verify wants nothing to be left: no link in the namespace, and no endpoint. DEL only takes the link down; the agent
-// deletes it a moment later.
+// verify checks that neither the link in the namespace nor the endpoint remains. DEL only takes the link down; the agent deletes it a moment later.
 func (t *trial) verify(ctx context.Context) error {
 	const pause, patience = 20 * time.Millisecond, 10 * time.Second
 	for deadline := time.Now().Add(patience); ; time.Sleep(pause) {
@@ -241,7 +240,7 @@ func (t *trial) verify(ctx context.Context) error {
 	return err
 }
 
-// close removes what a failed step has left.
+// close removes the objects left by a failed step.
 func (t *trial) close(ctx context.Context) (err error) {
 	if t.ns == nil {
 		return nil

@@ -10,20 +10,21 @@ import (
 	"strings"
 )
 
-// folders are where a container runtime looks for CNI plugins and configurations, as paths on the host.
+// folders are the directories in which a container runtime finds CNI plugins and configurations, as paths on the host.
 type folders struct {
-	runtime string   // with the file that says so
-	bin     []string // of plugins
-	conf    string   // of configurations
+	runtime string   // name of the runtime, with the configuration file
+	bin     []string // directories of plugins
+	conf    string   // directory of configurations
 }
 
-// Folders in which runtimes look unless their configurations say otherwise.
+// Default directories of runtimes.
 const (
 	defaultBinDir  = "/opt/cni/bin"
 	defaultConfDir = "/etc/cni/net.d"
 )
 
-// configurations of runtimes: files, later ones of which win, the end of the name of the section about CNI, and the keys in it.
+// configurations describes the configuration of each runtime: files, of which later ones take precedence, the end of the name of the CNI section, and the
+// keys in it.
 var configurations = []struct {
 	name, section string
 	files         []string // patterns
@@ -36,11 +37,11 @@ var configurations = []struct {
 	{"CRI-O", "network", []string{"/etc/crio/crio.conf", "/etc/crio/crio.conf.d/*.conf"}, []string{"plugin_dir", "plugin_dirs"}, "network_dir"},
 }
 
-// otherBinDirs are folders in which distributions keep plugins.
+// otherBinDirs are directories in which distributions install plugins.
 var otherBinDirs = []string{"/usr/lib/cni", "/usr/libexec/cni", "/var/lib/rancher/k3s/data/current/bin", "/var/lib/rancher/k3s/data/cni"}
 
-// wrongFolders returns the reason why the container runtime does not find the plugin in binDir or the configuration in confDir, and what to do; empty when it does, or when its
-// configuration is not known. root is where the root of the host is. An empty confDir counts as the right one. Nothing is changed.
+// wrongFolders returns the reason why the container runtime does not find the plugin in binDir or the configuration in confDir, with the remedy; empty
+// if it finds both, or if its configuration is unknown. root is the path of the host's root. An empty confDir counts as correct. It changes nothing.
 func wrongFolders(root, binDir, confDir string) string {
 	runtimes, err := readRuntimes(root)
 	if err != nil {
@@ -58,7 +59,7 @@ func wrongFolders(root, binDir, confDir string) string {
 				filepath.Join(r.conf, "05-waggle.conflist")))
 		}
 		if len(faults) == 0 {
-			return "" // another runtime may be a left one
+			return "" // the other runtime may be a remnant
 		}
 		wrong = append(wrong, r.runtime+" "+strings.Join(faults, "; it "))
 	}
@@ -72,7 +73,7 @@ func wrongFolders(root, binDir, confDir string) string {
 	return strings.Join(wrong, ". ")
 }
 
-// readRuntimes returns the folders of each runtime that has a configuration. What it does not say is the runtime's default.
+// readRuntimes returns the directories of each runtime with a configuration. Missing keys have the runtime's defaults.
 func readRuntimes(root string) (runtimes []folders, err error) {
 	var errs []error
 	for _, c := range configurations {
@@ -112,7 +113,7 @@ func readRuntimes(root string) (runtimes []folders, err error) {
 }
 
 const (
-	maxFiles = 64      // of a runtime
+	maxFiles = 64      // files of a runtime
 	maxText  = 1 << 20 // bytes of a file
 )
 
@@ -126,17 +127,17 @@ func readText(path string) (string, error) {
 	return string(text), err
 }
 
-// assignment is a string, or an array of strings, in a TOML document.
+// assignment is a key of a TOML document with its strings.
 type assignment struct {
 	section string // without quotes
 	key     string
 	values  []string
 }
 
-// assignments reads what runtimes have in their configurations of TOML: tables, and keys with strings or arrays of strings. Anything else is skipped.
+// assignments parses the part of TOML that runtimes use: tables, and keys with strings or arrays of strings. It skips everything else.
 func assignments(text string) (out []assignment) {
 	var section string
-	var open *assignment // an array that goes on
+	var open *assignment // an array that continues on the next line
 	for line := range strings.Lines(text) {
 		line = strings.TrimSpace(line)
 		switch {
@@ -172,7 +173,7 @@ func assignments(text string) (out []assignment) {
 	return out
 }
 
-// quoted returns the strings in a line, and what is between them, without a comment.
+// quoted returns the strings in a line and the text between them, without a comment.
 func quoted(line string) (values []string, between string) {
 	for {
 		i := strings.IndexAny(line, `"'#`)
@@ -191,7 +192,7 @@ func quoted(line string) (values []string, between string) {
 	}
 }
 
-// onHost looks at files of the host.
+// onHost accesses files of the host.
 type onHost struct{ root string }
 
 func (h onHost) has(path string) bool {
@@ -199,7 +200,7 @@ func (h onHost) has(path string) bool {
 	return err == nil
 }
 
-// same reports whether two paths are of one directory.
+// same reports whether two paths lead to the same directory.
 func (h onHost) same(a, b string) bool {
 	a, b = h.resolve(a), h.resolve(b)
 	if a == b {
@@ -210,7 +211,7 @@ func (h onHost) same(a, b string) bool {
 	return errOne == nil && errOther == nil && os.SameFile(one, other)
 }
 
-// resolve follows symbolic links at the end of a path, which may be absolute ones of the host.
+// resolve follows symbolic links at the end of a path; absolute links are relative to the host's root.
 func (h onHost) resolve(path string) string {
 	path = filepath.Clean(path)
 	for range 8 {

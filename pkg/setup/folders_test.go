@@ -9,7 +9,7 @@ import (
 	"testing"
 )
 
-// hostTree makes a root directory with files, and with links whose contents begin with "->".
+// hostTree creates a root directory with files, and with links for contents that begin with "->".
 func hostTree(t testing.TB, files map[string]string) string {
 	t.Helper()
 	root := t.TempDir()
@@ -58,7 +58,7 @@ func TestWrongFolders_OfDistributions(t *testing.T) {
 	t.Parallel()
 	for name, c := range map[string]struct {
 		files map[string]string
-		bin   string // of --cni-bin-dir; empty for the default
+		bin   string // value of --cni-bin-dir; empty for the default
 		want  []string
 	}{
 		"nothing is known":              {},
@@ -102,7 +102,7 @@ func TestWrongFolders_OfDistributions(t *testing.T) {
 	}
 }
 
-// TestWrongFolders_NoConfiguration: without --write-cni-conf-when-ready somebody else writes it, and only the plugin counts.
+// TestWrongFolders_NoConfiguration: without --write-cni-conf-when-ready the agent does not write the configuration, and only the plugin counts.
 func TestWrongFolders_NoConfiguration(t *testing.T) {
 	t.Parallel()
 	root := hostTree(t, map[string]string{k3sConfig: k3s})
@@ -111,7 +111,7 @@ func TestWrongFolders_NoConfiguration(t *testing.T) {
 	}
 }
 
-// TestWrongFolders_Unreadable names the file.
+// TestWrongFolders_Unreadable checks that the result names the unreadable file.
 func TestWrongFolders_Unreadable(t *testing.T) {
 	t.Parallel()
 	root := hostTree(t, map[string]string{"/etc/containerd/config.toml/x": ""})

@@ -10,14 +10,13 @@ import (
 )
 
 const (
-	// PluginName is the file of the plugin in the directory of runtimes.
+	// PluginName is the file name of the plugin in the runtimes' directory.
 	PluginName = "waggle-cni"
-	// TemporaryName is where the plugin grows. Runtimes ask for plugins by name, and none asks for this one.
+	// TemporaryName is the name of the file while it is written. Runtimes start plugins by name, and no configuration has this name.
 	TemporaryName = ".waggle-cni.tmp"
 )
 
-// install copies the plugin into place unless an equal one is there. A runtime that calls it meanwhile runs the old one or
-// the new one.
+// install replaces the plugin unless an equal one is installed. A concurrent call by a runtime executes the old or the new plugin.
 func install(from, to string) (wrote bool, err error) {
 	if same, err := equal(from, to); err != nil || same {
 		return false, err
@@ -37,7 +36,7 @@ func install(from, to string) (wrote bool, err error) {
 	return true, nil
 }
 
-// write makes a new file that is on the disk when it returns.
+// write creates a file and syncs it to disk.
 func write(path string, content []byte) error {
 	if err := os.Remove(path); err != nil && !errors.Is(err, fs.ErrNotExist) {
 		return err
@@ -51,7 +50,7 @@ func write(path string, content []byte) error {
 	return errors.Join(err, f.Chmod(0o755), f.Sync(), f.Close())
 }
 
-// syncDir makes a rename outlive a crash of the machine.
+// syncDir makes a rename survive a crash of the machine.
 func syncDir(path string) error {
 	dir, err := os.Open(path)
 	if err != nil {
@@ -60,7 +59,7 @@ func syncDir(path string) error {
 	return errors.Join(dir.Sync(), dir.Close())
 }
 
-// equal tells whether the plugin is in place: same contents, a regular file that everybody may run.
+// equal reports whether the plugin is installed: a regular file with the same contents, executable by all users.
 func equal(from, to string) (bool, error) {
 	want, err := os.ReadFile(from)
 	if err != nil {
@@ -86,8 +85,8 @@ func equal(from, to string) (bool, error) {
 	return bytes.Equal(have, want), nil
 }
 
-// loopbackMissing says what containerd lacks: it sets up the loopback device of each pod with this plugin, and since 2.0
-// does so itself where an option says so.
+// loopbackMissing returns a warning if containerd lacks the loopback plugin. containerd sets up the loopback device of each pod with this plugin; since 2.0
+// an option makes containerd do so itself.
 func loopbackMissing(dir string) string {
 	if _, err := os.Stat(filepath.Join(dir, "loopback")); err == nil {
 		return ""

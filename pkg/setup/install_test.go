@@ -40,7 +40,7 @@ func TestInstall_ReplacesWhatIsNotThePlugin(t *testing.T) {
 		t.Fatal(err)
 	}
 	step("another version, after a run was killed", true)
-	// A link must be replaced, not followed.
+	// A symbolic link must be replaced, not followed.
 	other := filepath.Join(dir, "other")
 	if err := os.WriteFile(other, []byte("mine"), 0o755); err != nil {
 		t.Fatal(err)
@@ -57,7 +57,7 @@ func TestInstall_ReplacesWhatIsNotThePlugin(t *testing.T) {
 	}
 }
 
-// A running plugin must not fail with ETXTBSY, and one that runs keeps its file.
+// Replacing a running plugin must not fail with ETXTBSY, and the running process keeps its file.
 func TestInstall_LeavesTheOldFileToWhoHasIt(t *testing.T) {
 	t.Parallel()
 	dir := t.TempDir()

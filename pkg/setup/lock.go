@@ -9,7 +9,7 @@ import (
 	"github.com/waggle-net/waggle/pkg/agentlock"
 )
 
-// lock keeps two setups of one agent apart. The kernel drops it with the process.
+// lock excludes a second setup process of one agent. The kernel releases the lock with the process.
 func lock(stateDir string) (unlock func(), err error) {
 	if err := os.MkdirAll(stateDir, 0o755); err != nil {
 		return nil, fmt.Errorf("make the state directory: %w: run as root, with the agent's --state-dir", err)

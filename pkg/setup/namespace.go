@@ -11,10 +11,10 @@ import (
 	"github.com/waggle-net/waggle/pkg/rtnl"
 )
 
-// namespace is a network namespace that lives as long as this process has it open, so a killed run leaves none.
+// namespace is a network namespace that exists only while this process has it open, so a killed run leaves none.
 type namespace struct{ file *os.File }
 
-// newNamespace makes one with lo up.
+// newNamespace creates a network namespace with lo up.
 func newNamespace() (*namespace, error) {
 	ns := &namespace{}
 	err := onThread(func() (err error) {
@@ -44,13 +44,13 @@ func newNamespace() (*namespace, error) {
 	return ns, nil
 }
 
-// path names the namespace to a child of this process.
+// path returns a path of the namespace for child processes.
 func (n *namespace) path() string { return fmt.Sprintf("/proc/%d/fd/%d", os.Getpid(), n.file.Fd()) }
 
-// Close lets the namespace go, unless something else holds it.
+// Close releases the namespace. The kernel deletes it unless it has other users.
 func (n *namespace) Close() error { return n.file.Close() }
 
-// do runs f on a thread inside the namespace. Sockets that it opens stay there.
+// do runs f on a thread in the namespace. Sockets that f opens stay in it.
 func (n *namespace) do(f func() error) error {
 	return onThread(func() error {
 		if err := unix.Setns(int(n.file.Fd()), unix.CLONE_NEWNET); err != nil {
@@ -60,7 +60,7 @@ func (n *namespace) do(f func() error) error {
 	})
 }
 
-// onlyLoopback wants the link, and with it its addresses, to be gone.
+// onlyLoopback returns an error while the link, and with it its addresses, still exists.
 func (n *namespace) onlyLoopback() error {
 	return n.do(func() error {
 		handle, err := rtnl.Open()
@@ -73,7 +73,7 @@ func (n *namespace) onlyLoopback() error {
 			return fmt.Errorf("list the links of the namespace: %w", err)
 		}
 		for _, l := range links {
-			// Tunnel devices that the kernel puts into every namespace are nobody's.
+			// The kernel creates tunnel devices in every namespace; ignore them.
 			if l.Type() == (&netlink.Veth{}).Type() || l.Attrs().Name == interfaceName {
 				return fmt.Errorf("the link %s is still there after DEL", l.Attrs().Name)
 			}
@@ -82,8 +82,8 @@ func (n *namespace) onlyLoopback() error {
 	})
 }
 
-// onThread runs f on a thread of its own, which ends with f and so never carries a namespace to other goroutines. The main
-// thread cannot end, and would hold the namespace as long as the process lives; while it is locked here, another one comes.
+// onThread runs f on a dedicated thread that ends with f, so no other goroutine runs in its namespace. The main thread cannot end and would hold the
+// namespace until the process ends; if the goroutine is on it, f runs on another thread while the main thread is locked.
 func onThread(f func() error) error {
 	result := make(chan error, 1)
 	go func() {

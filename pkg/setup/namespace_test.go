@@ -8,11 +8,11 @@ import (
 	"golang.org/x/sys/unix"
 )
 
-// The main thread of a process cannot end. If it carried a namespace, /proc/<pid>/ns/net would show that one, and it would
-// stay as long as the process, which waits for the node's end.
+// TestPrivilegedOnThread_LeavesTheMainThreadWhereItIs: the main thread of a process cannot end. If it entered a namespace, /proc/<pid>/ns/net would
+// show that one, and it would exist until the process ends, which runs until the node shuts down.
 func TestPrivilegedOnThread_LeavesTheMainThreadWhereItIs(t *testing.T) {
 	testnet.RequirePrivileges(t)
-	before, err := os.Readlink("/proc/self/ns/net") // that of the main thread
+	before, err := os.Readlink("/proc/self/ns/net") // of the main thread
 	if err != nil {
 		t.Fatal(err)
 	}

@@ -16,14 +16,14 @@ const (
 	pingTimeout = 500 * time.Millisecond
 )
 
-// ping sends ICMP echoes from the calling thread's namespace until one is answered.
+// ping sends ICMP echo requests from the calling thread's namespace until one is answered.
 func ping(ctx context.Context, to netip.Addr) error {
 	var last error
 	for range pingTries {
 		if last = echo(to); last == nil || ctx.Err() != nil {
 			return last
 		}
-		if !errors.Is(last, errNoAnswer) { // such as no route: it needs a moment, an answer has had its own
+		if !errors.Is(last, errNoAnswer) { // for example no route, which needs a moment; after a timeout no pause is needed
 			time.Sleep(pingTimeout / 5)
 		}
 	}
@@ -32,7 +32,7 @@ func ping(ctx context.Context, to netip.Addr) error {
 
 var errNoAnswer = errors.New("no answer")
 
-// echo sends one request and waits for its answer.
+// echo sends one request and waits for its reply.
 func echo(to netip.Addr) error {
 	network, request, reply := "ip4:icmp", byte(8), byte(0)
 	if to.Is6() {
@@ -44,9 +44,9 @@ func echo(to netip.Addr) error {
 	}
 	defer conn.Close()
 	packet := make([]byte, 16)
-	_, _ = rand.Read(packet[4:]) // identifier, sequence and data, by which the answer is known
+	_, _ = rand.Read(packet[4:]) // identifier, sequence and data, which identify the reply
 	packet[0] = request
-	if !to.Is6() { // the kernel fills in that of ICMPv6
+	if !to.Is6() { // the kernel computes the checksum of ICMPv6
 		binary.BigEndian.PutUint16(packet[2:], checksum(packet))
 	}
 	if _, err := conn.Write(packet); err != nil {
@@ -69,7 +69,7 @@ func echo(to netip.Addr) error {
 	}
 }
 
-// checksum is that of RFC 1071, for an even number of bytes.
+// checksum returns the checksum of RFC 1071, for an even number of bytes.
 func checksum(b []byte) uint16 {
 	var sum uint32
 	for ; len(b) > 1; b = b[2:] {

@@ -11,16 +11,16 @@ import (
 	"time"
 )
 
-// callTimeout bounds one call of the plugin; the plugin waits up to a minute for the agent.
+// callTimeout limits one call of the plugin; the plugin waits up to a minute for the agent.
 const callTimeout = 90 * time.Second
 
-// plugin calls the installed plugin as a container runtime does.
+// plugin runs the installed plugin as a container runtime does.
 type plugin struct {
 	path   string
 	config config
 }
 
-// config is the network configuration. It is the one that the agent's conflist has for the plugin.
+// config is the network configuration, equal to the plugin's entry in the agent's conflist.
 type config struct {
 	CNIVersion string          `json:"cniVersion"`
 	Name       string          `json:"name"`
@@ -31,7 +31,7 @@ type config struct {
 	Previous   json.RawMessage `json:"prevResult,omitempty"`
 }
 
-// result is what the test reads of the plugin's answer.
+// result holds the fields of the plugin's result that the test reads.
 type result struct {
 	IPs []struct {
 		Address netip.Prefix `json:"address"`
@@ -40,7 +40,7 @@ type result struct {
 	raw json.RawMessage // for CHECK and DEL
 }
 
-// call runs one command; out may be nil. No pod is named, so the agent waits for no Pod object.
+// call runs one command; out may be nil. It names no pod, so the agent waits for no Pod object.
 func (p *plugin) call(ctx context.Context, command, container, netns string, previous json.RawMessage, out *result) error {
 	config := p.config
 	config.CNIVersion, config.Previous = "1.0.0", previous
@@ -68,7 +68,7 @@ func (p *plugin) call(ctx context.Context, command, container, netns string, pre
 	return nil
 }
 
-// failure is what the plugin says about an error, as CNI has it, or else all that it printed.
+// failure returns the plugin's error message in the CNI format, or else all of its output.
 func failure(stdout, stderr []byte) string {
 	var said struct {
 		Code    int    `json:"code"`

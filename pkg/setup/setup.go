@@ -14,16 +14,16 @@ import (
 	"github.com/waggle-net/waggle/pkg/capabilities"
 )
 
-// Options say where things are.
+// Options configure the paths and the mode of setup.
 type Options struct {
 	BPFRoot    string // mount point of the BPF file system
-	StateDir   string // the agent's
-	SocketPath string // of the agent's API
-	PluginPath string // the plugin to install
-	CNIBinDir  string // where runtimes look for plugins
+	StateDir   string // state directory of the agent
+	SocketPath string // socket of the agent's API
+	PluginPath string // plugin to install
+	CNIBinDir  string // directory in which runtimes look for plugins
 	CNIConf    string // file that the agent writes for runtimes; empty for none
-	HostRoot   string // root directory of the host, as this program sees it, to find out where runtimes look
-	LogFile    string // of the plugin; empty for none
+	HostRoot   string // root directory of the host, as this program sees it, for reading the runtimes' configurations
+	LogFile    string // log file of the plugin; empty for none
 	Once       bool   // return after the self-test instead of waiting for the end of ctx
 }
 
@@ -32,8 +32,8 @@ const (
 	retryMax = 30 * time.Second
 )
 
-// Run takes all steps. It returns when ctx ends, or with Once after the self-test; an error means that a step before the
-// self-test failed, or with Once that the self-test did.
+// Run performs all steps. It returns when ctx ends, or with Once after the self-test; an error means that a step before the self-test failed, or with Once
+// that the self-test failed.
 func Run(ctx context.Context, log *slog.Logger, o Options) error {
 	unlock, err := lock(o.StateDir)
 	if err != nil {
@@ -57,7 +57,7 @@ func Run(ctx context.Context, log *slog.Logger, o Options) error {
 	return nil
 }
 
-// prepare takes the steps that the agent needs before it starts.
+// prepare performs the steps that the agent needs before it starts.
 func prepare(log *slog.Logger, o Options) error {
 	mounted, err := bpffs.Ensure(o.BPFRoot)
 	if err != nil {
@@ -76,8 +76,8 @@ func prepare(log *slog.Logger, o Options) error {
 	return nil
 }
 
-// lookAtFolders returns the reason why the container runtime may not find what is installed; empty when it does. A mount below --host-root is for this alone, and is
-// removed: it may hold keys.
+// lookAtFolders returns the reason why the container runtime may not find the installed files; empty if it finds them. It unmounts a mount below
+// --host-root, which has no other use and may hold keys.
 func lookAtFolders(log *slog.Logger, o Options) string {
 	confDir := ""
 	if o.CNIConf != "" {
@@ -95,7 +95,7 @@ func lookAtFolders(log *slog.Logger, o Options) string {
 	return wrong
 }
 
-// Prepared tells whether the steps before the agent's start are done; nil means yes. It changes nothing.
+// Prepared returns nil if the steps before the agent's start are done, and an error otherwise. It changes nothing.
 func Prepared(o Options) error {
 	if is, err := bpffs.Is(o.BPFRoot); err != nil {
 		return err
@@ -110,7 +110,7 @@ func Prepared(o Options) error {
 	return err
 }
 
-// test tries until the self-test passes, and reports each outcome, with what is wrong with the folders of runtimes.
+// test retries until the self-test passes, and reports each outcome, together with the fault of the runtime's folders.
 func test(ctx context.Context, log *slog.Logger, o Options, folders string) error {
 	for wait := retryMin; ; wait = min(2*wait, retryMax) {
 		err := attempt(ctx, log, o, folders)

@@ -14,14 +14,14 @@ import (
 	"time"
 )
 
-// Authority signs the certificates of servers.
+// Authority signs server certificates.
 type Authority struct {
 	key         *ecdsa.PrivateKey
 	certificate *x509.Certificate
 	pem         []byte
 }
 
-// NewAuthority makes a CA that nobody else trusts.
+// NewAuthority creates a CA that is trusted only by explicit configuration.
 func NewAuthority(t testing.TB) *Authority {
 	t.Helper()
 	a := &Authority{certificate: &x509.Certificate{SerialNumber: big.NewInt(1), Subject: pkix.Name{CommonName: "kubetest"}, IsCA: true,
@@ -36,7 +36,7 @@ func NewAuthority(t testing.TB) *Authority {
 	return a
 }
 
-// PEM is the CA's certificate.
+// PEM returns the CA's certificate.
 func (a *Authority) PEM() []byte { return a.pem }
 
 func newKey(t testing.TB) *ecdsa.PrivateKey {
@@ -57,7 +57,7 @@ func (a *Authority) sign(t testing.TB, certificate *x509.Certificate, key *ecdsa
 	return der
 }
 
-// WithTLS has a server speak TLS, and so HTTP/2, with a certificate of a for addresses, or for 127.0.0.1.
+// WithTLS makes a server use TLS, and so HTTP/2, with a certificate of a for addresses, or for 127.0.0.1.
 func WithTLS(a *Authority, addresses ...string) Option {
 	return func(t testing.TB, s *Server) {
 		t.Helper()

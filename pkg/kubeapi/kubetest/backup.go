@@ -6,21 +6,20 @@ import (
 	"k8s.io/apimachinery/pkg/apis/meta/v1/unstructured"
 )
 
-// Backup is what a server had at a time.
+// Backup is the contents of a server at a time.
 type Backup struct {
 	version int64
-	objects map[string]map[string]*unstructured.Unstructured // never altered
+	objects map[string]map[string]*unstructured.Unstructured // never changed in place
 }
 
-// Backup returns what the server has.
+// Backup returns the contents of the server.
 func (s *Server) Backup() Backup {
 	s.store.mu.Lock()
 	defer s.store.mu.Unlock()
 	return Backup{s.store.version, cloneObjects(s.store.objects)}
 }
 
-// Restore makes a stopped server have what it had at the time of a backup, as when etcd is restored: versions go on from those of the backup, and all changes
-// are forgotten.
+// Restore resets a stopped server to a backup, as after a restore of etcd: versions continue from the backup, and all changes are forgotten.
 func (s *Server) Restore(b Backup) {
 	s.store.mu.Lock()
 	defer s.store.mu.Unlock()

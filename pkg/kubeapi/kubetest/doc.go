@@ -1,6 +1,5 @@
-// Package kubetest is an API server in memory for tests: real HTTP, real watches, no validation of objects. It keeps to
-// what a kube-apiserver does where a client can notice (resourceVersions, conflicts, the status subresource, expired
-// versions, selectors), and fails on demand.
+// Package kubetest is an in-memory API server for tests: real HTTP, real watches, no validation of objects. It behaves like kube-apiserver as far as a
+// client can observe (resourceVersions, conflicts, the status subresource, expired versions, selectors), and fails on demand.
 //
 //	s := kubetest.New(t)
 //	s.Put(&corev1.Node{ObjectMeta: metav1.ObjectMeta{Name: "one"}})

@@ -8,11 +8,11 @@ import (
 	"github.com/waggle-net/waggle/pkg/kubeapi"
 )
 
-// Fault answers a request instead of the server, with an HTTP status and a body; status 0 leaves it to the server. An
-// empty body stands for the Status object that an API server sends with that code.
+// Fault answers a request in place of the server, with an HTTP status and a body; status 0 passes the request to the server. An empty body means the
+// Status object that an API server sends with that code.
 type Fault func(r *http.Request) (status int, body string)
 
-// Request is one request as the server understood it.
+// Request is one request as parsed by the server.
 type Request struct {
 	Verb        string // as in RBAC: get, list, watch, create, update, patch, delete
 	Resource    string // as in kubeapi.Resource.String; empty for paths such as /readyz
@@ -22,26 +22,26 @@ type Request struct {
 	Path        string
 	Query       string
 	UserAgent   string
-	ContentType string // of the body
+	ContentType string // content type of the body
 }
 
 type denial struct{ verb, resource string }
 
-// Fault has fault asked first for every request from now on; nil ends that.
+// Fault sets a fault that is called first for every later request; nil removes it.
 func (s *Server) Fault(fault Fault) {
 	s.mu.Lock()
 	defer s.mu.Unlock()
 	s.fault = fault
 }
 
-// Deny refuses a verb on a resource as RBAC does.
+// Deny rejects a verb on a resource, like RBAC.
 func (s *Server) Deny(verb string, r kubeapi.Resource) {
 	s.mu.Lock()
 	defer s.mu.Unlock()
 	s.denied[denial{verb, r.String()}] = true
 }
 
-// RequireToken refuses everybody who does not show token.
+// RequireToken rejects requests without the token.
 func (s *Server) RequireToken(token string) {
 	s.mu.Lock()
 	defer s.mu.Unlock()
@@ -55,40 +55,39 @@ func (s *Server) Requests() []Request {
 	return slices.Clone(s.requests)
 }
 
-// CutWatches ends all connections, as Stop does, and goes on listening.
+// CutWatches closes all connections like Stop, but the server continues to listen.
 func (s *Server) CutWatches(t testing.TB) {
 	t.Helper()
 	s.Stop()
 	s.Start(t)
 }
 
-// Compact forgets all changes so far: watches, open ones included, and continued lists of older versions end with 410
-// Gone.
+// Compact forgets all changes so far: watches, including open ones, and continued lists of older versions fail with 410 Gone.
 func (s *Server) Compact() {
 	s.store.mu.Lock()
 	defer s.store.mu.Unlock()
-	s.store.version++ // so that the newest version that a client can know is gone too
+	s.store.version++ // so that the newest version known to clients is also gone
 	s.store.compacted = s.store.version
 	s.store.changes = nil
 	s.store.wake()
 }
 
-// EmptyLists has the next n lists of r that the watch cache answers come out empty, as those of an API server that has
-// just started do. Lists without a resourceVersion are quorum reads and stay right.
+// EmptyLists makes the next n lists of r from the watch cache return no items, as an API server does directly after its start. Lists without a
+// resourceVersion are quorum reads and stay correct.
 func (s *Server) EmptyLists(r kubeapi.Resource, n int) {
 	s.store.mu.Lock()
 	defer s.store.mu.Unlock()
 	s.store.empty[r.String()] = n
 }
 
-// DoubleEvents sends every event twice from now on.
+// DoubleEvents makes the server send every later event twice.
 func (s *Server) DoubleEvents() {
 	s.store.mu.Lock()
 	defer s.store.mu.Unlock()
 	s.store.doubled = true
 }
 
-// EnableWatchList has sendInitialEvents understood, as newer API servers do; without it such a watch is refused.
+// EnableWatchList enables sendInitialEvents, as in newer API servers; without it such a watch is rejected.
 func (s *Server) EnableWatchList() {
 	s.store.mu.Lock()
 	defer s.store.mu.Unlock()

@@ -13,7 +13,7 @@ import (
 	"github.com/waggle-net/waggle/pkg/kubeapi"
 )
 
-// call is a request after its path has been read.
+// call is a request with its parsed path.
 type call struct {
 	Request
 	resource kubeapi.Resource
@@ -27,7 +27,7 @@ func (s *Server) ServeHTTP(w http.ResponseWriter, r *http.Request) {
 	fault, token, denied := s.fault, s.token, s.denied[denial{c.Verb, c.Resource}]
 	s.mu.Unlock()
 	s.store.mu.Lock()
-	s.store.wake() // somebody may wait for this request
+	s.store.wake() // an Await may wait for this request
 	s.store.mu.Unlock()
 
 	if fault != nil {
@@ -77,7 +77,7 @@ func (s *Server) serve(w http.ResponseWriter, r *http.Request, c call) {
 	respondJSON(w, status, answer)
 }
 
-// read says what a request asks for. A path that is none of a resource gives a call without one.
+// read parses a request. A path that names no resource gives a call without one.
 func read(r *http.Request) (call, error) {
 	c := call{Request: Request{Path: r.URL.Path, Query: r.URL.RawQuery, UserAgent: r.UserAgent(), ContentType: r.Header.Get("Content-Type")}}
 	c.Verb = strings.ToLower(r.Method)
@@ -141,7 +141,7 @@ func verb(r *http.Request, c call) (string, error) {
 	return strings.ToLower(r.Method), apierrors.NewMethodNotSupported(groupResource(c.resource), strings.ToLower(r.Method))
 }
 
-// serveOther answers what clients ask besides resources.
+// serveOther answers requests for paths other than resources.
 func serveOther(w http.ResponseWriter, r *http.Request) {
 	switch r.URL.Path {
 	case "/version":
@@ -159,7 +159,7 @@ func answerFault(w http.ResponseWriter, c call, status int, body string) {
 		return
 	}
 	if status < http.StatusMultipleChoices {
-		w.Header().Set("Content-Type", runtime.ContentTypeJSON) // an answer that the client has to read
+		w.Header().Set("Content-Type", runtime.ContentTypeJSON) // the client must decode this content type
 	}
 	w.WriteHeader(status)
 	_, _ = fmt.Fprint(w, body)

@@ -13,8 +13,8 @@ import (
 	"github.com/waggle-net/waggle/pkg/pipenet"
 )
 
-// InMemory connects clients through memory and not through sockets, so that a server and its clients can live in a bubble of
-// [testing/synctest]. Only clients with the server's [Server.Config] reach it, and those of its replicas.
+// InMemory connects clients through memory instead of sockets, so that a server and its clients can run in a [testing/synctest] bubble. Only clients
+// with the [Server.Config] of the server or its replicas reach it.
 func InMemory() Option {
 	return func(_ testing.TB, s *Server) {
 		if s.network == nil {
@@ -23,16 +23,16 @@ func InMemory() Option {
 	}
 }
 
-// network finds listeners by their address.
+// network maps addresses to listeners.
 type network struct {
-	mu        sync.Mutex // guards what follows
+	mu        sync.Mutex // guards the fields below
 	listeners map[string]*pipenet.Listener
 }
 
-// ports counts the ports that were given, so that no two servers have the same address, as with sockets.
+// ports counts the assigned ports, so that no two servers have the same address, as with sockets.
 var ports atomic.Int32
 
-// listen takes an address, which is a new one if the address names no port.
+// listen listens on an address, or on a new one if the address has no port.
 func (n *network) listen(address string) net.Listener {
 	n.mu.Lock()
 	defer n.mu.Unlock()
@@ -54,14 +54,14 @@ func (n *network) dial(ctx context.Context, _, address string) (net.Conn, error)
 	return l.Dial(ctx)
 }
 
-// Freeze lets the server's host lose its power: connections stay open and deliver nothing, and new ones do not come about. The
-// server must be [InMemory]; [Server.Start] after [Server.Stop] gives the host its power again.
+// Freeze simulates a host without power: connections stay open and deliver no data, and new ones are not established. The server must be [InMemory];
+// [Server.Start] after [Server.Stop] restores the power.
 func (s *Server) Freeze() {
 	s.network.mu.Lock()
 	defer s.network.mu.Unlock()
 	s.network.listeners[s.address].Freeze()
 }
 
-// ForgetRealTime keeps client-go's handlers of errors from sleeping until the real time of the last error, which lies decades ahead of
-// the time in a bubble. TestMain of a package that has reflectors in bubbles calls it, before there are goroutines.
+// ForgetRealTime prevents client-go's error handlers from sleeping until the real time of the last error, which is decades after the time in a bubble.
+// TestMain of a package with reflectors in bubbles calls it before it starts goroutines.
 func ForgetRealTime() { utilruntime.ErrorHandlers = utilruntime.ErrorHandlers[:1] }

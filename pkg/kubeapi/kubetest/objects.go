@@ -20,9 +20,9 @@ import (
 	"github.com/waggle-net/waggle/pkg/kubeapi"
 )
 
-var quiet = log.New(io.Discard, "", 0) // broken connections are what tests are about
+var quiet = log.New(io.Discard, "", 0) // tests break connections intentionally
 
-// resourceOf finds what object is an object of. Of what is only metadata, the kind in it decides.
+// resourceOf returns the resource of an object. For metadata-only objects, the kind in the object decides.
 func resourceOf(object runtime.Object) (kubeapi.Resource, error) {
 	gvk := object.GetObjectKind().GroupVersionKind()
 	for _, r := range kubeapi.Resources() {
@@ -39,7 +39,7 @@ func resourceOf(object runtime.Object) (kubeapi.Resource, error) {
 	return kubeapi.Resource{}, fmt.Errorf("kubetest: no resource for a %T of kind %q", object, gvk)
 }
 
-// resourceAt finds a resource by its place in a path.
+// resourceAt returns the resource of a path.
 func resourceAt(group, version, plural string) (kubeapi.Resource, bool) {
 	for _, r := range kubeapi.Resources() {
 		if r.GroupVersion == (schema.GroupVersion{Group: group, Version: version}) && r.Plural == plural {
@@ -56,7 +56,7 @@ func kindOf(r kubeapi.Resource) string {
 	return reflect.TypeOf(r.New()).Elem().Name()
 }
 
-// clusterScoped says that objects of r have no namespace.
+// clusterScoped reports whether objects of r have no namespace.
 func clusterScoped(r kubeapi.Resource) bool {
 	switch r.Plural {
 	case "nodes", "namespaces", "ciliumnodes", "ciliumidentities", "ciliumclusterwidenetworkpolicies", "ciliumcidrgroups", "ciliumendpointslices", "customresourcedefinitions":
@@ -65,7 +65,7 @@ func clusterScoped(r kubeapi.Resource) bool {
 	return false
 }
 
-// hasStatus says that r has a status subresource, so that writes to the object itself leave its status alone.
+// hasStatus reports whether r has a status subresource, so that writes to the object itself do not change its status.
 func hasStatus(r kubeapi.Resource) bool {
 	switch r.Plural {
 	case "nodes", "pods", "namespaces", "services", "ingresses", "ciliumnetworkpolicies", "ciliumclusterwidenetworkpolicies":
@@ -74,7 +74,7 @@ func hasStatus(r kubeapi.Resource) bool {
 	return false
 }
 
-// generic makes object what the store holds.
+// generic converts object to the form in the store.
 func generic(r kubeapi.Resource, object runtime.Object) (*unstructured.Unstructured, error) {
 	data, err := json.Marshal(object)
 	if err != nil {
@@ -85,7 +85,7 @@ func generic(r kubeapi.Resource, object runtime.Object) (*unstructured.Unstructu
 
 func parse(r kubeapi.Resource, data []byte) (*unstructured.Unstructured, error) {
 	out := &unstructured.Unstructured{}
-	if err := utiljson.Unmarshal(data, &out.Object); err != nil { // keeps integers what they are
+	if err := utiljson.Unmarshal(data, &out.Object); err != nil { // keeps integers as integers
 		return nil, err
 	}
 	if out.Object == nil {
@@ -109,7 +109,7 @@ func into(object *unstructured.Unstructured, out runtime.Object) error {
 	return json.Unmarshal(data, out)
 }
 
-// Put creates or replaces objects, each with its status, without any of the checks that a client's request meets.
+// Put creates or replaces objects including their status, without the checks of client requests.
 func (s *Server) Put(objects ...runtime.Object) {
 	for _, object := range objects {
 		r, err := resourceOf(object)
@@ -130,7 +130,7 @@ func (s *Server) Put(objects ...runtime.Object) {
 	}
 }
 
-// PutYAML is [Server.Put] of the objects of a manifest. Lines of "---" separate them; what lies between need not be an object.
+// PutYAML is [Server.Put] for the objects of a manifest. Lines of "---" separate documents; a document need not be an object.
 func (s *Server) PutYAML(manifest string) error {
 	for document := range strings.SplitSeq(manifest, "---\n") {
 		object := &unstructured.Unstructured{}
@@ -144,7 +144,7 @@ func (s *Server) PutYAML(manifest string) error {
 	return nil
 }
 
-// Get reads an object into out, unless that is nil, and says whether there is one.
+// Get reads an object into out, unless that is nil, and reports whether it exists.
 func (s *Server) Get(r kubeapi.Resource, namespace, name string, out runtime.Object) bool {
 	s.store.mu.Lock()
 	object := s.store.objects[r.String()][key(namespace, name)]
@@ -174,17 +174,17 @@ func (s *Server) List(r kubeapi.Resource) []runtime.Object {
 	return out
 }
 
-// Remove deletes an object and says whether it was there.
+// Remove deletes an object and reports whether it existed.
 func (s *Server) Remove(r kubeapi.Resource, namespace, name string) bool {
 	s.store.mu.Lock()
 	defer s.store.mu.Unlock()
 	return s.store.remove(r.String(), key(namespace, name))
 }
 
-// patience is how long Await waits; a test that needs it fails anyway.
+// patience is the timeout of Await.
 const patience = 60 * time.Second
 
-// Await ends the test unless condition comes true. It looks again after every change of an object and every request.
+// Await fails the test unless condition becomes true. It evaluates condition again after every change of an object and every request.
 func (s *Server) Await(t testing.TB, what string, condition func() bool) {
 	t.Helper()
 	timeout := time.After(patience)
@@ -207,5 +207,5 @@ func (s *Server) Await(t testing.TB, what string, condition func() bool) {
 func respondJSON(w http.ResponseWriter, status int, body any) {
 	w.Header().Set("Content-Type", runtime.ContentTypeJSON)
 	w.WriteHeader(status)
-	_ = json.NewEncoder(w).Encode(body) // the client has gone away
+	_ = json.NewEncoder(w).Encode(body) // ignored: the client has closed the connection
 }

@@ -17,7 +17,7 @@ import (
 	utiljson "k8s.io/apimachinery/pkg/util/json"
 )
 
-// patched is old with a patch applied.
+// patched returns old with a patch applied.
 func patched(c call, kind types.PatchType, old *unstructured.Unstructured, data []byte) (*unstructured.Unstructured, error) {
 	object := old.DeepCopy().Object
 	switch {
@@ -50,7 +50,7 @@ func invalidPatch(c call, err error) error {
 		Reason: metav1.StatusReasonInvalid, Message: err.Error(), Details: &metav1.StatusDetails{Name: c.Name, Kind: c.resource.Plural}}}
 }
 
-// merge applies RFC 7396. A strategic patch differs only where a Node's lists are merged by type.
+// merge applies RFC 7396. A strategic patch differs only in a Node's lists, which it merges by type.
 func merge(object, patch map[string]any, strategic bool) map[string]any {
 	if object == nil {
 		object = map[string]any{}
@@ -111,7 +111,7 @@ func split(path string) []string {
 
 var errNoSuchPath = errors.New("the path does not exist")
 
-// apply returns what becomes of target, in which path leads to the place of the operation.
+// apply returns target with the operation applied at path.
 func (o operation) apply(target any, path []string) (any, error) {
 	if len(path) == 0 {
 		return o.replace(target)

@@ -27,7 +27,7 @@ func (s *Server) get(c call) (any, error) {
 	return shown(c.resource, object), nil
 }
 
-// shown is an object as it is answered: the metadata alone where that is asked for, and of a CustomResourceDefinition always.
+// shown returns an object as in a response: only the metadata if requested, and for CustomResourceDefinitions always.
 func shown(r kubeapi.Resource, object *unstructured.Unstructured) map[string]any {
 	if !r.HasOnlyMetadata() {
 		return object.Object
@@ -53,7 +53,7 @@ func (s *Server) list(r *http.Request, c call) (any, error) {
 	}
 	limit, _ := strconv.Atoi(query.Get("limit"))
 	if asked == "0" {
-		limit = 0 // the watch cache knows no pages
+		limit = 0 // the watch cache has no pages
 	}
 
 	items, next := []any{}, ""
@@ -87,7 +87,7 @@ func listOf(r kubeapi.Resource, metadata map[string]any, items []any) map[string
 	return map[string]any{"kind": kind, "apiVersion": version, "metadata": metadata, "items": items}
 }
 
-// takeEmpty says whether this list is to come out empty. The lock is held.
+// takeEmpty reports whether this list must be empty. The caller must hold the lock.
 func (s *store) takeEmpty(resource string) bool {
 	if s.empty[resource] == 0 {
 		return false
@@ -96,7 +96,7 @@ func (s *store) takeEmpty(resource string) bool {
 	return true
 }
 
-// listVersion returns the resourceVersion asked for; it is empty when a quorum read is. The lock is held.
+// listVersion returns the requested resourceVersion; empty for a quorum read. The caller must hold the lock.
 func (s *store) listVersion(query url.Values) (string, error) {
 	asked := query.Get("resourceVersion")
 	if asked == "" {
@@ -114,19 +114,19 @@ func (s *store) listVersion(query url.Values) (string, error) {
 	return asked, nil
 }
 
-// tooLarge is the error for a version that the server has not reached. Clients know it by its cause, and then ask by quorum.
+// tooLarge returns the error for a version that the server has not reached. Clients recognize its cause and repeat the request as a quorum read.
 func tooLarge(version, newest int64) error {
 	err := apierrors.NewTimeoutError(fmt.Sprintf("Too large resource version: %d, current: %d", version, newest), 1)
 	err.ErrStatus.Details.Causes = []metav1.StatusCause{{Type: metav1.CauseTypeResourceVersionTooLarge, Message: "Too large resource version"}}
 	return err
 }
 
-// token says where a page ended, and of which version the pages are.
+// token encodes the end of a page and the version of the list.
 func token(at int64, after string) string {
 	return base64.RawURLEncoding.EncodeToString([]byte(strconv.FormatInt(at, 10) + " " + after))
 }
 
-// resume reads a token. The lock is held.
+// resume decodes a token. The caller must hold the lock.
 func (s *store) resume(token string) (at int64, after string, err error) {
 	if token == "" {
 		return s.version, "", nil
@@ -147,7 +147,7 @@ func gone(version, oldest int64) error {
 	return apierrors.NewResourceExpired(fmt.Sprintf("too old resource version: %d (%d)", version, oldest))
 }
 
-// selector is what a list or a watch is narrowed to.
+// selector is the selection of a list or a watch.
 type selector struct {
 	namespace string
 	labels    labels.Selector
@@ -171,7 +171,7 @@ func newSelector(c call, query url.Values) (selector, error) {
 	return selector{c.Namespace, byLabel, byField}, nil
 }
 
-// selectable says which fields an API server lets one select by.
+// selectable reports whether an API server supports a field in field selectors.
 func selectable(r kubeapi.Resource, field string) bool {
 	switch field {
 	case "metadata.name":

@@ -15,9 +15,9 @@ import (
 	"github.com/waggle-net/waggle/pkg/kubeapi"
 )
 
-// Commands let a script play the rest of the cluster: "api/put file...", "api/show resource [namespace/]name", "api/delete resource
-// name", "api/count verb resource" (a resource may end in a subresource, as in "nodes/status"), "api/fail status" until
-// "api/fail 0", "api/stop" and "api/start".
+// Commands returns the script commands that act as the rest of the cluster: "api/put file...", "api/show resource [namespace/]name", "api/delete
+// resource name", "api/count verb resource" (a resource may end in a subresource, as in "nodes/status"), "api/fail status" until "api/fail 0",
+// "api/stop" and "api/start".
 func (s *Server) Commands(t testing.TB) upstream.ScriptCmdsOut {
 	return upstream.NewScriptCmds(map[string]script.Cmd{
 		"api/put":  command("Create or replace objects", s.putFiles),

@@ -16,7 +16,7 @@ import (
 	"github.com/waggle-net/waggle/pkg/kubeapi"
 )
 
-// Server is one API server. Its methods may be called from any goroutine.
+// Server is one API server. Its methods are safe for concurrent use.
 type Server struct {
 	store   *store
 	address string      // host:port, kept over Stop and Start
@@ -24,25 +24,25 @@ type Server struct {
 	ca      []byte      // PEM; empty without TLS
 	network *network    // nil means sockets
 
-	mu       sync.Mutex // guards what follows
+	mu       sync.Mutex // guards the fields below
 	http     *http.Server
-	done     chan struct{} // closed when http has ended
-	token    string        // what clients must show; empty lets everybody in
+	done     chan struct{} // closed when http has stopped
+	token    string        // token that clients must send; empty allows all clients
 	fault    Fault
 	denied   map[denial]bool
 	requests []Request
 }
 
-// Option changes how New makes a server.
+// Option configures New.
 type Option func(t testing.TB, s *Server)
 
-// New starts a server without objects; it ends with the test.
+// New starts a server without objects; it stops with the test.
 func New(t testing.TB, options ...Option) *Server {
 	t.Helper()
 	return start(t, newStore(), options)
 }
 
-// Replica starts another server with the same objects and another address. It has faults and requests of its own.
+// Replica starts another server with the same objects and another address. It has its own faults and requests.
 func (s *Server) Replica(t testing.TB, options ...Option) *Server {
 	t.Helper()
 	return start(t, s.store, append([]Option{func(_ testing.TB, replica *Server) { replica.network = s.network }}, options...))
@@ -63,20 +63,20 @@ func newServer(shared *store) *Server {
 	return &Server{store: shared, address: "127.0.0.1:0", denied: map[denial]bool{}}
 }
 
-// Open is [New] for programs that are no tests: the caller stops the server.
+// Open is [New] for programs other than tests: the caller must stop the server.
 func Open() (*Server, error) {
 	s := newServer(newStore())
 	return s, s.Reopen()
 }
 
-// OpenReplica is [Server.Replica] for programs that are no tests: the caller stops the replica.
+// OpenReplica is [Server.Replica] for programs other than tests: the caller must stop the replica.
 func (s *Server) OpenReplica() (*Server, error) {
 	replica := newServer(s.store)
 	replica.network = s.network
 	return replica, replica.Reopen()
 }
 
-// Start listens again where the server listened before Stop.
+// Start listens again on the address that the server had before Stop.
 func (s *Server) Start(t testing.TB) {
 	t.Helper()
 	if err := s.startHTTP(func(err error) { t.Errorf("the fake API server ended: %v", err) }); err != nil {
@@ -84,8 +84,8 @@ func (s *Server) Start(t testing.TB) {
 	}
 }
 
-// Reopen is [Server.Start] for programs that are no tests.
-func (s *Server) Reopen() error { return s.startHTTP(func(error) {}) } // clients report what fails
+// Reopen is [Server.Start] for programs other than tests.
+func (s *Server) Reopen() error { return s.startHTTP(func(error) {}) } // clients report failures
 
 // startHTTP calls failed if the server ends without Stop.
 func (s *Server) startHTTP(failed func(error)) error {
@@ -119,7 +119,7 @@ func (s *Server) listen() (net.Listener, error) {
 	return (&net.ListenConfig{}).Listen(context.Background(), "tcp", s.address)
 }
 
-// Stop closes the port and every connection, watches among them. The objects stay.
+// Stop closes the port and every connection, including watches. The objects stay.
 func (s *Server) Stop() {
 	s.mu.Lock()
 	server, done := s.http, s.done
@@ -128,14 +128,14 @@ func (s *Server) Stop() {
 	if server == nil {
 		return
 	}
-	_ = server.Close() // it only repeats what the listener says
+	_ = server.Close() // the error only repeats the error of the listener
 	<-done
 }
 
-// Address is the server's host:port.
+// Address returns the server's host:port.
 func (s *Server) Address() string { return s.address }
 
-// URL is the server's address with its scheme.
+// URL returns the server's address with its scheme.
 func (s *Server) URL() string {
 	if s.tls != nil {
 		return "https://" + s.address
@@ -143,10 +143,10 @@ func (s *Server) URL() string {
 	return "http://" + s.address
 }
 
-// CA is the certificate, in PEM, that signed the server's; empty without TLS.
+// CA returns the CA certificate of the server, in PEM; empty without TLS.
 func (s *Server) CA() []byte { return s.ca }
 
-// Config is what a client needs to reach the server.
+// Config returns the client configuration for the server.
 func (s *Server) Config() *rest.Config {
 	s.mu.Lock()
 	defer s.mu.Unlock()
@@ -158,7 +158,7 @@ func (s *Server) Config() *rest.Config {
 	return config
 }
 
-// Client reaches the server; it has no rate limit.
+// Client returns a client of the server without a rate limit.
 func (s *Server) Client(t testing.TB) *kubeapi.Client {
 	t.Helper()
 	client, err := kubeapi.New(s.Config())

@@ -29,7 +29,7 @@ func pod(namespace, name, onNode string) *corev1.Pod {
 		Spec: corev1.PodSpec{NodeName: onNode}}
 }
 
-// reflect runs a reflector and returns its store.
+// reflect starts a reflector and returns its store.
 func reflect(t *testing.T, client *kubeapi.Client, r kubeapi.Resource, tweak func(*metav1.ListOptions)) cache.Store {
 	t.Helper()
 	store := cache.NewStore(cache.MetaNamespaceKeyFunc)
@@ -54,7 +54,7 @@ func has(store cache.Store, keys ...string) func() bool {
 	}
 }
 
-// eventually waits for what happens in a reflector's store, which does not wake the server.
+// eventually polls for a change in a reflector's store, which does not wake the server.
 func eventually(t *testing.T, what string, condition func() bool) {
 	t.Helper()
 	tick := time.NewTicker(time.Millisecond)
@@ -280,7 +280,7 @@ func TestFaultsAndRequests(t *testing.T) {
 	}
 }
 
-// TestMetadataOnly: of pods, which are many, nothing else is sent.
+// TestMetadataOnly checks that only metadata is sent for pods, which are many.
 func TestMetadataOnly(t *testing.T) {
 	t.Parallel()
 	s := kubetest.New(t)

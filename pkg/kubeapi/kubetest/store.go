@@ -15,26 +15,26 @@ import (
 	"github.com/waggle-net/waggle/pkg/kubeapi"
 )
 
-// store holds the objects of all resources and the changes that made them. An object in it is never altered.
+// store holds the objects of all resources and their changes. Stored objects are never changed in place.
 type store struct {
 	mu        sync.Mutex
 	version   int64                                            // of the newest change
-	compacted int64                                            // changes up to here are forgotten
+	compacted int64                                            // changes up to this version are forgotten
 	objects   map[string]map[string]*unstructured.Unstructured // by resource, then "namespace/name"
 	changes   []change                                         // oldest first
 	changed   chan struct{}                                    // closed and replaced at every change
-	empty     map[string]int                                   // how many lists of a resource come out empty
+	empty     map[string]int                                   // number of lists of a resource that will return no items
 	doubled   bool                                             // every event is sent twice
-	watchList bool                                             // sendInitialEvents is understood
-	bookmarks map[string]int                                   // bookmarks asked for, by resource
+	watchList bool                                             // sendInitialEvents is supported
+	bookmarks map[string]int                                   // requested bookmarks, by resource
 }
 
-// change is one step in the life of an object.
+// change is one change of an object.
 type change struct {
 	version  int64
 	resource string
 	kind     watch.EventType
-	old, new *unstructured.Unstructured // old is nil when added; new of a deleted object has the deletion's version
+	old, new *unstructured.Unstructured // old is nil for an added object; new of a deleted object has the version of the deletion
 }
 
 func newStore() *store {
@@ -44,7 +44,7 @@ func newStore() *store {
 	}
 }
 
-// wake tells everyone that waits that something is different. The lock is held.
+// wake notifies all waiters of a change. The caller must hold the lock.
 func (s *store) wake() {
 	close(s.changed)
 	s.changed = make(chan struct{})
@@ -52,7 +52,7 @@ func (s *store) wake() {
 
 func key(namespace, name string) string { return namespace + "/" + name }
 
-// put stores object, which the caller gives away, as the next version. The lock is held.
+// put stores object, whose ownership passes to the store, as the next version. The caller must hold the lock.
 func (s *store) put(r kubeapi.Resource, object *unstructured.Unstructured) *unstructured.Unstructured {
 	k := key(object.GetNamespace(), object.GetName())
 	old := s.objects[r.String()][k]
@@ -84,7 +84,7 @@ func stampNew(object *unstructured.Unstructured, version int64) {
 	}
 }
 
-// remove deletes an object and says whether it was there. The lock is held.
+// remove deletes an object and reports whether it existed. The caller must hold the lock.
 func (s *store) remove(resource, k string) bool {
 	old := s.objects[resource][k]
 	if old == nil {
@@ -99,7 +99,7 @@ func (s *store) remove(resource, k string) bool {
 	return true
 }
 
-// sorted lists the objects of a resource by namespace and name. The lock is held.
+// sorted returns the objects of a resource by namespace and name. The caller must hold the lock.
 func (s *store) sorted(resource string) []*unstructured.Unstructured {
 	objects := s.objects[resource]
 	out := make([]*unstructured.Unstructured, 0, len(objects))
@@ -109,7 +109,7 @@ func (s *store) sorted(resource string) []*unstructured.Unstructured {
 	return out
 }
 
-// after lists the changes of a resource behind version; ok is false when some of them are forgotten. The lock is held.
+// after returns the changes of a resource after version; ok is false if some of them are forgotten. The caller must hold the lock.
 func (s *store) after(resource string, version int64) (out []change, ok bool) {
 	if version < s.compacted {
 		return nil, false

@@ -27,9 +27,9 @@ type watcher struct {
 	store     *store
 	call      call
 	selected  selector
-	version   int64 // of the last change that was looked at
-	bookmarks int   // that were sent
-	wanted    bool  // the client wants bookmarks
+	version   int64 // version of the last change that was processed
+	bookmarks int   // number of sent bookmarks
+	wanted    bool  // the client requests bookmarks
 }
 
 func (s *Server) watch(w http.ResponseWriter, r *http.Request, c call) {
@@ -68,7 +68,7 @@ func (s *Server) watch(w http.ResponseWriter, r *http.Request, c call) {
 	}
 }
 
-// newWatcher reads the options of a watch and returns the events it begins with.
+// newWatcher parses the options of a watch and returns its initial events.
 func (s *Server) newWatcher(c call, query url.Values) (*watcher, []event, error) {
 	selected, err := newSelector(c, query)
 	if err != nil {
@@ -96,7 +96,7 @@ func (s *Server) newWatcher(c call, query url.Values) (*watcher, []event, error)
 	return w, w.initial(initial), nil
 }
 
-// initial is all that there is. The lock is held.
+// initial returns events for all objects. The caller must hold the lock.
 func (w *watcher) initial(marked bool) []event {
 	var out []event
 	objects := w.store.sorted(w.call.Resource)
@@ -114,7 +114,7 @@ func (w *watcher) initial(marked bool) []event {
 	return out
 }
 
-// next returns the events since the last call, and what is closed when there may be more.
+// next returns the events since the last call, and a channel that is closed when there may be more.
 func (w *watcher) next() ([]event, <-chan struct{}) {
 	w.store.mu.Lock()
 	defer w.store.mu.Unlock()
@@ -141,7 +141,7 @@ func (w *watcher) next() ([]event, <-chan struct{}) {
 	return out, w.store.changed
 }
 
-// event is a change as a selector lets it be seen: an object that is no longer selected is deleted.
+// event converts a change to an event for the selector: an object that is no longer selected is deleted.
 func (w *watcher) event(c change) (event, bool) {
 	before, after := w.selected.match(c.old), c.kind != watch.Deleted && w.selected.match(c.new)
 	kind := watch.Modified
@@ -161,7 +161,7 @@ func (w *watcher) event(c change) (event, bool) {
 	return event{kind, shown(w.call.resource, object)}, true
 }
 
-// bookmark tells the current version. The lock is held.
+// bookmark returns a bookmark with the current version. The caller must hold the lock.
 func (w *watcher) bookmark(annotations map[string]any) event {
 	object := &unstructured.Unstructured{Object: map[string]any{}}
 	object.SetGroupVersionKind(w.call.resource.GroupVersion.WithKind(kindOf(w.call.resource)))

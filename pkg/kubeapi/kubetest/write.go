@@ -52,7 +52,7 @@ func (s *Server) create(r *http.Request, c call) (any, error) {
 	return shown(c.resource, s.store.put(c.resource, object)), nil
 }
 
-// change is an update or a patch, of an object or of its status.
+// change handles an update or a patch, of an object or of its status.
 func (s *Server) change(r *http.Request, c call) (any, error) {
 	var update *unstructured.Unstructured
 	var patch []byte
@@ -81,7 +81,7 @@ func (s *Server) change(r *http.Request, c call) (any, error) {
 	}
 	keep(c, old, update)
 	if reflect.DeepEqual(old.Object, update.Object) {
-		return shown(c.resource, old), nil // as a real server: no new version, no event
+		return shown(c.resource, old), nil // like a real server: no new version and no event
 	}
 	return shown(c.resource, s.store.put(c.resource, update)), nil
 }
@@ -104,7 +104,7 @@ func checkUpdate(c call, old, update *unstructured.Unstructured) error {
 	return nil
 }
 
-// keep restores the parts that this request may not change.
+// keep restores the parts of the object that this request may not change.
 func keep(c call, old, update *unstructured.Unstructured) {
 	update.SetNamespace(old.GetNamespace())
 	update.SetResourceVersion(old.GetResourceVersion())
@@ -147,10 +147,10 @@ func (s *Server) delete(r *http.Request, c call) (any, error) {
 		Details: &metav1.StatusDetails{Name: c.Name, Group: c.resource.GroupVersion.Group, Kind: c.resource.Plural, UID: old.GetUID()}}, nil
 }
 
-// protobufPrefix begins what is encoded as protobuf; a runtime.Unknown follows.
+// protobufPrefix is the prefix of protobuf bodies; a runtime.Unknown follows.
 var protobufPrefix = []byte("k8s\x00")
 
-// body reads what was sent, as the raw bytes of an object and whether these are protobuf.
+// body returns the request body, the raw bytes of an object, and whether they are protobuf.
 func body(r *http.Request) (data []byte, protobuf bool, err error) {
 	data, err = io.ReadAll(r.Body)
 	if err != nil || !bytes.HasPrefix(data, protobufPrefix) {

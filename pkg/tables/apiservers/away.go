@@ -2,8 +2,8 @@ package apiservers
 
 import "github.com/cilium/statedb"
 
-// Away tells whether it is known that no API server answers. Nobody need wait then for what only it can say. A table that
-// is nil or empty, as without Kubernetes, knows nothing.
+// Away reports whether no API server is reachable. Callers then do not wait for data that only a server has. It returns false for a nil or empty table
+// (no Kubernetes).
 func Away(txn statedb.ReadTxn, table statedb.Table[Server]) bool {
 	if table == nil {
 		return false

@@ -1,4 +1,4 @@
-// Package apiservers holds one row per address of the API server, with what is known of it.
+// Package apiservers holds one row per address of the API server, with its reachability.
 package apiservers
 
 import (
@@ -9,25 +9,25 @@ import (
 	"github.com/cilium/statedb/index"
 )
 
-// Reach is what is known about an address.
+// Reach is the reachability of an address.
 type Reach string
 
 const (
-	Unknown Reach = "unknown" // it was not tried yet
-	Yes     Reach = "yes"     // it answered the last time
-	No      Reach = "no"      // it did not
+	Unknown Reach = "unknown" // not tried yet
+	Yes     Reach = "yes"     // the last request was answered
+	No      Reach = "no"      // the last request was not answered
 )
 
-// Server is one row. Requests go to the active one.
+// Server is one address. Requests are sent to the active one.
 type Server struct {
 	Server    string    `json:"server"`          // URL
 	Active    bool      `json:"active"`          // exactly one is
 	Reachable Reach     `json:"reachable"`       // see the constants
-	Since     time.Time `json:"since,omitzero"`  // when Reachable changed, or an error came or went; zero while Unknown
-	Error     string    `json:"error,omitempty"` // why it does not answer, or why its answers are of no use; empty when all is well
+	Since     time.Time `json:"since,omitzero"`  // when Reachable changed, or an error began or ended; zero while Unknown
+	Error     string    `json:"error,omitempty"` // why the server does not answer, or why its answers are unusable; empty without an error
 }
 
-// Well tells whether the server answers as it should.
+// Well reports whether the server answers without error.
 func (s Server) Well() bool { return s.Reachable == Yes && s.Error == "" }
 
 // TableHeader implements statedb.TableWritable.

@@ -1,4 +1,4 @@
-// Package attachments holds which program hangs on which hook: desired by the loader, with what came of it.
+// Package attachments holds the BPF programs that the loader wants on each hook, with the result of the last attempt.
 package attachments
 
 import (
@@ -27,11 +27,11 @@ type Attachment struct {
 	IfIndex    int               `json:"ifIndex"`    // of Device; for a block its number, for a control group 0
 	Hook       string            `json:"hook"`       // "ingress", "egress", "both" for a pod link, or the hook of a control group
 	Program    string            `json:"program"`    // name of the program; empty for a pod link, which shares the blocks'
-	Generation uint64            `json:"generation"` // of the datapath; 0 when a program of an earlier run is to stay
+	Generation uint64            `json:"generation"` // of the datapath; 0 to keep a program of a previous run
 	ProgramID  uint32            `json:"programID"`  // the kernel's number of the program, new with each load; 0 as above
-	EndpointID uint16            `json:"endpointID"` // of a pod link; else 0
-	MTU        int               `json:"mtu"`        // of a pod link before somebody else changed it; else 0
-	Vacant     bool              `json:"vacant"`     // the last attempt failed, and nothing of ours hangs there, of an earlier run neither
+	EndpointID uint16            `json:"endpointID"` // of a pod link; otherwise 0
+	MTU        int               `json:"mtu"`        // of a pod link, before another writer changed it; otherwise 0
+	Vacant     bool              `json:"vacant"`     // the last attempt failed, and no program of this or a previous run is attached
 	Status     reconciler.Status `json:"status"`
 }
 
@@ -41,8 +41,8 @@ func (a *Attachment) Key() string { return string(a.Kind) + "/" + a.Device + "/"
 // Clone returns a copy that may be changed and inserted.
 func (a *Attachment) Clone() *Attachment { c := *a; return &c }
 
-// Equal compares the desired part. The MTU is not a part of it: what it should be is known only once it was changed. Nor is what an attempt
-// has found.
+// Equal compares the desired part. MTU and Vacant do not count: the right MTU is known only after another writer has changed it, and Vacant is a
+// result.
 func (a *Attachment) Equal(o *Attachment) bool {
 	x, y := *a, *o
 	x.MTU, y.MTU, x.Vacant, y.Vacant = 0, 0, false, false
@@ -97,7 +97,8 @@ var (
 	ByEndpoint = endpointIndex.Query
 )
 
-// Begun reports whether a hook of packets is given to a program of the agent that runs. None is before all maps that the programs read are filled.
+// Begun reports whether a packet hook is assigned to a program of the running agent. The loader assigns none before all maps that the programs read are
+// filled.
 func Begun(txn statedb.ReadTxn, table statedb.Table[*Attachment]) bool {
 	for _, kind := range []Kind{Block, TCX} {
 		for a := range table.Prefix(txn, ByKind(kind)) {
@@ -109,11 +110,11 @@ func Begun(txn statedb.ReadTxn, table statedb.Table[*Attachment]) bool {
 	return false
 }
 
-// ByKind finds the rows of a kind, as a prefix: those of pod links are as many as the node has pods.
+// ByKind finds the rows of a kind by prefix. There is one pod link row for each pod of the node.
 func ByKind(kind Kind) statedb.Query[*Attachment] { return ByKey(string(kind) + "/") }
 
-// Replaced tells whether every hook runs the programs of the agent that runs: then no program of an earlier one is left. Of a control group
-// there are rows only when sockets are served.
+// Replaced reports whether every hook runs programs of the running agent, so that no program of a previous run is attached. Control groups have rows
+// only if the socket load balancer is on.
 func Replaced(txn statedb.ReadTxn, table statedb.Table[*Attachment]) bool {
 	count := map[Kind]int{}
 	for _, kind := range []Kind{Block, TCX, CGroup} {
@@ -127,7 +128,7 @@ func Replaced(txn statedb.ReadTxn, table statedb.Table[*Attachment]) bool {
 	return count[Block] == 2 && count[TCX] > 0
 }
 
-// replaced tells it of one hook. Nobody waits for one that takes no program and has none: it may stay so for good.
+// replaced reports the same for one hook. A hook without a program whose attach fails counts as replaced, because it may fail forever.
 func (a *Attachment) replaced() bool {
 	done, failed := a.Status.Kind == reconciler.StatusKindDone, a.Status.Kind == reconciler.StatusKindError
 	return a.ProgramID != 0 && (done || failed && a.Vacant)

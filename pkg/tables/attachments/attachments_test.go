@@ -8,7 +8,8 @@ import (
 	"github.com/stretchr/testify/require"
 )
 
-// TestReplaced_WaitsForHooksOfSockets: a program of an earlier run is left as long as any hook may have it, and nobody waits for a hook that has none.
+// TestReplaced_WaitsForHooksOfSockets: Replaced is false while any hook may have a program of a previous run, and true for a hook that has none and
+// cannot be attached.
 func TestReplaced_WaitsForHooksOfSockets(t *testing.T) {
 	t.Parallel()
 	done, pending, failed := reconciler.StatusDone(), reconciler.StatusPending(), reconciler.StatusError(statedb.ErrTableNotRegistered)

@@ -1,4 +1,4 @@
-// Package backends holds who answers for services. Whether the datapath has them is said by the frontends that name them.
+// Package backends holds the backends of services. The frontends that name a backend show whether the datapath has it.
 package backends
 
 import (
@@ -14,16 +14,16 @@ import (
 	"github.com/waggle-net/waggle/pkg/printable"
 )
 
-// State says what a backend takes.
+// State is the kind of connections that a backend accepts.
 type State string
 
 const (
 	Active      State = "active"      // new connections
-	Terminating State = "terminating" // established ones; new ones only where nobody is active
-	NotReady    State = "not-ready"   // none, but its service still names it
+	Terminating State = "terminating" // established connections; new ones only if no backend is active
+	NotReady    State = "not-ready"   // no connections, but the service still names it
 )
 
-// Backend is one row, used by one service or more.
+// Backend is used by at least one service.
 type Backend struct {
 	loadbalancer.Address
 	ID       uint32   `json:"id"` // in the map, never 0; kept over restarts

@@ -14,7 +14,7 @@ import (
 	"github.com/waggle-net/waggle/pkg/tables/endpointpolicies"
 )
 
-// Facts is what the programs know of one endpoint: one slot of the array endpoint_facts.
+// Facts are the endpoint properties that the programs read: one slot of the array endpoint_facts.
 type Facts struct {
 	ID             uint16                    `json:"id"`
 	IfIndex        uint32                    `json:"ifIndex"` // host end of the pod's link
@@ -44,7 +44,7 @@ func (f *Facts) Equal(o *Facts) bool {
 // GetStatus returns the status of the row.
 func (f *Facts) GetStatus() reconciler.Status { return f.Status }
 
-// WithStatus returns a copy with another status; [Facts] handed in is a clone already.
+// WithStatus sets the status of a clone.
 func (f *Facts) WithStatus(s reconciler.Status) *Facts { f.Status = s; return f }
 
 // TableHeader implements statedb.TableWritable.

@@ -9,7 +9,7 @@ import (
 	"github.com/cilium/statedb/reconciler"
 )
 
-// Link says which endpoint a host interface belongs to: one entry of the map bpf-links.
+// Link maps a host interface to its endpoint: one entry of the map bpf-links.
 type Link struct {
 	IfIndex uint32            `json:"ifIndex"`
 	ID      uint16            `json:"id"` // local endpoint id
@@ -52,7 +52,7 @@ func NewLinkTable(db *statedb.DB) (statedb.RWTable[*Link], error) {
 	return statedb.NewTable(db, "bpf-links", linkIndex)
 }
 
-// Address says who has an address on this node: one entry of the map bpf-endpoints.
+// Address maps an address of this node to its endpoint or to the host: one entry of the map bpf-endpoints.
 type Address struct {
 	Addr   netip.Addr        `json:"addr"`
 	ID     uint16            `json:"id"`    // local endpoint id; 0 when Host
@@ -109,12 +109,12 @@ func NewAddressTable(db *statedb.DB) (statedb.RWTable[*Address], error) {
 	return statedb.NewTable(db, "bpf-endpoints", addressIndex, ownerIndex)
 }
 
-// HostInitializer is what "bpf-endpoints" waits for until the first set of addresses of the node is in.
+// HostInitializer is the initializer of "bpf-endpoints" that waits for the first set of host addresses.
 const HostInitializer = "host-addresses"
 
-// HostWriter lets a feature contribute addresses of the node itself. Each owner has a set of its own.
+// HostWriter adds addresses of the node itself. Each owner has its own set.
 type HostWriter interface {
-	// ReplaceHost makes addrs the complete set of owner, in one commit. Rows of endpoints and of other owners stay;
-	// an address that an endpoint has is left out and named in the error.
+	// ReplaceHost makes addrs the complete set of owner, in one commit. Rows of endpoints and of other owners stay; an address of an endpoint is
+	// omitted and named in the error.
 	ReplaceHost(owner string, addrs []netip.Addr) error
 }

@@ -12,27 +12,27 @@ import (
 
 // Map is one pinned map.
 type Map struct {
-	Name       string `json:"name"`       // as the programs call it
+	Name       string `json:"name"`       // name in the programs
 	Type       string `json:"type"`       // "Hash", "LPMTrie", ...
 	KeySize    uint32 `json:"keySize"`    // bytes
 	ValueSize  uint32 `json:"valueSize"`  // bytes; of one CPU in per-CPU maps
 	MaxEntries uint32 `json:"maxEntries"` // bytes for a ring buffer
-	Memory     uint64 `json:"memory"`     // bytes that the kernel charges; 0 when it does not say
+	Memory     uint64 `json:"memory"`     // bytes that the kernel charges; 0 if the kernel does not report it
 	Pin        string `json:"pin"`        // path in the BPF file system
-	Owner      string `json:"owner"`      // cell that fills it; "datapath" when the programs do
-	// Reused is true when the map was there when the agent started.
+	Owner      string `json:"owner"`      // cell that fills it; "datapath" if the programs do
+	// Reused reports whether the map existed when the agent started.
 	Reused bool `json:"reused"`
-	// Filled is true when a program that reads the map now finds what the programs before found. Until then the owner has to
-	// write all of it, also after a crash and a restart.
+	// Filled reports whether the map is as complete as for the previous programs. While it is false, the owner must write all entries, also after a
+	// crash and a restart.
 	Filled bool `json:"filled"`
-	// Opened is when this run opened or made the map; zero while it could not.
+	// Opened is the time at which this run opened or created the map; zero while that fails.
 	Opened time.Time `json:"opened"`
-	// Twin is the pin of the same map in another layout or size, which is written as well while programs of another
-	// generation may read it. For a map of flows it is the pin of the one of the configured size that is to take its place. Empty when there is none.
+	// Twin is the pin of the shadow map: the same map with another layout or size, which is also written while programs of another generation may read
+	// it. For a flow map it is the pin of the map with the configured size that will replace it. Empty without one.
 	Twin string `json:"twin,omitempty"`
-	// Note is what was unusual about opening the map; empty for nothing.
+	// Note describes an unusual event while the map was opened; empty without one.
 	Note string `json:"note,omitempty"`
-	// Error is why the map cannot be used, with the remedy; empty when all is well.
+	// Error says why the map cannot be used, with the remedy; empty without an error.
 	Error string `json:"error,omitempty"`
 }
 
@@ -44,7 +44,7 @@ const (
 	OwnerNodeMaps     = "node-maps"
 )
 
-// OwnerDatapath stands for the programs, which make the entries. Cells delete some of them, and write single slots of arrays.
+// OwnerDatapath is the owner of maps whose entries the programs create. Cells delete some of these entries, and write single slots of arrays.
 const OwnerDatapath = "datapath"
 
 // TableHeader implements statedb.TableWritable.

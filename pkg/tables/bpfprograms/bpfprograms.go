@@ -1,4 +1,4 @@
-// Package bpfprograms holds one row for each program of this build's datapath: whether the kernel has taken it.
+// Package bpfprograms holds one row for each program of this build's datapath, with the result of loading it.
 package bpfprograms
 
 import (
@@ -8,13 +8,13 @@ import (
 	"github.com/cilium/statedb/index"
 )
 
-// Program is one program of the agent that runs. Those of an earlier run that are still attached have no rows.
+// Program is one program of the running agent. Programs of a previous run that are still attached have no rows.
 type Program struct {
-	Name       string `json:"name"`       // as its object and its hook are called
+	Name       string `json:"name"`       // name of its object and hook
 	Generation uint64 `json:"generation"` // of this build's datapath; 1 or more
 	ID         uint32 `json:"id"`         // the kernel's number, new with each load; 0 while the generation is not loaded
-	Attempts   int    `json:"attempts"`   // how often loading was tried since the agent started
-	// Error is why the generation is not loaded, with the verifier's last lines and the remedy; empty when it is.
+	Attempts   int    `json:"attempts"`   // load attempts since the agent started
+	// Error says why the generation is not loaded, with the verifier's last lines and the remedy; empty if it is loaded.
 	Error string `json:"error,omitempty"`
 }
 

@@ -18,7 +18,7 @@ type CIDRGroup struct {
 	UID    string            `json:"uid,omitempty"`
 	Labels map[string]string `json:"labels,omitempty"`
 	CIDRs  []netip.Prefix    `json:"cidrs,omitempty"` // without host bits, in order, each once
-	// Problems say which entries cannot be read. They are left out of CIDRs.
+	// Problems name the unreadable entries, which are not in CIDRs.
 	Problems []string `json:"problems,omitempty"`
 }
 

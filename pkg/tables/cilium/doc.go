@@ -1,2 +1,2 @@
-// Package cilium holds the rows that stand for objects of the group cilium.io, trimmed to what the agent reads.
+// Package cilium holds the rows of objects of the API group cilium.io, trimmed to the fields that the agent reads.
 package cilium

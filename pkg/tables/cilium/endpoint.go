@@ -17,7 +17,7 @@ import (
 	"github.com/waggle-net/waggle/pkg/tables/k8s"
 )
 
-// EndpointFields is what a row says of a CiliumEndpoint, as it is shown and stored.
+// EndpointFields are the contents of a row for a CiliumEndpoint, as shown and stored.
 type EndpointFields struct {
 	Namespace string       `json:"namespace"`
 	Name      string       `json:"name"`
@@ -26,52 +26,52 @@ type EndpointFields struct {
 	Identity  uint32       `json:"identity"`          // 0 when it has none yet
 	Node      netip.Addr   `json:"node"`              // address of the pod's node; invalid when not known
 	Addrs     []netip.Addr `json:"addrs,omitempty"`   // of the pod
-	// Ports are the named ports of its containers. Of one name and protocol the first counts.
+	// Ports are the named ports of its containers. Of ports with the same name and protocol the first counts.
 	Ports []k8s.ContainerPort `json:"ports,omitempty"`
 	// Host names the node that wrote the object, from its label; empty when it has none.
 	Host string `json:"host,omitempty"`
-	// Written is the [Digest] of an object that this node writes; 0 for those of others.
+	// Written is the [Digest] of an object that this node writes; 0 for other objects.
 	Written uint64 `json:"written,omitempty"`
 }
 
-// Endpoint is a CiliumEndpoint: a pod anywhere in the cluster, this node's own among them. A cluster may have 150,000, so a row is two allocations: itself
-// (64 bytes) and its text. It has no more than the datapath needs, and shares what the pods of a node or of a deployment have in common. Rows never change;
-// [NewEndpoint] makes them.
+// Endpoint is a CiliumEndpoint: any pod of the cluster, including pods of this node. A cluster may have 150,000 pods, so a row is two allocations: the
+// struct (64 bytes) and its text. It holds only the fields that the datapath needs, and shares values that are equal for the pods of a node or a
+// deployment. Rows are immutable; [NewEndpoint] creates them.
 type Endpoint struct {
-	text                   string // "namespace/name", the UID behind it, of which a UUID is 16 bytes, and the 16 bytes of the IPv6 address if there is one
+	text                   string // "namespace/name", then the UID (16 bytes if it is a UUID), then the 16 bytes of the IPv6 address if there is one
 	node                   unique.Handle[endpointNode]
 	ports                  unique.Handle[endpointPorts]
-	rare                   *rareFields // nil for almost all
+	rare                   *rareFields // nil for almost all rows
 	created                int64
 	identity               uint32
 	ipv4                   [4]byte
 	namespaceEnd, nameEnd  uint16 // in text
-	hasIPv4, hasIPv6, turn bool   // turn: the IPv6 address is the first
+	hasIPv4, hasIPv6, turn bool   // turn: the IPv6 address is the first one
 	uuid                   bool   // the UID is a UUID
 }
 
-// endpointNode is what the pods of one node have in common.
+// endpointNode holds the values that are the same for all pods of a node.
 type endpointNode struct {
 	addr netip.Addr
 	host string
 }
 
-// endpointPorts is a list of ports, of which there are few different ones.
+// endpointPorts is a linked list of ports. Few distinct lists exist.
 type endpointPorts struct {
 	first k8s.ContainerPort
 	rest  unique.Handle[endpointPorts] // zero at the end
 }
 
-// rareFields are those that pods of other nodes do not have.
+// rareFields are fields that rows of pods of other nodes usually lack.
 type rareFields struct {
-	addrs   []netip.Addr // all of them, unless they are one of each family at most
+	addrs   []netip.Addr // all addresses, if the row itself cannot hold them (more than one of a family)
 	written uint64
 }
 
-// errLongName cannot happen to an object of an API server, whose names have at most 253 bytes.
+// errLongName does not occur for objects of an API server, whose names have at most 253 bytes.
 var errLongName = errors.New("namespace and name must not have more than 65,535 bytes")
 
-// NewEndpoint makes a row. Namespace and name must not have more than 65,535 bytes together.
+// NewEndpoint returns a row. Namespace and name must not have more than 65,535 bytes together.
 func NewEndpoint(f EndpointFields) *Endpoint {
 	e := &Endpoint{created: f.Created, identity: f.Identity, namespaceEnd: uint16(len(f.Namespace)), nameEnd: uint16(len(f.Namespace) + 1 + len(f.Name))}
 	var id, ipv6 [16]byte
@@ -100,7 +100,7 @@ func NewEndpoint(f EndpointFields) *Endpoint {
 	return e
 }
 
-// hold adds an address if the row itself has a place for it. That of an IPv6 address is the end of the text.
+// hold adds an address if the row itself has a slot for it, and reports whether it has. The IPv6 slot is at the end of the text.
 func (e *Endpoint) hold(addr netip.Addr, ipv6 *[16]byte) bool {
 	switch {
 	case addr.Is4() && !e.hasIPv4:
@@ -116,13 +116,13 @@ func (e *Endpoint) hold(addr netip.Addr, ipv6 *[16]byte) bool {
 // Key is "namespace/name".
 func (e *Endpoint) Key() string { return e.text[:e.nameEnd] }
 
-// Namespace is that of the pod.
+// Namespace is the namespace of the pod.
 func (e *Endpoint) Namespace() string { return e.text[:e.namespaceEnd] }
 
-// Name is that of the pod.
+// Name is the name of the pod.
 func (e *Endpoint) Name() string { return e.text[min(e.namespaceEnd+1, e.nameEnd):e.nameEnd] }
 
-// UID is that of the object.
+// UID is the UID of the object.
 func (e *Endpoint) UID() string {
 	uid := e.text[e.nameEnd:e.uidEnd()]
 	if e.uuid {
@@ -138,7 +138,7 @@ func (e *Endpoint) uidEnd() int {
 	return len(e.text)
 }
 
-// SameObject reports whether two rows are of one object: with the same name and the same UID.
+// SameObject reports whether two rows describe the same object: same name and same UID.
 func (e *Endpoint) SameObject(o *Endpoint) bool {
 	return e.text[:e.uidEnd()] == o.text[:o.uidEnd()] && e.nameEnd == o.nameEnd && e.namespaceEnd == o.namespaceEnd && e.uuid == o.uuid
 }
@@ -162,7 +162,7 @@ func (e *Endpoint) onNode() (n endpointNode) {
 	return n
 }
 
-// Ports are the named ports of the pod's containers. Of one name and protocol the first counts.
+// Ports returns the named ports of the pod's containers. Of ports with the same name and protocol the first counts.
 func (e *Endpoint) Ports() (list []k8s.ContainerPort) {
 	for rest := e.ports; rest != (unique.Handle[endpointPorts]{}); {
 		ports := rest.Value()
@@ -171,7 +171,7 @@ func (e *Endpoint) Ports() (list []k8s.ContainerPort) {
 	return list
 }
 
-// Written is the [Digest] of an object that this node writes; 0 for those of others.
+// Written is the [Digest] of an object that this node writes; 0 for other objects.
 func (e *Endpoint) Written() uint64 {
 	if e.rare == nil {
 		return 0
@@ -193,7 +193,7 @@ func (e *Endpoint) NumAddrs() (n int) {
 	return n
 }
 
-// Addr is an address of the pod, by its number from 0.
+// Addr returns address i of the pod, from 0.
 func (e *Endpoint) Addr(i int) netip.Addr {
 	if e.rare != nil && e.rare.addrs != nil {
 		return e.rare.addrs[i]
@@ -204,7 +204,7 @@ func (e *Endpoint) Addr(i int) netip.Addr {
 	return netip.AddrFrom4(e.ipv4)
 }
 
-// Addrs is a list of all addresses, which is made for the caller.
+// Addrs returns a new list of all addresses.
 func (e *Endpoint) Addrs() (list []netip.Addr) {
 	for i := range e.NumAddrs() {
 		list = append(list, e.Addr(i))
@@ -212,10 +212,10 @@ func (e *Endpoint) Addrs() (list []netip.Addr) {
 	return list
 }
 
-// Has reports whether an address is one of the pod.
+// Has reports whether addr is an address of the pod.
 func (e *Endpoint) Has(addr netip.Addr) bool { return e.IndexOf(addr) >= 0 }
 
-// IndexOf returns the number of an address of the pod; -1 when it has no such address.
+// IndexOf returns the index of an address of the pod, or -1 if the pod does not have it.
 func (e *Endpoint) IndexOf(addr netip.Addr) int {
 	for i := range e.NumAddrs() {
 		if e.Addr(i) == addr {
@@ -225,13 +225,13 @@ func (e *Endpoint) IndexOf(addr netip.Addr) int {
 	return -1
 }
 
-// Fields is all that the row says.
+// Fields returns the contents of the row.
 func (e *Endpoint) Fields() EndpointFields {
 	return EndpointFields{Namespace: e.Namespace(), Name: e.Name(), UID: e.UID(), Created: e.created, Identity: e.identity, Node: e.Node(), Addrs: e.Addrs(),
 		Ports: e.Ports(), Host: e.Host(), Written: e.Written()}
 }
 
-// Replaces shares with the row that a new one replaces what both have. The tree of the table goes on with the text of the first row of a name.
+// Replaces makes e share the text of the row that it replaces if the texts are equal: the tree of the table keeps the key of the first row with a name.
 func (e *Endpoint) Replaces(old *Endpoint) {
 	if e.text == old.text {
 		e.text = old.text
@@ -252,7 +252,7 @@ func (e *Endpoint) manyAddrs() []netip.Addr {
 	return e.rare.addrs
 }
 
-// parseUUID reads the form in which an API server writes UIDs; other texts are none, also if they mean the same.
+// parseUUID parses the form in which an API server writes UIDs. It rejects other forms of the same UUID.
 func parseUUID(text string) (id [16]byte, ok bool) {
 	if len(text) != 36 {
 		return id, false
@@ -292,7 +292,7 @@ func (e *Endpoint) UnmarshalJSON(text []byte) error {
 // MarshalYAML implements yaml.Marshaler.
 func (e *Endpoint) MarshalYAML() (any, error) { return e.Fields(), nil }
 
-// UnmarshalYAML is what a decoder of YAML calls.
+// UnmarshalYAML implements the interface of YAML decoders.
 func (e *Endpoint) UnmarshalYAML(decode func(any) error) error { return e.read(decode) }
 
 func (e *Endpoint) read(decode func(any) error) error {

@@ -15,7 +15,7 @@ import (
 	"github.com/waggle-net/waggle/pkg/tables/k8s"
 )
 
-// A row takes one allocation beside its text. There may be 150,000.
+// TestEndpoint_Size checks that a row takes one allocation beside its text. There may be 150,000 rows.
 func TestEndpoint_Size(t *testing.T) {
 	if size := unsafe.Sizeof(Endpoint{}); size > 64 {
 		t.Errorf("a row has %d bytes, which is more than the size class of 64", size)
@@ -31,7 +31,7 @@ func TestEndpoint_Size(t *testing.T) {
 	}
 }
 
-// The text of a row of the same object is that of the row before, which the tree of the table goes on with.
+// TestReplaces_TextIsShared checks that a new row of the same object shares the text of the previous row, which the tree of the table keeps.
 func TestReplaces_TextIsShared(t *testing.T) {
 	t.Parallel()
 	row := func(uid string) *Endpoint { return NewEndpoint(EndpointFields{Namespace: "a", Name: "b", UID: uid}) }
@@ -43,7 +43,8 @@ func TestReplaces_TextIsShared(t *testing.T) {
 	}
 }
 
-// FuzzEndpoint holds that a row says what it was made of, also after JSON and YAML, in which shells, scripts and the copy on disk have the fields.
+// FuzzEndpoint checks that a row returns the fields it was created from, also after JSON and YAML. Shells, scripts and the copy on disk use these
+// forms.
 func FuzzEndpoint(f *testing.F) {
 	f.Add("default", "web", "5a1ef0de-0001-4000-8000-000000000001", "10.0.0.7,fd00::7", "192.0.2.1", "a", "web", int64(5), uint64(0))
 	f.Add("", "", "", "fd00::7,10.0.0.7", "", "", "", int64(-1), uint64(7))
@@ -98,7 +99,7 @@ func FuzzEndpoint(f *testing.F) {
 		if err := yaml.Unmarshal(text, back); err != nil {
 			t.Fatal(err)
 		}
-		if len(want.Addrs) == 0 { // YAML does not tell an empty list from none
+		if len(want.Addrs) == 0 { // YAML does not distinguish an empty list from none
 			want.Addrs = back.Fields().Addrs
 		}
 		if len(want.Ports) == 0 {
@@ -108,7 +109,7 @@ func FuzzEndpoint(f *testing.F) {
 	})
 }
 
-// A name that no API server gives is an error and no other name.
+// TestEndpoint_LongNameIsRefused checks that a name longer than any name of an API server is an error and is not truncated.
 func TestEndpoint_LongNameIsRefused(t *testing.T) {
 	t.Parallel()
 	text, err := json.Marshal(EndpointFields{Namespace: "a", Name: strings.Repeat("b", 1<<16)})

@@ -27,7 +27,7 @@ func (i *Identity) Equal(o *Identity) bool {
 	return i.ID == o.ID && i.UID == o.UID && maps.Equal(i.Labels, o.Labels)
 }
 
-// LabelsKey is one text for one set of labels: "source:key=value;" for each, sorted.
+// LabelsKey returns a canonical text for a set of labels: "source:key=value;" for each, sorted.
 func LabelsKey(labels map[string]string) string {
 	var b strings.Builder
 	for _, k := range slices.Sorted(maps.Keys(labels)) {
@@ -63,8 +63,8 @@ var identityLabelsIndex = statedb.Index[*Identity, string]{
 	FromString: index.FromString,
 }
 
-// IdentityByLabels finds the identities of a set of labels, by its [LabelsKey]. There may be two for a while, when two
-// nodes made one at the same time; the lowest number is the one to use.
+// IdentityByLabels finds the identities of a set of labels by its [LabelsKey]. Temporarily there may be two, if two nodes create one at the same time;
+// the lowest number is the preferred one.
 var IdentityByLabels = identityLabelsIndex.Query
 
 // NewIdentityTable makes the table "cilium-identities".

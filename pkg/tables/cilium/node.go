@@ -11,7 +11,7 @@ import (
 	"github.com/waggle-net/waggle/pkg/printable"
 )
 
-// NodeAddress is one address of a node; Type "CiliumInternalIP" is the router's.
+// NodeAddress is one address of a node; Type "CiliumInternalIP" marks the router address.
 type NodeAddress struct {
 	Type string `json:"type"`
 	IP   string `json:"ip"` // as written
@@ -22,9 +22,9 @@ type Node struct {
 	Name        string            `json:"name"`
 	UID         string            `json:"uid,omitempty"`
 	Created     int64             `json:"created,omitempty"`     // by the API server, in seconds since 1970; 0 when not known
-	Annotations map[string]string `json:"annotations,omitempty"` // our own ones only: what the agent wrote itself is marked there
+	Annotations map[string]string `json:"annotations,omitempty"` // only annotations of Waggle, among them the record of the values that the agent wrote
 	Addresses   []NodeAddress     `json:"addresses,omitempty"`
-	PodCIDRs    []string          `json:"podCIDRs,omitempty"` // as written; may be no CIDRs at all
+	PodCIDRs    []string          `json:"podCIDRs,omitempty"` // as written; may not be valid CIDRs
 	HealthIPv4  string            `json:"healthIPv4,omitempty"`
 	HealthIPv6  string            `json:"healthIPv6,omitempty"`
 }

@@ -9,20 +9,20 @@ import (
 	"github.com/cilium/statedb/index"
 )
 
-// EndpointSlice is a CiliumEndpointSlice: pods of one namespace. Rows never change.
+// EndpointSlice is a CiliumEndpointSlice: pods of one namespace. Rows are immutable.
 type EndpointSlice struct {
 	Name      string `json:"name"`
 	UID       string `json:"uid,omitempty"`
 	Namespace string `json:"namespace"`         // of the pods
-	Version   uint64 `json:"version,omitempty"` // its resourceVersion; 0 when that is no number
-	// Endpoints are sorted by key, each once, and in Namespace.
+	Version   uint64 `json:"version,omitempty"` // its resourceVersion; 0 if that is not a number
+	// Endpoints are sorted by key, without duplicates, and all in Namespace.
 	Endpoints []*Endpoint `json:"endpoints,omitempty"`
 }
 
 // Key is the name.
 func (s *EndpointSlice) Key() string { return s.Name }
 
-// Find returns the endpoint with a key, "namespace/name"; nil when the slice does not have it.
+// Find returns the endpoint with a key ("namespace/name"), or nil if the slice does not have it.
 func (s *EndpointSlice) Find(key string) *Endpoint {
 	at, found := slices.BinarySearchFunc(s.Endpoints, key, func(ep *Endpoint, key string) int { return strings.Compare(ep.Key(), key) })
 	if !found {
@@ -31,12 +31,12 @@ func (s *EndpointSlice) Find(key string) *Endpoint {
 	return s.Endpoints[at]
 }
 
-// Newer reports whether s was written after o. Of slices with one version the one with the greater name counts as newer.
+// Newer reports whether s was written after o. Of slices with the same version the one with the greater name counts as newer.
 func (s *EndpointSlice) Newer(o *EndpointSlice) bool {
 	return s.Version > o.Version || s.Version == o.Version && s.Name > o.Name
 }
 
-// Replaces shares with the row that a new one replaces the endpoints that are equal in both.
+// Replaces makes s share the equal endpoints of the row that it replaces.
 func (s *EndpointSlice) Replaces(old *EndpointSlice) {
 	rest := old.Endpoints
 	for i, ep := range s.Endpoints {

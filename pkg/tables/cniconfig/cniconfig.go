@@ -1,4 +1,4 @@
-// Package cniconfig holds the one row that says what has become of the CNI configuration list.
+// Package cniconfig holds one row: the state of the CNI configuration list.
 package cniconfig
 
 import (
@@ -6,29 +6,29 @@ import (
 	"github.com/cilium/statedb/index"
 )
 
-// State is where the file stands.
+// State is the state of the file.
 type State string
 
 // States of the file.
 const (
-	Waiting State = "waiting" // pods cannot be attached yet; a file of an earlier run stays
-	Written State = "written" // the file is there with the contents that are wanted
-	Failed  State = "failed"  // it could not be written; this is tried again
-	// Shadowed is written in vain: another configuration comes before it by name, and runtimes use the first one.
+	Waiting State = "waiting" // pods cannot be attached yet; a file of a previous run stays
+	Written State = "written" // the file exists with the desired contents
+	Failed  State = "failed"  // the write failed and is repeated
+	// Shadowed means that the file is written without effect: runtimes use the first configuration by name, and another one sorts before it.
 	Shadowed State = "shadowed"
 )
 
-// What names end with that the agent makes beside the file. Runtimes do not read either.
+// Suffixes of the names of other files that the agent creates in the directory. Runtimes read neither.
 const (
-	AsideSuffix     = ".waggle_bak" // a configuration of somebody else that --cni-exclusive put aside
-	TemporarySuffix = ".waggle_tmp" // what is there while the file is written
+	AsideSuffix     = ".waggle_bak" // another writer's configuration that --cni-exclusive renamed
+	TemporarySuffix = ".waggle_tmp" // temporary file during a write
 )
 
-// Config is the file. There is no row while the agent manages no file.
+// Config describes the file. There is no row while the agent manages no file.
 type Config struct {
 	Path    string `json:"path"`
 	State   State  `json:"state"`
-	Message string `json:"message,omitempty"` // what is waited for, which file comes before ours, or the error
+	Message string `json:"message,omitempty"` // the missing condition, the file that sorts before this one, or the error
 }
 
 // TableHeader implements statedb.TableWritable.

@@ -1,4 +1,4 @@
-// Package collectedendpoints counts the endpoints that were removed because their pods had ended and nobody said so.
+// Package collectedendpoints counts the endpoints that the agent removed because their pods had ended without a DEL.
 package collectedendpoints
 
 import (
@@ -11,12 +11,12 @@ import (
 	"github.com/waggle-net/waggle/pkg/printable"
 )
 
-// Collected is one row: what was removed by one set of proofs since the agent started.
+// Collected counts the endpoints removed by one set of evidence since the agent started.
 type Collected struct {
 	Proofs string    `json:"proofs"` // "link,namespace", "link,pod" or "link,namespace,pod"
 	Count  uint64    `json:"count"`
-	Last   string    `json:"last"` // the last one: its attachment, and its pod if it had one
-	Time   time.Time `json:"time"` // when that was
+	Last   string    `json:"last"` // the last removed endpoint: its attachment, and its pod if it had one
+	Time   time.Time `json:"time"` // time of the last removal
 }
 
 // TableHeader implements statedb.TableWritable.
@@ -35,10 +35,10 @@ var proofsIndex = statedb.Index[Collected, string]{
 	Unique:     true,
 }
 
-// ByProofs finds the row of one set of proofs.
+// ByProofs finds the row of one set of evidence.
 var ByProofs = proofsIndex.Query
 
-// NewTable makes the table "collected-endpoints". It is complete from birth: nothing is removed because of it.
+// NewTable makes the table "collected-endpoints". It has no initializer, because no rows are pruned because of it.
 func NewTable(db *statedb.DB) (statedb.RWTable[Collected], error) {
 	return statedb.NewTable(db, "collected-endpoints", proofsIndex)
 }

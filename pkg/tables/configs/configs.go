@@ -1,4 +1,4 @@
-// Package configs holds the options of the agent with the values it runs with, and the options of Cilium that it ignores.
+// Package configs holds the options of the agent with their effective values, and the options of Cilium that the agent ignores.
 package configs
 
 import (
@@ -9,13 +9,13 @@ import (
 // Config is one option.
 type Config struct {
 	Key     string `json:"key"`              // name of the flag
-	Value   string `json:"value"`            // what the agent uses
-	Default string `json:"default"`          // what it would use if nobody had set it
+	Value   string `json:"value"`            // effective value
+	Default string `json:"default"`          // value if the option is not set
 	Source  string `json:"source"`           // "flag", "environment", "directory" or "default"
 	Origin  string `json:"origin,omitempty"` // flag, variable or file that set it; empty for a default
 
-	Ignored     bool   `json:"ignored,omitempty"`     // it is an option of Cilium that means nothing here; Value and Default are empty
-	Unprotected string `json:"unprotected,omitempty"` // what an ignored option would protect in Cilium, and is not protected; empty when it protects nothing
+	Ignored     bool   `json:"ignored,omitempty"`     // an option of Cilium without meaning in Waggle; Value and Default are empty
+	Unprotected string `json:"unprotected,omitempty"` // protection that the ignored option gives in Cilium and that is missing in Waggle; empty without one
 }
 
 // State is "used", "ignored" or "unprotected".

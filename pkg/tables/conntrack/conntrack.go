@@ -1,5 +1,5 @@
-// Package conntrack holds what the collector of flows has found in each map of flows, of translated flows and of clients that
-// keep their backend, and when it looked.
+// Package conntrack holds the results of the flow collector for each map of flows, of translated flows and of client affinity, with the time of its
+// last pass.
 package conntrack
 
 import (
@@ -10,22 +10,22 @@ import (
 	"github.com/cilium/statedb/index"
 )
 
-// Map is one map. Counters begin with the agent.
+// Map is one BPF map. Counters start with the agent.
 type Map struct {
 	Name       string `json:"name"` // of the BPF map
 	Entries    uint64 `json:"entries"`
 	MaxEntries uint32 `json:"maxEntries"`
 
-	Expired  uint64 `json:"expired"`  // deleted because their time was over
-	Orphaned uint64 `json:"orphaned"` // deleted because their endpoint is gone
-	Unserved uint64 `json:"unserved"` // deleted because their service is gone, or its backend
+	Expired  uint64 `json:"expired"`  // deleted because they expired
+	Orphaned uint64 `json:"orphaned"` // deleted because their endpoint was removed
+	Unserved uint64 `json:"unserved"` // deleted because their service or backend was removed
 	Flushed  uint64 `json:"flushed"`  // deleted by an operator
-	Full     uint64 `json:"full"`     // times that programs said there was no room, or no port for a translation; there may be more refused flows than that
-	Share    uint64 `json:"share"`    // times that they said an endpoint had used up its share
+	Full     uint64 `json:"full"`     // signals that the map was full or no port was free for a translation; more flows may have been dropped than that
+	Share    uint64 `json:"share"`    // signals that an endpoint had used up its quota
 
-	// Began is when the last pass over all maps began that knew which endpoints there are; zero before the first.
+	// Began is the start of the last pass over all maps that knew all endpoints; zero before the first such pass.
 	Began time.Time     `json:"began,omitzero"`
-	Took  time.Duration `json:"took"` // that pass over this map, with its pauses
+	Took  time.Duration `json:"took"` // duration of that pass over this map, including pauses
 }
 
 // TableHeader implements statedb.TableWritable.
@@ -60,8 +60,8 @@ func NewTable(db *statedb.DB) (statedb.RWTable[Map], error) {
 	return statedb.NewTable(db, "conntrack", nameIndex)
 }
 
-// PassedSince tells whether all maps were looked through in a pass that began after a moment of this process. Then no flow
-// is left of an endpoint that was gone at that moment.
+// PassedSince reports whether the collector has scanned all flow maps in a pass that began after a time of this process. Then no flow is left of an
+// endpoint that was removed before that time.
 func PassedSince(txn statedb.ReadTxn, table statedb.Table[Map], moment time.Time) bool {
 	for _, name := range FlowMaps() {
 		row, _, found := table.Get(txn, ByName(name))

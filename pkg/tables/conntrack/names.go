@@ -6,7 +6,7 @@ import (
 	"github.com/waggle-net/waggle/pkg/natmap"
 )
 
-// FlowMaps are the names of the maps that remember addresses of endpoints: flows, and translated ones.
+// FlowMaps returns the names of the maps that hold addresses of endpoints: flows and translated flows.
 func FlowMaps() (names []string) {
 	for _, m := range ctmap.Maps() {
 		names = append(names, m.Name)
@@ -17,5 +17,5 @@ func FlowMaps() (names []string) {
 	return names
 }
 
-// Maps are the names of all maps that have a row.
+// Maps returns the names of all maps that have a row.
 func Maps() []string { return append(FlowMaps(), bpf.MapAffinity) }

@@ -1,4 +1,4 @@
-// Package desireddevices holds the links that the agent itself wants in the node's network namespace.
+// Package desireddevices holds the links that the agent wants in the node's network namespace.
 package desireddevices
 
 import (
@@ -12,14 +12,14 @@ import (
 	"github.com/cilium/statedb/reconciler"
 )
 
-// Device is one pair of links. Both ends are ours.
+// Device is one pair of links. The agent owns both ends.
 type Device struct {
 	Name string `json:"name"` // interface name of the end that carries addresses
 	Peer string `json:"peer"` // interface name of the other end
-	Up   bool   `json:"up"`   // both ends; false means both are kept down
-	MTU  int    `json:"mtu"`  // bytes, both ends; 0: as it is
-	// Addresses of Name. They are the complete set when AddressesKnown; while that is false none is removed, because
-	// after a restart the kernel has them before we know them.
+	Up   bool   `json:"up"`   // both ends; false keeps both down
+	MTU  int    `json:"mtu"`  // bytes, both ends; 0 leaves the MTU unchanged
+	// Addresses are the addresses of Name. With AddressesKnown they are the complete set. Without it no address is removed, because after a restart the
+	// kernel has addresses that the agent does not know yet.
 	Addresses      []netip.Prefix    `json:"addresses"`
 	AddressesKnown bool              `json:"addressesKnown"`
 	Status         reconciler.Status `json:"status"`

@@ -11,10 +11,10 @@ import (
 	"github.com/cilium/statedb/reconciler"
 )
 
-// Protocol marks our routes and rules in the kernel (rtm_protocol). Whatever carries another number is foreign.
+// Protocol marks the agent's routes and rules in the kernel (rtm_protocol). Routes and rules with another number are foreign.
 const Protocol = 87
 
-// MainTable is the routing table that everything without a rule of its own uses (RT_TABLE_MAIN, rtnetlink(7)).
+// MainTable is the routing table of packets that match no rule with another table (RT_TABLE_MAIN, rtnetlink(7)).
 const MainTable = 254
 
 // Route is one row.
@@ -34,7 +34,7 @@ type Route struct {
 // Clone returns a copy that may be changed and inserted.
 func (r *Route) Clone() *Route { c := *r; return &c }
 
-// Key is what [ByKey] takes.
+// Key returns the key for [ByKey].
 func (r *Route) Key() string {
 	key := strconv.Itoa(r.Table) + "/" + r.Dst.String()
 	if r.Metric != 0 {
@@ -43,10 +43,10 @@ func (r *Route) Key() string {
 	return key
 }
 
-// ipv6Metric is the metric that the kernel gives to IPv6 routes that name none.
+// ipv6Metric is the kernel's metric of IPv6 routes that specify none.
 const ipv6Metric = 1024
 
-// Priority is the metric as the kernel shows it.
+// Priority returns the metric as the kernel shows it.
 func (r *Route) Priority() int {
 	if r.Dst.Addr().Is6() {
 		return cmp.Or(r.Metric, ipv6Metric)
@@ -101,7 +101,7 @@ var ownerIndex = statedb.Index[*Route, string]{
 	FromString: index.FromString,
 }
 
-// Queries. ByKey takes "<table>/<destination>", and "/<metric>" behind it unless that is 0.
+// Queries. ByKey takes "<table>/<destination>", followed by "/<metric>" unless the metric is 0.
 var (
 	ByKey   = keyIndex.Query
 	ByOwner = ownerIndex.Query
@@ -112,15 +112,13 @@ func NewTable(db *statedb.DB) (statedb.RWTable[*Route], error) {
 	return statedb.NewTable(db, "desired-routes", keyIndex, ownerIndex)
 }
 
-// Writer lets features contribute routes; each owner has a set of its own.
+// Writer adds routes; each owner has its own set.
 type Writer interface {
-	// Replace makes routes the complete set of owner, in one commit. A route whose key another owner has is left out
-	// and named in the error.
+	// Replace makes routes the complete set of owner, in one commit. A route whose key belongs to another owner is omitted and named in the error.
 	Replace(owner string, routes []Route) error
-	// Update inserts or changes some routes of owner and deletes others, in one commit. It does not stand for Replace. A route whose key another owner
-	// has is left out and named in the error.
+	// Update inserts or changes some routes of owner and deletes others, in one commit. It does not replace the first call of Replace that
+	// [Writer.Expect] announces. A route whose key belongs to another owner is omitted and named in the error.
 	Update(owner string, put, remove []Route) error
-	// Expect says, before the agent starts, that owner will call Replace: until it has, the table is not initialized and
-	// no route is pruned.
+	// Expect announces, before the agent starts, that owner will call Replace. Until that call the table is not initialized and no route is pruned.
 	Expect(owner string)
 }

@@ -8,18 +8,17 @@ import (
 	"github.com/cilium/statedb/index"
 )
 
-// Address is one address of one link, as last seen. It may outlive its link's row for a moment, or precede it: the
-// kernel announces them apart.
+// Address is one address of one link, as last reported by the kernel. Its row may briefly precede or outlive the link's row, because the kernel reports
+// them separately.
 type Address struct {
 	LinkIndex int          `json:"linkIndex"`
 	Prefix    netip.Prefix `json:"prefix"` // the address itself and the length of its network; not masked
 	Scope     uint8        `json:"scope"`  // RT_SCOPE_*: 0 global, 253 link, 254 host
 	Secondary bool         `json:"secondary"`
-	// Tentative means that the kernel does not use this IPv6 address: it still looks whether somebody else has it, or, when
-	// Duplicate is set, has found that.
+	// Tentative means that the kernel does not use this IPv6 address: duplicate address detection is running or, if Duplicate is set, has failed.
 	Tentative bool `json:"tentative"`
 	Duplicate bool `json:"duplicate"`
-	// Fleeting is an IPv6 address that is temporary (RFC 8981), or deprecated: nothing new should begin with it.
+	// Fleeting means that the IPv6 address is temporary (RFC 8981) or deprecated: new connections must not use it.
 	Fleeting bool `json:"fleeting"`
 }
 

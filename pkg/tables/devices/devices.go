@@ -10,14 +10,14 @@ import (
 	"github.com/waggle-net/waggle/pkg/mac"
 )
 
-// Device is one link in the agent's network namespace, as last seen.
+// Device is one link in the agent's network namespace, as last reported by the kernel.
 type Device struct {
 	Index       int      `json:"index"`
 	Name        string   `json:"name"`
 	Type        string   `json:"type"` // "veth", "device", "bridge", ...
 	MTU         int      `json:"mtu"`
 	MAC         mac.Addr `json:"mac"`
-	L3          bool     `json:"l3"`          // its packets have no link header: IP tunnels, WireGuard, PPP
+	L3          bool     `json:"l3"`          // packets without a link header: IP tunnels, WireGuard, PPP
 	Flags       uint32   `json:"flags"`       // IFF_*
 	Up          bool     `json:"up"`          // administratively
 	Group       uint32   `json:"group"`       // link group
@@ -47,7 +47,7 @@ var indexIndex = statedb.Index[*Device, int]{
 	Unique:     true,
 }
 
-// The name index is not unique: while a device is renamed two rows may carry one name for a moment.
+// The name index is not unique: while devices are renamed, two rows may briefly have the same name.
 var nameIndex = statedb.Index[*Device, string]{
 	Name:       "name",
 	FromObject: func(d *Device) index.KeySet { return index.NewKeySet(index.String(d.Name)) },
@@ -55,7 +55,7 @@ var nameIndex = statedb.Index[*Device, string]{
 	FromString: index.FromString,
 }
 
-// The index holds the selected devices alone, which few are.
+// The index holds only the selected devices, which are few.
 var selectedIndex = statedb.Index[*Device, bool]{
 	Name: "selected",
 	FromObject: func(d *Device) index.KeySet {

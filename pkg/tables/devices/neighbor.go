@@ -10,11 +10,11 @@ import (
 	"github.com/waggle-net/waggle/pkg/mac"
 )
 
-// Neighbor is one entry of the kernel's neighbour tables, as last seen.
+// Neighbor is one entry of the kernel's neighbour tables, as last reported.
 type Neighbor struct {
 	LinkIndex int        `json:"linkIndex"`
 	Addr      netip.Addr `json:"addr"`
-	MAC       mac.Addr   `json:"mac"`   // zero while it is not known
+	MAC       mac.Addr   `json:"mac"`   // zero while unknown
 	State     uint16     `json:"state"` // NUD_*: 2 reachable, 4 stale, 32 failed, 128 permanent
 	Flags     uint8      `json:"flags"` // NTF_*
 }

@@ -9,17 +9,17 @@ import (
 	"github.com/cilium/statedb/index"
 )
 
-// Route is one next hop of one route, as last seen. A route over several next hops has a row for each.
+// Route is one next hop of one route, as last reported. A multipath route has a row for each next hop.
 type Route struct {
 	Table     int          `json:"table"` // routing table; 254 is main, 255 local
 	Dst       netip.Prefix `json:"dst"`
 	Priority  int          `json:"priority"`
-	LinkIndex int          `json:"linkIndex"` // 0 when it leads nowhere (blackhole, unreachable)
+	LinkIndex int          `json:"linkIndex"` // 0 for a route without a device (blackhole, unreachable)
 	Gw        netip.Addr   `json:"gw"`        // invalid: directly on the link
 	Src       netip.Addr   `json:"src"`       // preferred source; invalid: none
 	Scope     uint8        `json:"scope"`     // RT_SCOPE_*
 	Type      uint8        `json:"type"`      // RTN_*: 1 unicast, 2 local, ...
-	Protocol  uint8        `json:"protocol"`  // RTPROT_*: who made it
+	Protocol  uint8        `json:"protocol"`  // RTPROT_*: origin of the route
 	MTU       int          `json:"mtu"`       // bytes; 0: the device's
 }
 
@@ -41,7 +41,7 @@ func orDash(a netip.Addr) string {
 	return a.String()
 }
 
-// Destination identifies the route that a row is a next hop of. It is a prefix of the row's key.
+// Destination identifies the route of this next hop. It is a prefix of the row's key.
 func (r *Route) Destination() string { return fmt.Sprintf("%d/%s/%d/", r.Table, r.Dst, r.Priority) }
 
 // Key identifies the row.
@@ -64,7 +64,7 @@ var routeLinkIndex = statedb.Index[*Route, int]{
 	FromString: index.IntString,
 }
 
-// routeTypeIndex finds the rows of one type. What a node takes for itself has the types RTN_LOCAL, RTN_BROADCAST and RTN_ANYCAST.
+// routeTypeIndex finds the rows of one type. Routes to the node itself have the types RTN_LOCAL, RTN_BROADCAST and RTN_ANYCAST.
 var routeTypeIndex = statedb.Index[*Route, int]{
 	Name:       "type",
 	FromObject: func(r *Route) index.KeySet { return index.NewKeySet(index.Int(int(r.Type))) },
@@ -72,8 +72,7 @@ var routeTypeIndex = statedb.Index[*Route, int]{
 	FromString: index.IntString,
 }
 
-// Queries of routes. RouteByID takes "<table>/<destination>/<priority>/<ifindex>/<gateway or ->/<type>"; as a prefix
-// query it takes the beginning of one.
+// Queries of routes. RouteByID takes "<table>/<destination>/<priority>/<ifindex>/<gateway or ->/<type>", or a prefix of it in a prefix query.
 var (
 	RouteByID   = routeIndex.Query
 	RouteByLink = routeLinkIndex.Query

@@ -1,4 +1,4 @@
-// Package driftrepairs holds what somebody else changed of ours in the kernel and the agent put right.
+// Package driftrepairs counts the agent's objects that another writer changed in the kernel or the cluster and that the agent repaired.
 package driftrepairs
 
 import (
@@ -9,41 +9,40 @@ import (
 	"github.com/cilium/statedb/index"
 )
 
-// Kind of an object of ours.
+// Kind of an object of the agent.
 type Kind string
 
 const (
-	Link         Kind = "link"           // a link: there, up, with its name, group, MTU and flags
+	Link         Kind = "link"           // a link: it exists, is up, and has its name, group, MTU and flags
 	Address      Kind = "address"        // an address of waggle_host
-	Route        Kind = "route"          // a route with our protocol
+	Route        Kind = "route"          // a route with the agent's protocol
 	Sysctl       Kind = "sysctl"         // a setting of the network namespace
-	TCX          Kind = "tcx"            // the tcx link of a device of ours, or the filter in its place
+	TCX          Kind = "tcx"            // the tcx link of a device of the agent, or the filter that replaces it
 	CGroup       Kind = "cgroup"         // the link of a control group
 	Clsact       Kind = "clsact"         // the clsact of a pod's link, or of the device that holds the shared blocks
 	Filter       Kind = "filter"         // the filter of a shared block
-	ProgramOrder Kind = "program-order"  // somebody else's program ran ahead of ours
-	NFTRule      Kind = "nft-rule"       // the nftables table of ours
+	ProgramOrder Kind = "program-order"  // a program of another writer ran before the agent's
+	NFTRule      Kind = "nft-rule"       // the agent's nftables table
 	MapEntry     Kind = "map-entry"      // an entry of a pinned map
 	Pin          Kind = "pin"            // a pin in the BPF file system
-	Cilium       Kind = "ciliumendpoint" // an object of ours in the cluster
+	Cilium       Kind = "ciliumendpoint" // an object of the agent in the cluster
 	StateFile    Kind = "state-file"     // the state file of an endpoint
 )
 
-// Kinds are all kinds, in the order in which they are shown.
+// Kinds are all kinds, in display order.
 var Kinds = [...]Kind{Link, Address, Route, Sysctl, TCX, CGroup, Clsact, Filter, ProgramOrder, NFTRule, MapEntry, Pin, Cilium, StateFile}
 
-// Others is the What of the row that holds the counts of objects that were dropped from a full table.
+// Others is the What of the row that counts objects that were removed from a full table.
 const Others = "(others)"
 
-// Repair is one object that was put right at least once since the agent started.
+// Repair is one object that the agent has repaired at least once since it started.
 type Repair struct {
 	Kind  Kind      `json:"kind"`
-	What  string    `json:"what"`  // names the object among those of its kind; entries of one map are one object
-	Count uint64    `json:"count"` // since the agent started
+	What  string    `json:"what"`  // name of the object within its kind; all entries of one map are one object
+	Count uint64    `json:"count"` // repairs since the agent started
 	Last  time.Time `json:"last"`
-	Found string    `json:"found"` // what was wrong the last time
-	// Row is how many of the repairs followed each other within a minute; a high number means that somebody is at it
-	// all the time.
+	Found string    `json:"found"` // last difference
+	// Row counts consecutive repairs with less than a minute between them; a high number indicates a repair loop with another writer.
 	Row uint64 `json:"row"`
 }
 
@@ -84,15 +83,15 @@ func NewTable(db *statedb.DB) (statedb.RWTable[Repair], error) {
 	return statedb.NewTable(db, "drift-repairs", keyIndex, kindIndex)
 }
 
-// Finding is one difference between the kernel and what the agent had written there.
+// Finding is one difference between the kernel and the value that the agent had written.
 type Finding struct {
 	Kind  Kind
 	What  string
 	Found string // "missing", "down", "has program 17"
 }
 
-// Writer counts what cells find.
+// Writer counts the findings of cells.
 type Writer interface {
-	// Record counts each finding, and keeps the last of an object. The caller sees to the repair.
+	// Record counts each finding and keeps the last one of each object. The caller repairs the object.
 	Record(findings ...Finding)
 }

@@ -1,4 +1,4 @@
-// Package drops holds the packets that the datapath refused lately, each with the reason.
+// Package drops holds the packets that the datapath dropped recently, each with the reason.
 package drops
 
 import (
@@ -10,27 +10,25 @@ import (
 	"github.com/cilium/statedb/index"
 )
 
-// Drop is one dropped packet that was reported. The datapath counts all and reports a share of them, by a token bucket
-// for each endpoint.
+// Drop is one dropped packet that was reported. The datapath counts all drops and reports a part of them, limited by a token bucket for each endpoint.
 type Drop struct {
 	Seq        uint64     `json:"seq"`        // rises by one with each row since the agent started
 	Time       time.Time  `json:"time"`       // when the agent read the event
-	Reason     uint8      `json:"reason"`     // number; Cilium's where it has one
-	ReasonText string     `json:"reasonText"` // the same in words
-	Direction  string     `json:"direction"`  // "ingress" or "egress", as the endpoint sees it
-	Endpoint   uint16     `json:"endpoint"`   // local id; 0 when no endpoint is known
-	Target     uint16     `json:"target"`     // local id of the endpoint that it was meant for; 0 when none is known
+	Reason     uint8      `json:"reason"`     // number; the same as in Cilium if Cilium has the reason
+	ReasonText string     `json:"reasonText"` // text of Reason
+	Direction  string     `json:"direction"`  // "ingress" or "egress", from the view of the endpoint
+	Endpoint   uint16     `json:"endpoint"`   // local id; 0 if unknown
+	Target     uint16     `json:"target"`     // local id of the destination endpoint; 0 if unknown
 	Identity   uint32     `json:"identity"`   // of the sender
-	IfIndex    uint32     `json:"ifIndex"`    // device at whose hook it happened
+	IfIndex    uint32     `json:"ifIndex"`    // device whose hook dropped the packet
 	Proto      string     `json:"proto"`      // "TCP", "UDP", "ICMPv4", "ARP", ...
-	Src        netip.Addr `json:"src"`        // invalid when the packet has no IP header
+	Src        netip.Addr `json:"src"`        // invalid if the packet has no IP header
 	Dst        netip.Addr `json:"dst"`
-	SrcPort    uint16     `json:"srcPort"` // 0 when the protocol has none
+	SrcPort    uint16     `json:"srcPort"` // 0 if the protocol has none
 	DstPort    uint16     `json:"dstPort"`
 	Length     uint32     `json:"length"`   // bytes of the whole packet
-	Location   string     `json:"location"` // file and line of the program
-	// Policy says, when a policy refused the packet, which rule did, or which rules nearly allowed it: by the policies of
-	// the moment at which the event was read.
+	Location   string     `json:"location"` // source file and line of the program
+	// Policy names, for a drop by policy, the rule that denied the packet or the nearest misses, by the policies in force when the event was read.
 	Policy string `json:"policy,omitempty"`
 }
 
@@ -78,7 +76,7 @@ var endpointIndex = statedb.Index[*Drop, uint16]{
 	FromString: index.Uint16String,
 }
 
-// Queries. Rows come in the order of their numbers, the oldest first.
+// Queries. Rows are sorted by Seq, the oldest first.
 var (
 	BySeq      = seqIndex.Query
 	ByEndpoint = endpointIndex.Query

@@ -1,6 +1,6 @@
-// Package endpointpolicies holds which policy each endpoint has, and as whom others know it. A row says what the kernel is
-// ready for: it is written when the entries of all policies are in the maps, those of other endpoints about this one's
-// identity included. So an endpoint whose facts follow its row never meets half a policy.
+// Package endpointpolicies holds the policies and the published identity of each endpoint. A row is written when the entries of all policies are in the
+// maps, including the entries in other endpoints' policies for this endpoint's identity. So an endpoint whose facts follow its row never has a
+// partially written policy.
 package endpointpolicies
 
 import (
@@ -13,16 +13,16 @@ import (
 	"github.com/waggle-net/waggle/pkg/printable"
 )
 
-// Policy is a compiled policy in the map: its number, and the classes of keys that it has.
+// Policy is a compiled policy in the map: its number and its classes of keys.
 type Policy struct {
 	ID    uint32 `json:"id"`    // 0 drops everything, 1 allows everything
 	Shape uint32 `json:"shape"` // see bpf/policy.h; only these classes are looked up
 }
 
-// Decision is what holds for one direction.
+// Decision is the policy of one direction.
 type Decision struct {
 	Enforced Policy `json:"enforced"`
-	// Audited is what would hold if policies in audit mode counted; its ID is 0 when there is none.
+	// Audited is the policy that would be enforced if policies in audit mode counted; its ID is 0 without one.
 	Audited  Policy `json:"audited,omitzero"`
 	Isolated bool   `json:"isolated,omitempty"` // a policy, or the mode, sets the endpoint to default deny
 }
@@ -30,15 +30,15 @@ type Decision struct {
 // EndpointPolicy is one row.
 type EndpointPolicy struct {
 	EndpointID uint16   `json:"endpointID"`
-	Attachment string   `json:"attachment"` // tells an endpoint from a later one with the same id
-	Identity   uint32   `json:"identity"`   // as whom everybody may know it from now on
+	Attachment string   `json:"attachment"` // distinguishes an endpoint from a later one with the same id
+	Identity   uint32   `json:"identity"`   // identity that other endpoints and nodes may use from now on
 	Ingress    Decision `json:"ingress"`
 	Egress     Decision `json:"egress"`
-	// Error says why the endpoint does not have the policies that it should: it goes on with those that it had, and with
-	// none everything is dropped. Empty when all is well.
+	// Error says why the endpoint does not have its desired policies. It then keeps the previous ones; without previous ones all its packets are
+	// dropped. Empty without an error.
 	Error string `json:"error,omitempty"`
-	// Revision rises whenever what the endpoint's policies say of established connections may have changed. It reaches the
-	// datapath, which judges each connection again.
+	// Revision rises when the verdicts of the endpoint's policies on established connections may have changed. The datapath then evaluates each
+	// connection again.
 	Revision uint32 `json:"revision"`
 }
 
@@ -73,7 +73,7 @@ func NewTable(db *statedb.DB) (statedb.RWTable[*EndpointPolicy], error) {
 	return statedb.NewTable(db, "endpoint-policies", endpointIndex)
 }
 
-// Of finds the policy of one attachment; a row of an earlier endpoint with the same id is not it.
+// Of finds the policy of one attachment. It ignores a row of an earlier endpoint with the same id.
 func Of(txn statedb.ReadTxn, table statedb.Table[*EndpointPolicy], id uint16, attachment string) (*EndpointPolicy, bool) {
 	row, _, found := table.Get(txn, ByEndpoint(id))
 	if !found || row.Attachment != attachment {

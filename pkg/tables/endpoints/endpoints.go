@@ -1,5 +1,4 @@
-// Package endpoints holds the intent: which attachments of pods to the network were asked for. What has become of
-// them stands in endpoint-states.
+// Package endpoints holds the intent: the requested attachments of pods to the network. The table endpoint-states holds their state.
 package endpoints
 
 import (
@@ -18,7 +17,7 @@ import (
 type Endpoint struct {
 	ID uint16 `json:"id"` // local id, 1 to 4095; index into the map endpoint_facts
 
-	ContainerID string `json:"containerID"` // as the runtime names the sandbox
+	ContainerID string `json:"containerID"` // the runtime's name of the sandbox
 	IfName      string `json:"ifName"`      // name inside the pod, usually eth0
 	NetnsPath   string `json:"netnsPath"`   // as given at ADD; empty when unknown
 	NetnsCookie uint64 `json:"netnsCookie"` // SO_NETNS_COOKIE of the pod's namespace; 0 when unknown
@@ -29,13 +28,13 @@ type Endpoint struct {
 	HostMAC     mac.Addr `json:"hostMAC"`     // of the host end
 	PodMAC      mac.Addr `json:"podMAC"`      // of the pod's end
 
-	IPv4     netip.Addr `json:"ipv4"` // invalid when the pod has none
-	IPv6     netip.Addr `json:"ipv6"` // invalid when the pod has none
+	IPv4     netip.Addr `json:"ipv4"` // invalid if the pod has none
+	IPv6     netip.Addr `json:"ipv6"` // invalid if the pod has none
 	IPv4Pool string     `json:"ipv4Pool,omitempty"`
 	IPv6Pool string     `json:"ipv6Pool,omitempty"`
 
-	// Router addresses that the pod was told, one for each address; they stay when the node's change. Invalid when not
-	// known: then they are those of the node.
+	// GatewayIPv4 and GatewayIPv6 are the router addresses that the pod was given, one for each address. They stay when the node's addresses change. If
+	// invalid, they are unknown and the node's addresses apply.
 	GatewayIPv4 netip.Addr `json:"gatewayIPv4,omitzero"`
 	GatewayIPv6 netip.Addr `json:"gatewayIPv6,omitzero"`
 
@@ -43,32 +42,30 @@ type Endpoint struct {
 	K8sPodName   string            `json:"k8sPodName,omitempty"`
 	K8sUID       string            `json:"k8sUID,omitempty"`
 	Labels       map[string]string `json:"labels,omitempty"` // "source:key" -> value; never changed in place
-	// LabelsMissing says which labels are not known and why; empty when Labels are all.
+	// LabelsMissing says which labels are not known and why; empty if Labels is complete.
 	LabelsMissing string `json:"labelsMissing,omitempty"`
-	// Ports are those of the pod's containers that have a name, known when its labels are; they stay when the pod's object goes. Never
-	// changed in place.
+	// Ports are the named ports of the pod's containers, known when its labels are; they stay when the pod's object is deleted. Never changed in place.
 	Ports []k8s.ContainerPort `json:"ports,omitempty"`
 
-	CreatedAt time.Time `json:"createdAt"` // by the clock of that moment, which may jump: see [CompareAge]
-	// Serial counts the endpoints of this node: of two, the younger has the larger. 0 in files of the first version.
+	CreatedAt time.Time `json:"createdAt"` // by the wall clock, which may jump: see [CompareAge]
+	// Serial counts the endpoints of this node: the younger of two has the larger number. 0 in files of the first version.
 	Serial uint64 `json:"serial,omitempty"`
-	// NetnsDir is "device:inode" of the directory of NetnsPath as the agent saw it at ADD, when it saw the namespace there;
-	// empty when it did not. Only in the same directory does a missing file mean that a namespace is gone.
+	// NetnsDir is "device:inode" of the directory of NetnsPath as the agent saw it at ADD, if it saw the namespace there; otherwise empty. A missing
+	// file proves that a namespace is gone only in the same directory.
 	NetnsDir string `json:"netnsDir,omitempty"`
 	Boot     string `json:"boot,omitempty"` // boot id of the kernel at ADD; empty when unknown
-	// Restored is true when the row came from a state file of an earlier run.
+	// Restored reports whether the row came from a state file of a previous run.
 	Restored bool `json:"restored,omitempty"`
-	// Quarantine says why the endpoint could not be restored; its addresses stay held. Empty when all is well.
+	// Quarantine says why the endpoint could not be restored; its addresses stay allocated. Empty otherwise.
 	Quarantine string `json:"quarantine,omitempty"`
-	// Doubt says what speaks against an endpoint that works all the same: its pod is not known, or its namespace is not
-	// where it was. Empty when nothing does.
+	// Doubt names the evidence against an endpoint that still works: its pod is unknown, or its namespace is not at its path. Empty otherwise.
 	Doubt string `json:"doubt,omitempty"`
 }
 
-// AttachmentID is how the CNI names it: "<container id>:<interface>".
+// AttachmentID is the CNI's name of the endpoint: "<container id>:<interface>".
 func (e *Endpoint) AttachmentID() string { return e.ContainerID + ":" + e.IfName }
 
-// PodName is "namespace/pod", or empty for a container that is no pod.
+// PodName is "namespace/pod", or empty for a container that is not a pod.
 func (e *Endpoint) PodName() string {
 	if e.K8sPodName == "" {
 		return ""
@@ -76,7 +73,7 @@ func (e *Endpoint) PodName() string {
 	return e.K8sNamespace + "/" + e.K8sPodName
 }
 
-// CompareAge orders endpoints from the oldest to the youngest.
+// CompareAge orders endpoints from the oldest to the youngest: by Serial, then CreatedAt, then ID.
 func CompareAge(a, b *Endpoint) int {
 	return cmp.Or(cmp.Compare(a.Serial, b.Serial), a.CreatedAt.Compare(b.CreatedAt), cmp.Compare(a.ID, b.ID))
 }
@@ -89,7 +86,7 @@ func (e *Endpoint) Equal(o *Endpoint) bool {
 	return maps.Equal(e.Labels, o.Labels) && slices.Equal(e.Ports, o.Ports) && e.CreatedAt.Equal(o.CreatedAt) && withoutMap(e) == withoutMap(o)
 }
 
-// comparableEndpoint is an Endpoint without its map, its list and its time, so that == works.
+// comparableEndpoint is an Endpoint without map, list and time, so that it can be compared with ==.
 type comparableEndpoint struct {
 	ID                                                        uint16
 	ContainerID, IfName, NetnsPath, NetnsDir, Boot            string

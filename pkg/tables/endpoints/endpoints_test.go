@@ -26,7 +26,7 @@ func full() *Endpoint {
 	}
 }
 
-// A field that is added later and forgotten in Equal would never reach the datapath.
+// TestEqual_SeesEveryField checks that Equal compares every field: a forgotten field would never reach the datapath.
 func TestEqual_SeesEveryField(t *testing.T) {
 	t.Parallel()
 	require.True(t, full().Equal(full()))
@@ -39,7 +39,7 @@ func TestEqual_SeesEveryField(t *testing.T) {
 	}
 }
 
-// Clocks jump; serials do not. Files of the first version have none.
+// TestCompareAge_GoesByTheSerialAndThenByTheClock: clocks jump, serials do not. Files of the first version have no serial.
 func TestCompareAge_GoesByTheSerialAndThenByTheClock(t *testing.T) {
 	t.Parallel()
 	at := func(serial uint64, second int64, id uint16) *Endpoint {

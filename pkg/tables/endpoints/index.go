@@ -37,7 +37,7 @@ var addressIndex = statedb.Index[*Endpoint, netip.Addr]{
 	Unique:     true,
 }
 
-// stringIndex leaves rows with an empty key out of the index.
+// stringIndex omits rows with an empty key from the index.
 func stringIndex(name string, key func(*Endpoint) string, unique bool) statedb.Index[*Endpoint, string] {
 	return statedb.Index[*Endpoint, string]{
 		Name: name,
@@ -61,7 +61,7 @@ var (
 	ByContainer  = containerIndex.Query  // container id; all its attachments
 	ByPod        = podIndex.Query        // "namespace/pod"; old and new sandboxes may overlap
 	ByAddress    = addressIndex.Query    // IPv4 or IPv6
-	// ByHostInterface finds by the name of the host end; a row whose link is gone may share it with a newer one.
+	// ByHostInterface finds rows by the name of the host end. A row whose link was deleted may share the name with a newer row.
 	ByHostInterface = hostInterfaceIndex.Query
 )
 

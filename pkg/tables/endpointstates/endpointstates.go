@@ -1,4 +1,4 @@
-// Package endpointstates holds what has become of each endpoint: its state, identity, health and recent history.
+// Package endpointstates holds the state, identity, health and recent history of each endpoint.
 package endpointstates
 
 import (
@@ -33,23 +33,23 @@ type LogEntry struct {
 	Message string    `json:"message"`
 }
 
-// MaxLog is how many log entries a row keeps; the oldest go first.
+// MaxLog limits the log entries of a row; the oldest are removed first.
 const MaxLog = 64
 
-// EndpointState is one row; it has the id of its row in endpoints.
+// EndpointState has the id of the endpoint's row in endpoints.
 type EndpointState struct {
 	ID uint16 `json:"id"`
-	// Attachment is "<container id>:<interface>". It tells an endpoint from a later one with the same id.
+	// Attachment is "<container id>:<interface>". It distinguishes an endpoint from a later one with the same id.
 	Attachment string `json:"attachment"`
 	State      State  `json:"state"`
-	Identity   uint32 `json:"identity"` // numeric security identity; 0 while it has none
+	Identity   uint32 `json:"identity"` // numeric security identity; 0 without one
 	// Revision is the policy revision that the kernel enforces; 0 before the first.
 	Revision uint64 `json:"revision"`
-	// Error is why the endpoint is not ready, with what is being retried; empty when all is well.
+	// Error says why the endpoint is not ready and which step is retried; empty without an error.
 	Error string `json:"error,omitempty"`
-	// Waiting is what is missing while the endpoint is neither ready nor in error; empty otherwise.
+	// Waiting names the missing condition while the endpoint is neither ready nor in error; empty otherwise.
 	Waiting string `json:"waiting,omitempty"`
-	// Notice is what should be known though the endpoint works, such as a provisional identity; empty otherwise.
+	// Notice holds a remark on an endpoint that works, such as a provisional identity; empty otherwise.
 	Notice string     `json:"notice,omitempty"`
 	Log    []LogEntry `json:"log,omitempty"` // oldest first; never changed in place
 }

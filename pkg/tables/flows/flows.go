@@ -1,5 +1,5 @@
-// Package flows holds what connections were made and refused on this node lately, as far as the datapath told: one row for
-// all connections of the same two addresses to the same port.
+// Package flows holds recent connections of this node, allowed and denied, as far as the datapath reported them. All connections between the same two
+// addresses to the same port share one row.
 package flows
 
 import (
@@ -14,32 +14,32 @@ import (
 	"github.com/waggle-net/waggle/pkg/policy"
 )
 
-// Verdict is what became of a connection.
+// Verdict is the policy verdict on a connection.
 type Verdict string
 
 const (
 	Allowed Verdict = "allowed"
 	Denied  Verdict = "denied"
-	Audited Verdict = "audited" // allowed, and denied if policies in audit mode counted
+	Audited Verdict = "audited" // allowed, but denied if policies in audit mode counted
 )
 
 // Flow is one row.
 type Flow struct {
-	Endpoint  uint16           `json:"endpoint"`  // local id of the endpoint whose policy was asked
-	Direction policy.Direction `json:"direction"` // as that endpoint sees it
-	Protocol  uint8            `json:"protocol"`  // of IP
-	Port      uint16           `json:"port"`      // that was connected to; for ICMP the type; 0 when the protocol has none
-	Src       netip.Addr       `json:"src"`       // who connected
+	Endpoint  uint16           `json:"endpoint"`  // local id of the endpoint whose policy was evaluated
+	Direction policy.Direction `json:"direction"` // from the view of that endpoint
+	Protocol  uint8            `json:"protocol"`  // IP protocol number
+	Port      uint16           `json:"port"`      // destination port; for ICMP the type; 0 if the protocol has none
+	Src       netip.Addr       `json:"src"`       // initiator
 	Dst       netip.Addr       `json:"dst"`
-	Peer      uint32           `json:"peer"`    // identity of the other side at the last time; 0 when it was not known
-	Verdict   Verdict          `json:"verdict"` // of the last time
-	Reason    uint8            `json:"reason"`  // number of the reason for which it was denied; 0 otherwise
-	Count     uint64           `json:"count"`   // events; the datapath reports a share of them when they are many
+	Peer      uint32           `json:"peer"`    // last known identity of the peer; 0 if unknown
+	Verdict   Verdict          `json:"verdict"` // of the last event
+	Reason    uint8            `json:"reason"`  // number of the drop reason; 0 if not denied
+	Count     uint64           `json:"count"`   // events; the datapath reports only a part of many
 	First     time.Time        `json:"first"`
 	Last      time.Time        `json:"last"`
 }
 
-// Own is the address of the endpoint, Other that of its peer.
+// Own returns the address of the endpoint.
 func (f *Flow) Own() netip.Addr {
 	if f.Direction == policy.Egress {
 		return f.Src
@@ -47,7 +47,7 @@ func (f *Flow) Own() netip.Addr {
 	return f.Dst
 }
 
-// Other is the address of the endpoint's peer.
+// Other returns the address of the endpoint's peer.
 func (f *Flow) Other() netip.Addr {
 	if f.Direction == policy.Egress {
 		return f.Dst
@@ -55,7 +55,7 @@ func (f *Flow) Other() netip.Addr {
 	return f.Src
 }
 
-// Key is what all connections of a row have in common.
+// Key identifies a row: the values that all its connections share.
 type Key struct {
 	Endpoint  uint16
 	Direction policy.Direction

@@ -1,4 +1,4 @@
-// Package frontends holds the addresses of services, each with the backends behind it, and whether the datapath has it.
+// Package frontends holds the addresses of services with their backends and their state in the datapath.
 package frontends
 
 import (
@@ -16,10 +16,10 @@ import (
 	"github.com/waggle-net/waggle/pkg/printable"
 )
 
-// Kind says where a frontend comes from.
+// Kind is the origin of a frontend.
 type Kind string
 
-// Kinds, in the order in which they win over each other when several objects claim an address.
+// Kinds, in order of precedence for an address that several objects claim.
 const (
 	ClusterIP    Kind = "ClusterIP"
 	NodePort     Kind = "NodePort"
@@ -35,28 +35,28 @@ type Frontend struct {
 	Kind     Kind   `json:"kind"`
 	Service  string `json:"service"`            // name of the row in services that has the address
 	PortName string `json:"portName,omitempty"` // of the service's port
-	// Backends are the ids of those that take new connections, ascending: of everybody, or only of clients from outside when
-	// TwoScopes is set. Empty is nobody.
+	// Backends are the ids of the backends for new connections, ascending. With TwoScopes they serve only clients from outside, otherwise all clients.
+	// Empty if there is none.
 	Backends []uint32 `json:"backends"`
-	// Internal are those for clients of this node, with TwoScopes.
+	// Internal are the backends for clients of this node, with TwoScopes.
 	Internal  []uint32 `json:"internal,omitempty"`
 	TwoScopes bool     `json:"twoScopes,omitempty"`
 
 	Outside   bool           `json:"outside,omitempty"`   // clients outside the cluster may use it
-	Ranges    []netip.Prefix `json:"ranges,omitempty"`    // these of them only; nil for all
-	Deny      bool           `json:"deny,omitempty"`      // with Ranges: all of them but these
+	Ranges    []netip.Prefix `json:"ranges,omitempty"`    // restricts Outside to these sources; nil for all
+	Deny      bool           `json:"deny,omitempty"`      // with Ranges: all sources except these
 	Affinity  uint32         `json:"affinity,omitempty"`  // seconds; 0 for none
-	Maglev    bool           `json:"maglev,omitempty"`    // clients from outside choose by a table
-	LocalOnly bool           `json:"localOnly,omitempty"` // Backends are those of this node only
+	Maglev    bool           `json:"maglev,omitempty"`    // clients from outside use a Maglev table
+	LocalOnly bool           `json:"localOnly,omitempty"` // Backends are on this node only
 	Loopback  bool           `json:"loopback,omitempty"`  // for processes of this node only
-	Drop      bool           `json:"drop,omitempty"`      // without backends drop instead of reject
-	// Refused are the services that claim the address as well, in the order in which they would get it.
+	Drop      bool           `json:"drop,omitempty"`      // without backends drop packets instead of rejecting them
+	// Refused are the other services that claim the address, in order of precedence.
 	Refused []string `json:"refused,omitempty"`
 
 	Status reconciler.Status `json:"status"`
-	// InForce means that the datapath follows the row; Status may still be an error that names what is missing, such as a table of Maglev.
+	// InForce reports whether the datapath follows the row. Status may still hold an error that names a missing part, such as a Maglev table.
 	InForce bool `json:"inForce,omitempty"`
-	// Applied counts the revisions of the row that the datapath has followed. It grows while the row changes faster than the maps are written.
+	// Applied counts the revisions of the row that the datapath has followed. It also grows while the row changes faster than the maps are written.
 	Applied uint64 `json:"applied,omitempty"`
 }
 
@@ -72,7 +72,7 @@ func (f *Frontend) Equal(o *Frontend) bool {
 		slices.Equal(f.Refused, o.Refused)
 }
 
-// Admits reports whether source ranges let a client from outside the cluster use the frontend.
+// Admits reports whether the source ranges allow a client from outside the cluster.
 func (f *Frontend) Admits(client netip.Addr) bool {
 	return f.Ranges == nil || slices.ContainsFunc(f.Ranges, func(p netip.Prefix) bool { return p.Contains(client) }) != f.Deny
 }
@@ -118,20 +118,20 @@ var addressIndex = statedb.Index[*Frontend, loadbalancer.Address]{
 	Unique: true,
 }
 
-// ByAddress finds a frontend. Those of a service are found by its claims.
+// ByAddress finds a frontend. The claims of a service lead to its frontends.
 var ByAddress = addressIndex.Query
 
-// FirstInitializer is what "frontends" waits for until the rows are in that can be known at the start, from the API server or from a copy of before. The
-// table is complete only when the API server has said so.
+// FirstInitializer is the initializer of "frontends" that waits for the rows known at the start, from the API server or from the copy on disk. The
+// table is complete only after the API server has listed its objects.
 const FirstInitializer = "first-pass"
 
-// NewTable makes the table "frontends". It has one index: of tens of thousands of rows another one would be the larger part.
+// NewTable makes the table "frontends". It has only one index: with tens of thousands of rows, another index would take more memory than the rows.
 func NewTable(db *statedb.DB) (statedb.RWTable[*Frontend], error) {
 	return statedb.NewTable(db, "frontends", addressIndex)
 }
 
-// Statuses is the table in the hands of the cell that brings the rows to the datapath: it sets their statuses and changes nothing else.
+// Statuses is the table for the cell that writes the rows to the datapath. That cell sets statuses and changes nothing else.
 type Statuses struct{ Table statedb.RWTable[*Frontend] }
 
-// NewStatuses hands the table on.
+// NewStatuses wraps the table.
 func NewStatuses(table statedb.RWTable[*Frontend]) Statuses { return Statuses{table} }

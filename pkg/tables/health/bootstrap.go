@@ -11,10 +11,10 @@ import (
 // Hook is a start hook that has run.
 type Hook struct {
 	Order    int           `json:"order"`            // 1 for the first hook
-	Hook     string        `json:"hook"`             // function, as hive names it, with its place in the source
+	Hook     string        `json:"hook"`             // function, as hive names it, with its source position
 	Detail   string        `json:"detail,omitempty"` // name of the job, when the hook starts one
 	Module   string        `json:"module"`           // full module id; empty for hooks of no module
-	Start    time.Time     `json:"start"`            // when it began
+	Start    time.Time     `json:"start"`            // start time
 	Duration time.Duration `json:"duration"`         // nanoseconds it ran
 }
 

@@ -1,5 +1,4 @@
-// Package health holds what the modules say of themselves (table "health") and how long each start hook took (table
-// "bootstrap").
+// Package health holds the health reports of the modules (table "health") and the duration of each start hook (table "bootstrap").
 package health
 
 import (
@@ -15,28 +14,28 @@ import (
 type Level string
 
 const (
-	OK       Level = "OK"       // works
-	Degraded Level = "Degraded" // does not, and why
-	Stopped  Level = "Stopped"  // has ended and will report nothing more
+	OK       Level = "OK"       // the component works
+	Degraded Level = "Degraded" // the component does not work; Error says why
+	Stopped  Level = "Stopped"  // the component has ended and reports no longer
 )
 
-// Status is what one component of one module last reported.
+// Status is the last report of one component of one module.
 type Status struct {
 	Module    string    `json:"module"`           // full module id; nested modules joined with dots
 	Component string    `json:"component"`        // scopes below the module joined with dots; empty for the module itself
 	Level     Level     `json:"level"`            // see the constants
-	Message   string    `json:"message"`          // the component's words
+	Message   string    `json:"message"`          // text from the component
 	Error     string    `json:"error,omitempty"`  // cause; only when degraded
-	LastOK    time.Time `json:"lastOK,omitzero"`  // last moment it was known to be OK; while it is, when it last said so in new words
+	LastOK    time.Time `json:"lastOK,omitzero"`  // last time at which the component was known to be OK; while it is OK, the time of its last new message
 	UpdatedAt time.Time `json:"updatedAt"`        // when this row was written
-	Count     uint64    `json:"count"`            // how often the level has changed; a high number means flapping
+	Count     uint64    `json:"count"`            // number of level changes; a high number means flapping
 	Closed    bool      `json:"closed,omitempty"` // the scope has ended; kept because it ended degraded
 }
 
 // ID is the primary key: module and component with a slash between.
 func (s Status) ID() string { return s.Module + "/" + s.Component }
 
-// Path is the place in the tree: the module ids, then the scopes.
+// Path returns the position in the tree: the module ids, then the scopes.
 func (s Status) Path() []string {
 	path := strings.Split(s.Module, ".")
 	if s.Component != "" {

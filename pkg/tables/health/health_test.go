@@ -14,18 +14,18 @@ import (
 	"github.com/waggle-net/waggle/pkg/celltest"
 )
 
-// FuzzRows: rows survive JSON and YAML, and have as many columns as their header.
+// FuzzRows checks that rows survive JSON and YAML and have as many columns as their header.
 func FuzzRows(f *testing.F) {
 	f.Add("agent.loader", "job-x", "Degraded", "attach lxc1", "no such device", int64(0), uint64(3), true)
 	f.Add("", "", "", "a: b\n\"c\"", "\x1b[31m", int64(1<<40), uint64(0), false)
 	f.Fuzz(func(t *testing.T, module, component, level, message, problem string, seconds int64, count uint64, closed bool) {
 		for _, s := range []string{module, component, level, message, problem} {
 			if !utf8.ValidString(s) || strings.ContainsFunc(s, func(r rune) bool { return r < ' ' && r != '\n' && r != '\t' }) {
-				return // neither JSON nor YAML holds it
+				return // neither JSON nor YAML can hold the value
 			}
 		}
 		if !celltest.YAMLKeeps(module, component, level, message, problem) {
-			return // the YAML library loses a text of it
+			return // the YAML library loses part of such a text
 		}
 		at := time.Unix(seconds&(1<<36-1), 0).UTC()
 		roundTrip(t, Status{Module: module, Component: component, Level: Level(level), Message: message, Error: problem,

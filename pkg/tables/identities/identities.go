@@ -1,4 +1,4 @@
-// Package identities holds the security identities that this node knows, and which of them each endpoint has.
+// Package identities holds the security identities that this node knows, and the identity of each endpoint.
 package identities
 
 import (
@@ -16,11 +16,11 @@ import (
 	"github.com/waggle-net/waggle/pkg/tables/cilium"
 )
 
-// Source says who gave a number to a set of labels.
+// Source is the allocator of the number of a set of labels.
 type Source string
 
 const (
-	Reserved    Source = "reserved"    // it is fixed
+	Reserved    Source = "reserved"    // a fixed number
 	CRD         Source = "crd"         // a CiliumIdentity: the same on all nodes
 	Memory      Source = "memory"      // this agent, without Kubernetes
 	Provisional Source = "provisional" // this agent, until there is a CiliumIdentity
@@ -31,7 +31,7 @@ type Identity struct {
 	ID     uint32            `json:"id"`
 	Labels map[string]string `json:"labels,omitempty"` // "source:key" -> value; never changed in place
 	Source Source            `json:"source"`
-	Since  time.Time         `json:"since"` // when this agent learnt of it
+	Since  time.Time         `json:"since"` // when this agent first saw the identity
 }
 
 // Equal compares everything but Since.
@@ -66,7 +66,7 @@ var labelsIndex = statedb.Index[*Identity, string]{
 	FromString: index.FromString,
 }
 
-// ByID finds an identity; ByLabels finds those of a set of labels by its [cilium.LabelsKey].
+// ByID finds an identity; ByLabels finds the identities of a set of labels by its [cilium.LabelsKey].
 var (
 	ByID     = idIndex.Query
 	ByLabels = labelsIndex.Query
@@ -77,14 +77,14 @@ func NewTable(db *statedb.DB) (statedb.RWTable[*Identity], error) {
 	return statedb.NewTable(db, "identities", idIndex, labelsIndex)
 }
 
-// EndpointIdentity is the identity that an endpoint has.
+// EndpointIdentity is the identity of one endpoint.
 type EndpointIdentity struct {
 	EndpointID uint16            `json:"endpointID"`
-	Attachment string            `json:"attachment"` // tells an endpoint from a later one with the same id
+	Attachment string            `json:"attachment"` // distinguishes an endpoint from a later one with the same id
 	Identity   uint32            `json:"identity"`
 	Source     Source            `json:"source"`
-	Labels     map[string]string `json:"labels,omitempty"` // those that make the identity; never changed in place
-	Why        string            `json:"why,omitempty"`    // what keeps it from a number of the cluster for long; empty when nothing does
+	Labels     map[string]string `json:"labels,omitempty"` // the labels that make up the identity; never changed in place
+	Why        string            `json:"why,omitempty"`    // why the endpoint has had no cluster-wide number for long; empty otherwise
 }
 
 // Equal compares everything.
@@ -93,8 +93,7 @@ func (e *EndpointIdentity) Equal(o *EndpointIdentity) bool {
 		e.Why == o.Why && maps.Equal(e.Labels, o.Labels)
 }
 
-// List returns the labels as "source:key=value", sorted; without "=" when the value is empty and the source reserved, as
-// everybody writes these.
+// List returns the labels as "source:key=value", sorted. Reserved labels with an empty value have no "=", the usual notation.
 func List(labels map[string]string) []string {
 	list := make([]string, 0, len(labels))
 	for _, key := range slices.Sorted(maps.Keys(labels)) {
@@ -143,7 +142,7 @@ func NewEndpointTable(db *statedb.DB) (statedb.RWTable[*EndpointIdentity], error
 	return statedb.NewTable(db, "endpoint-identities", endpointIndex, endpointIdentityIndex)
 }
 
-// Of finds the identity of one attachment; a row of an earlier endpoint with the same id is not it.
+// Of finds the identity of one attachment. It ignores a row of an earlier endpoint with the same id.
 func Of(txn statedb.ReadTxn, table statedb.Table[*EndpointIdentity], id uint16, attachment string) (*EndpointIdentity, bool) {
 	row, _, found := table.Get(txn, ByEndpoint(id))
 	if !found || row.Attachment != attachment {

@@ -1,4 +1,4 @@
-// Package identityrounds holds what the last round of the collection of CiliumIdentities found.
+// Package identityrounds holds the result of the last round of the garbage collection of CiliumIdentities.
 package identityrounds
 
 import (
@@ -9,13 +9,13 @@ import (
 	"github.com/cilium/statedb/index"
 )
 
-// Round is a round of the replica that leads. There is one row at most; a replica that does not lead has none.
+// Round is a round of the leading replica. There is at most one row; a replica that does not lead has none.
 type Round struct {
 	Ended   time.Time `json:"ended"`
-	All     int       `json:"all"`     // CiliumIdentities that agents of Waggle have made, at the beginning of the round
-	Unused  int       `json:"unused"`  // of them, those to which no CiliumEndpoint refers
-	Deleted int       `json:"deleted"` // of the unused
-	Overdue int       `json:"overdue"` // unused for long enough to be deleted, and not deleted in the round
+	All     int       `json:"all"`     // CiliumIdentities created by agents of Waggle, at the start of the round
+	Unused  int       `json:"unused"`  // part of All to which no CiliumEndpoint refers
+	Deleted int       `json:"deleted"` // part of Unused that was deleted
+	Overdue int       `json:"overdue"` // unused long enough to be deleted, but not deleted in the round
 }
 
 // TableHeader implements statedb.TableWritable.

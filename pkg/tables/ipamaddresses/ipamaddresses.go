@@ -22,10 +22,10 @@ const (
 	Quarantined State = "quarantined" // released; free again at Expiry
 )
 
-// Address is one row.
+// Address is one allocated, reserved, excluded or quarantined address.
 type Address struct {
 	Addr       netip.Addr `json:"addr"`
-	Pool       string     `json:"pool"`                 // never empty; "default" unless asked otherwise
+	Pool       string     `json:"pool"`                 // never empty; "default" unless another pool was requested
 	State      State      `json:"state"`                // see the constants
 	Owner      string     `json:"owner"`                // "namespace/pod", "router", "network", ...
 	Attachment string     `json:"attachment,omitempty"` // "<container id>:<interface>" while an endpoint has it

@@ -1,5 +1,4 @@
-// Package ipamusage holds one row for each address family that pods can have: how large its range is, how full, and
-// what happened to its addresses since the agent started.
+// Package ipamusage holds one row for each address family of pods: the size of its range, the usage, and address events since the agent started.
 package ipamusage
 
 import (
@@ -10,25 +9,24 @@ import (
 	"github.com/cilium/statedb/index"
 )
 
-// Usage is one row. Counts of addresses are of the range that is chosen now; events are counted since the agent
-// started and never fall.
+// Usage is the usage of one family. Counts of addresses refer to the currently chosen range. Event counters start with the agent and never fall.
 type Usage struct {
 	Family      string       `json:"family"`      // "ipv4" or "ipv6"
 	Range       netip.Prefix `json:"range"`       // the chosen pod CIDR
-	Capacity    string       `json:"capacity"`    // addresses less network and broadcast, in decimal: a range may hold more than 2^64
-	Used        int          `json:"used"`        // by endpoints, by the node, and allocated but not claimed yet
-	Quarantined int          `json:"quarantined"` // released a short time ago
-	Excluded    int          `json:"excluded"`    // never given
-	Outside     int          `json:"outside"`     // still used, of a range that was chosen earlier
+	Capacity    string       `json:"capacity"`    // addresses without network and broadcast, in decimal: a range may hold more than 2^64
+	Used        int          `json:"used"`        // by endpoints and the node, and allocated addresses that are not claimed yet
+	Quarantined int          `json:"quarantined"` // recently released
+	Excluded    int          `json:"excluded"`    // never handed out
+	Outside     int          `json:"outside"`     // still used, from a range that was chosen before
 	Events
 }
 
 // Events are totals.
 type Events struct {
 	Allocations uint64 `json:"allocations"` // addresses handed out
-	Releases    uint64 `json:"releases"`    // addresses given back
-	Expirations uint64 `json:"expirations"` // allocations that nobody claimed in time
-	EarlyReuses uint64 `json:"earlyReuses"` // quarantines that were cut short because nothing else was free
+	Releases    uint64 `json:"releases"`    // released addresses
+	Expirations uint64 `json:"expirations"` // allocations that expired without a claim
+	EarlyReuses uint64 `json:"earlyReuses"` // quarantines cut short because no other address was free
 }
 
 // TableHeader implements statedb.TableWritable.

@@ -1,4 +1,4 @@
-// Package ipcache holds which security identity stands behind which prefix.
+// Package ipcache holds the security identity of each prefix.
 package ipcache
 
 import (
@@ -10,17 +10,17 @@ import (
 	"github.com/cilium/statedb/reconciler"
 )
 
-// Source ranks claims to the same prefix; a higher one wins.
+// Source ranks claims to the same prefix; the higher one wins.
 type Source uint8
 
 const (
 	SourceGenerated Source = 1 // derived: the world
-	SourceRemote    Source = 2 // pods elsewhere, from their CiliumEndpoints
+	SourceRemote    Source = 2 // pods of other nodes, from their CiliumEndpoints
 	SourceNode      Source = 3 // nodes, and the API server
 	SourceLocal     Source = 4 // endpoints and addresses of this node
 )
 
-// String names the source; where Cilium has the same, as it does.
+// String returns the name of the source, the same as in Cilium if Cilium has it.
 func (s Source) String() string {
 	switch s {
 	case SourceGenerated:
@@ -35,21 +35,21 @@ func (s Source) String() string {
 	return "unspec"
 }
 
-// Entry is one prefix. There is one for each pod of the cluster, so a row takes no more than it has to, which is 64 bytes. [NewEntry] makes them.
+// Entry is one prefix. There is one row for each pod of the cluster, so a row takes only 64 bytes. [NewEntry] creates rows.
 type Entry struct {
 	key      Key
 	ipv4     bool
 	Source   Source
 	kind     reconciler.StatusKind
-	Identity uint32 // 0: it is not known yet, and the programs drop
+	Identity uint32 // 0: unknown, and the programs drop its packets
 	node     unique.Handle[string]
 	owner    unique.Handle[string]
-	updated  int64 // in nanoseconds since 1970; 0 when never
+	updated  int64 // ns since 1970; 0 for never
 	id       uint64
 	problem  *string
 }
 
-// NewEntry makes a row without a status.
+// NewEntry returns a row without a status.
 func NewEntry(c Claim, owner string) *Entry {
 	e := &Entry{key: KeyOf(c.Prefix), ipv4: c.Prefix.Addr().Is4(), Source: c.Source, Identity: c.Identity, owner: unique.Make(owner)}
 	if c.Node != "" {
@@ -58,7 +58,7 @@ func NewEntry(c Claim, owner string) *Entry {
 	return e
 }
 
-// Prefix is masked; /32 and /128 go to the hash, others to the LPM map.
+// Prefix returns the masked prefix. /32 and /128 are written to the hash map, others to the LPM map.
 func (e *Entry) Prefix() netip.Prefix {
 	addr := netip.AddrFrom16([16]byte(e.key[:16]))
 	if e.ipv4 {
@@ -67,10 +67,10 @@ func (e *Entry) Prefix() netip.Prefix {
 	return netip.PrefixFrom(addr, int(e.key[16]))
 }
 
-// Node is the other node that has the prefix; empty when none has it. Its id is looked up when the row is written.
+// Node returns the name of the other node that has the prefix; empty without one. The node id is looked up when the row is written.
 func (e *Entry) Node() string { return textOf(e.node) }
 
-// Owner is who contributed the row.
+// Owner returns the owner of the winning claim.
 func (e *Entry) Owner() string { return textOf(e.owner) }
 
 func textOf(h unique.Handle[string]) string {
@@ -80,7 +80,7 @@ func textOf(h unique.Handle[string]) string {
 	return h.Value()
 }
 
-// Key is that of the row.
+// Key returns the key of the row.
 func (e *Entry) Key() Key { return e.key }
 
 // shown is a row in JSON and YAML.
@@ -117,7 +117,7 @@ func (e *Entry) UnmarshalJSON(text []byte) error {
 // MarshalYAML implements yaml.Marshaler.
 func (e *Entry) MarshalYAML() (any, error) { return e.show(), nil }
 
-// UnmarshalYAML is what a decoder of YAML calls.
+// UnmarshalYAML implements the interface of YAML decoders.
 func (e *Entry) UnmarshalYAML(decode func(any) error) error { return e.read(decode) }
 
 // Clone returns a copy that may be changed and inserted.

@@ -12,7 +12,7 @@ import (
 	"go.yaml.in/yaml/v3"
 )
 
-// There is a row for each pod of the cluster.
+// TestEntry_Size limits the size of a row, because there is one for each pod of the cluster.
 func TestEntry_Size(t *testing.T) {
 	t.Parallel()
 	if size := unsafe.Sizeof(Entry{}); size > 64 {
@@ -20,11 +20,11 @@ func TestEntry_Size(t *testing.T) {
 	}
 }
 
-// What a row shows of its status in JSON and YAML is that of the reconciler, and survives both.
+// TestEntry_StatusSurvives checks that the status in JSON and YAML is the status of the reconciler, and survives both.
 func TestEntry_StatusSurvives(t *testing.T) {
 	t.Parallel()
 	for _, status := range []reconciler.Status{{}, reconciler.StatusPending(), reconciler.StatusDone(), reconciler.StatusError(errors.New("full"))} {
-		status.UpdatedAt = status.UpdatedAt.Round(0) // the reading of the monotonic clock is never shown
+		status.UpdatedAt = status.UpdatedAt.Round(0) // the monotonic clock reading is never shown
 		e := NewEntry(Claim{netip.MustParsePrefix("10.0.0.7/32"), 300, "a", SourceRemote}, OwnerCiliumEndpoints).WithStatus(status)
 		check := func(what string, have *Entry) {
 			t.Helper()

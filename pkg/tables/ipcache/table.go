@@ -23,7 +23,7 @@ func (e *Entry) TableRow() []string {
 
 var prefixIndex = statedb.Index[*Entry, netip.Prefix]{
 	Name:       "prefix",
-	FromObject: func(e *Entry) index.KeySet { k := e.key; return index.NewKeySet(k[:]) }, // a copy: the tree keeps the key of the first row
+	FromObject: func(e *Entry) index.KeySet { k := e.key; return index.NewKeySet(k[:]) }, // a copy, because the tree keeps the key of the first row
 	FromKey:    index.NetIPPrefix,
 	FromString: index.NetIPPrefixString,
 	Unique:     true,
@@ -32,10 +32,10 @@ var prefixIndex = statedb.Index[*Entry, netip.Prefix]{
 // ByPrefix finds a prefix.
 var ByPrefix = prefixIndex.Query
 
-// Key is the key of a row in the index of prefixes, as index.NetIPPrefix makes it. It takes half the memory of a prefix, and has no pointer.
+// Key is the key of a row in the prefix index, as created by index.NetIPPrefix. It takes half the memory of a prefix and has no pointer.
 type Key [17]byte
 
-// KeyOf is the key of the row of a prefix.
+// KeyOf returns the key of a prefix.
 func KeyOf(p netip.Prefix) (k Key) {
 	addr := p.Masked().Addr().As16()
 	copy(k[:], addr[:])
@@ -51,7 +51,7 @@ func NewTable(db *statedb.DB) (statedb.RWTable[*Entry], error) {
 	return statedb.NewTable(db, "ipcache", prefixIndex)
 }
 
-// Claim is what one owner says of one prefix.
+// Claim is the claim of one owner to one prefix.
 type Claim struct {
 	Prefix   netip.Prefix
 	Identity uint32
@@ -59,21 +59,21 @@ type Claim struct {
 	Source   Source
 }
 
-// Owners of claims. The maps are pruned once each of them has said that its set is complete.
+// Owners of claims. The maps are pruned after each owner has declared its set complete.
 const (
 	OwnerEndpoints       = "endpoints"        // endpoints of this node
 	OwnerCiliumEndpoints = "cilium-endpoints" // pods of other nodes
-	OwnerHost            = "sync-host-ips"    // this node's addresses, and the world
-	OwnerNodes           = "nodes"            // other nodes' addresses, and the API server's
+	OwnerHost            = "sync-host-ips"    // addresses of this node, and the world
+	OwnerNodes           = "nodes"            // addresses of other nodes, and of the API server
 	OwnerOverlay         = "overlay"          // pod ranges of other nodes, with a tunnel
 )
 
-// Writer lets features contribute prefixes. Where several owners claim a prefix, the highest source wins, then the
-// owner whose name sorts first; the losing claims are remembered and come back when the winner goes. An owner calls one of both functions and never the other.
-// Complete says that all inputs are known: what an earlier run left in the maps, and nobody claims, may go.
+// Writer adds prefixes. If several owners claim a prefix, the highest source wins, then the owner whose name sorts first. The losing claims are kept
+// and apply when the winner is removed. An owner must always call the same one of both methods. With complete set, all inputs are known, and map
+// entries of a previous run without a claim may be deleted.
 type Writer interface {
 	// Replace makes claims the set of owner, in one commit.
 	Replace(owner string, claims []Claim, complete bool)
-	// Update changes some claims of owner, in one commit. What owner claims already, or does not claim, makes no change.
+	// Update adds and removes claims of owner, in one commit. It ignores added claims that exist and removed claims that do not.
 	Update(owner string, put []Claim, remove []netip.Prefix, complete bool)
 }

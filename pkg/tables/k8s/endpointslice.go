@@ -12,7 +12,7 @@ import (
 
 // SlicePort is one port of all endpoints of a slice.
 type SlicePort struct {
-	Name     string `json:"name,omitempty"` // as the port of the service
+	Name     string `json:"name,omitempty"` // name of the service's port
 	Protocol string `json:"protocol"`       // never empty
 	Port     uint16 `json:"port,omitempty"` // 0 means all ports
 }
@@ -20,14 +20,14 @@ type SlicePort struct {
 // SliceEndpoint is one backend of a slice.
 type SliceEndpoint struct {
 	Addrs       []netip.Addr `json:"addrs,omitempty"`
-	Ready       bool         `json:"ready,omitempty"` // conditions as Kubernetes defaults them
+	Ready       bool         `json:"ready,omitempty"` // condition, with the default of Kubernetes
 	Serving     bool         `json:"serving,omitempty"`
 	Terminating bool         `json:"terminating,omitempty"`
 	NodeName    string       `json:"nodeName,omitempty"`
 	Zone        string       `json:"zone,omitempty"`
-	ForZones    []string     `json:"forZones,omitempty"` // hints: zones that should use it
-	ForNodes    []string     `json:"forNodes,omitempty"` // hints: nodes that should use it
-	Pod         string       `json:"pod,omitempty"`      // "namespace/name"; empty when it is no pod
+	ForZones    []string     `json:"forZones,omitempty"` // hint: zones that should use the endpoint
+	ForNodes    []string     `json:"forNodes,omitempty"` // hint: nodes that should use the endpoint
+	Pod         string       `json:"pod,omitempty"`      // "namespace/name"; empty if it is not a pod
 }
 
 func (e SliceEndpoint) equal(o SliceEndpoint) bool {
@@ -35,13 +35,13 @@ func (e SliceEndpoint) equal(o SliceEndpoint) bool {
 		e.Zone == o.Zone && e.Pod == o.Pod && slices.Equal(e.Addrs, o.Addrs) && slices.Equal(e.ForZones, o.ForZones) && slices.Equal(e.ForNodes, o.ForNodes)
 }
 
-// EndpointSlice is a part of the backends of a service. Slices are never changed in place.
+// EndpointSlice holds a part of the backends of a service. Slices are never changed in place.
 type EndpointSlice struct {
 	Namespace   string          `json:"namespace"`
 	Name        string          `json:"name"`
 	UID         string          `json:"uid,omitempty"`
-	Service     string          `json:"service,omitempty"` // name, in the same namespace; empty when it belongs to none
-	AddressType string          `json:"addressType"`       // "IPv4", "IPv6" or "FQDN"; the last has no endpoints here
+	Service     string          `json:"service,omitempty"` // name, in the same namespace; empty if the slice belongs to no service
+	AddressType string          `json:"addressType"`       // "IPv4", "IPv6" or "FQDN"; the last has no endpoints in the table
 	Ports       []SlicePort     `json:"ports,omitempty"`
 	Endpoints   []SliceEndpoint `json:"endpoints,omitempty"`
 }

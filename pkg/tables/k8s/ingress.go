@@ -13,11 +13,11 @@ import (
 
 // IngressBackend is a port of a service in the namespace of the Ingress.
 type IngressBackend struct {
-	Service string `json:"service,omitempty"` // empty when there is none, or when it is no service
+	Service string `json:"service,omitempty"` // empty if there is none or it is not a service
 	Port    string `json:"port,omitempty"`    // number or name
 }
 
-// IngressPath leads requests to a backend.
+// IngressPath routes requests to a backend.
 type IngressPath struct {
 	Path    string         `json:"path,omitempty"`
 	Type    string         `json:"type,omitempty"` // "Exact", "Prefix" or "ImplementationSpecific"
@@ -26,24 +26,24 @@ type IngressPath struct {
 
 // IngressRule holds the paths of one host.
 type IngressRule struct {
-	Host  string        `json:"host,omitempty"` // empty means all
+	Host  string        `json:"host,omitempty"` // empty: all hosts
 	Paths []IngressPath `json:"paths,omitempty"`
 }
 
-// IngressTLS names the certificate of some hosts. The Secret itself is never read.
+// IngressTLS names the certificate of some hosts. The agent never reads the Secret.
 type IngressTLS struct {
 	Hosts  []string `json:"hosts,omitempty"`
 	Secret string   `json:"secret,omitempty"`
 }
 
-// Ingress leads requests from outside to services. It is never changed in place.
+// Ingress routes requests from outside to services. It is never changed in place.
 type Ingress struct {
 	Namespace   string            `json:"namespace"`
 	Name        string            `json:"name"`
 	UID         string            `json:"uid,omitempty"`
 	Annotations map[string]string `json:"annotations,omitempty"`
 	Class       string            `json:"class,omitempty"`
-	Default     IngressBackend    `json:"default"` // for what no rule matches
+	Default     IngressBackend    `json:"default"` // for requests that match no rule
 	Rules       []IngressRule     `json:"rules,omitempty"`
 	TLS         []IngressTLS      `json:"tls,omitempty"`
 }
@@ -51,7 +51,7 @@ type Ingress struct {
 // Key is "namespace/name".
 func (i *Ingress) Key() string { return i.Namespace + "/" + i.Name }
 
-// Equal compares everything. Rules nest deeply and change rarely, so reflection is good enough.
+// Equal compares everything. It uses reflection, because rules nest deeply and change rarely.
 func (i *Ingress) Equal(o *Ingress) bool { return reflect.DeepEqual(i, o) }
 
 // TableHeader implements statedb.TableWritable.

@@ -11,7 +11,7 @@ import (
 	"github.com/waggle-net/waggle/pkg/printable"
 )
 
-// Namespace is a namespace. Maps are never changed in place.
+// Namespace holds the labels of a namespace. Maps are never changed in place.
 type Namespace struct {
 	Name        string            `json:"name"`
 	UID         string            `json:"uid,omitempty"`

@@ -12,43 +12,43 @@ import (
 	"github.com/waggle-net/waggle/pkg/printable"
 )
 
-// Selector chooses objects by labels. The zero value chooses all of them.
+// Selector selects objects by labels. The zero value selects all.
 type Selector struct {
 	MatchLabels map[string]string `json:"matchLabels,omitempty"`
 	Expressions []Expression      `json:"expressions,omitempty"`
 }
 
-// Expression is one demand of a selector.
+// Expression is one requirement of a selector.
 type Expression struct {
 	Key      string   `json:"key"`
 	Operator string   `json:"operator"` // "In", "NotIn", "Exists" or "DoesNotExist"
 	Values   []string `json:"values,omitempty"`
 }
 
-// Peer is who a rule speaks of: either an address block or a choice of pods.
+// Peer is the peer of a rule: an address block or a selection of pods.
 type Peer struct {
-	Pods       *Selector      `json:"pods,omitempty"`       // nil: not restricted by pod
+	Pods       *Selector      `json:"pods,omitempty"`       // nil: all pods
 	Namespaces *Selector      `json:"namespaces,omitempty"` // nil: the policy's own namespace
-	IPBlock    netip.Prefix   `json:"ipBlock"`              // invalid when the peer is a choice of pods
-	Except     []netip.Prefix `json:"except,omitempty"`     // parts of IPBlock that are not meant
+	IPBlock    netip.Prefix   `json:"ipBlock"`              // invalid if the peer is a selection of pods
+	Except     []netip.Prefix `json:"except,omitempty"`     // excluded parts of IPBlock
 }
 
 // PolicyPort is a port of a rule.
 type PolicyPort struct {
 	Protocol string `json:"protocol"` // never empty
-	Port     string `json:"port"`     // a number or the name of a container port; empty means all
+	Port     string `json:"port"`     // number or name of a container port; empty: all
 	EndPort  uint16 `json:"endPort,omitempty"`
 }
 
-// PolicyRule allows peers on ports. No peers means everybody, no ports means all, except in an invalid rule.
+// PolicyRule allows peers on ports. Without peers it allows all peers, without ports all ports, unless the rule is invalid.
 type PolicyRule struct {
 	Peers []Peer       `json:"peers,omitempty"`
 	Ports []PolicyPort `json:"ports,omitempty"`
-	// Invalid says what is wrong with the rule, which then has neither peers nor ports and allows nothing. Empty: all is well.
+	// Invalid describes an error in the rule, which then has neither peers nor ports and allows no packet. Empty for a valid rule.
 	Invalid string `json:"invalid,omitempty"`
 }
 
-// NetworkPolicy is a policy of Kubernetes. It is never changed in place.
+// NetworkPolicy is a Kubernetes NetworkPolicy. It is never changed in place.
 type NetworkPolicy struct {
 	Namespace   string            `json:"namespace"`
 	Name        string            `json:"name"`
@@ -56,20 +56,20 @@ type NetworkPolicy struct {
 	Labels      map[string]string `json:"labels,omitempty"`
 	Annotations map[string]string `json:"annotations,omitempty"`
 	PodSelector Selector          `json:"podSelector"`
-	// IsIngress and IsEgress are the directions that the policy isolates, as Kubernetes defaults them.
+	// IsIngress and IsEgress are the isolated directions, with the defaults of Kubernetes.
 	IsIngress bool         `json:"isIngress,omitempty"`
 	IsEgress  bool         `json:"isEgress,omitempty"`
 	Ingress   []PolicyRule `json:"ingress,omitempty"`
 	Egress    []PolicyRule `json:"egress,omitempty"`
-	// Invalid says what is wrong with the selector or the directions, or with the whole. PodSelector and the directions then
-	// choose more rather than less, and no rule allows anything. Empty: all is well.
+	// Invalid describes an error in the selector, the directions or the whole policy. PodSelector and the directions then select more rather than less,
+	// and no rule allows any packet. Empty for a valid policy.
 	Invalid string `json:"invalid,omitempty"`
 }
 
 // Key is "namespace/name".
 func (p *NetworkPolicy) Key() string { return p.Namespace + "/" + p.Name }
 
-// Equal compares everything. Rules nest deeply and policies change rarely, so reflection is good enough.
+// Equal compares everything. It uses reflection, because rules nest deeply and policies change rarely.
 func (p *NetworkPolicy) Equal(o *NetworkPolicy) bool { return reflect.DeepEqual(p, o) }
 
 // TableHeader implements statedb.TableWritable.

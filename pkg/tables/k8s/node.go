@@ -17,7 +17,7 @@ type NodeAddress struct {
 	Address string `json:"address"`
 }
 
-// PathsCondition is the type of the condition that says whether paths from the node to other nodes lose packets.
+// PathsCondition is the type of the Node condition that reports whether paths from the node to other nodes lose packets.
 const PathsCondition = "WaggleNetworkPathsDegraded"
 
 // Node is any node of the cluster. Maps and slices are never changed in place.
@@ -27,13 +27,13 @@ type Node struct {
 	Created     int64             `json:"created,omitempty"` // by the API server, in seconds since 1970; 0 when not known
 	Labels      map[string]string `json:"labels,omitempty"`
 	Annotations map[string]string `json:"annotations,omitempty"`
-	PodCIDR     string            `json:"podCIDR,omitempty"`  // spec.podCIDR as written; may be no CIDR at all
+	PodCIDR     string            `json:"podCIDR,omitempty"`  // spec.podCIDR as written; may not be a valid CIDR
 	PodCIDRs    []string          `json:"podCIDRs,omitempty"` // spec.podCIDRs as written
 	Addresses   []NodeAddress     `json:"addresses,omitempty"`
 	TaintKeys   []string          `json:"taintKeys,omitempty"` // of spec.taints, in its order
-	// NetworkUnavailable is the status of the condition of this name: "True", "False" or "Unknown"; empty without one.
+	// NetworkUnavailable is the status of the condition with this name: "True", "False" or "Unknown"; empty without one.
 	NetworkUnavailable string `json:"networkUnavailable,omitempty"`
-	// PathsDegraded is the same for the condition [PathsCondition], which the agent of the node writes.
+	// PathsDegraded is the status of [PathsCondition], which the agent of the node writes.
 	PathsDegraded string `json:"pathsDegraded,omitempty"`
 }
 

@@ -1,4 +1,4 @@
-// Package k8s holds the rows that stand for Kubernetes objects, trimmed to what the agent reads.
+// Package k8s holds the rows of Kubernetes objects, trimmed to the fields that the agent reads.
 package k8s
 
 import (
@@ -13,16 +13,16 @@ import (
 	"github.com/waggle-net/waggle/pkg/printable"
 )
 
-// ContainerPort is a port of a container that has a name.
+// ContainerPort is a named port of a container.
 type ContainerPort struct {
 	Name     string `json:"name"`     // never empty
 	Protocol string `json:"protocol"` // "TCP", "UDP" or "SCTP"
 	Number   uint16 `json:"number"`
 }
 
-// HostPort is a port of the node that leads to a container.
+// HostPort is a port of the node that forwards to a container.
 type HostPort struct {
-	Addr      netip.Addr `json:"addr"`     // of the node; invalid for all
+	Addr      netip.Addr `json:"addr"`     // of the node; invalid: all addresses
 	Protocol  string     `json:"protocol"` // "TCP", "UDP" or "SCTP"
 	Port      uint16     `json:"port"`
 	Container uint16     `json:"container"` // the port of the container
@@ -33,26 +33,27 @@ type Pod struct {
 	Namespace      string            `json:"namespace"`
 	Name           string            `json:"name"`
 	UID            string            `json:"uid,omitempty"`
-	StaticUID      string            `json:"staticUID,omitempty"` // that the runtime knows it by, of a static pod; the object has another
+	StaticUID      string            `json:"staticUID,omitempty"` // of a static pod: the UID that the runtime uses; the object has another one
 	NodeName       string            `json:"nodeName,omitempty"`
 	ServiceAccount string            `json:"serviceAccount,omitempty"`
 	HostNetwork    bool              `json:"hostNetwork,omitempty"`
-	Phase          string            `json:"phase,omitempty"` // "Running" and so on; empty when not known
+	Phase          string            `json:"phase,omitempty"` // "Running" and so on; empty if unknown
 	Labels         map[string]string `json:"labels,omitempty"`
 	Annotations    map[string]string `json:"annotations,omitempty"`
 	Created        int64             `json:"created,omitempty"` // Unix time in seconds; 0 when not known
 	PodIPs         []netip.Addr      `json:"podIPs,omitempty"`  // from the status; empty before it is known
-	Ports          []ContainerPort   `json:"ports,omitempty"`   // those with a name, one of each name and protocol
+	Ports          []ContainerPort   `json:"ports,omitempty"`   // named ports, one of each name and protocol
 	HostPorts      []HostPort        `json:"hostPorts,omitempty"`
 }
 
-// Ended tells whether all containers have ended for good, so that nobody answers any more.
+// Ended reports whether all containers have ended permanently, so that the pod no longer replies.
 func (p *Pod) Ended() bool { return p.Phase == "Succeeded" || p.Phase == "Failed" }
 
 // Key is "namespace/name".
 func (p *Pod) Key() string { return p.Namespace + "/" + p.Name }
 
-// HasUID tells whether a runtime's UID may be the pod's. Not every runtime passes it on, and not every row has it.
+// HasUID reports whether a UID from a runtime may be the UID of the pod. It returns true if either is missing: some runtimes do not pass a UID, and
+// some rows have none.
 func (p *Pod) HasUID(uid string) bool {
 	return uid == "" || p.UID == "" || uid == p.UID || uid == p.StaticUID
 }

@@ -42,7 +42,7 @@ func everyField[T any](t *testing.T, zero T, equal func(a, b *T) bool) {
 	}
 }
 
-// fill gives a field a value that is not its zero.
+// fill sets a field to a value other than its zero value.
 func fill(v reflect.Value) {
 	switch v.Kind() {
 	case reflect.String:
@@ -65,15 +65,15 @@ func fill(v reflect.Value) {
 	}
 }
 
-// FuzzRows holds that rows survive JSON and YAML, in which shells and scripts show and take them, and that what
-// objects carry as free text cannot give commands to a terminal.
+// FuzzRows checks that rows survive JSON and YAML, the forms that shells and scripts use, and that free text from objects cannot send commands to a
+// terminal.
 func FuzzRows(f *testing.F) {
 	f.Add("a", "b", "10.0.0.0/24", uint16(80))
 	f.Add("a\x1b[2J", "\n", "fd00::1", uint16(0))
 	f.Fuzz(func(t *testing.T, name, text, cidr string, port uint16) {
 		name, text, cidr = strings.ToValidUTF8(name, ""), strings.ToValidUTF8(text, ""), strings.ToValidUTF8(cidr, "")
 		if !celltest.YAMLKeeps(name, text, cidr) {
-			return // the YAML library loses a text of it
+			return // the YAML library loses part of such a text
 		}
 		prefix, _ := netip.ParsePrefix(cidr)
 		survives(t, Node{Name: name, UID: text, PodCIDR: cidr, PodCIDRs: []string{cidr, text}})
@@ -89,7 +89,7 @@ func FuzzRows(f *testing.F) {
 
 func survives[T any](t *testing.T, row T) {
 	t.Helper()
-	same := func(a, b T) bool { // YAML does not tell an empty list from none
+	same := func(a, b T) bool { // YAML does not distinguish an empty list from none
 		return cmp.Equal(a, b, cmpopts.EquateEmpty(), cmpopts.EquateComparable(netip.Addr{}, netip.Prefix{}))
 	}
 	text, err := json.Marshal(row)

@@ -18,7 +18,7 @@ type ServicePort struct {
 	Protocol   string `json:"protocol"` // "TCP", "UDP" or "SCTP"; never empty
 	Port       uint16 `json:"port"`
 	NodePort   uint16 `json:"nodePort,omitempty"` // 0 when none
-	TargetPort string `json:"targetPort"`         // a number or the name of a container port; never empty
+	TargetPort string `json:"targetPort"`         // number or name of a container port; never empty
 }
 
 // Service is a service of the cluster. Maps and slices are never changed in place.
@@ -26,42 +26,42 @@ type Service struct {
 	Namespace   string            `json:"namespace"`
 	Name        string            `json:"name"`
 	UID         string            `json:"uid,omitempty"`
-	Labels      map[string]string `json:"labels,omitempty"` // only those that say who serves it, and how
+	Labels      map[string]string `json:"labels,omitempty"` // only the labels that select the service proxy
 	Annotations map[string]string `json:"annotations,omitempty"`
-	Created     int64             `json:"created,omitempty"` // Unix time in seconds; 0 when not known
+	Created     int64             `json:"created,omitempty"` // Unix time in seconds; 0 if unknown
 
 	Type        string        `json:"type"` // "ClusterIP", "NodePort", "LoadBalancer" or "ExternalName"
 	ClusterIPs  []netip.Addr  `json:"clusterIPs,omitempty"`
 	ExternalIPs []netip.Addr  `json:"externalIPs,omitempty"`
-	IngressIPs  []netip.Addr  `json:"ingressIPs,omitempty"` // status.loadBalancer, without those whose end is the load balancer (ipMode Proxy)
+	IngressIPs  []netip.Addr  `json:"ingressIPs,omitempty"` // status.loadBalancer, without addresses that the load balancer itself terminates (ipMode Proxy)
 	Ports       []ServicePort `json:"ports,omitempty"`
-	Selects     string        `json:"selects,omitempty"` // the selector, "key=value,..."; empty: endpoints are given by somebody else
+	Selects     string        `json:"selects,omitempty"` // the selector, "key=value,..."; empty: another writer manages the endpoints
 
-	Affinity             time.Duration  `json:"affinity,omitempty"`     // of one client's address; 0 when none
-	SourceRanges         []netip.Prefix `json:"sourceRanges,omitempty"` // empty: everybody
+	Affinity             time.Duration  `json:"affinity,omitempty"`     // timeout of client affinity; 0 without affinity
+	SourceRanges         []netip.Prefix `json:"sourceRanges,omitempty"` // empty: all sources
 	HealthCheckNodePort  uint16         `json:"healthCheckNodePort,omitempty"`
 	Headless             bool           `json:"headless,omitempty"` // clusterIP: None
 	ExternalLocal        bool           `json:"externalLocal,omitempty"`
 	InternalLocal        bool           `json:"internalLocal,omitempty"`
 	PublishNotReadyAddrs bool           `json:"publishNotReadyAddrs,omitempty"`
-	// Problems say which addresses and ranges cannot be read. The addresses are left out, and a range admits nobody.
+	// Problems name the unreadable addresses and ranges. Such addresses are omitted, and such a range allows no client.
 	Problems []string `json:"problems,omitempty"`
 }
 
-// NoSourceRange is the range of a Service of whose source ranges none can be read: no packet comes from there.
+// NoSourceRange is the range of a Service whose source ranges are all unreadable: no packet has this source.
 var NoSourceRange = netip.PrefixFrom(netip.IPv4Unspecified(), 32)
 
 // Key is "namespace/name".
 func (s *Service) Key() string { return s.Namespace + "/" + s.Name }
 
-// Labels of a Service that say who serves it.
+// Labels of a Service that select its proxy.
 const (
 	LabelHeadless         = "service.kubernetes.io/headless"
 	LabelServiceProxyName = "service.kubernetes.io/service-proxy-name"
 )
 
-// ServedBy reports whether the proxy of that name serves the Service, the empty name being that of the cluster's. A headless Service and one of type
-// ExternalName have no proxy.
+// ServedBy reports whether the proxy with that name serves the Service; the empty name is the cluster's own proxy. No proxy serves a headless Service
+// or one of type ExternalName.
 func (s *Service) ServedBy(proxy string) bool {
 	_, headless := s.Labels[LabelHeadless]
 	return !s.Headless && !headless && s.Type != "ExternalName" && s.Labels[LabelServiceProxyName] == proxy

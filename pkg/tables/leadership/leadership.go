@@ -1,4 +1,4 @@
-// Package leadership holds who does the work of the whole cluster: this replica or another one.
+// Package leadership holds the leader of the cluster-wide work: this replica or another one.
 package leadership
 
 import (
@@ -18,16 +18,16 @@ import (
 type Leadership struct {
 	Lease    string `json:"lease"`    // "namespace/name"
 	Identity string `json:"identity"` // of this replica
-	Leader   string `json:"leader"`   // identity of whoever holds the Lease; empty when nobody does or nothing is known
-	// Until is when this replica must have stopped unless it renews before; zero when it does not lead. It lies well before
-	// the moment from which another replica may take over.
+	Leader   string `json:"leader"`   // identity of the owner of the Lease; empty if it has none or the owner is unknown
+	// Until is the time at which this replica must stop leading unless it renews before; zero if it does not lead. It is well before the time from
+	// which another replica may take over.
 	Until time.Time `json:"until,omitzero"`
-	Since time.Time `json:"since,omitzero"` // when Leader began, as seen from here
+	Since time.Time `json:"since,omitzero"` // time at which this replica first saw Leader
 	Error string    `json:"error,omitempty"`
 }
 
-// Leads tells whether this replica leads at a moment. Both clocks of the machine must say so: one of them stands still while
-// a machine is suspended, the other one may be set.
+// Leads reports whether this replica leads at a time. Both clocks of the machine must confirm it: one of them stops while the machine is suspended, the
+// other one may be set.
 func (l Leadership) Leads(now time.Time) bool {
 	return now.Before(l.Until) && now.Round(0).Before(l.Until.Round(0))
 }
@@ -65,10 +65,10 @@ func NewTable(db *statedb.DB) (statedb.RWTable[Leadership], error) {
 	return statedb.NewTable(db, "leadership", leaseIndex)
 }
 
-// ErrNotLeading is why work ends or does not begin.
+// ErrNotLeading reports that this replica does not lead or no longer leads.
 var ErrNotLeading = errors.New("this replica does not lead any more")
 
-// Check says whether this replica leads at this moment. Ask right before each write.
+// Check returns [ErrNotLeading] unless this replica leads now. Call it directly before each write.
 func Check(db *statedb.DB, table statedb.Table[Leadership]) error {
 	row, _ := read(db, table)
 	if !row.Leads(time.Now()) {
@@ -85,8 +85,8 @@ func read(db *statedb.DB, table statedb.Table[Leadership]) (Leadership, <-chan s
 	return Leadership{}, changed
 }
 
-// Await returns once this replica leads. The context that it makes ends when it no longer does, with [ErrNotLeading] as
-// the cause, or when done is called. The error is that of ctx.
+// Await waits until this replica leads. The returned context ends with the cause [ErrNotLeading] when the replica no longer leads, or when done is
+// called. An error is the error of ctx.
 func Await(ctx context.Context, db *statedb.DB, table statedb.Table[Leadership]) (leading context.Context, done func(), err error) {
 	heartbeat.Idle(ctx)
 	defer heartbeat.Busy(ctx)
@@ -110,8 +110,8 @@ func Await(ctx context.Context, db *statedb.DB, table statedb.Table[Leadership])
 	}
 }
 
-// Lead does work whenever this replica leads, with a context that ends when it no longer does, and calls lost each time it has
-// lost the lead. It returns nil when ctx ends, and otherwise the first error of work or lost.
+// Lead runs work whenever this replica leads, with a context that ends when it no longer does. After each loss of leadership it calls lost. It returns
+// nil when ctx ends, otherwise the first error of work or lost.
 func Lead(ctx context.Context, db *statedb.DB, table statedb.Table[Leadership], work func(context.Context) error, lost func() error) error {
 	for {
 		leading, done, err := Await(ctx, db, table)
@@ -133,7 +133,7 @@ func Lead(ctx context.Context, db *statedb.DB, table statedb.Table[Leadership], 
 	}
 }
 
-// guard returns when this replica does not lead any more, also when nobody updates the row.
+// guard returns when this replica no longer leads, even if the row is not updated, or when ctx ends.
 func guard(ctx context.Context, db *statedb.DB, table statedb.Table[Leadership]) {
 	for {
 		row, changed := read(db, table)

@@ -1,4 +1,4 @@
-// Package localnode holds the one row that describes this node to everybody else.
+// Package localnode holds the one row that describes this node to the other cells and nodes.
 package localnode
 
 import (
@@ -10,23 +10,23 @@ import (
 	"github.com/cilium/statedb/index"
 )
 
-// Family is what this node has in one address family. The zero value means the family is off or not known yet.
+// Family holds the ranges and addresses of this node in one address family. The zero value means that the family is off or not known yet.
 type Family struct {
 	AllocRange netip.Prefix `json:"allocRange"` // addresses for pods
-	Router     netip.Addr   `json:"router"`     // address of waggle_host, the gateway of all pods here
-	Health     netip.Addr   `json:"health"`     // second address of waggle_host, for other nodes to ask; invalid when it has none
-	NodeIP     netip.Addr   `json:"nodeIP"`     // primary address of the node; invalid when it has none
+	Router     netip.Addr   `json:"router"`     // address of waggle_host, the gateway of all pods of this node
+	Health     netip.Addr   `json:"health"`     // second address of waggle_host, for probes of other nodes; invalid without one
+	NodeIP     netip.Addr   `json:"nodeIP"`     // primary address of the node; invalid without one
 }
 
-// LocalNode is this node.
+// LocalNode describes this node.
 type LocalNode struct {
 	Name      string       `json:"name"`
 	IPv4      Family       `json:"ipv4"`
 	IPv6      Family       `json:"ipv6"`
 	Addresses []netip.Addr `json:"addresses"` // all addresses of the node, sorted
-	// Ready is true once every enabled family has a range and a router address.
+	// Ready reports whether every enabled family has a range and a router address.
 	Ready bool `json:"ready"`
-	// WaitingFor says what is missing while Ready is false.
+	// WaitingFor names the missing values while Ready is false.
 	WaitingFor string `json:"waitingFor,omitempty"`
 }
 

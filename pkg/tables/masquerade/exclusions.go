@@ -8,7 +8,7 @@ import (
 	"github.com/cilium/statedb/reconciler"
 )
 
-// Why a target is excluded. Where several hold, the first of these stands in the row.
+// Reasons for an exclusion. If several apply, the row has the first of these.
 const (
 	NativeRouting = "native routing CIDR" // --ipv4-native-routing-cidr, --ipv6-native-routing-cidr
 	Excluded      = "excluded by flag"    // --masquerade-exclude-cidrs
@@ -17,7 +17,7 @@ const (
 	OtherPods     = "pods of another node"
 )
 
-// Exclusion is a prefix of targets that see pods under their own addresses.
+// Exclusion is a prefix of destinations that see pods under their own addresses.
 type Exclusion struct {
 	Prefix netip.Prefix      `json:"prefix"` // masked
 	Reason string            `json:"reason"` // one of the constants

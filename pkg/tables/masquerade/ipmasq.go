@@ -7,11 +7,11 @@ import (
 	"github.com/cilium/statedb/index"
 )
 
-// Where a prefix of the ip-masq-agent comes from.
+// Origins of a prefix of the ip-masq-agent.
 const (
 	FromFile      = "file"       // its nonMasqueradeCIDRs
-	FromDefault   = "default"    // there is no file, or nothing in it
-	FromLinkLocal = "link-local" // the file does not ask to masquerade these
+	FromDefault   = "default"    // there is no file, or it is empty
+	FromLinkLocal = "link-local" // the file does not request masquerading of link-local addresses
 )
 
 // IPMasq is a prefix that the configuration of the ip-masq-agent excludes. Rows are small and held by value.

@@ -1,5 +1,5 @@
-// Package masquerade holds the desired contents of the two maps that tell the datapath how packets leave the node: netdevs (by
-// ifindex) and unmasqueraded (by prefix).
+// Package masquerade holds the desired contents of two maps that control how packets leave the node: netdevs (by ifindex) and unmasqueraded (by
+// prefix).
 package masquerade
 
 import (
@@ -15,9 +15,9 @@ import (
 type Netdev struct {
 	Index          int               `json:"index"` // ifindex
 	Name           string            `json:"name"`
-	IPv4           netip.Addr        `json:"ipv4"` // under which this node speaks for others there; invalid for none
+	IPv4           netip.Addr        `json:"ipv4"` // source address for packets that the node sends there for others; invalid without one
 	IPv6           netip.Addr        `json:"ipv6"`
-	MasqueradeIPv4 bool              `json:"masqueradeIPv4"` // pods get the address, not only clients of services
+	MasqueradeIPv4 bool              `json:"masqueradeIPv4"` // pods are masqueraded as well, not only clients of services
 	MasqueradeIPv6 bool              `json:"masqueradeIPv6"`
 	Status         reconciler.Status `json:"status"`
 }

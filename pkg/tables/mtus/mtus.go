@@ -1,4 +1,4 @@
-// Package mtus holds the sizes that links and routes of pods get.
+// Package mtus holds the MTU of links and routes of pods.
 package mtus
 
 import (
@@ -9,13 +9,13 @@ import (
 	"github.com/cilium/statedb/index"
 )
 
-// MTU is one row; today there is one, for the prefix 0.0.0.0/0 and ::/0 alike.
+// MTU is one row. Currently there is only one, for both 0.0.0.0/0 and ::/0.
 type MTU struct {
-	Prefix    netip.Prefix `json:"prefix"`    // what it applies to; 0.0.0.0/0 is the default
+	Prefix    netip.Prefix `json:"prefix"`    // prefix to which the MTU applies; 0.0.0.0/0 is the default
 	DeviceMTU int          `json:"deviceMTU"` // bytes, of pod links
-	RouteMTU  int          `json:"routeMTU"`  // bytes, of the pods' default routes; smaller behind a tunnel
-	Source    string       `json:"source"`    // "flag", the device it was read from, or "default"
-	// Provisional is true while the device that counts may not be known yet. New pods get the value; it is no reason to change running ones.
+	RouteMTU  int          `json:"routeMTU"`  // bytes, of the pods' default routes; smaller with a tunnel
+	Source    string       `json:"source"`    // "flag", the name of the device whose MTU is used, or "default"
+	// Provisional is true while the decisive device may not be known yet. New pods get the value, but running pods are not changed to it.
 	Provisional bool `json:"provisional,omitempty"`
 }
 

@@ -1,4 +1,4 @@
-// Package namedcidrs holds the address ranges that policies name, each with the identity that stands for it on this node.
+// Package namedcidrs holds the address ranges in policies, each with its identity on this node.
 package namedcidrs
 
 import (
@@ -10,11 +10,11 @@ import (
 	"github.com/cilium/statedb/reconciler"
 )
 
-// CIDR is one range. An address has the identity of the longest range that holds it, beside that of its endpoint.
+// CIDR is one range. An address has the identity of the longest matching range in addition to the identity of its endpoint.
 type CIDR struct {
 	Prefix   netip.Prefix `json:"prefix"`   // masked
-	Identity uint32       `json:"identity"` // of Cilium's scope of CIDRs, from 16777217; of this node alone
-	// Retired means that no policy names it any more: it leaves the map first, and the policies after that.
+	Identity uint32       `json:"identity"` // of Cilium's scope of CIDRs, from 16777217; valid only on this node
+	// Retired means that no policy names the range any longer. It is removed from the map first, then from the policies.
 	Retired bool              `json:"retired,omitempty"`
 	Status  reconciler.Status `json:"status"`
 }

@@ -1,4 +1,4 @@
-// Package natusage holds how many translated flows each endpoint of this node has, and how many found no room.
+// Package natusage holds the translated flows of each endpoint of this node, and the failures for lack of capacity.
 package natusage
 
 import (
@@ -11,18 +11,18 @@ import (
 	"github.com/waggle-net/waggle/pkg/printable"
 )
 
-// Usage is one endpoint.
+// Usage is the usage of one endpoint.
 type Usage struct {
 	Endpoint uint16 `json:"endpoint"`      // local id
 	Pod      string `json:"pod,omitempty"` // "namespace/name"
-	// IPv4 and IPv6 are how many flows the last pass over the maps left: as a client of services, as who leaves under the node's address,
-	// and as who answers clients from outside.
+	// IPv4 and IPv6 count the flows left by the last pass over the maps: as client of services, as masqueraded client, and as backend of clients from
+	// outside.
 	IPv4 int32 `json:"ipv4"`
 	IPv6 int32 `json:"ipv6"`
-	// Percent is how much of its share that is, in the family in which it is more.
+	// Percent is the used part of the endpoint's quota, in the family with the higher usage.
 	Percent int `json:"percent"`
-	// Refused is how many signals of programs there were since the agent began that the share was used up, or no port or no room left;
-	// there may be more refused flows than that.
+	// Refused counts the signals of programs since the agent started that the quota was used up, or that no port or map capacity was left. More flows
+	// may have been dropped than that.
 	Refused uint64 `json:"refused"`
 }
 

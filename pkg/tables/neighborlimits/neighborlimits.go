@@ -1,4 +1,4 @@
-// Package neighborlimits holds how full the kernel's neighbour tables are, and what they have to hold.
+// Package neighborlimits holds the limits of the kernel's neighbour tables, their usage and the expected number of entries.
 package neighborlimits
 
 import (
@@ -9,14 +9,14 @@ import (
 	"github.com/cilium/statedb/index"
 )
 
-// Limit is the neighbour table of one family. The kernel has one for all network namespaces of the machine.
+// Limit is the neighbour table of one family. All network namespaces of the machine share it.
 type Limit struct {
 	Family       string    `json:"family"`       // "ipv4" or "ipv6"
 	Soft         int       `json:"soft"`         // entries beyond which the kernel removes idle ones early (gc_thresh2)
-	Hard         int       `json:"hard"`         // entries beyond which it refuses new ones (gc_thresh3)
+	Hard         int       `json:"hard"`         // entries beyond which the kernel rejects new ones (gc_thresh3)
 	Expected     int       `json:"expected"`     // other nodes on links of this node, and pods of this node
-	Entries      int       `json:"entries"`      // in the table; those of multicast addresses and permanent ones do not count against the limits
-	Overflows    uint64    `json:"overflows"`    // new entries that the kernel has refused since it booted
+	Entries      int       `json:"entries"`      // entries in the table; multicast and permanent entries do not count against the limits
+	Overflows    uint64    `json:"overflows"`    // new entries that the kernel has rejected since boot
 	LastOverflow time.Time `json:"lastOverflow"` // when this agent last saw Overflows rise; zero for never
 }
 

@@ -15,9 +15,9 @@ type Address struct {
 	Device   string     `json:"device"`   // interface name
 	Scope    uint8      `json:"scope"`    // RT_SCOPE_*: 0 global, 253 link, 254 host
 	Primary  bool       `json:"primary"`  // the node's address of this family; at most one
-	NodePort bool       `json:"nodePort"` // NodePort services answer here
-	// Source is the address of its device and family under which this node speaks for others. Only devices that lead out have
-	// one, at most one of each family.
+	NodePort bool       `json:"nodePort"` // NodePort services are reachable at this address
+	// Source reports whether the node uses this address of the device and family as source for packets of others. Only devices that lead out have one,
+	// at most one of each family.
 	Source bool `json:"source"`
 }
 

@@ -1,4 +1,4 @@
-// Package nodecidrs holds every candidate for this node's pod CIDRs, and why it won or lost.
+// Package nodecidrs holds every candidate for the pod CIDRs of this node, and why it was or was not chosen.
 package nodecidrs
 
 import (
@@ -13,19 +13,19 @@ import (
 // Sources that are not a field or an annotation of the Node.
 const (
 	Flag    = "flag"    // --ipv4-range, --ipv6-range
-	Kept    = "kept"    // chosen earlier in this run, and nothing names a range any more
-	Derived = "derived" // made from the node's own address when nothing else is offered or required
+	Kept    = "kept"    // chosen earlier in this run, but no source names a range any longer
+	Derived = "derived" // derived from the node's own address if no other source is available or required
 )
 
-// Candidate is one CIDR that was offered for pods on this node.
+// Candidate is one CIDR for pods of this node.
 type Candidate struct {
-	Family string `json:"family"` // "ipv4", "ipv6", or "unknown" when Raw does not parse
+	Family string `json:"family"` // "ipv4", "ipv6", or "unknown" if Raw does not parse
 	// Source: "flag", "spec.podCIDRs[0]", "spec.podCIDRs[1]", "spec.podCIDR", an annotation key, "kept", or "derived".
 	Source string       `json:"source"`
-	Raw    string       `json:"raw"`    // as it was written
-	Prefix netip.Prefix `json:"prefix"` // masked; invalid when Raw does not parse
-	Chosen bool         `json:"chosen"` // at most one row of each family
-	Reason string       `json:"reason"` // why it won or lost, for people
+	Raw    string       `json:"raw"`    // as written in the source
+	Prefix netip.Prefix `json:"prefix"` // masked; invalid if Raw does not parse
+	Chosen bool         `json:"chosen"` // true for at most one row of each family
+	Reason string       `json:"reason"` // why the candidate was or was not chosen
 }
 
 // TableHeader implements statedb.TableWritable.
@@ -61,7 +61,7 @@ var chosenIndex = statedb.Index[Candidate, string]{
 	Unique:     true,
 }
 
-// Queries. Chosen finds the winning row of a family ("ipv4" or "ipv6"); BySource takes "<family>/<source>".
+// Queries. Chosen finds the chosen row of a family ("ipv4" or "ipv6"); BySource takes "<family>/<source>".
 var (
 	Chosen   = chosenIndex.Query
 	BySource = sourceIndex.Query
@@ -72,11 +72,10 @@ func NewTable(db *statedb.DB) (statedb.RWTable[Candidate], error) {
 	return statedb.NewTable(db, "node-cidrs", sourceIndex, chosenIndex)
 }
 
-// Waiting begins the reason of a derived candidate that cannot be chosen yet.
+// Waiting is the prefix of the reason of a derived candidate that cannot be chosen yet.
 const Waiting = "waiting for "
 
-// WaitingFor says, for people, what must come before a range of a family is chosen. The family's last candidate in order
-// of preference knows best, which is the derived one.
+// WaitingFor names the condition for choosing a range of a family. It uses the reason of the derived candidate, the last in order of preference.
 func WaitingFor(txn statedb.ReadTxn, table statedb.Table[Candidate], family string) string {
 	if c, _, ok := table.Get(txn, BySource(family+"/"+Derived)); ok && !c.Chosen {
 		return strings.TrimPrefix(c.Reason, Waiting)

@@ -1,4 +1,4 @@
-// Package nodehealth defines the table of the addresses at which nodes are probed: what the probes of each address have found, and when.
+// Package nodehealth defines the table of probed node addresses, with the results and times of the probes.
 package nodehealth
 
 import (
@@ -14,73 +14,73 @@ import (
 	"github.com/waggle-net/waggle/pkg/printable"
 )
 
-// State is what is known of an address or a node.
+// State is the reachability of an address or a node.
 type State string
 
-// States. A probe that was not sent, or that failed for a reason of this node, says nothing about another node.
+// States. A probe that was not sent, or that failed for a reason on this node, is no evidence about another node.
 const (
-	Unknown     State = "unknown"     // there is no verdict yet, or no longer
+	Unknown     State = "unknown"     // no verdict yet, or no longer
 	Reachable   State = "reachable"   // the last probes were answered
 	Unreachable State = "unreachable" // several probes in a row failed
 )
 
-// Kind is the part that an address has for its node.
+// Kind is the role of an address of a node.
 type Kind string
 
 // Kinds. A node has at most one address of each.
 const (
 	Host4   Kind = "host4"   // the address by which other nodes reach the node
 	Host6   Kind = "host6"   //
-	Health4 Kind = "health4" // its health address, which is reached as a pod of the node is
+	Health4 Kind = "health4" // its health address, on the same path as pods of the node
 	Health6 Kind = "health6" //
 )
 
-// Endpoint reports whether the address is reached as a pod of the node is.
+// Endpoint reports whether probes of the address take the path to pods of the node.
 func (k Kind) Endpoint() bool { return k == Health4 || k == Health6 }
 
-// IPv6 reports whether the address is one of IPv6.
+// IPv6 reports whether the address is an IPv6 address.
 func (k Kind) IPv6() bool { return k == Host6 || k == Health6 }
 
-// Evidence is what a state rests on.
+// Evidence is the basis of a state.
 type Evidence string
 
 // Kinds of evidence. An address in state unknown has none.
 const (
 	ByProbe   Evidence = "probe"   // the last probes
-	ByTraffic Evidence = "traffic" // pods of the node have answered since the last probe
+	ByTraffic Evidence = "traffic" // replies of pods of the node since the last probe
 )
 
-// Check is what probes of one protocol have found at an address.
+// Check is the result of the probes of one protocol at an address.
 type Check struct {
 	State    State         `json:"state"`
-	Latency  time.Duration `json:"latency,omitempty"` // ns from the request to the last answer; 0 without one
-	Answered time.Time     `json:"answered,omitzero"` // time of the last answer; zero without one
+	Latency  time.Duration `json:"latency,omitempty"` // ns from the request to the last reply; 0 without one
+	Answered time.Time     `json:"answered,omitzero"` // time of the last reply; zero without one
 	Asked    time.Time     `json:"asked,omitzero"`    // time at which the last probe began; zero before the first
-	Strikes  int           `json:"strikes,omitempty"` // probes without an answer since the last answer, at most the threshold
-	Error    string        `json:"error,omitempty"`   // of the last probe, printable; empty when it was answered
+	Strikes  int           `json:"strikes,omitempty"` // probes without a reply since the last reply, at most the threshold
+	Error    string        `json:"error,omitempty"`   // of the last probe, printable; empty if it was answered
 }
 
 // Path is one row. It is never changed in place.
 type Path struct {
 	Node string     `json:"node"`
-	UID  string     `json:"uid,omitempty"` // of the object of the node: another one is another node
+	UID  string     `json:"uid,omitempty"` // UID of the object of the node; another UID means another node
 	Kind Kind       `json:"kind"`
 	Addr netip.Addr `json:"addr"`
-	// Unasked says why no probe is sent to the address; empty when probes are sent.
+	// Unasked says why no probes are sent to the address; empty if probes are sent.
 	Unasked string `json:"unasked,omitempty"`
 	ICMP    Check  `json:"icmp"`
 	HTTP    Check  `json:"http"`
-	// Traffic is a time after which a packet from a pod of the node has arrived; zero without one.
+	// Traffic is a time after which a packet from a pod of the node arrived; zero without one.
 	Traffic time.Time `json:"traffic,omitzero"`
 }
 
-// Is reports whether the row is about the same address of the same node.
+// Is reports whether both rows describe the same address of the same node.
 func (p *Path) Is(o *Path) bool {
 	return p.Node == o.Node && p.UID == o.UID && p.Kind == o.Kind && p.Addr == o.Addr && p.Unasked == o.Unasked
 }
 
-// State is unreachable when one protocol is, and reachable when another one is. Without a verdict of probes it is reachable when pods of the node have
-// answered since the last one.
+// State returns the state of the address: unreachable if one protocol is, otherwise reachable if one protocol is. Without a verdict of probes it is
+// reachable if pods of the node have replied since the last probe.
 func (p *Path) State() State {
 	state := Worst(p.ICMP.State, p.HTTP.State)
 	if state == Unknown && p.Traffic.After(p.Asked()) {
@@ -89,7 +89,7 @@ func (p *Path) State() State {
 	return state
 }
 
-// Evidence is what the state rests on.
+// Evidence returns the basis of the state.
 func (p *Path) Evidence() Evidence {
 	switch state := p.State(); {
 	case state == Reachable && p.Traffic.After(p.Asked()):
@@ -100,7 +100,7 @@ func (p *Path) Evidence() Evidence {
 	return ""
 }
 
-// Worst returns the state of two parts together: one that is unreachable decides, and one that is unknown does not count.
+// Worst combines the states of two parts: unreachable if one is unreachable; an unknown part does not count.
 func Worst(a, b State) State {
 	for _, s := range []State{Unreachable, Reachable, Unknown} {
 		if a == s || b == s {
@@ -110,7 +110,7 @@ func Worst(a, b State) State {
 	return ""
 }
 
-// Asked is the beginning of the last probe, zero before the first.
+// Asked returns the start of the last probe, zero before the first.
 func (p *Path) Asked() time.Time {
 	if p.HTTP.Asked.After(p.ICMP.Asked) {
 		return p.HTTP.Asked
@@ -118,7 +118,7 @@ func (p *Path) Asked() time.Time {
 	return p.ICMP.Asked
 }
 
-// Problem is what the last probes failed with, or why there are none.
+// Problem returns the error of the last probes, or why no probes are sent.
 func (p *Path) Problem() string {
 	var parts []string
 	for _, part := range []struct{ name, text string }{{"", p.Unasked}, {"ICMP: ", p.ICMP.Error}, {"HTTP: ", p.HTTP.Error}} {
@@ -147,7 +147,7 @@ func stamp(at time.Time) string {
 	return at.UTC().Format(time.RFC3339)
 }
 
-// text is the latency of what is reachable.
+// text returns the latency of a reachable address.
 func (c Check) text() string {
 	if c.State != Reachable {
 		return string(c.State)

@@ -11,14 +11,14 @@ import (
 	"github.com/waggle-net/waggle/pkg/tables/nodes"
 )
 
-// Node is what is known of one node.
+// Node is the reachability of one node.
 type Node struct {
 	Name     string
-	Host     State // of its addresses; empty when it has none that this node could probe
+	Host     State // of its host addresses; empty if none can be probed
 	Endpoint State // of its health addresses; empty without one
 }
 
-// State is that of all addresses of the node.
+// State returns the combined state of all addresses of the node.
 func (n Node) State() State { return Worst(n.Host, n.Endpoint) }
 
 // Nodes groups rows by node. The rows must be in the order of the table.
@@ -50,8 +50,8 @@ type Summary struct {
 	Unreachable      []string // sorted names
 }
 
-// Summarize counts all nodes of the cluster, this one included. A node without an address counts as unknown. Rows of a node that was removed a
-// moment ago do not count.
+// Summarize counts all nodes of the cluster, including this one. A node without an address counts as unknown. Rows of a recently removed node do not
+// count.
 func Summarize(txn statedb.ReadTxn, all statedb.Table[*nodes.Node], paths statedb.Table[*Path]) Summary {
 	s := Summary{Nodes: all.NumObjects(txn)}
 	for n := range Nodes(statedb.ToSeq(paths.All(txn))) {
@@ -71,7 +71,7 @@ func Summarize(txn statedb.ReadTxn, all statedb.Table[*nodes.Node], paths stated
 // shownNodes limits the names in a summary.
 const shownNodes = 3
 
-// String is one line, such as "7/9 reachable, 1 unknown; unreachable: node-3".
+// String returns one line, such as "7/9 reachable, 1 unknown; unreachable: node-3".
 func (s Summary) String() string {
 	text := fmt.Sprintf("%d/%d reachable", s.Reachable, s.Nodes)
 	if unknown := s.Nodes - s.Reachable - len(s.Unreachable); unknown > 0 {

@@ -1,4 +1,4 @@
-// Package nodeids defines the table of node ids: small numbers by which BPF maps name the other nodes of the cluster.
+// Package nodeids defines the table of node ids: small numbers that identify the other nodes of the cluster in BPF maps.
 package nodeids
 
 import (
@@ -14,13 +14,13 @@ import (
 // Max is the highest id. Ids are dense from 1, because the map of nodes is an array; 0 means that no node is known.
 const Max = 16383
 
-// NodeID is one row: an id in use, or one that waits until no flow refers to it.
+// NodeID is an id in use, or an id that is reserved until no flow refers to it.
 type NodeID struct {
 	ID   uint16 `json:"id"` // 1 to [Max]
 	Name string `json:"name"`
-	UID  string `json:"uid,omitempty"` // of the object of the node
-	// Released is when the node was removed; zero while it exists. The id stays reserved until the collector of flows has begun and ended a pass
-	// after that time. After a restart of the agent it is the time of the start.
+	UID  string `json:"uid,omitempty"` // UID of the object of the node
+	// Released is the time at which the node was removed; zero while it exists. The id stays reserved until the flow collector has started and
+	// completed a pass after that time. After a restart of the agent it is the time of the start.
 	Released time.Time `json:"released,omitzero"`
 }
 

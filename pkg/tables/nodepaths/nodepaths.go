@@ -1,4 +1,4 @@
-// Package nodepaths defines the table of how this node sends to the pods of each other node with --routing-mode=hybrid.
+// Package nodepaths defines the table of the path to the pods of each other node with --routing-mode=hybrid.
 package nodepaths
 
 import (
@@ -12,12 +12,12 @@ import (
 	"github.com/waggle-net/waggle/pkg/printable"
 )
 
-// Mode is how packets get to the pods of a node.
+// Mode is the path of packets to the pods of a node.
 type Mode string
 
 // Modes.
 const (
-	Direct Mode = "direct" // as they are, to the address of the node on a link of this one
+	Direct Mode = "direct" // unencapsulated, to the address of the node on a link of this node
 	Tunnel Mode = "tunnel" // encapsulated
 )
 
@@ -29,7 +29,7 @@ type Path struct {
 	Since time.Time `json:"since"` // time at which the mode was chosen
 }
 
-// Text is the row in a sentence.
+// Text returns the row as a sentence.
 func (p *Path) Text() string {
 	return string(p.Mode) + " since " + p.Since.UTC().Format(time.RFC3339) + ": " + printable.Text(p.Why)
 }
@@ -53,7 +53,7 @@ var nodeIndex = statedb.Index[*Path, string]{
 // ByNode finds the row of a node.
 var ByNode = nodeIndex.Query
 
-// Directs returns the nodes that are reached directly. changed is closed when the result may be another one.
+// Directs returns the nodes with mode direct. changed is closed when the result may have changed.
 func Directs(txn statedb.ReadTxn, table statedb.Table[*Path]) (nodes map[string]bool, changed <-chan struct{}) {
 	rows, changed := table.AllWatch(txn)
 	nodes = map[string]bool{}
@@ -65,7 +65,7 @@ func Directs(txn statedb.ReadTxn, table statedb.Table[*Path]) (nodes map[string]
 	return nodes, changed
 }
 
-// Summary counts the modes of rows, such as "2 direct, 1 tunnel"; "" without rows.
+// Summary counts the rows by mode, such as "2 direct, 1 tunnel"; "" without rows.
 func Summary(rows iter.Seq[*Path]) string {
 	direct, tunnel := 0, 0
 	for p := range rows {

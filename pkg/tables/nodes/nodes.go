@@ -1,4 +1,4 @@
-// Package nodes defines the table of the cluster's nodes: their addresses, their pod ranges, and claims that were refused because another node owns
+// Package nodes defines the table of the cluster's nodes: their addresses, their pod ranges, and claims that were rejected because another node owns
 // the address or range.
 package nodes
 
@@ -14,7 +14,7 @@ import (
 	"github.com/waggle-net/waggle/pkg/printable"
 )
 
-// Source is the kind of object that describes a node.
+// Source is the kind of the object that describes a node.
 type Source string
 
 // Sources, with the names that Cilium's API uses.
@@ -28,7 +28,7 @@ const (
 const (
 	InternalIP       = "InternalIP"
 	ExternalIP       = "ExternalIP"
-	CiliumInternalIP = "CiliumInternalIP" // of the device for pods
+	CiliumInternalIP = "CiliumInternalIP" // of the pod gateway device
 	HealthIP         = "HealthIP"         // answers health probes; from spec.health of a CiliumNode
 )
 
@@ -38,9 +38,9 @@ type Address struct {
 	Addr netip.Addr `json:"addr"`
 }
 
-// Refusal is a claim of a node that was refused.
+// Refusal is a rejected claim of a node.
 type Refusal struct {
-	Claim string `json:"claim"` // an address or a range, as written in the object
+	Claim string `json:"claim"` // address or range, as written in the object
 	Why   string `json:"why"`
 	By    string `json:"by,omitempty"` // the owner, when another node owns it
 }
@@ -51,10 +51,10 @@ type Node struct {
 	UID       string         `json:"uid,omitempty"`
 	Source    Source         `json:"source"`
 	Addresses []Address      `json:"addresses,omitempty"` // of the Node first, then of the CiliumNode
-	CIDRs     []netip.Prefix `json:"cidrs,omitempty"`     // pod ranges, masked; of the Node first, then of the CiliumNode, then former ones
-	FromNode  int            `json:"fromNode,omitempty"`  // the first FromNode ranges are those of the Node, which no agent can write
-	Former    int            `json:"former,omitempty"`    // the last Former ranges are those that the node had: its pods still have addresses of them
-	Receives  Receives       `json:"receives,omitzero"`   // of the local node as well: what the others know of it
+	CIDRs     []netip.Prefix `json:"cidrs,omitempty"`     // pod ranges, masked: of the Node first, then of the CiliumNode, then previous ones
+	FromNode  int            `json:"fromNode,omitempty"`  // number of ranges at the start of CIDRs that come from the Node, which agents cannot write
+	Former    int            `json:"former,omitempty"`    // number of previous ranges at the end of CIDRs: pods of the node may still have addresses of them
+	Receives  Receives       `json:"receives,omitzero"`   // also of the local node, as published to other nodes
 	Refused   []Refusal      `json:"refused,omitempty"`
 }
 
@@ -64,8 +64,8 @@ func (n *Node) Equal(o *Node) bool {
 		slices.Equal(n.CIDRs, o.CIDRs) && n.FromNode == o.FromNode && n.Former == o.Former && n.Receives == o.Receives && slices.Equal(n.Refused, o.Refused)
 }
 
-// Address is the address by which other nodes reach the node in one family: the first InternalIP, otherwise the first ExternalIP. It is
-// invalid when the node has none.
+// Address returns the address by which other nodes reach the node in one family: the first InternalIP, otherwise the first ExternalIP. It is invalid if
+// the node has none.
 func (n *Node) Address(ipv6 bool) netip.Addr {
 	for _, kind := range []string{InternalIP, ExternalIP} {
 		if addr := n.Typed(kind, ipv6); addr.IsValid() {
@@ -75,7 +75,7 @@ func (n *Node) Address(ipv6 bool) netip.Addr {
 	return netip.Addr{}
 }
 
-// Typed is the first address of a type in one family, invalid without one.
+// Typed returns the first address of a type in one family, invalid without one.
 func (n *Node) Typed(kind string, ipv6 bool) netip.Addr {
 	for _, a := range n.Addresses {
 		if a.Type == kind && a.Addr.Is6() == ipv6 {
@@ -112,10 +112,10 @@ func (n *Node) TableRow() []string {
 	return []string{printable.Text(n.Name), string(n.Source), strings.Join(addrs, ","), strings.Join(cidrs, ","), n.Receives.String(), strings.Join(refused, "; ")}
 }
 
-// shownRefusals bounds a line of the table: an object may hold thousands of claims.
+// shownRefusals limits the rejected claims in a line of the table: an object may hold thousands.
 const shownRefusals = 3
 
-// String is the refusal as operators read it.
+// String returns the rejected claim for operators.
 func (r Refusal) String() string {
 	text := printable.Text(r.Claim) + ": " + r.Why
 	if r.By != "" {
@@ -147,7 +147,7 @@ var addressIndex = statedb.Index[*Node, netip.Addr]{
 	FromString: index.NetIPAddrString,
 }
 
-// Queries. An address has at most one node.
+// Queries. An address belongs to at most one node.
 var (
 	ByName    = nameIndex.Query
 	ByAddress = addressIndex.Query

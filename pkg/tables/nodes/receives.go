@@ -5,10 +5,10 @@ import (
 	"strings"
 )
 
-// Receives is what a node takes from other nodes, as its agent publishes it in the annotation waggle.io/receives of its CiliumNode.
+// Receives describes the packets that a node accepts from other nodes. Its agent publishes it in the annotation waggle.io/receives of its CiliumNode.
 type Receives struct {
-	Agent  bool   `json:"agent,omitempty"`  // the CiliumNode is written by an agent of ours, of any release
-	Known  bool   `json:"known,omitempty"`  // the agent has published the fields below; releases before this one do not
+	Agent  bool   `json:"agent,omitempty"`  // an agent of Waggle, of any release, writes the CiliumNode
+	Known  bool   `json:"known,omitempty"`  // the agent has published the fields below; previous releases do not
 	Direct bool   `json:"direct,omitempty"` // packets of pods without a tunnel, from all nodes
 	Port   uint16 `json:"port,omitempty"`   // UDP port of its VXLAN tunnel; 0 when it receives none
 	IPv4   bool   `json:"ipv4,omitempty"`   // outer headers of IPv4
@@ -23,7 +23,7 @@ const (
 	wordIPv6   = "ipv6"
 )
 
-// ParseReceives reads the annotation. It ignores words that it does not know, which a later release may add; without a word that it knows, nothing is known.
+// ParseReceives parses the annotation. It ignores unknown words, which a later release may add. Known is false without a known word.
 func ParseReceives(text string) (r Receives) {
 	for word := range strings.SplitSeq(text, ",") {
 		if word == wordDirect {
@@ -42,7 +42,7 @@ func ParseReceives(text string) (r Receives) {
 	return r
 }
 
-// String is the annotation; "" when nothing is known.
+// String returns the annotation; "" if it holds no known word.
 func (r Receives) String() string {
 	var words, families []string
 	if r.Direct {

@@ -1,4 +1,4 @@
-// Package nodeslots defines the table of what programs know of the nodes of the cluster, by the ids of the nodes.
+// Package nodeslots defines the table of the node slots that programs read, by node id.
 package nodeslots
 
 import (
@@ -20,12 +20,13 @@ type Slot struct {
 	ID       uint16       `json:"id"` // of the node; 0 is this node
 	Node     string       `json:"node"`
 	Direct   bool         `json:"direct"`           // routes of this node lead to its pods; otherwise they are reached through the tunnel
-	Routed   bool         `json:"routed,omitempty"` // beside a tunnel: the node may send without it, as one does that receives none
-	Underlay netip.Addr   `json:"underlay"`         // target of outer headers; invalid when the node is not reached, and of this node
-	Source   netip.Addr   `json:"source"`           // of outer headers to the node; of the family of Underlay, invalid with it
-	MTU      uint16       `json:"mtu,omitempty"`    // largest inner packet that the path carries, in bytes; 0 when it carries all
-	Addrs    []netip.Addr `json:"addrs,omitempty"`  // by which the node sends and receives in the tunnel, at most one of each family
-	// Checksums is the index of the device that completes the checksums of packets to the node before they enter the tunnel; 0 when devices of the underlay may.
+	Routed   bool         `json:"routed,omitempty"` // with a tunnel: the node may also send without it, as a node that receives no tunnel does
+	Underlay netip.Addr   `json:"underlay"`         // destination of outer headers; invalid for this node and for a node that is not reached
+	Source   netip.Addr   `json:"source"`           // source of outer headers to the node; same family as Underlay, invalid with it
+	MTU      uint16       `json:"mtu,omitempty"`    // largest inner packet that the path carries, in bytes; 0 if it carries all sizes
+	Addrs    []netip.Addr `json:"addrs,omitempty"`  // addresses of the node in the tunnel, at most one of each family
+	// Checksums is the index of the device that completes the checksums of packets to the node before they enter the tunnel; 0 if devices of the
+	// underlay may do it.
 	Checksums uint32 `json:"checksums,omitempty"`
 
 	Status reconciler.Status `json:"status"`
@@ -68,7 +69,7 @@ func (s *Slot) TableRow() []string {
 		s.Status.Kind.String(), s.Status.GetError()}
 }
 
-// Mode is how packets get to the pods of the node: "direct" or "tunnel"; "" when they do not, and of this node.
+// Mode returns the path of packets to the pods of the node: "direct" or "tunnel"; "" without a path, and for this node.
 func (s *Slot) Mode() string {
 	switch {
 	case s.Direct:

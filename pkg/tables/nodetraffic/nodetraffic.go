@@ -1,4 +1,4 @@
-// Package nodetraffic defines the table of the nodes whose pods have flows with pods of this node, and of the times at which they have answered.
+// Package nodetraffic defines the table of the nodes whose pods have flows with pods of this node, and the times of their replies.
 package nodetraffic
 
 import (
@@ -11,26 +11,26 @@ import (
 	"github.com/waggle-net/waggle/pkg/printable"
 )
 
-// Family is what the flows of one address family say of a node.
+// Family is the evidence from flows of one address family about a node.
 type Family struct {
-	Flows int `json:"flows,omitempty"` // with pods of the node, that the last pass of the collector saw
-	// Unanswered counts those that pods of this node have opened since the pass before, and that had no reply.
+	Flows int `json:"flows,omitempty"` // flows with pods of the node in the last pass of the collector
+	// Unanswered counts the flows that pods of this node have opened since the previous pass and that had no reply.
 	Unanswered int `json:"unanswered,omitempty"`
-	// Answered is a time after which a packet from the node has arrived: the beginning of the newest flow that its pods have answered, or that one of them
-	// opened and continued after a reply. It is zero without such a flow. Later packets of a flow leave no trace, so this is the latest time that is
-	// proven, not the time of the last packet.
+	// Answered is a time after which a packet from the node arrived: the start of the newest flow that its pods replied to, or that its pods opened and
+	// continued after a reply. It is zero without such a flow. Later packets of a flow are not recorded, so this is the latest proven time, not the
+	// time of the last packet.
 	Answered time.Time `json:"answered,omitzero"`
 }
 
 // Traffic is one row. It is never changed in place.
 type Traffic struct {
 	Node string `json:"node"`
-	UID  string `json:"uid,omitempty"` // of the object of the node: another one is another node
+	UID  string `json:"uid,omitempty"` // UID of the object of the node; another UID means another node
 	IPv4 Family `json:"ipv4,omitzero"`
 	IPv6 Family `json:"ipv6,omitzero"`
 }
 
-// Family returns what is known of one family.
+// Family returns the evidence of one family.
 func (t *Traffic) Family(ipv6 bool) Family {
 	if ipv6 {
 		return t.IPv6

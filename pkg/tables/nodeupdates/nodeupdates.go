@@ -1,5 +1,4 @@
-// Package nodeupdates holds what the agent wants to stand in objects of Kubernetes that describe its node, and what has
-// become of it.
+// Package nodeupdates holds the updates that the agent writes to the Kubernetes objects of its node, and their results.
 package nodeupdates
 
 import (
@@ -15,18 +14,18 @@ import (
 type State string
 
 const (
-	Waiting State = "waiting" // it must not be written yet; Message says what comes before
-	Done    State = "done"    // the object is as wanted, as far as is known
-	Failed  State = "failed"  // the last attempt failed and is made again; Message says why
+	Waiting State = "waiting" // the update must not be written yet; Message names the missing condition
+	Done    State = "done"    // the object has the desired value, as far as known
+	Failed  State = "failed"  // the last attempt failed and is repeated; Message says why
 )
 
-// Update is one thing that is written.
+// Update is one desired value in an object.
 type Update struct {
-	Name    string    `json:"name"`              // what is written: "annotations", "condition", ...
-	Wanted  string    `json:"wanted"`            // what shall stand there, for people
+	Name    string    `json:"name"`              // part of the object: "annotations", "condition", ...
+	Wanted  string    `json:"wanted"`            // desired value as text
 	State   State     `json:"state"`             // see the constants
 	Since   time.Time `json:"since"`             // when State was entered
-	Message string    `json:"message,omitempty"` // why it is waited for, or failed, or is not as wanted
+	Message string    `json:"message,omitempty"` // why the update waits, failed, or differs from the desired value
 }
 
 // Same compares everything but Since.
@@ -54,12 +53,12 @@ var nameIndex = statedb.Index[Update, string]{
 // ByName finds a row.
 var ByName = nameIndex.Query
 
-// NewNodeTable makes the table "node-updates", of what is written to the Node.
+// NewNodeTable makes the table "node-updates", of updates of the Node.
 func NewNodeTable(db *statedb.DB) (statedb.RWTable[Update], error) {
 	return statedb.NewTable(db, "node-updates", nameIndex)
 }
 
-// NewCiliumNodeTable makes the table "cilium-node-updates", of what is written to the CiliumNode.
+// NewCiliumNodeTable makes the table "cilium-node-updates", of updates of the CiliumNode.
 func NewCiliumNodeTable(db *statedb.DB) (statedb.RWTable[Update], error) {
 	return statedb.NewTable(db, "cilium-node-updates", nameIndex)
 }

@@ -1,4 +1,4 @@
-// Package nodeviews defines the table of the nodes whose agents know other nodes of the cluster than the agent of this node.
+// Package nodeviews defines the table of the nodes whose agents have another list of cluster nodes than the agent of this node.
 package nodeviews
 
 import (
@@ -12,23 +12,23 @@ import (
 	"github.com/waggle-net/waggle/pkg/printable"
 )
 
-// View is one row: a node whose agent knows other nodes, or the same ones with other addresses, pod ranges or UIDs. It is never changed in place.
+// View is a node whose agent knows other nodes, or the same nodes with other addresses, pod ranges or UIDs. It is never changed in place.
 type View struct {
 	Node string `json:"node"`
-	UID  string `json:"uid,omitempty"` // of the object of the node: another one is another node
-	// Nodes and Own are the numbers of nodes that the node's agent knows, and that this one knew at that time, each with its own node.
+	UID  string `json:"uid,omitempty"` // UID of the object of the node; another UID means another node
+	// Nodes and Own are the numbers of nodes that the node's agent and this agent knew at that time, each including its own node.
 	Nodes int `json:"nodes"`
 	Own   int `json:"own"`
-	// Difference is the XOR of the hashes of the nodes that one of both knows, or knows with other addresses. It is 0 when the difference is one of
-	// the two nodes that compare.
+	// Difference is the XOR of the hashes of the nodes that only one agent knows, or knows with other addresses. It is 0 if the difference is one of
+	// the two compared nodes.
 	Difference uint64 `json:"difference"`
-	// Suspect is the node whose agent differs from the others: this node, or the one of the row.
+	// Suspect is the node whose agent differs from the others: this node, or the node of the row.
 	Suspect string    `json:"suspect"`
 	Since   time.Time `json:"since"` // beginning of the first probe that found this difference
 	Asked   time.Time `json:"asked"` // beginning of the last probe that found a difference
 }
 
-// Sentence says what differs, and what to do.
+// Sentence describes the difference and the remedy.
 func (v *View) Sentence() string {
 	name := printable.Text(v.Node)
 	detail := fmt.Sprintf("the agent of %s knows %d nodes and this one %d", name, v.Nodes, v.Own)

@@ -1,4 +1,4 @@
-// Package overlays holds the tunnel device that the agent wants: one row with --routing-mode=tunnel, none without.
+// Package overlays holds the desired tunnel device: one row with --routing-mode=tunnel, none without.
 package overlays
 
 import (
@@ -15,20 +15,21 @@ import (
 // Overlay is a VXLAN device without addresses that takes the outer addresses from the metadata of each packet.
 type Overlay struct {
 	Device string     `json:"device"` // interface name
-	Port   uint16     `json:"port"`   // UDP, of this node and of all others
-	MAC    mac.Addr   `json:"mac"`    // unlike that of any other node: a frame with the receiver's MAC as its inner source is lost
-	MTU    int        `json:"mtu"`    // bytes; 0: as it is
-	Source netip.Addr `json:"source"` // of outer headers; invalid: the kernel's choice
-	Second netip.Addr `json:"second"` // of the other family, where nodes with another --underlay-protocol send to; invalid without one
-	Way    int        `json:"way"`    // ifindex of waggle_host, into which routes to pods of other nodes lead; 0 while there is none
-	IPv4   netip.Addr `json:"ipv4"`   // by which the node itself sends into the tunnel; invalid without one
+	Port   uint16     `json:"port"`   // UDP port, of this node and of all others
+	MAC    mac.Addr   `json:"mac"`    // unique in the cluster: a frame with the receiver's MAC as inner source is lost
+	MTU    int        `json:"mtu"`    // bytes; 0 leaves the MTU unchanged
+	Source netip.Addr `json:"source"` // source of outer headers; invalid: the kernel's choice
+	Second netip.Addr `json:"second"` // address of the other family, to which nodes with another --underlay-protocol send; invalid without one
+	Way    int        `json:"way"`    // ifindex of waggle_host, the device of routes to pods of other nodes; 0 while it does not exist
+	IPv4   netip.Addr `json:"ipv4"`   // source address of the node itself in the tunnel; invalid without one
 	IPv6   netip.Addr `json:"ipv6"`   // likewise
-	Up     bool       `json:"up"`     // false keeps a new device down, and leaves one of a previous run as it is
-	// RouteMTU and HostMAC are what programs need to encapsulate by themselves: how long inner packets may be in bytes, 0 while that is not known, and the
-	// MAC address of waggle_host.
+	Up     bool       `json:"up"`     // false keeps a new device down, and does not change a device of a previous run
+	// RouteMTU and HostMAC are for programs that encapsulate packets: the maximum length of inner packets in bytes (0 while unknown), and the MAC
+	// address of waggle_host.
 	RouteMTU int      `json:"routeMTU"`
 	HostMAC  mac.Addr `json:"hostMAC"`
-	// Checksums says that a pair of devices completes the checksums of packets to some nodes, and ChecksumsUp that it may be up; one that is up stays so.
+	// Checksums means that a pair of devices completes the checksums of packets to some nodes, and ChecksumsUp that the pair may be up; a pair that is
+	// up stays up.
 	Checksums   bool              `json:"checksums"`
 	ChecksumsUp bool              `json:"checksumsUp"`
 	Status      reconciler.Status `json:"status"`

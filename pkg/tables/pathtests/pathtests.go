@@ -1,4 +1,4 @@
-// Package pathtests defines the table of the tests of the paths to other nodes: whether packets of pods arrive there, of which size, and what loses them.
+// Package pathtests defines the table of the tests of the paths to other nodes: whether packets of pods arrive, of which size, and the cause of losses.
 package pathtests
 
 import (
@@ -14,78 +14,78 @@ import (
 	"github.com/waggle-net/waggle/pkg/printable"
 )
 
-// Kind is what is tested.
+// Kind is the kind of a test.
 type Kind string
 
 // Kinds, in the order of the table.
 const (
-	Echo      Kind = "echo"      // ICMP to an address inside the tunnel, without a tunnel between addresses of pod ranges, in each family; when it is lost, to the node itself
+	Echo      Kind = "echo"      // ICMP to an address in the tunnel, without a tunnel to one of a pod range, in each family; when lost, to the node
 	Size      Kind = "size"      // ICMP of the largest size that pods send, which must not be fragmented
-	Checksum  Kind = "checksum"  // TCP with an answer of about 1,200 bytes, where ICMP of that size passes
-	Aggregate Kind = "aggregate" // TCP with an answer of many segments, which devices join and hand over as one packet
-	Direct    Kind = "direct"    // ICMP between addresses of pod ranges past the tunnel, in each family; with --routing-mode=hybrid alone
+	Checksum  Kind = "checksum"  // TCP with a reply of about 1,200 bytes, only where ICMP of that size passes
+	Aggregate Kind = "aggregate" // TCP with a reply of many segments, which devices merge into one packet
+	Direct    Kind = "direct"    // ICMP between pod-range addresses outside the tunnel, in each family; only with --routing-mode=hybrid
 )
 
-// Kinds are all of them.
+// Kinds are all kinds of tests.
 var Kinds = []Kind{Echo, Size, Checksum, Aggregate, Direct}
 
 // State is the result of a test.
 type State string
 
-// States. Only tests in a row that fail make a path a failed one.
+// States. A path fails only after several failed tests in a row.
 const (
-	Unknown State = "unknown" // not tested yet, or it says nothing about the path
+	Unknown State = "unknown" // not tested yet, or the test is no evidence about the path
 	Passed  State = "passed"
 	Failed  State = "failed"
-	Healed  State = "healed" // the fault is there, and packets of pods pass by another way
+	Healed  State = "healed" // the fault exists, but packets of pods take another path
 )
 
-// States are all of them.
+// States are all states.
 var States = []State{Passed, Failed, Healed, Unknown}
 
-// Fault names what is wrong with a path.
+// Fault is the kind of a fault.
 type Fault string
 
 // Faults.
 const (
-	Dead       Fault = "dead"       // the node does not answer at all, which is no fault of the path
-	Blocked    Fault = "blocked"    // the node answers, and nothing comes through the tunnel
-	OneWay     Fault = "one-way"    // the peer's packets arrive, those of this node do not
+	Dead       Fault = "dead"       // the node does not reply at all, which is not a fault of the path
+	Blocked    Fault = "blocked"    // the node replies, but no packet arrives through the tunnel
+	OneWay     Fault = "one-way"    // packets of the peer arrive, packets of this node do not
 	Large      Fault = "size"       // large packets are lost
 	Spoilt     Fault = "checksum"   // TCP is lost, ICMP is not
-	Aggregates Fault = "aggregates" // segments pass one by one and are lost when a device joins them
-	NotDirect  Fault = "not-direct" // packets of pods are lost past the tunnel, or where there is none, and the node answers
+	Aggregates Fault = "aggregates" // single segments pass and are lost when a device merges them
+	NotDirect  Fault = "not-direct" // packets of pods are lost without a tunnel, and the node replies
 )
 
-// Faults are all of them.
+// Faults are all faults.
 var Faults = []Fault{Dead, Blocked, OneWay, Large, Spoilt, Aggregates, NotDirect}
 
 // Test is one row. It is never changed in place.
 type Test struct {
 	Node  string     `json:"node"`
-	UID   string     `json:"uid,omitempty"` // of the object of the node: another one is another node
+	UID   string     `json:"uid,omitempty"` // UID of the object of the node; another UID means another node
 	Kind  Kind       `json:"kind"`
-	Addr  netip.Addr `json:"addr"` // inside the tunnel or, without one, in a pod range; invalid when the node publishes none
+	Addr  netip.Addr `json:"addr"` // inside the tunnel or, without one, in a pod range; invalid if the node publishes none
 	State State      `json:"state"`
-	// Fault is what is wrong, empty unless the state is failed or healed.
+	// Fault is the fault that was found; empty unless the state is failed or healed.
 	Fault Fault `json:"fault,omitempty"`
-	// Detail says what is wrong in a sentence, or why nothing is known. It is printable.
+	// Detail describes the fault in a sentence, or why the state is unknown. It is printable.
 	Detail string `json:"detail,omitempty"`
-	// Remedy says what to do about a fault.
+	// Remedy describes the remedy of the fault.
 	Remedy  string        `json:"remedy,omitempty"`
-	RTT     time.Duration `json:"rtt,omitempty"`     // ns of the last echo that was answered
-	Bytes   int           `json:"bytes,omitempty"`   // of size: largest packet that passes, in bytes with its IP header; 0 while unknown, and when it is below 1,280
-	Strikes int           `json:"strikes,omitempty"` // tests without success since the last one with, at most the threshold
-	// Passes is how many tests of direct in a row passed after it failed, and Relapses how often it failed with less than an hour between.
+	RTT     time.Duration `json:"rtt,omitempty"`     // ns of the last answered echo
+	Bytes   int           `json:"bytes,omitempty"`   // of size: largest packet that passes, in bytes with IP header; 0 while unknown or below 1,280
+	Strikes int           `json:"strikes,omitempty"` // failed tests since the last success, at most the threshold
+	// Passes counts the direct tests in a row that passed after a failure, and Relapses the failures less than an hour apart.
 	Passes   int       `json:"passes,omitempty"`
 	Relapses int       `json:"relapses,omitempty"`
-	Turned   time.Time `json:"turned,omitzero"` // of direct: beginning of the test by which the state became what it is
+	Turned   time.Time `json:"turned,omitzero"` // of direct: start of the test that set the current state
 	Tested   time.Time `json:"tested,omitzero"` // beginning of the last test
-	Good     time.Time `json:"good,omitzero"`   // beginning of the last test that passed
-	Next     time.Time `json:"next,omitzero"`   // time at which the next test is due
+	Good     time.Time `json:"good,omitzero"`   // start of the last test that passed
+	Next     time.Time `json:"next,omitzero"`   // start time of the next test
 }
 
-// Is reports whether the row is about the same address of the same node.
+// Is reports whether both rows describe the same address of the same node.
 func (t *Test) Is(o *Test) bool {
 	return t.Node == o.Node && t.UID == o.UID && t.Kind == o.Kind && t.Addr == o.Addr
 }
@@ -111,7 +111,7 @@ func (t *Test) TableRow() []string {
 		stamp(t.Next), printable.Text(t.Sentence())}
 }
 
-// Sentence is the detail with its remedy.
+// Sentence returns the detail with its remedy.
 func (t *Test) Sentence() string {
 	if t.Remedy == "" {
 		return t.Detail
@@ -146,7 +146,7 @@ var testIndex = statedb.Index[*Test, string]{
 // ByTest finds a test of the path to a node.
 func ByTest(node string, kind Kind) statedb.Query[*Test] { return testIndex.Query(key(node, kind)) }
 
-// The index holds tests with a fault alone, which few are.
+// The index holds only tests with a fault, which are few.
 var faultIndex = statedb.Index[*Test, Fault]{
 	Name: "fault",
 	FromObject: func(t *Test) index.KeySet {
@@ -159,11 +159,11 @@ var faultIndex = statedb.Index[*Test, Fault]{
 	FromString: index.FromString,
 }
 
-// ByFault finds the tests with a fault, those that are healed as well.
+// ByFault finds the tests with a fault, including healed ones.
 var ByFault = faultIndex.Query
 
-// Carried returns the largest packet, in bytes with its IP header, that each path carries which loses large packets, by the name of the node: 0 when even
-// small ones may be lost. changed is closed when the result may be another one.
+// Carried returns, for each path that loses large packets, the largest packet that it carries, in bytes with its IP header, by node name; 0 if even
+// small ones may be lost. changed is closed when the result may have changed.
 func Carried(txn statedb.ReadTxn, table statedb.Table[*Test]) (bytes map[string]int, changed <-chan struct{}) {
 	failed, changed := table.ListWatch(txn, ByFault(Large))
 	bytes = map[string]int{}
@@ -173,8 +173,8 @@ func Carried(txn statedb.ReadTxn, table statedb.Table[*Test]) (bytes map[string]
 	return bytes, changed
 }
 
-// SpoiltPaths returns the names of the nodes to which a device of the underlay spoils the checksums of packets, healed or not. changed is closed when the result may be
-// another one.
+// SpoiltPaths returns the names of the nodes to which a device of the underlay corrupts checksums, healed or not. changed is closed when the result may
+// have changed.
 func SpoiltPaths(txn statedb.ReadTxn, table statedb.Table[*Test]) (nodes map[string]bool, changed <-chan struct{}) {
 	spoilt, changed := table.ListWatch(txn, ByFault(Spoilt))
 	nodes = map[string]bool{}

@@ -5,15 +5,15 @@ import (
 	"iter"
 )
 
-// Path is what is known of the path to a node.
+// Path is the combined result of the tests of one node.
 type Path struct {
 	Node  string
 	State State
-	Fault *Test // the first test that failed, otherwise the first that is healed; nil without one
+	Fault *Test // the first failed test, otherwise the first healed one; nil without one
 }
 
-// Paths groups rows by node. The rows must be in the order of the table. A path has failed when one of its tests has, otherwise it is healed when one of them is, and
-// otherwise it has passed when its echo has.
+// Paths groups rows by node. The rows must be in the order of the table. A path has failed if one of its tests has; otherwise it is healed if one of
+// them is; otherwise it has passed if its echo has.
 func Paths(rows iter.Seq[*Test]) iter.Seq[Path] {
 	return func(yield func(Path) bool) {
 		var p Path
@@ -37,7 +37,7 @@ func Paths(rows iter.Seq[*Test]) iter.Seq[Path] {
 	}
 }
 
-// Text is the result in a few words for a list of nodes: "ok", "blocked", "1400 bytes", "healed", "unknown".
+// Text returns a short result for a list of nodes: "ok", "blocked", "1400 bytes", "healed", "unknown".
 func (p Path) Text() string {
 	switch {
 	case p.Fault == nil && p.State == Passed:
@@ -53,8 +53,8 @@ func (p Path) Text() string {
 // Summary counts paths.
 type Summary struct {
 	Paths, Passed, Unknown int
-	Failed                 []*Test // the first fault of each path that has failed, in the order of the table
-	Healed                 []*Test // likewise of each that is healed
+	Failed                 []*Test // the first fault of each failed path, in the order of the table
+	Healed                 []*Test // the first fault of each healed path
 }
 
 // Summarize counts the paths of rows in the order of the table.
@@ -75,7 +75,7 @@ func Summarize(rows iter.Seq[*Test]) (s Summary) {
 	return s
 }
 
-// String is one line, such as "7/9 passed, 1 unknown, 1 failed".
+// String returns one line, such as "7/9 passed, 1 unknown, 1 failed".
 func (s Summary) String() string {
 	text := fmt.Sprintf("%d/%d passed", s.Passed, s.Paths)
 	if s.Unknown > 0 {

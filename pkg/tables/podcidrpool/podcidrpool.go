@@ -1,4 +1,4 @@
-// Package podcidrpool holds the pod CIDRs of all nodes, as the cluster role gives them out.
+// Package podcidrpool holds the pod CIDRs of all nodes that the cluster role allocates.
 package podcidrpool
 
 import (
@@ -13,22 +13,22 @@ type State string
 
 // States.
 const (
-	Given     State = "given"     // the node has it
-	Pending   State = "pending"   // being written
-	Failed    State = "failed"    // could not be written and is tried again
+	Given     State = "given"     // allocated to the node
+	Pending   State = "pending"   // allocated, and being written
+	Failed    State = "failed"    // the write failed and is repeated
 	Exhausted State = "exhausted" // the pool has no subnet left
-	Conflict  State = "conflict"  // overlaps that of another node
+	Conflict  State = "conflict"  // overlaps the CIDR of another node
 	Outside   State = "outside"   // not from the pool
-	Invalid   State = "invalid"   // cannot be read, or the node lists too many former ones; it is left alone
+	Invalid   State = "invalid"   // unreadable, or the node lists too many previous CIDRs; the cluster role does not change it
 )
 
 // CIDR is the pod CIDR of one family of one node.
 type CIDR struct {
 	Node   string `json:"node"`
-	Family string `json:"family"` // "ipv4" or "ipv6"; "unknown" when CIDRs cannot be read
-	CIDR   string `json:"cidr"`   // as in the CiliumNode; several are separated by commas; empty while there is none
+	Family string `json:"family"` // "ipv4" or "ipv6"; "unknown" if the CIDRs are unreadable
+	CIDR   string `json:"cidr"`   // as in the CiliumNode, separated by commas; empty without one
 	State  State  `json:"state"`
-	Reason string `json:"reason,omitempty"` // for people; empty when all is well
+	Reason string `json:"reason,omitempty"` // empty without a problem
 }
 
 // Key is "node/family".

@@ -8,28 +8,28 @@ import (
 	"github.com/cilium/statedb/index"
 )
 
-// State reports how the MTU of a pod relates to that of the node.
+// State relates the MTU of the pod to the MTU of the node.
 type State string
 
 const (
 	Follows State = "follows" // link and default routes have the MTU of the row in mtus
-	ByHand  State = "by-hand" // the pod has an MTU that the agent never gave, and keeps it
-	Waiting State = "waiting" // the change cannot be completed yet; Detail names what is missing
+	ByHand  State = "by-hand" // the pod has an MTU that the agent never set, and keeps it
+	Waiting State = "waiting" // the change cannot be completed yet; Detail names the missing condition
 	Gone    State = "gone"    // the network namespace no longer exists, or its path is not known
-	Failed  State = "failed"  // the last attempt failed, and is repeated
+	Failed  State = "failed"  // the last attempt failed and is repeated
 )
 
 // PodMTU is the row of one endpoint. Rows are compared with ==.
 type PodMTU struct {
 	ID          uint16 `json:"id"`          // of the endpoint
-	Pod         string `json:"pod"`         // "namespace/name"; empty for a container that is no pod
+	Pod         string `json:"pod"`         // "namespace/name"; empty for a container that is not a pod
 	HostIfIndex int    `json:"hostIfIndex"` // of the host end of the link
-	// HostMTU is the MTU in bytes that the agent gave to the host end of the link, written before the link is changed; 0 when it gave none.
+	// HostMTU is the MTU in bytes that the agent set on the host end of the link, recorded before the link is changed; 0 without one.
 	HostMTU   int    `json:"hostMTU"`
 	DeviceMTU int    `json:"deviceMTU"` // bytes, of the row in mtus at the last attempt
 	RouteMTU  int    `json:"routeMTU"`  // the same of default routes
 	State     State  `json:"state"`
-	Detail    string `json:"detail"` // empty when State says all
+	Detail    string `json:"detail"` // empty if State says enough
 }
 
 // TableHeader implements statedb.TableWritable.

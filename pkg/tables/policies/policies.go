@@ -1,4 +1,4 @@
-// Package policies holds the network policies that this node knows, parsed.
+// Package policies holds the parsed network policies that this node knows.
 package policies
 
 import (
@@ -15,10 +15,10 @@ import (
 // Policy is one policy object. It is never changed in place.
 type Policy struct {
 	*policy.Policy
-	Subjects int `json:"subjects"` // endpoints of this node that it selects
+	Subjects int `json:"subjects"` // number of endpoints of this node that the policy selects
 }
 
-// Equal compares everything. Policies nest deeply and change rarely, so reflection is good enough.
+// Equal compares everything. It uses reflection, because policies nest deeply and change rarely.
 func (p *Policy) Equal(o *Policy) bool { return reflect.DeepEqual(p, o) }
 
 // TableHeader implements statedb.TableWritable.

@@ -1,4 +1,4 @@
-// Package policyclasses holds the classes of identities that entries of policies may be about.
+// Package policyclasses holds the classes of identities that policy entries may match.
 package policyclasses
 
 import (
@@ -14,9 +14,9 @@ import (
 	"github.com/waggle-net/waggle/pkg/printable"
 )
 
-// Class is all identities that share some labels: those of all pods of a cluster, or of the pods of a namespace.
+// Class is the set of all identities that share some labels: all pods of a cluster, or all pods of a namespace.
 type Class struct {
-	Number    uint32            `json:"number"`              // from 1; of this node alone
+	Number    uint32            `json:"number"`              // from 1; valid only on this node
 	Namespace string            `json:"namespace,omitempty"` // empty for all pods of a cluster
 	Labels    map[string]string `json:"labels,omitempty"`    // "source:key" -> value
 }
@@ -35,7 +35,7 @@ func (c *Class) TableRow() []string {
 		printable.Text(strings.Join(endpoint.FormatLabels(c.Labels), " "))}
 }
 
-// String says whose pods the class is about.
+// String names the pods of the class.
 func (c *Class) String() string {
 	if c.Namespace == "" {
 		return "all pods"

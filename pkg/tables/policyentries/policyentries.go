@@ -1,4 +1,4 @@
-// Package policyentries holds the compiled policies that stand in the maps, one row for each policy id.
+// Package policyentries holds the compiled policies in the maps, one row for each policy id.
 package policyentries
 
 import (
@@ -18,13 +18,13 @@ type Policy struct {
 	Shape   uint32 `json:"shape"`   // see bpf/policy.h
 	Entries int    `json:"entries"` // in the map policy
 	Ranges  int    `json:"ranges"`  // in the map policy_ranges
-	// Policies are the objects whose rules it is made of, sorted, a few at most.
+	// Policies are the objects whose rules form the policy, sorted, limited to a few.
 	Policies []string `json:"policies,omitempty"`
-	Users    int      `json:"users"` // directions of endpoints that have it; 0 when it is about to go
-	// Compiled is what the maps hold of it.
+	Users    int      `json:"users"` // number of endpoint directions that use it; 0 before its removal
+	// Compiled is the policy's contents in the maps.
 	Compiled *policymap.Compiled `json:"-" yaml:"-"`
-	// Status is Done when the maps hold all of it, Pending when entries were found changed, and Error when the kernel or the
-	// size of a map did not let it become what it should be.
+	// Status is Done when the maps hold the whole policy, Pending after entries were found changed, and Error when the kernel or the size of a map
+	// prevented a write.
 	Status reconciler.Status `json:"status"`
 }
 

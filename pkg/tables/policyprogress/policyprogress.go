@@ -1,5 +1,4 @@
-// Package policyprogress says how much of the world the maps of policies reflect, so that nobody is known by an identity
-// before every policy knows that identity.
+// Package policyprogress holds the revision of the identities that the policy maps reflect. An identity must not be used before every policy knows it.
 package policyprogress
 
 import (
@@ -11,12 +10,12 @@ import (
 	"github.com/waggle-net/waggle/pkg/tables/identities"
 )
 
-// Progress is the one row of the table.
+// Progress is the only row of the table.
 type Progress struct {
-	// Identities is the highest revision of the table identities that the maps reflect: every row of it up to that
-	// revision is in all entries that it should be in. It never falls.
+	// Identities is the highest revision of the table identities that the maps reflect: every identity up to that revision is in all policy entries
+	// that match it. It never falls.
 	Identities statedb.Revision `json:"identities"`
-	// Revision counts the changes of what is enforced on this node, from 1.
+	// Revision counts the changes of the enforced policies on this node, from 1.
 	Revision uint32 `json:"revision"`
 }
 
@@ -28,7 +27,7 @@ func (p Progress) TableRow() []string {
 	return []string{strconv.FormatUint(uint64(p.Revision), 10), strconv.FormatUint(p.Identities, 10)}
 }
 
-// nameIndex has one key: there is one row.
+// nameIndex has one key, because there is one row.
 var nameIndex = statedb.Index[Progress, string]{
 	Name:       "name",
 	FromObject: func(Progress) index.KeySet { return index.NewKeySet(index.String("policy")) },
@@ -45,8 +44,7 @@ func NewTable(db *statedb.DB) (statedb.RWTable[Progress], error) {
 	return statedb.NewTable(db, "policy-progress", nameIndex)
 }
 
-// Resolved tells whether all policies know an identity by the labels that it has now; one that is not in known is never
-// resolved.
+// Resolved reports whether all policies know an identity with its current labels. It returns false for an identity that is not in known.
 func Resolved(txn statedb.ReadTxn, table statedb.Table[Progress], known statedb.Table[*identities.Identity], id uint32) bool {
 	row, _, found := table.Get(txn, Row)
 	_, revision, exists := known.Get(txn, identities.ByID(id))

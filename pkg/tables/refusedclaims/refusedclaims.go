@@ -1,4 +1,4 @@
-// Package refusedclaims holds what objects of other nodes say and this node does not believe, summed up by reason.
+// Package refusedclaims holds claims of other nodes' objects that this node rejects, counted by reason.
 package refusedclaims
 
 import (
@@ -8,23 +8,23 @@ import (
 	"github.com/cilium/statedb/index"
 )
 
-// Reason is why a claim is not believed.
+// Reason says why a claim is rejected.
 type Reason string
 
 const (
-	UnknownNode  Reason = "unknown-node"  // no node, or another than the one that wrote the object, has the node's address
+	UnknownNode  Reason = "unknown-node"  // no node, or a node other than the writer of the object, has the node's address
 	OutsideCIDRs Reason = "outside-cidrs" // the pod's address is not in a range of its node
-	NodeAddress  Reason = "node-address"  // the pod's address is a node's own
+	NodeAddress  Reason = "node-address"  // the pod's address is an address of a node
 	LocalAddress Reason = "local-address" // an endpoint of this node has it
 	Reserved     Reason = "reserved"      // no pod can have such an address
-	Identity     Reason = "identity"      // the number is not one of the cluster's: the address counts as unknown
+	Identity     Reason = "identity"      // the number is not a cluster-wide identity: the identity of the address counts as unknown
 )
 
-// Refused is one row.
+// Refused counts the rejected claims of one reason.
 type Refused struct {
 	Reason  Reason `json:"reason"`
 	Count   int    `json:"count"`   // addresses
-	Example string `json:"example"` // one of them, with the object
+	Example string `json:"example"` // one of the addresses, with its object
 }
 
 // TableHeader implements statedb.TableWritable.

@@ -1,5 +1,5 @@
-// Package selftests holds the outcome of the last real attach that was tried on this node: a namespace, ADD, a ping and DEL; and whether the container runtime finds
-// the plugin.
+// Package selftests holds the results of the self-tests of this node: the last real attach (a namespace, ADD, a ping and DEL), and whether the
+// container runtime finds the plugin.
 package selftests
 
 import (
@@ -12,14 +12,14 @@ import (
 // Names of self-tests.
 const (
 	Attach  = "attach"      // a real attach
-	Folders = "cni-folders" // whether the container runtime looks where the plugin and its configuration are; there is a row only when it does not
+	Folders = "cni-folders" // whether the container runtime reads the directories of the plugin and its configuration; there is a row only if it does not
 )
 
 // State of a self-test.
 type State string
 
 const (
-	Waiting State = "waiting" // nobody has reported an outcome yet, or only one of an earlier boot
+	Waiting State = "waiting" // no result yet, or only one of a previous boot
 	Passed  State = "passed"
 	Failed  State = "failed"
 )
@@ -28,8 +28,8 @@ const (
 type SelfTest struct {
 	Name    string    `json:"name"`
 	State   State     `json:"state"`
-	At      time.Time `json:"at"`                // when the outcome was reported; zero while Waiting
-	Message string    `json:"message,omitempty"` // what is waited for, or the step that failed and why
+	At      time.Time `json:"at"`                // time of the result; zero while Waiting
+	Message string    `json:"message,omitempty"` // missing condition, or the step that failed and why
 }
 
 // TableHeader implements statedb.TableWritable.

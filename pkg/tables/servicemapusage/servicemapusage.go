@@ -1,4 +1,4 @@
-// Package servicemapusage holds how full the maps of services are, and how often one was too small.
+// Package servicemapusage holds the usage of the service maps, and the failures for lack of capacity.
 package servicemapusage
 
 import (
@@ -8,13 +8,13 @@ import (
 	"github.com/cilium/statedb/index"
 )
 
-// Usage is one map. Counters begin with the agent.
+// Usage is the usage of one map. Counters start with the agent.
 type Usage struct {
-	Map        string `json:"map"`        // as the programs call it
-	Entries    uint32 `json:"entries"`    // in use; of an array the elements that are somebody's, those in quarantine included
-	MaxEntries uint32 `json:"maxEntries"` // what it has room for
-	// Refused counts entries, runs of slots and tables that found no room, each attempt again as well. What is refused now is said by
-	// the statuses of frontends.
+	Map        string `json:"map"`        // name in the programs
+	Entries    uint32 `json:"entries"`    // in use; of an array: allocated elements, including quarantined ones
+	MaxEntries uint32 `json:"maxEntries"` // capacity
+	// Refused counts the entries, runs of slots and Maglev tables that did not fit, including each repeated attempt. The statuses of frontends show the
+	// current failures.
 	Refused uint64 `json:"refused"`
 }
 
@@ -38,7 +38,7 @@ var mapIndex = statedb.Index[Usage, string]{
 // ByMap finds the row of a map.
 var ByMap = mapIndex.Query
 
-// NewTable makes the table "service-map-usage". Whether its rows are complete matters to nobody, so nothing initializes it.
+// NewTable makes the table "service-map-usage". It has no initializer, because no reader needs complete rows.
 func NewTable(db *statedb.DB) (statedb.RWTable[Usage], error) {
 	return statedb.NewTable(db, "service-map-usage", mapIndex)
 }

@@ -1,4 +1,4 @@
-// Package services holds the services that this node balances: those of Kubernetes, and the host ports of pods here.
+// Package services holds the services that this node balances: Kubernetes Services and host ports of pods of this node.
 package services
 
 import (
@@ -15,26 +15,26 @@ import (
 	"github.com/waggle-net/waggle/pkg/printable"
 )
 
-// Service is one row. Slices are shared with the row that it comes from and never changed in place.
+// Service is one load-balanced service. Slices are shared with the row of its source and never changed in place.
 type Service struct {
-	// Name is "namespace/name"; of a pod's host port "namespace/pod:host-port/<uid>/<port>", so that a pod of the same name that
-	// comes later is another service.
+	// Name is "namespace/name"; for a host port of a pod "namespace/pod:host-port/<uid>/<port>", so that a later pod with the same name is another
+	// service.
 	Name string `json:"name"`
 	Type string `json:"type"` // "ClusterIP", "NodePort", "LoadBalancer" or "HostPort"
 
 	ClusterIPs []netip.Addr `json:"clusterIPs,omitempty"`
-	// Claims are the addresses that it wants, in order. It has those whose rows in frontends name it.
+	// Claims are the addresses that the service wants, in order. It owns the addresses whose rows in frontends name it.
 	Claims   []loadbalancer.Address `json:"claims,omitempty"`
-	Backends []uint32               `json:"backends,omitempty"` // ids of all that it names, whatever they take, ascending
+	Backends []uint32               `json:"backends,omitempty"` // ids of all its backends in any state, ascending
 
-	Affinity            time.Duration  `json:"affinity,omitempty"` // of one client; 0 when none
+	Affinity            time.Duration  `json:"affinity,omitempty"` // timeout of client affinity; 0 without affinity
 	ExternalLocal       bool           `json:"externalLocal,omitempty"`
 	InternalLocal       bool           `json:"internalLocal,omitempty"`
 	SourceRanges        []netip.Prefix `json:"sourceRanges,omitempty"`
 	HealthCheckNodePort uint16         `json:"healthCheckNodePort,omitempty"` // 0 for none
-	// LocalReady is how many ready backends are on this node, each counted once; what the health check node port answers.
+	// LocalReady counts the ready backends on this node, each once. The health check node port reports it.
 	LocalReady int `json:"localReady"`
-	// Problems say what of the object is not in force, and why. Empty when all is well.
+	// Problems name the parts of the object that are not in force, and why. Empty without a problem.
 	Problems []string `json:"problems,omitempty"`
 }
 

@@ -7,7 +7,8 @@ import (
 	"github.com/stretchr/testify/require"
 )
 
-// Those who follow the health check ports are not woken by the other services, which are many.
+// TestWithHealthCheck_WatchesOnlyThoseWithAPort checks that changes of services without a health check port, which are many, do not wake watchers of
+// the ports.
 func TestWithHealthCheck_WatchesOnlyThoseWithAPort(t *testing.T) {
 	t.Parallel()
 	db := statedb.New()

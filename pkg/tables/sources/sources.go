@@ -1,5 +1,5 @@
-// Package sources says, for each table that is filled from outside the agent, whether its rows may be used already.
-// That is another fact than statedb's Initialized, which only permits pruning.
+// Package sources holds, for each table that is filled from outside the agent, whether its rows are usable. This differs from statedb's Initialized,
+// which only permits pruning.
 package sources
 
 import (
@@ -13,26 +13,26 @@ import (
 type State string
 
 const (
-	Waiting  State = "waiting"  // nothing was read yet
-	Snapshot State = "snapshot" // the rows are the last known good copy, or a reading that may lack something
-	Synced   State = "synced"   // the rows are the source's own, complete list
+	Waiting  State = "waiting"  // nothing has been read yet
+	Snapshot State = "snapshot" // the rows are the last known good copy, or an incomplete list
+	Synced   State = "synced"   // the rows are the complete list of the source
 )
 
-// Source is one row: who fills a table and how far it has come.
+// Source is the producer of a table and its progress.
 type Source struct {
 	Table      string    `json:"table"`                // name of the table that is filled
 	Producer   string    `json:"producer"`             // "manifests", "reflectors" or "snapshot"
 	State      State     `json:"state"`                // see the constants
 	Since      time.Time `json:"since"`                // when State was entered
-	WaitingFor string    `json:"waitingFor,omitempty"` // what is missing, in words; empty when Synced
-	Copy       time.Time `json:"copy,omitzero"`        // when the copy on disk was written; zero when there is none
-	Optional   bool      `json:"optional,omitempty"`   // the node can do without the rows: who needs them waits alone
+	WaitingFor string    `json:"waitingFor,omitempty"` // the missing condition; empty when Synced
+	Copy       time.Time `json:"copy,omitzero"`        // time at which the copy on disk was written; zero without one
+	Optional   bool      `json:"optional,omitempty"`   // the node works without the rows: only their readers wait
 }
 
-// Usable tells whether derived tables and ADD may rely on the rows.
+// Usable reports whether derived tables and ADD may rely on the rows.
 func (s Source) Usable() bool { return s.State == Snapshot || s.State == Synced }
 
-// Delays tells whether the node has to wait for the rows.
+// Delays reports whether the node has to wait for the rows.
 func (s Source) Delays() bool { return !s.Optional && !s.Usable() }
 
 // TableHeader implements statedb.TableWritable.
@@ -45,7 +45,7 @@ func (s Source) TableRow() []string {
 	return []string{s.Table, s.Producer, string(s.State), clock(s.Since), clock(s.Copy), s.WaitingFor}
 }
 
-// clock writes a time; "-" when there is none.
+// clock formats a time; "-" for the zero time.
 func clock(t time.Time) string {
 	if t.IsZero() {
 		return "-"
@@ -69,8 +69,7 @@ func NewTable(db *statedb.DB) (statedb.RWTable[Source], error) {
 	return statedb.NewTable(db, "sources", tableIndex)
 }
 
-// Listed tells whether the rows of all these tables, by their names, are their sources' own lists: nothing is unread, and nothing a
-// copy of before.
+// Listed reports whether the rows of all named tables are complete lists of their sources, neither unread nor from the copy on disk.
 func Listed(txn statedb.ReadTxn, table statedb.Table[Source], names ...string) bool {
 	for _, name := range names {
 		if row, _, _ := table.Get(txn, ByTable(name)); row.State != Synced {

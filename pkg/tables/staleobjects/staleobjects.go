@@ -1,4 +1,4 @@
-// Package staleobjects holds objects that describe what no longer exists.
+// Package staleobjects holds objects whose node, pod or other owner no longer exists.
 package staleobjects
 
 import (
@@ -8,13 +8,13 @@ import (
 	"github.com/cilium/statedb/index"
 )
 
-// Object is an object that nobody stands behind, as far as is known.
+// Object is an object without an existing owner, as far as known.
 type Object struct {
 	Resource string `json:"resource"` // as in RBAC, e.g. "ciliumendpoints.cilium.io"
 	Name     string `json:"name"`     // "namespace/name", or "name"
 	UID      string `json:"uid"`
 	Reason   string `json:"reason"`
-	Rounds   int    `json:"rounds"` // how many rounds in a row have found it so
+	Rounds   int    `json:"rounds"` // consecutive rounds that found the object stale
 	Error    string `json:"error,omitempty"`
 }
 

@@ -9,15 +9,15 @@ import (
 	"github.com/cilium/statedb/reconciler"
 )
 
-// OwnerPodLinks is the owner of the settings of single pods' links; they come and go with each pod.
+// OwnerPodLinks is the owner of the settings of pod links, which are added and removed with each pod.
 const OwnerPodLinks = "pod-links"
 
-// Setting is one row. Only settings of the network namespace are allowed.
+// Setting is one kernel setting. Only settings of the network namespace are allowed.
 type Setting struct {
 	Name     string            `json:"name"`     // path below /proc/sys with slashes, e.g. "net/ipv4/conf/all/rp_filter"
-	Value    string            `json:"value"`    // what must be read back
+	Value    string            `json:"value"`    // expected value when read back
 	Owner    string            `json:"owner"`    // the feature that wants it
-	Optional bool              `json:"optional"` // a kernel without it is no error
+	Optional bool              `json:"optional"` // not an error if the kernel lacks it
 	Status   reconciler.Status `json:"status"`
 }
 
@@ -64,7 +64,7 @@ var (
 	ByOwner = ownerIndex.Query
 )
 
-// Lasting are the settings that belong to no single pod, of which a node has as many as it has pods.
+// Lasting returns the settings except the ones of pod links, whose number grows with the number of pods.
 func Lasting(txn statedb.ReadTxn, table statedb.Table[*Setting]) iter.Seq[*Setting] {
 	return func(yield func(*Setting) bool) {
 		for s := range table.LowerBound(txn, ByOwner("")) {
@@ -75,7 +75,7 @@ func Lasting(txn statedb.ReadTxn, table statedb.Table[*Setting]) iter.Seq[*Setti
 				return
 			}
 		}
-		for s := range table.LowerBound(txn, ByOwner(OwnerPodLinks+"\x00")) { // the first that follows
+		for s := range table.LowerBound(txn, ByOwner(OwnerPodLinks+"\x00")) { // the first owner after OwnerPodLinks
 			if !yield(s) {
 				return
 			}
@@ -88,12 +88,11 @@ func NewTable(db *statedb.DB) (statedb.RWTable[*Setting], error) {
 	return statedb.NewTable(db, "sysctls", nameIndex, ownerIndex)
 }
 
-// Writer lets features contribute settings; each owner has a set of its own.
+// Writer adds settings; each owner has its own set.
 type Writer interface {
-	// Replace makes settings the complete set of owner, in one commit. A name that another owner has is left out and
-	// named in the error.
+	// Replace makes settings the complete set of owner, in one commit. A name that belongs to another owner is omitted and named in the error.
 	Replace(owner string, settings []Setting) error
-	// Update adds settings to the set of owner, or changes them, and removes those of the given names, in one commit. A name
-	// that is in both lists stays. A name that another owner has is left out: one to add is named in the error.
+	// Update adds or changes settings of owner and removes the named ones, in one commit. A name in both lists stays. A name that belongs to another
+	// owner is omitted, and named in the error if it is in put.
 	Update(owner string, put []Setting, remove []string) error
 }

@@ -10,7 +10,7 @@ import (
 	"github.com/cilium/statedb/index"
 )
 
-// Pod is a pod whose network nobody here has made; none of its packets is seen by a program.
+// Pod is a pod whose network this agent did not create; no program sees its packets.
 type Pod struct {
 	Namespace string       `json:"namespace"`
 	Name      string       `json:"name"`
