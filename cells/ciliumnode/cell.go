@@ -12,7 +12,7 @@ import (
 	"github.com/waggle-net/waggle/pkg/writeback"
 )
 
-// Cell keeps the CiliumNode of this node.
+// Cell writes the CiliumNode of this node.
 var Cell = cell.Module("cilium-node", "The CiliumNode of this node",
 	cell.Config(DefaultConfig),
 	cell.ProvidePrivate(nodeupdates.NewCiliumNodeTable), // only this cell may write

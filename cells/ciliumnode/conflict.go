@@ -8,26 +8,26 @@ import (
 )
 
 const (
-	// named is how many times an agent on another machine must replace what this one wrote until that is a conflict. Once is none: the API server may be restored to a
-	// state in which the node ran on another machine or before a reboot, and a machine that is replaced under its name may live a little longer.
+	// named is the number of times that an agent on another machine must overwrite the object of this agent before that is a conflict. Once is not a conflict: the
+	// API server may be restored to a state in which the node ran on another machine or before a reboot, and a replaced machine may keep running for a short time.
 	named = 2
-	// yieldFor is how long this agent leaves the CiliumNode to the other one in a conflict. Then it writes it again, so that the other one notices, too.
+	// yieldFor is how long this agent does not write the CiliumNode in a conflict. Then it writes it again, so that the other agent detects the conflict, too.
 	yieldFor = time.Minute
-	// calm is how long the CiliumNode must stay as this agent wrote it until the conflict is over. Another agent that lives would have written it by then.
+	// calm is how long the CiliumNode must stay as this agent wrote it until the conflict ends. Another running agent would overwrite it within that time.
 	calm = 3 * yieldFor
 )
 
-// conflict is about agents on different machines that have the same node name, and so write the same CiliumNode. The other machine counts only if it writes after this
-// one: what a previous boot or machine of this name has left is taken over.
+// conflict detects agents on different machines that have the same node name, and so write the same CiliumNode. Another machine counts only if it writes after
+// this one: this agent takes ownership of an object of a previous boot or machine with this name.
 type conflict struct {
-	held  bool      // this machine wrote the object last
+	held  bool      // this machine was the last writer of the object
 	since time.Time // when held became true
-	lost  int       // how many times another machine wrote it after this one
-	last  time.Time // when that was noticed last
+	lost  int       // number of times that another machine overwrote the object of this one
+	last  time.Time // time of the last overwrite
 	rival string    // describes that machine
 }
 
-// observe takes note of which machine wrote the object last. It reports whether this agent must not write it now.
+// observe records the last writer of the object. It reports whether this agent must not write it now.
 func (c *conflict) observe(m machine, live *ciliumv2.CiliumNode, now time.Time) (yield bool) {
 	if m.id == "" {
 		return false
@@ -44,11 +44,11 @@ func (c *conflict) observe(m machine, live *ciliumv2.CiliumNode, now time.Time) 
 	if c.held {
 		c.held, c.lost, c.last = false, c.lost+1, now
 	}
-	c.rival = rival // it may write its addresses later
+	c.rival = rival // the other machine may write its addresses later
 	return c.lost >= named && now.Sub(c.last) < yieldFor
 }
 
-// hold takes note that this machine wrote the object last.
+// hold records that this machine wrote the object last.
 func (c *conflict) hold(now time.Time) {
 	if !c.held {
 		c.held, c.since = true, now
@@ -56,14 +56,14 @@ func (c *conflict) hold(now time.Time) {
 	c.settle(now)
 }
 
-// settle ends the conflict when the object has stayed as this machine wrote it.
+// settle ends the conflict when the object of this machine has stayed unchanged for calm.
 func (c *conflict) settle(now time.Time) {
 	if c.held && now.Sub(c.since) >= calm {
 		c.lost = 0
 	}
 }
 
-// err names the conflict; nil without one.
+// err returns the error that describes the conflict; nil without one.
 func (c *conflict) err(node string) error {
 	if c.lost < named {
 		return nil

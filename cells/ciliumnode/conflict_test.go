@@ -19,7 +19,7 @@ import (
 	"github.com/waggle-net/waggle/pkg/tables/nodeupdates"
 )
 
-// writer is an agent on a machine of its own with the node name "one".
+// writer is an agent with the node name "one" on a machine of its own.
 type writer struct {
 	*controller
 	want wanted
@@ -33,7 +33,7 @@ func newWriter(client *kubeapi.Client, host, addr string) *writer {
 
 func (w *writer) pass(t *testing.T) error { return w.write(t.Context(), w.want, &nodeupdates.Update{}) }
 
-// TestConflict_TwoMachinesWithOneName has two agents that compare their CiliumNode each second, more often than a change or a failure makes them do.
+// TestConflict_TwoMachinesWithOneName has two agents that compare their CiliumNode each second, more often than changes or failures trigger a comparison.
 func TestConflict_TwoMachinesWithOneName(t *testing.T) {
 	t.Parallel()
 	synctest.Test(t, func(t *testing.T) {
@@ -72,7 +72,7 @@ func TestConflict_TwoMachinesWithOneName(t *testing.T) {
 			t.Errorf("%d writes in an hour, want at most %d", n, most)
 		}
 
-		// One of them is gone: the other one recovers.
+		// One agent has stopped: the other one recovers.
 		deadline := time.Now().Add(yieldFor + calm + 2*time.Second)
 		for a.pass(t) != nil {
 			if time.Now().After(deadline) {
@@ -87,7 +87,7 @@ func TestConflict_TwoMachinesWithOneName(t *testing.T) {
 	})
 }
 
-// TestConflict_AddressesThatAreKnownLater has an agent on another machine that does not know its addresses when it writes.
+// TestConflict_AddressesThatAreKnownLater has an agent on another machine that writes before it knows its addresses.
 func TestConflict_AddressesThatAreKnownLater(t *testing.T) {
 	t.Parallel()
 	synctest.Test(t, func(t *testing.T) {
@@ -111,10 +111,10 @@ func TestConflict_AddressesThatAreKnownLater(t *testing.T) {
 	})
 }
 
-// TestConflict_OrdinaryEventsAreNone: at the end of each event, and three hours later, the object is as the agent that lives wants it.
+// TestConflict_OrdinaryEventsAreNone checks that after each event, and three hours later, the object has the desired state of the running agent.
 func TestConflict_OrdinaryEventsAreNone(t *testing.T) {
 	t.Parallel()
-	old := func(n *ciliumv2.CiliumNode) { // as an agent of a version before the annotation writes it
+	old := func(n *ciliumv2.CiliumNode) { // as an agent version without the annotation writes it
 		delete(n.Annotations, machineAnnotation)
 	}
 	for name, event := range map[string]func(t *testing.T, s *kubetest.Server, edit func(func(*ciliumv2.CiliumNode)), a *writer) *writer{
@@ -174,7 +174,7 @@ func TestConflict_OrdinaryEventsAreNone(t *testing.T) {
 			})
 			for i := range 5 {
 				a.want.local = &localnode.LocalNode{IPv4: localnode.Family{NodeIP: netip.MustParseAddr(fmt.Sprint("192.0.2.", 10+i))}}
-				if err := a.pass(t); (err != nil) != (i == 0) { // the first one is refused, for the object has changed
+				if err := a.pass(t); (err != nil) != (i == 0) { // the server rejects the first write, because the object has changed
 					t.Errorf("write %d: %v", i, err)
 				}
 			}
@@ -233,7 +233,7 @@ func TestConflict_WithAnOlderVersion(t *testing.T) {
 	})
 }
 
-// TestThisMachine: restarts of an agent are on one machine, another boot is another machine.
+// TestThisMachine: a restarted agent is on the same machine; another boot is another machine.
 func TestThisMachine(t *testing.T) {
 	t.Parallel()
 	one, again, other := thisMachine(procfs(t)), thisMachine(procfs(t)), thisMachine("/proc")

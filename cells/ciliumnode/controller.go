@@ -49,11 +49,11 @@ type controller struct {
 	params
 	machine   machine
 	conflict  conflict
-	receiving bool // programs of this run receive the tunnel; it is not taken back
+	receiving bool // programs of this run receive the tunnel; never reset
 }
 
-// pass compares the CiliumNode on the server with what is wanted, and writes what differs. It runs when either may have
-// changed; the row of the CiliumNode is trimmed, so it only says when to look.
+// pass compares the CiliumNode on the server with the desired one and writes the differences. It runs when either may have
+// changed; the row of the CiliumNode is trimmed, so it serves only as a trigger.
 func (c *controller) pass(ctx context.Context, watch *statedb.WatchSet) []nodeupdates.Update {
 	update := nodeupdates.Update{Name: c.Agent.NodeName, State: nodeupdates.Done}
 	want, missing := c.wanted(c.DB.ReadTxn(), watch)
@@ -87,7 +87,7 @@ func (c *controller) write(ctx context.Context, want wanted, update *nodeupdates
 	if len(changes) == 0 {
 		return c.conflict.err(c.Agent.NodeName)
 	}
-	// The version goes along, so that what somebody else writes meanwhile is judged first.
+	// The patch contains the resource version, so that the server rejects it if another writer changed the object meanwhile.
 	metadata, _ := changes["metadata"].(map[string]any)
 	if metadata == nil {
 		metadata = map[string]any{}
@@ -101,7 +101,7 @@ func (c *controller) write(ctx context.Context, want wanted, update *nodeupdates
 	return c.wrote(c.Client.Patch(ctx, kubeapi.CiliumNodes, "", live.Name, types.MergePatchType, patch, nil))
 }
 
-// wrote takes note of the result of a write, and returns it, or the conflict with another agent.
+// wrote records the result of a write, and returns its error or the conflict with another agent.
 func (c *controller) wrote(err error) error {
 	if err != nil {
 		return err
@@ -110,7 +110,7 @@ func (c *controller) wrote(err error) error {
 	return c.conflict.err(c.Agent.NodeName)
 }
 
-// wanted collects what the CiliumNode shall hold, or says what must come before.
+// wanted collects the desired content of the CiliumNode, or returns the missing input.
 func (c *controller) wanted(txn statedb.ReadTxn, watch *statedb.WatchSet) (wanted, string) {
 	node, _, changed, found := c.Nodes.GetWatch(txn, k8s.NodeByName(c.Agent.NodeName))
 	source, _, sourceChanged, _ := c.Sources.GetWatch(txn, sources.ByTable(c.Nodes.Name()))
@@ -133,8 +133,8 @@ func (c *controller) wanted(txn statedb.ReadTxn, watch *statedb.WatchSet) (wante
 	return w, ""
 }
 
-// receives returns the annotation for what this node takes from other nodes. It is "" before programs of this run receive the tunnel: what the previous run has
-// published stays until then.
+// receives returns the annotation for the encapsulations that this node receives. It is "" before programs of this run receive the tunnel: the value of the
+// previous run stays until then.
 func (c *controller) receives(txn statedb.ReadTxn, watch *statedb.WatchSet) string {
 	r := nodes.Receives{Direct: true}
 	if c.Agent.Tunnel() {
@@ -146,7 +146,8 @@ func (c *controller) receives(txn statedb.ReadTxn, watch *statedb.WatchSet) stri
 	return r.String()
 }
 
-// tunnelled reports whether programs of this run receive the tunnel, and send into it. It watches the first that is missing: each wake asks the API server.
+// tunnelled reports whether programs of this run receive the tunnel and send into it. It watches only the first missing condition: each wake queries the API
+// server.
 func (c *controller) tunnelled(txn statedb.ReadTxn, watch *statedb.WatchSet) bool {
 	rows, changed := c.Overlays.AllWatch(txn)
 	up := false
@@ -159,7 +160,8 @@ func (c *controller) tunnelled(txn statedb.ReadTxn, watch *statedb.WatchSet) boo
 	return up && tried(txn, watch, c.Slots) && tried(txn, watch, c.Attachments)
 }
 
-// tried reports whether a table is complete and no row is pending. One that failed does not keep all others from the tunnel.
+// tried reports whether a table is complete and has no pending row. A failed row does not count as pending, so that it does not keep other pods from the
+// tunnel.
 func tried[R interface{ GetStatus() reconciler.Status }](txn statedb.ReadTxn, watch *statedb.WatchSet, table statedb.Table[R]) bool {
 	if complete, initialized := table.Initialized(txn); !complete {
 		watch.Add(initialized)

@@ -1,12 +1,12 @@
-// Package ciliumnode keeps the CiliumNode of this node: other nodes, the cluster role and Cilium's tools read there what
-// its addresses are, and what it receives.
+// Package ciliumnode maintains the CiliumNode of this node. Other nodes, the cluster role and Cilium's tools read there the addresses of this node and the
+// encapsulations that it receives.
 //
-// Tables in: k8s-nodes and cilium-nodes (the rows of this node), sources, local-node, endpoints; with a tunnel overlays, node-slots and
-// attachments. Table out: cilium-node-updates, whose one row says how far it is. Outside the agent it owns the CiliumNode of the same name as the Node, except
-// spec.ipam.podCIDRs: with --ipam=cluster-pool those are the cluster role's and are never written here.
+// Tables in: k8s-nodes and cilium-nodes (the rows of this node), sources, local-node, endpoints; with a tunnel overlays, node-slots and attachments. Table out:
+// cilium-node-updates, whose one row reports the progress. Outside the agent it owns the CiliumNode of the same name as the Node, except spec.ipam.podCIDRs:
+// with --ipam=cluster-pool the cluster role owns these.
 //
-// The object is made as soon as the Node is known, before any CIDR is, and made again when somebody deletes it. It belongs
-// to the Node by an owner reference, and follows when the Node is made anew under the same name. After a restart what stands
-// there stays until this node knows better. An agent on another machine with the same node name is named, and not written
-// against without end. Without an API server the cell does nothing.
+// The cell creates the object as soon as the Node is known, before any CIDR is known, and again after a deletion. An owner reference binds the object to the
+// Node; the cell updates the reference when the Node is recreated under the same name. After a restart the content of the object stays until this node knows
+// newer values. If an agent on another machine has the same node name, the cell reports that agent and limits its own writes. Without an API server the cell
+// does nothing.
 package ciliumnode

@@ -14,17 +14,17 @@ import (
 	"github.com/waggle-net/waggle/pkg/tables/localnode"
 )
 
-// machineAnnotation of a CiliumNode names the machine whose agent wrote it: its id, its host name and, once they are known, its addresses, with spaces between.
+// machineAnnotation of a CiliumNode names the machine whose agent wrote it: id, host name and, once known, addresses, separated by spaces.
 const machineAnnotation = "waggle.io/machine"
 
-// machine is where this agent runs. It is the same after a restart of the agent, and another one after a reboot.
+// machine identifies the machine of this agent. It is the same after a restart of the agent, and different after a reboot.
 type machine struct {
-	id     string // of this boot and network namespace; empty when the kernel does not say
-	bootID string // empty when the kernel does not say
+	id     string // of this boot and network namespace; empty when the kernel does not report it
+	bootID string // empty when the kernel does not report it
 	host   string // host name
 }
 
-// thisMachine reads what tells this machine from others. Nodes that are containers (kind) share a boot, and differ by their network namespaces.
+// thisMachine reads the identity of this machine. Nodes that are containers (kind) share a boot id and differ by their network namespaces.
 func thisMachine(procfs string) machine {
 	m := machine{bootID: bootID(procfs), host: "unknown"}
 	if host := strings.Join(strings.Fields(hostName()), ""); host != "" {
@@ -40,12 +40,12 @@ func thisMachine(procfs string) machine {
 }
 
 func hostName() string {
-	name, _ := os.Hostname() // empty when the kernel does not say
+	name, _ := os.Hostname() // empty when the kernel does not report it
 	return name
 }
 
-// bootID tells one boot of the machine from the next; empty when the kernel does not say. In the DaemonSet's pod --procfs
-// has the settings of networks alone, and the container's own procfs knows the rest.
+// bootID returns the id of this boot of the machine; empty when the kernel does not report it. In the DaemonSet's pod --procfs
+// contains only the settings of networks, and the container's own procfs has the boot id.
 func bootID(procfs string) string {
 	for _, dir := range []string{procfs, "/proc"} {
 		if text, err := os.ReadFile(filepath.Join(dir, "sys/kernel/random/boot_id")); err == nil {
@@ -55,8 +55,8 @@ func bootID(procfs string) string {
 	return ""
 }
 
-// annotation returns the value of machineAnnotation; empty without an id. While the addresses of this node are not known, what an earlier run of the agent on this
-// machine wrote stays.
+// annotation returns the value of machineAnnotation; empty without an id. While the addresses of this node are not known, the value of a previous run of the
+// agent on this machine stays.
 func (m machine) annotation(have string, local *localnode.LocalNode) string {
 	fields := []string{m.id, m.host}
 	if local != nil {
@@ -78,13 +78,13 @@ func idOf(annotation string) string {
 	return id
 }
 
-// wrote reports whether an agent on this machine wrote a CiliumNode last.
+// wrote reports whether an agent on this machine was the last writer of a CiliumNode.
 func (m machine) wrote(n *ciliumv2.CiliumNode) bool {
 	return idOf(n.Annotations[machineAnnotation]) == m.id && n.Spec.BootID == m.bootID
 }
 
-// rival describes the other machine whose agent wrote a CiliumNode last. It is empty when this machine did, or when the object does not say: it was made by hand, or
-// by an agent that writes neither annotation nor boot id.
+// rival describes the other machine whose agent wrote a CiliumNode last. It is empty when this machine is the last writer or the object does not name the
+// writer: a user created it, or an agent that writes neither annotation nor boot id.
 func (m machine) rival(n *ciliumv2.CiliumNode) string {
 	annotation := n.Annotations[machineAnnotation]
 	switch {

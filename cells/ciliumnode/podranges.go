@@ -18,8 +18,8 @@ type pods struct{ addrs []netip.Addr }
 // in reports whether an endpoint has an address in a range.
 func (p *pods) in(cidr netip.Prefix) bool { return slices.ContainsFunc(p.addrs, cidr.Contains) }
 
-// endpoints returns the addresses of the endpoints; nil before those of the previous run are known. While the row of the CiliumNode lists a former range, it watches
-// the endpoints: the last one may be deleted. Otherwise it does not, as each wake asks the API server.
+// endpoints returns the addresses of the endpoints; nil before the endpoints of the previous run are known. While the row of the CiliumNode lists a former
+// range, it watches the endpoints, because the last one in the range may be deleted. Otherwise it does not: each wake queries the API server.
 func (c *controller) endpoints(txn statedb.ReadTxn, watch *statedb.WatchSet, own *cilium.Node, w wanted) *pods {
 	complete, initialized := c.Endpoints.Initialized(txn)
 	if !complete {
@@ -41,7 +41,7 @@ func (c *controller) endpoints(txn statedb.ReadTxn, watch *statedb.WatchSet, own
 	return p
 }
 
-// listed are the ranges that annotations of a CiliumNode list.
+// listed returns the ranges that annotations of a CiliumNode list.
 func listed(annotations map[string]string) []string {
 	text := annotations[ciliumv2.PodRangesAnnotation]
 	if text == "" {
@@ -50,14 +50,14 @@ func listed(annotations map[string]string) []string {
 	return strings.Split(text, ",")
 }
 
-// has reports whether a text is a present range of this node.
+// has reports whether a text is a current range of this node.
 func (w wanted) has(text string) bool {
 	p, ok := clusternodes.ParseRange(text)
 	return ok && w.local != nil && (p == w.local.IPv4.AllocRange.Masked() || p == w.local.IPv6.AllocRange.Masked())
 }
 
-// podRanges returns the value of [ciliumv2.PodRangesAnnotation]: ranges that the object lists or will have, as they are written there, which are those of this node or
-// contain an address of one of its pods. While that is not known, what the object lists stays.
+// podRanges returns the value of [ciliumv2.PodRangesAnnotation]: the ranges that the object lists or will have, in their original form, if they belong to this
+// node or contain an address of one of its pods. Until the ranges and pods of this node are known, the value in the object stays.
 func (w wanted) podRanges(have *ciliumv2.CiliumNode) string {
 	if w.local == nil || w.pods == nil {
 		return have.Annotations[ciliumv2.PodRangesAnnotation]

@@ -23,7 +23,7 @@ import (
 	"github.com/waggle-net/waggle/pkg/tables/sources"
 )
 
-// procfs holds the one file that is read.
+// procfs creates a procfs with only the file of the boot id.
 func procfs(t testing.TB) string {
 	t.Helper()
 	dir := t.TempDir()

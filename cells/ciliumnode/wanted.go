@@ -17,23 +17,23 @@ import (
 )
 
 const (
-	// Keys of the record of what the agent wrote: the CIDRs, and the names of labels and annotations that it copied.
+	// Keys of the last-applied record: the CIDRs, and the names of the copied labels and annotations.
 	recordCIDRs       = "spec.ipam.podCIDRs"
 	recordLabels      = "labels"
 	recordAnnotations = "annotations"
 )
 
-// wanted is what the CiliumNode shall hold.
+// wanted is the desired content of the CiliumNode.
 type wanted struct {
 	node        *k8s.Node
 	local       *localnode.LocalNode // nil while this node does not know its addresses
 	machine     machine
-	writesCIDRs bool   // the pod CIDRs are ours to write
-	receives    string // value of [ciliumv2.ReceivesAnnotation]; "" when what is there is to stay
+	writesCIDRs bool   // this agent writes the pod CIDRs
+	receives    string // value of [ciliumv2.ReceivesAnnotation]; "" keeps the current value
 	pods        *pods  // nil while the endpoints of this node are not known
 }
 
-// String is what matters of it, for people.
+// String returns a summary for the table.
 func (w wanted) String() string {
 	spec := w.spec()
 	var parts []string
@@ -53,7 +53,7 @@ func (w wanted) owner() metav1.OwnerReference {
 	return metav1.OwnerReference{APIVersion: "v1", Kind: "Node", Name: w.node.Name, UID: types.UID(w.node.UID)}
 }
 
-// labels are those of the Node and a mark of who keeps the object.
+// labels returns the labels of the Node and the label that names the manager of the object.
 func (w wanted) labels() map[string]string {
 	labels := maps.Clone(w.node.Labels)
 	if labels == nil {
@@ -63,7 +63,8 @@ func (w wanted) labels() map[string]string {
 	return labels
 }
 
-// annotations are those of the Node in the domain cilium.io, what this node receives, and the ranges of its pods. have is the object; nil for a new one.
+// annotations returns the annotations of the Node in the domain cilium.io, the received encapsulations, and the pod ranges. have is the object; nil for a new
+// one.
 func (w wanted) annotations(have *ciliumv2.CiliumNode) map[string]string {
 	out := map[string]string{}
 	if have == nil {
@@ -84,7 +85,7 @@ func (w wanted) annotations(have *ciliumv2.CiliumNode) map[string]string {
 	return out
 }
 
-// spec is what this node knows of itself. Without local it is what the Node says.
+// spec returns the spec from the state of this node. Without local it contains only the boot id and the addresses of the Node.
 func (w wanted) spec() ciliumv2.NodeSpec {
 	spec := ciliumv2.NodeSpec{BootID: w.machine.bootID}
 	for _, a := range w.node.Addresses {
@@ -114,7 +115,7 @@ func text(addr netip.Addr) string {
 	return addr.String()
 }
 
-// object is a CiliumNode for a node that has none.
+// object returns a new CiliumNode.
 func (w wanted) object() *ciliumv2.CiliumNode {
 	annotations := w.annotations(nil)
 	annotations[wrote.Annotation] = w.record(nil).String()
@@ -125,7 +126,7 @@ func (w wanted) object() *ciliumv2.CiliumNode {
 		Annotations: annotations, OwnerReferences: []metav1.OwnerReference{w.owner()}}}
 }
 
-// record is what the agent wrote, once have is as wanted; have is nil for a new object.
+// record returns the last-applied record of the desired object; have is nil for a new object.
 func (w wanted) record(have *ciliumv2.CiliumNode) wrote.Values {
 	record := wrote.Values{recordLabels: keys(w.labels())}
 	if names := keys(w.annotations(have)); names != "" {
@@ -138,7 +139,7 @@ func (w wanted) record(have *ciliumv2.CiliumNode) wrote.Values {
 		record[recordCIDRs] = strings.Join(spec.IPAM.PodCIDRs, ",")
 	case have != nil:
 		if old, ok := wrote.Of(have.Annotations)[recordCIDRs]; ok {
-			record[recordCIDRs] = old // what the run before wrote stays until this one knows better
+			record[recordCIDRs] = old // the value of the previous run stays until local is known
 		}
 	}
 	return record
@@ -146,7 +147,7 @@ func (w wanted) record(have *ciliumv2.CiliumNode) wrote.Values {
 
 func keys(m map[string]string) string { return strings.Join(slices.Sorted(maps.Keys(m)), ",") }
 
-// changes is a merge patch that makes have what is wanted; empty when it is. Fields that this node does not know stay.
+// changes returns the merge patch from have to the desired object; empty without a difference. Fields with values unknown to this node stay.
 func (w wanted) changes(have *ciliumv2.CiliumNode) map[string]any {
 	changes := map[string]any{}
 	if metadata := w.metadata(have); len(metadata) > 0 {
@@ -180,8 +181,8 @@ func (w wanted) metadata(have *ciliumv2.CiliumNode) map[string]any {
 	return metadata
 }
 
-// difference is what to merge into have: what is wanted and differs, and nil for what was copied earlier and is not wanted
-// any more. Everything else is somebody else's.
+// difference returns the merge patch for have: desired values that differ, and nil for keys that were copied earlier and are no longer desired.
+// All other keys belong to other writers.
 func difference(have, want map[string]string, copied string) map[string]any {
 	changes := map[string]any{}
 	for key, value := range want {
@@ -198,7 +199,7 @@ func difference(have, want map[string]string, copied string) map[string]any {
 	return changes
 }
 
-// owners are those that are there, with the one Node that exists in the place of any other Node.
+// owners returns the owner references of the object, with this Node in place of any other Node.
 func (w wanted) owners(have []metav1.OwnerReference) []metav1.OwnerReference {
 	owner := w.owner()
 	var owners []metav1.OwnerReference
@@ -208,7 +209,7 @@ func (w wanted) owners(have []metav1.OwnerReference) []metav1.OwnerReference {
 		case o.Kind != owner.Kind || o.APIVersion != owner.APIVersion:
 			owners = append(owners, o)
 		case o.UID == owner.UID && o.Name == owner.Name && !found:
-			owners, found = append(owners, o), true // with the flags that somebody may have set
+			owners, found = append(owners, o), true // keeps flags that another writer may have set
 		}
 	}
 	if !found {
@@ -225,7 +226,7 @@ func (w wanted) specChanges(have *ciliumv2.CiliumNode) map[string]any {
 	}
 	ours := wrote.Of(have.Annotations).Ours(recordCIDRs, strings.Join(have.Spec.IPAM.PodCIDRs, ","))
 	if !w.writesCIDRs && ours && len(have.Spec.IPAM.PodCIDRs) > 0 {
-		// Written in another mode: they are in the way of the cluster role, which has not given them to anybody.
+		// The agent wrote these in another mode. They block the cluster role, which has not assigned them.
 		changes["ipam"] = map[string]any{"podCIDRs": nil}
 	}
 	if w.local == nil {

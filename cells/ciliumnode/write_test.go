@@ -25,8 +25,8 @@ func complete() wanted {
 			Router: netip.MustParseAddr("10.1.0.1"), Health: netip.MustParseAddr("10.1.0.2")}}}
 }
 
-// TestWrite_ConflictsAreSeen has the cluster role write CIDRs between our reading and writing, which is refused and then
-// done on top of what it wrote.
+// TestWrite_ConflictsAreSeen lets the cluster role write CIDRs between the agent's read and write: the server rejects the write, and the retry keeps
+// the CIDRs.
 func TestWrite_ConflictsAreSeen(t *testing.T) {
 	t.Parallel()
 	s := kubetest.New(t)
@@ -55,7 +55,7 @@ func TestWrite_ConflictsAreSeen(t *testing.T) {
 	}
 }
 
-// TestChanges_OfWhatWasMadeAreNone holds that an object which was made needs no patch, in either mode, known or not.
+// TestChanges_OfWhatWasMadeAreNone checks that a new object needs no patch, with and without written CIDRs and known addresses.
 func TestChanges_OfWhatWasMadeAreNone(t *testing.T) {
 	t.Parallel()
 	for _, writes := range []bool{false, true} {
@@ -72,8 +72,8 @@ func TestChanges_OfWhatWasMadeAreNone(t *testing.T) {
 	}
 }
 
-// TestChanges_UnknownAddressesStay: right after a restart the object knows more than the agent, and the router address in
-// it may be the only memory of it.
+// TestChanges_UnknownAddressesStay: right after a restart the object has addresses that the agent does not know yet, and it may be the only
+// record of the router address.
 func TestChanges_UnknownAddressesStay(t *testing.T) {
 	t.Parallel()
 	before := complete()

@@ -18,21 +18,21 @@ import (
 	"github.com/waggle-net/waggle/pkg/tables/podcidrpool"
 )
 
-// allocator does the work while this replica leads.
+// allocator assigns pod CIDRs while this replica leads.
 type allocator struct {
 	params
-	logged string // what was wrong when it was logged last
+	logged string // last logged fault
 }
 
 const (
-	settle     = 100 * time.Millisecond // turns the nodes that come at once into one round
-	between    = time.Second            // shortest time between the beginnings of two rounds, each of which lists all nodes
-	failedWait = 2 * time.Second        // until what could not be written is tried again
-	resync     = 5 * time.Minute        // a full look that repairs what a watch did not say
+	settle     = 100 * time.Millisecond // combines nodes that are created at the same time into one round
+	between    = time.Second            // minimum time between the starts of two rounds, each of which lists all nodes
+	failedWait = 2 * time.Second        // retry interval after a failed write
+	resync     = 5 * time.Minute        // full round that repairs missed watch events
 	pageSize   = 500
 )
 
-// run works whenever this replica leads.
+// run allocates whenever this replica leads.
 func (a *allocator) run(ctx context.Context, health cell.Health) error {
 	err := leadership.Lead(ctx, a.DB, a.Leadership,
 		func(leading context.Context) error { return a.lead(leading, health) },
@@ -46,7 +46,7 @@ func (a *allocator) run(ctx context.Context, health cell.Health) error {
 	return err
 }
 
-// lead makes one round after another until ctx ends or one fails.
+// lead runs rounds until ctx ends or a round fails.
 func (a *allocator) lead(ctx context.Context, health cell.Health) error {
 	for {
 		heartbeat.Busy(ctx)
@@ -70,15 +70,15 @@ func (a *allocator) lead(ctx context.Context, health cell.Health) error {
 // result is the outcome of a round.
 type result struct {
 	rows    []podcidrpool.CIDR
-	known   map[string]string // CIDRs of each node, as [text] writes them
+	known   map[string]string // CIDRs of each node, in the format of [text]
 	version string            // of the list
-	failed  bool              // something is to be tried again
+	failed  bool              // a write must be retried
 }
 
-// text is a list of CIDRs that can be compared.
+// text formats a list of CIDRs for comparison.
 func text(cidrs []string) string { return strings.Join(cidrs, ",") }
 
-// round lists all nodes, and gives CIDRs to those that lack them.
+// round lists all nodes, and assigns CIDRs to nodes without.
 func (a *allocator) round(ctx context.Context) (result, error) {
 	nodes, version, err := a.list(ctx)
 	if err != nil {
@@ -105,7 +105,7 @@ func (a *allocator) round(ctx context.Context) (result, error) {
 	return r, a.commit(rows)
 }
 
-// list reads all nodes of one moment, from a quorum of the store and not from a cache that may lag behind.
+// list reads a consistent snapshot of all nodes, with a quorum read instead of a cache that may lag.
 func (a *allocator) list(ctx context.Context) (nodes []ciliumv2.CiliumNode, version string, err error) {
 	options := metav1.ListOptions{Limit: pageSize}
 	for {
@@ -121,7 +121,7 @@ func (a *allocator) list(ctx context.Context) (nodes []ciliumv2.CiliumNode, vers
 	}
 }
 
-// follow returns when another round is due: a node came, went or has other CIDRs than we know.
+// follow waits for the next round: until a node is added or removed, its CIDRs change, or the timer expires.
 func (a *allocator) follow(ctx context.Context, r result) error {
 	due := resync
 	if r.failed {
@@ -134,7 +134,7 @@ func (a *allocator) follow(ctx context.Context, r result) error {
 		return err
 	}
 	defer w.Stop()
-	heartbeat.IdleFor(ctx, due) // lead says when the next round begins
+	heartbeat.IdleFor(ctx, due) // lead starts the next round
 	for {
 		select {
 		case <-ctx.Done():
@@ -149,7 +149,7 @@ func (a *allocator) follow(ctx context.Context, r result) error {
 	}
 }
 
-// unexpected tells whether an event says something that a round did not know. An error is such a thing.
+// unexpected reports whether an event contains a state unknown to the round. An error event is unexpected.
 func (r result) unexpected(event watch.Event) bool {
 	node, ok := event.Object.(*ciliumv2.CiliumNode)
 	if !ok || event.Type == watch.Deleted {
@@ -159,7 +159,7 @@ func (r result) unexpected(event watch.Event) bool {
 	return !found || known != text(node.Spec.IPAM.PodCIDRs)
 }
 
-// commit makes the table what rows say. The table is this cell's alone.
+// commit replaces the content of the table. The table has no other writer.
 func (a *allocator) commit(rows []podcidrpool.CIDR) error {
 	txn := a.DB.WriteTxn(a.Table)
 	defer txn.Abort()
@@ -187,10 +187,10 @@ func (a *allocator) commit(rows []podcidrpool.CIDR) error {
 	return nil
 }
 
-// most bounds how many sentences a report has.
+// most limits the sentences of a report.
 const most = 3
 
-// report says how full the pool is, or what is wrong.
+// report sets the health of the module: the use of the pool, or the faults.
 func (a *allocator) report(health cell.Health, r result) {
 	var wrong []error
 	count := 0
@@ -207,7 +207,7 @@ func (a *allocator) report(health cell.Health, r result) {
 		wrong = append(wrong, fmt.Errorf("and %d more, see the table cluster-pool", count-most))
 	}
 	if err := errors.Join(wrong...); err != nil {
-		if text := err.Error(); text != a.logged { // rounds may follow each other every second
+		if text := err.Error(); text != a.logged { // rounds may run every second
 			a.Log.Warn("Pod CIDRs of nodes", "wrong", count, "error", err)
 			a.logged = text
 		}

@@ -14,7 +14,7 @@ import (
 	"github.com/waggle-net/waggle/pkg/tables/podcidrpool"
 )
 
-// Cell gives out pod CIDRs.
+// Cell assigns pod CIDRs to nodes.
 var Cell = cell.Module("cluster-pool", "Pod CIDRs of all nodes",
 	cell.Config(DefaultConfig),
 	cell.ProvidePrivate(

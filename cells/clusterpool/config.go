@@ -11,7 +11,7 @@ import (
 	agent "github.com/waggle-net/waggle/pkg/settings"
 )
 
-// Config is what was typed. Flags that the node role has too mean the same in both.
+// Config configures the pool. Flags that the node role also has mean the same in both.
 type Config struct {
 	EnableIPv4 bool     `mapstructure:"enable-ipv4"`
 	EnableIPv6 bool     `mapstructure:"enable-ipv6"`
@@ -22,13 +22,13 @@ type Config struct {
 	IPv6Size   int      `mapstructure:"cluster-pool-ipv6-mask-size"`
 }
 
-// DefaultConfig are the defaults.
+// DefaultConfig shares the defaults of the flags that the node role also has.
 var DefaultConfig = Config{
 	EnableIPv4: agent.DefaultFlags.EnableIPv4, EnableIPv6: agent.DefaultFlags.EnableIPv6, IPAM: agent.DefaultFlags.IPAM,
 	IPv4CIDR: []string{"10.0.0.0/8"}, IPv4Size: 24, IPv6CIDR: []string{"fd00::/104"}, IPv6Size: 120,
 }
 
-// Flags registers the flags.
+// Flags registers the flags of the cell.
 func (c Config) Flags(flags *pflag.FlagSet) {
 	flags.Bool("enable-ipv4", c.EnableIPv4, "Give pods IPv4 addresses")
 	flags.Bool("enable-ipv6", c.EnableIPv6, "Give pods IPv6 addresses")
@@ -39,14 +39,14 @@ func (c Config) Flags(flags *pflag.FlagSet) {
 	flags.Int("cluster-pool-ipv6-mask-size", c.IPv6Size, "Prefix length of a node's IPv6 CIDR out of the cluster pool")
 }
 
-// family is one address family that is given out.
+// family is an address family with a pool.
 type family struct {
 	name string // "ipv4" or "ipv6"
 	flag string // of the CIDRs, for messages
 	pool cidrpool.Pool
 }
 
-// settings is the checked form of [Config]. With another IPAM mode it has no families, and nothing is done.
+// settings is the checked form of [Config]. With another IPAM mode it has no families, and the cell does nothing.
 type settings struct{ families []family }
 
 func newSettings(c Config) (settings, error) {

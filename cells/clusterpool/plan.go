@@ -13,23 +13,23 @@ import (
 	"github.com/waggle-net/waggle/pkg/tables/podcidrpool"
 )
 
-// maxNoted is how many CIDRs a node may note and get another one. Agents of other nodes read no more of them.
+// maxNoted limits the CIDRs that a node may list and still get another one. Agents of other nodes read at most this many.
 const maxNoted = 16
 
-// assignment is what a node is to have: what it has, with new CIDRs behind.
+// assignment is the desired CIDRs of a node: its current CIDRs, followed by the new ones.
 type assignment struct {
 	node  *ciliumv2.CiliumNode
 	cidrs []string
 	rows  []podcidrpool.CIDR // of the new ones
 }
 
-// holding is a CIDR that a node has.
+// holding is a CIDR of a node.
 type holding struct {
 	node   int
 	prefix netip.Prefix
 }
 
-// plan is what follows from all CiliumNodes. It is a pure function of them.
+// plan computes the rows and the assignments from all CiliumNodes. It is a pure function.
 func plan(families []family, nodes []ciliumv2.CiliumNode) (rows []podcidrpool.CIDR, give []assignment) {
 	slices.SortFunc(nodes, func(a, b ciliumv2.CiliumNode) int { return strings.Compare(a.Name, b.Name) })
 	holdings, broken := read(nodes)
@@ -49,8 +49,8 @@ func plan(families []family, nodes []ciliumv2.CiliumNode) (rows []podcidrpool.CI
 	return rows, give
 }
 
-// read parses what nodes have. A node of which something cannot be read is broken, since nobody knows of which family
-// that is.
+// read parses the CIDRs of nodes. A node with an unreadable CIDR is broken, because the family of that CIDR is
+// unknown.
 func read(nodes []ciliumv2.CiliumNode) (all []holding, broken map[int]string) {
 	broken = map[int]string{}
 	for i := range nodes {
@@ -66,7 +66,7 @@ func read(nodes []ciliumv2.CiliumNode) (all []holding, broken map[int]string) {
 	return all, broken
 }
 
-// addresses are those by which nodes reach each other. A CIDR with one of them in it would cut its node off.
+// addresses returns the addresses by which nodes reach each other. A CIDR that contains one of them would disconnect its node.
 func addresses(nodes []ciliumv2.CiliumNode) (all []netip.Prefix) {
 	for i := range nodes {
 		for _, a := range nodes[i].Spec.Addresses {
@@ -79,7 +79,7 @@ func addresses(nodes []ciliumv2.CiliumNode) (all []netip.Prefix) {
 	return all
 }
 
-// noted are the CIDRs of which pods of nodes have addresses, as their agents say: also former ones of a node, which nobody else may have yet.
+// noted returns the CIDRs that agents list for the pods of their nodes. They include former CIDRs, which no other node may get yet.
 func noted(nodes ...ciliumv2.CiliumNode) (all []netip.Prefix) {
 	for i := range nodes {
 		for text := range strings.SplitSeq(nodes[i].Annotations[ciliumv2.PodRangesAnnotation], ",") {
@@ -91,7 +91,7 @@ func noted(nodes ...ciliumv2.CiliumNode) (all []netip.Prefix) {
 	return all
 }
 
-// plan judges what nodes have of one family, and adds to lacking what is to be given.
+// plan checks the CIDRs of nodes of one family, and adds the new assignments to lacking.
 func (f family) plan(nodes []ciliumv2.CiliumNode, all []holding, broken map[int]string, lacking map[int]*assignment) []podcidrpool.CIDR {
 	var own []holding
 	var taken []netip.Prefix
@@ -113,7 +113,7 @@ func (f family) plan(nodes []ciliumv2.CiliumNode, all []holding, broken map[int]
 			continue
 		}
 		row := podcidrpool.CIDR{Node: nodes[i].Name, Family: f.name}
-		if n := len(noted(nodes[i])); n >= maxNoted { // otherwise one agent could get the whole pool, by noting what it has and then removing it
+		if n := len(noted(nodes[i])); n >= maxNoted { // otherwise one agent could exhaust the pool by listing its CIDR and then removing it
 			row.State, row.Reason = podcidrpool.Invalid, fmt.Sprintf("%d CIDRs in %s, of at most %d: delete the pods with addresses of former ones", n, ciliumv2.PodRangesAnnotation, maxNoted)
 			rows = append(rows, row)
 			continue
@@ -135,7 +135,7 @@ func (f family) plan(nodes []ciliumv2.CiliumNode, all []holding, broken map[int]
 	return rows
 }
 
-// judge makes the rows of what nodes have, one for each node.
+// judge returns one row for each node that has CIDRs.
 func (f family) judge(nodes []ciliumv2.CiliumNode, own []holding, overlaps map[int]int) (rows []podcidrpool.CIDR) {
 	for i, h := range own {
 		row := podcidrpool.CIDR{Node: nodes[h.node].Name, Family: f.name, CIDR: h.prefix.String(), State: podcidrpool.Given}
@@ -157,7 +157,7 @@ func (f family) judge(nodes []ciliumv2.CiliumNode, own []holding, overlaps map[i
 	return rows
 }
 
-// joined is one row for two CIDRs of a node; what is wrong with either counts.
+// joined merges the rows of two CIDRs of a node; a fault of either is kept.
 func joined(a, b podcidrpool.CIDR) podcidrpool.CIDR {
 	a.CIDR += "," + b.CIDR
 	if a.State == podcidrpool.Given {

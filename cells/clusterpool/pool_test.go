@@ -60,7 +60,7 @@ func TestPlan_KeepsClearOfNodeAddresses(t *testing.T) {
 	}
 }
 
-// A node that has another CIDR than before has pods in the former one. Nobody else gets that.
+// A node whose CIDR has changed has pods in the former one. No other node gets the former CIDR.
 func TestPlan_KeepsClearOfFormerRanges(t *testing.T) {
 	t.Parallel()
 	set, err := newSettings(Config{EnableIPv4: true, EnableIPv6: true, IPAM: "cluster-pool", IPv4CIDR: []string{"10.0.0.0/8"}, IPv4Size: 24,
@@ -76,7 +76,7 @@ func TestPlan_KeepsClearOfFormerRanges(t *testing.T) {
 	}
 }
 
-// An agent notes each CIDR that its node gets, and removes it from the CiliumNode.
+// An agent lists each CIDR that its node gets, and removes it from the CiliumNode.
 func TestPlan_NodeThatNotesTooManyCIDRsGetsNoMore(t *testing.T) {
 	t.Parallel()
 	set, err := newSettings(Config{EnableIPv4: true, IPAM: "cluster-pool", IPv4CIDR: []string{"10.0.0.0/8"}, IPv4Size: 24})
@@ -98,7 +98,7 @@ func TestPlan_NodeThatNotesTooManyCIDRsGetsNoMore(t *testing.T) {
 	t.Errorf("got %v", given)
 }
 
-// replica is an allocator that believes to lead as long as its row says so.
+// replica is an allocator whose leadership depends on its row in the table leadership.
 type replica struct {
 	*allocator
 	leadership statedb.RWTable[leadership.Leadership]
@@ -146,13 +146,13 @@ func (r *replica) start(t *testing.T) {
 	go func() {
 		defer close(done)
 		for ctx.Err() == nil {
-			_ = r.run(ctx, health) // as a job that is tried again
+			_ = r.run(ctx, health) // the job is retried
 		}
 	}()
 	t.Cleanup(func() { cancel(); <-done })
 }
 
-// check ends the test if two nodes overlap, and returns how many nodes have one CIDR of each of n families.
+// check ends the test if CIDRs of two nodes overlap, and returns the number of nodes with one CIDR of each of n families.
 func check(t *testing.T, s *kubetest.Server, n int) (complete int) {
 	t.Helper()
 	var all []netip.Prefix
@@ -197,7 +197,7 @@ func TestAllocator_GivesAndTakesBack(t *testing.T) {
 	s.Remove(kubeapi.CiliumNodes, "", "a")
 	s.Await(t, "c has the CIDR of a", has("c", "10.1.0.0/24"))
 
-	// Without leadership nothing is written, nor when a node changes.
+	// Without leadership the replica writes nothing, even when a node changes.
 	r.lead(t, false)
 	s.Remove(kubeapi.CiliumNodes, "", "b")
 	s.Put(ciliumNode("d"))
@@ -211,7 +211,7 @@ func TestAllocator_GivesAndTakesBack(t *testing.T) {
 	s.Await(t, "d has the CIDR of b", has("d", "10.1.1.0/24"))
 }
 
-// TestAllocator_KeepsWhatItsNodeWrites: the node changes its object all the time; the CIDR comes all the same.
+// TestAllocator_KeepsWhatItsNodeWrites: the allocator assigns the CIDR although the node changes its object all the time.
 func TestAllocator_KeepsWhatItsNodeWrites(t *testing.T) {
 	t.Parallel()
 	s := kubetest.New(t)
@@ -239,8 +239,8 @@ func TestAllocator_KeepsWhatItsNodeWrites(t *testing.T) {
 	}
 }
 
-// TestAllocator_RandomChurn: leadership passes between two replicas while nodes come and go and requests fail; no CIDR is
-// ever at two nodes, and in the end each node has its own.
+// TestAllocator_RandomChurn: leadership moves between two replicas while nodes are added and removed and requests fail. No two nodes ever
+// have the same CIDR, and in the end each node has one.
 func TestAllocator_RandomChurn(t *testing.T) {
 	t.Parallel()
 	seed := testseed.Seed(t)
@@ -276,7 +276,7 @@ func TestAllocator_RandomChurn(t *testing.T) {
 		if _, err := two[leader].round(t.Context()); err != nil {
 			t.Fatal(err)
 		}
-		two[1-leader].write(t.Context(), late) // it still works on what it has read
+		two[1-leader].write(t.Context(), late) // the former leader still writes from its old snapshot
 		check(t, s, 2)
 	}
 	s.Fault(nil)
@@ -325,7 +325,7 @@ func BenchmarkPlan(b *testing.B) {
 	}
 }
 
-// A pool that stays exhausted is looked at again and again.
+// Each round checks a pool that stays exhausted again.
 func TestReport_LogsAFaultOnce(t *testing.T) {
 	t.Parallel()
 	var log bytes.Buffer

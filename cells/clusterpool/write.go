@@ -16,11 +16,11 @@ import (
 )
 
 const (
-	writers  = 16 // requests at a time; the client limits how many there are in a second
-	attempts = 4  // a node that starts writes its own fields meanwhile
+	writers  = 16 // concurrent requests; the client limits their rate
+	attempts = 4  // a starting node writes its own fields meanwhile
 )
 
-// write patches all nodes. It returns what became of each, without those that are gone, and whether one failed.
+// write patches all nodes. It returns the outcomes, without deleted nodes, and reports whether a write failed.
 func (a *allocator) write(ctx context.Context, give []assignment) (written []assignment, failed bool) {
 	var mu sync.Mutex
 	var wg sync.WaitGroup
@@ -47,7 +47,7 @@ func (a *allocator) write(ctx context.Context, give []assignment) (written []ass
 	return written, failed
 }
 
-// done is an assignment with the outcome in its rows.
+// done returns the assignment with the outcome in its rows.
 func (g assignment) done(err error) assignment {
 	rows := make([]podcidrpool.CIDR, 0, len(g.rows))
 	for _, row := range g.rows {
@@ -64,15 +64,15 @@ func (g assignment) done(err error) assignment {
 	return g
 }
 
-// writeOne patches one node, on the condition that it is what was listed. When only other fields have changed since, it
-// tries again: nobody else was given the CIDR in this round.
+// writeOne patches one node if it is unchanged since the list. When only other fields have changed, it
+// retries: no other node was assigned the CIDR in this round.
 func (a *allocator) writeOne(ctx context.Context, g assignment) error {
 	node := g.node
 	for try := 1; ; try++ {
 		if err := leadership.Check(a.DB, a.Leadership); err != nil {
 			return err
 		}
-		heartbeat.Busy(ctx) // each request may take its time
+		heartbeat.Busy(ctx) // each request may take long
 		data, err := patch(node, g.cidrs)
 		if err != nil {
 			return err
@@ -93,7 +93,7 @@ func (a *allocator) writeOne(ctx context.Context, g assignment) error {
 	}
 }
 
-// patch writes the CIDRs and nothing else. With the resourceVersion in it, the server refuses it for another version.
+// patch returns a patch of only the CIDRs. It contains the resourceVersion, so that the server rejects it for another version.
 func patch(node *ciliumv2.CiliumNode, cidrs []string) ([]byte, error) {
 	type object = map[string]any
 	return json.Marshal(object{

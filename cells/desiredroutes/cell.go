@@ -7,13 +7,13 @@ import (
 	tables "github.com/waggle-net/waggle/pkg/tables/desiredroutes"
 )
 
-// Cell keeps wanted routes in the kernel. It owns the routes with protocol [tables.Protocol].
+// Cell writes desired routes to the kernel. It owns the routes with protocol [tables.Protocol].
 var Cell = cell.Module("desired-routes", "Routes that the agent wants",
 	cell.ProvidePrivate(newKernel), // netlink
 	Reconciler,
 )
 
-// Reconciler is the cell without its kernel, for tests that bring one of their own.
+// Reconciler is the cell without its kernel, for tests that provide one.
 var Reconciler = cell.Group(
 	cell.ProvidePrivate(
 		tables.NewTable, // features contribute through the writer only
@@ -21,7 +21,7 @@ var Reconciler = cell.Group(
 	),
 	cell.Provide(
 		statedb.RWTable[*tables.Route].ToTable,
-		newWriter, // how features contribute
+		newWriter, // interface for the contributions of features
 	),
 	cell.Invoke(registerReconciler, registerRepair),
 )

@@ -19,7 +19,7 @@ import (
 	"github.com/waggle-net/waggle/pkg/tables/devices"
 )
 
-// fakeKernel is a [kernel] with state, and an observer of itself: its devices and routes stand in the observed tables.
+// fakeKernel is a [kernel] with state that observes itself: it writes its devices and routes to the observed tables.
 type fakeKernel struct {
 	db       *statedb.DB
 	links    statedb.RWTable[*devices.Device]
@@ -27,7 +27,7 @@ type fakeKernel struct {
 
 	mu     sync.Mutex
 	routes map[string]route // by table, destination and metric
-	fail   map[string]int   // operation: how many of the next calls fail
+	fail   map[string]int   // number of the next calls that fail, by operation
 	calls  int
 }
 
@@ -37,7 +37,7 @@ func newFakeKernel(db *statedb.DB, links statedb.RWTable[*devices.Device], obser
 
 func (k *fakeKernel) id(r route) string { return fmt.Sprintf("%d/%s/%d", r.Table, r.Dst, r.Priority) }
 
-// faulty tells whether this call shall fail. The lock is held.
+// faulty reports whether this call must fail. The caller must hold the lock.
 func (k *fakeKernel) faulty(operation string) error {
 	k.calls++
 	if k.fail[operation] > 0 {
@@ -115,7 +115,7 @@ func seenAs(r route) *devices.Route {
 		Scope: r.Scope, Type: 1, Protocol: uint8(r.Protocol), MTU: r.MTU}
 }
 
-// commands let scripts want routes, change the fake and print it.
+// commands returns script commands that contribute routes, change the fake and print it.
 func (k *fakeKernel) commands(w tables.Writer) hive.ScriptCmdsOut {
 	return hive.NewScriptCmds(map[string]script.Cmd{
 		"want": script.Command(script.CmdUsage{Summary: "replace the routes of an owner", Args: "owner [prefix,device,source]..."},

@@ -19,7 +19,7 @@ var (
 	errExists   = errors.New("a route to the same destination exists")
 )
 
-// route is one route in the kernel, in the words of this cell.
+// route is a route in the kernel, with the fields that this cell uses.
 type route struct {
 	Table    int
 	Dst      netip.Prefix
@@ -31,16 +31,16 @@ type route struct {
 	Protocol int
 }
 
-// kernel is what the reconciler needs of netlink.
+// kernel is the interface of the reconciler to netlink.
 type kernel interface {
 	LinkIndex(name string) (int, error) // errNoDevice
 	Create(r route) error               // errExists
 	Replace(r route) error
-	Delete(r route) error // by table, destination, priority and protocol; gone is success
+	Delete(r route) error // by table, destination, priority and protocol; a missing route is a success
 	List() ([]route, error)
 }
 
-// netlinkKernel is the real [kernel].
+// netlinkKernel implements [kernel].
 type netlinkKernel struct{ handle *rtnl.Handle }
 
 func newKernel(lc cell.Lifecycle) kernel {
@@ -75,7 +75,7 @@ func (k *netlinkKernel) Create(r route) error {
 func (k *netlinkKernel) Replace(r route) error { return k.handle.RouteReplace(r.netlink()) }
 
 func (k *netlinkKernel) Delete(r route) error {
-	// The device may be gone, the rest may have changed: the protocol is the proof that it is ours.
+	// The device may be removed and other fields may have changed: the protocol identifies the route as owned.
 	target := route{Table: r.Table, Dst: r.Dst, Priority: r.Priority, Protocol: r.Protocol, Scope: unix.RT_SCOPE_NOWHERE}
 	if err := k.handle.RouteDel(target.netlink()); err != nil && !rtnl.IsGone(err) {
 		return err
@@ -83,7 +83,7 @@ func (k *netlinkKernel) Delete(r route) error {
 	return nil
 }
 
-// List lists the routes that lead somewhere: what is local, broadcast or unreachable is never in the way of one of ours.
+// List lists unicast routes and all owned routes: local, broadcast and unreachable routes never conflict with an owned one.
 func (k *netlinkKernel) List() ([]route, error) {
 	all, err := k.handle.Routes()
 	if err != nil {

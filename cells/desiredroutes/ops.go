@@ -12,10 +12,10 @@ import (
 	tables "github.com/waggle-net/waggle/pkg/tables/desiredroutes"
 )
 
-// ops pushes rows into the kernel.
+// ops writes rows to the kernel.
 type ops struct {
 	kernel kernel
-	// pruned receives the outcome of each Prune, because the reconciler does not try a failed one again.
+	// pruned receives the outcome of each Prune, because the reconciler does not retry a failed one.
 	pruned chan error
 }
 
@@ -38,7 +38,7 @@ func (o *ops) Update(_ context.Context, _ statedb.ReadTxn, _ statedb.Revision, r
 	return nil
 }
 
-// takeOver makes a route that exists what it should be, if it is ours.
+// takeOver updates an existing route to the desired one if the agent owns it.
 func (o *ops) takeOver(want route) error {
 	all, err := o.kernel.List()
 	if err != nil {
@@ -67,11 +67,11 @@ func (o *ops) Delete(_ context.Context, _ statedb.ReadTxn, _ statedb.Revision, r
 	return nil
 }
 
-// Prune implements reconciler.Operations: every route with our protocol that no row wants is removed.
+// Prune implements reconciler.Operations. It removes every owned route without a row.
 func (o *ops) Prune(_ context.Context, _ statedb.ReadTxn, rows iter.Seq2[*tables.Route, statedb.Revision]) error {
 	err := o.prune(rows)
 	select {
-	case <-o.pruned: // nobody read the last outcome yet; this one counts
+	case <-o.pruned: // unread outcome of an earlier prune; the new one replaces it
 	default:
 	}
 	o.pruned <- err
@@ -105,7 +105,7 @@ func (o *ops) prune(rows iter.Seq2[*tables.Route, statedb.Revision]) error {
 	return errors.Join(errs...)
 }
 
-// wanted is the route that a row asks for, as the kernel will show it.
+// wanted returns the desired route of a row in the kernel's form.
 func wanted(row *tables.Route, link int) route {
 	r := route{Table: row.Table, Dst: row.Dst, Link: link, Gw: row.Gw, Src: row.Src, MTU: row.MTU, Scope: row.Scope,
 		Priority: row.Priority(), Protocol: tables.Protocol}

@@ -14,7 +14,7 @@ import (
 	"github.com/waggle-net/waggle/pkg/testnet"
 )
 
-// newReal makes a namespace with a link "host" that has addresses, and the real kernel inside.
+// newReal creates a namespace with a link "host" that has addresses, and the real kernel inside.
 func newReal(t *testing.T) *netlinkKernel {
 	t.Helper()
 	k := &netlinkKernel{}
@@ -50,7 +50,7 @@ func mustAddr(s string) *netlink.Addr {
 	return a
 }
 
-// rows are one route of each family, as base-devices wants them.
+// rows returns one route of each family, as base-devices contributes them.
 func rows() []*tables.Route {
 	return []*tables.Route{
 		{Table: 254, Dst: netip.MustParsePrefix("10.1.0.0/24"), Device: "host", Src: netip.MustParseAddr("10.1.0.1"), Scope: 253},
@@ -58,7 +58,7 @@ func rows() []*tables.Route {
 	}
 }
 
-// find returns the route in the kernel that a row asks for.
+// find returns the route of a row from the kernel.
 func find(t *testing.T, k *netlinkKernel, row *tables.Route) (route, bool) {
 	t.Helper()
 	all, err := k.List()
@@ -82,7 +82,7 @@ func TestPrivilegedOps_RouteIsAsTheRowSays(t *testing.T) {
 		t.Fatal(err)
 	}
 	for _, row := range rows() {
-		for range 2 { // the second finds it there
+		for range 2 { // the second call finds the route
 			if err := o.Update(context.Background(), nil, 0, row); err != nil {
 				t.Fatal(err)
 			}
@@ -97,7 +97,7 @@ func TestPrivilegedOps_RouteIsAsTheRowSays(t *testing.T) {
 		if have, _ := find(t, k, row); have != wanted(row, link) {
 			t.Fatalf("after a change the kernel has %+v, want %+v", have, wanted(row, link))
 		}
-		for range 2 { // the second finds it gone
+		for range 2 { // the second call finds no route
 			if err := o.Delete(context.Background(), nil, 0, row); err != nil {
 				t.Fatal(err)
 			}

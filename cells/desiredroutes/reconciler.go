@@ -14,16 +14,16 @@ import (
 	tables "github.com/waggle-net/waggle/pkg/tables/desiredroutes"
 )
 
-// pruneInterval is how often routes of ours that nobody wants are looked for.
+// pruneInterval is the interval of the scans for leftover routes of the agent.
 const pruneInterval = 30 * time.Minute
 
 func registerReconciler(params reconciler.Params, table statedb.RWTable[*tables.Route], o *ops) error {
 	r, err := heartbeat.Register(params, table,
 		(*tables.Route).Clone, (*tables.Route).WithStatus, (*tables.Route).GetStatus, o, nil,
 		reconciler.WithName("routes"),
-		reconciler.WithRefreshing(0, nil), // the repair job sees what is missing, in the observed table
+		reconciler.WithRefreshing(0, nil), // the repair job finds missing routes in the observed table
 		reconciler.WithPruning(pruneInterval),
-		// Most failures wait for a device, whose appearance marks the row; a minute would be long for the others.
+		// Most failures wait for a device, whose appearance marks the row pending; a minute would be too long for the others.
 		reconciler.WithRetry(100*time.Millisecond, 10*time.Second),
 		reconciler.WithRoundLimits(1000, rate.NewLimiter(1000, 1)),
 	)
@@ -31,14 +31,14 @@ func registerReconciler(params reconciler.Params, table statedb.RWTable[*tables.
 		return err
 	}
 	heartbeat.Add(params.JobGroup, "retry-prune", func(ctx context.Context, health cell.Health) error {
-		heartbeat.Idle(ctx) // all that it does is to count and to ask
+		heartbeat.Idle(ctx) // the job only counts and triggers
 		retryPrune(ctx, health, o.pruned, r.Prune)
 		return nil
 	})
 	return nil
 }
 
-// retryPrune calls prune again after a failure, at growing intervals, and says so until one succeeds.
+// retryPrune calls prune again after a failure, at growing intervals, and is degraded until one succeeds.
 func retryPrune(ctx context.Context, health cell.Health, outcomes <-chan error, prune func()) {
 	var backoff job.ExponentialBackoff
 	var again <-chan time.Time

@@ -17,7 +17,7 @@ import (
 	"github.com/waggle-net/waggle/pkg/tables/driftrepairs"
 )
 
-// repair compares desired routes with observed ones and marks those that must be written again.
+// repair compares desired routes with observed ones and marks rows pending whose route must be written again.
 type repair struct {
 	cell.In
 	Drift     drift.Watch
@@ -41,7 +41,7 @@ func (r *repair) run(ctx context.Context, health cell.Health) error {
 	}, r.Table, r.Routes, r.Devices, r.Addresses)
 }
 
-// needs is what a route asks of the node: its device, up, and its source address.
+// needs are the dependencies of a route on the node: its device, up, and its source address.
 type needs struct {
 	index  int
 	up     bool
@@ -58,8 +58,8 @@ func (r *repair) needs(txn statedb.ReadTxn, row *tables.Route) (n needs) {
 	return n
 }
 
-// failed finds rows that failed and were not tried since their device or source address came or changed. A row may fail
-// after that was seen, so tried holds with what each row was tried last.
+// failed returns failed rows that were not tried since their device or source address was added or changed. A row may fail
+// after the change was observed, so tried has the dependencies of the last attempt for each row.
 func (r *repair) failed(txn statedb.ReadTxn, tried map[string]needs) (rows []*tables.Route) {
 	for row := range r.Table.All(txn) {
 		switch row.Status.Kind {
@@ -75,7 +75,7 @@ func (r *repair) failed(txn statedb.ReadTxn, tried map[string]needs) (rows []*ta
 	return rows
 }
 
-// mark makes rows pending that are Done and not seen in the kernel. It returns when to look again, 0 for not before a
+// mark marks rows pending that are Done and not observed in the kernel. It returns the delay of the next check, 0 to wait for a
 // change.
 func (r *repair) mark(txn statedb.ReadTxn, now time.Time) (recheck time.Duration) {
 	if ok, _ := r.Routes.Initialized(txn); !ok {
@@ -95,7 +95,7 @@ func (r *repair) mark(txn statedb.ReadTxn, now time.Time) (recheck time.Duration
 	return recheck
 }
 
-// found says what the kernel has in the place of a route.
+// found describes the route in the kernel with the key of a desired one.
 func (r *repair) found(txn statedb.ReadTxn, row *tables.Route) string {
 	want := wanted(row, 0)
 	place := devices.Route{Table: want.Table, Dst: want.Dst, Priority: want.Priority}
@@ -108,7 +108,7 @@ func (r *repair) found(txn statedb.ReadTxn, row *tables.Route) string {
 	return "missing"
 }
 
-// seen tells whether the observed routes hold this one.
+// seen reports whether the observed routes contain this one.
 func (r *repair) seen(txn statedb.ReadTxn, want route) bool {
 	for have := range r.Routes.List(txn, devices.RouteByLink(want.Link)) {
 		if want == (route{Table: have.Table, Dst: have.Dst, Priority: have.Priority, Link: have.LinkIndex, Gw: have.Gw,
@@ -119,7 +119,7 @@ func (r *repair) seen(txn statedb.ReadTxn, want route) bool {
 	return false
 }
 
-// again makes rows pending, unless they have changed since they were judged.
+// again marks rows pending, unless they have changed since the snapshot.
 func (r *repair) again(rows []*tables.Route) {
 	if len(rows) == 0 {
 		return

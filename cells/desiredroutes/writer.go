@@ -10,7 +10,7 @@ import (
 	tables "github.com/waggle-net/waggle/pkg/tables/desiredroutes"
 )
 
-// writer implements [tables.Writer]. The write transaction of the table guards expected too.
+// writer implements [tables.Writer]. The write transaction of the table also guards expected.
 type writer struct {
 	db       *statedb.DB
 	table    statedb.RWTable[*tables.Route]

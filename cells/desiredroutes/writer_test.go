@@ -12,7 +12,7 @@ import (
 	"github.com/waggle-net/waggle/pkg/testseed"
 )
 
-// TestWriter_Update_AgreesWithReplace changes single routes of two owners at random. What another owner has stays, and is an error.
+// TestWriter_Update_AgreesWithReplace randomly changes single routes of two owners. The route of another owner stays, and the update returns an error.
 func TestWriter_Update_AgreesWithReplace(t *testing.T) {
 	t.Parallel()
 	random := testseed.New(t)

@@ -14,12 +14,12 @@ var Cell = cell.Module("devices", "Links addresses routes and neighbours of the 
 	Observer,
 )
 
-// Observer is the cell without its kernel, for tests that bring one of their own.
+// Observer is the cell without its kernel, for tests that provide one.
 var Observer = cell.Group(
 	cell.ProvidePrivate(
 		tables.NewTable, tables.NewAddressTable, tables.NewRouteTable, tables.NewNeighborTable, // only this cell writes
 		newStore,    // applies changes to the tables
-		newSelector, // which links lead out of the node
+		newSelector, // selects the links that lead out of the node
 	),
 	cell.Provide(
 		statedb.RWTable[*tables.Device].ToTable,

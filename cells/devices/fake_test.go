@@ -18,9 +18,9 @@ import (
 	tables "github.com/waggle-net/waggle/pkg/tables/devices"
 )
 
-// fakeKernel is a [kernel] with state. It announces what changes, unless it is told not to.
+// fakeKernel is a [kernel] with state. It announces changes, unless silent is set.
 type fakeKernel struct {
-	calm chan struct{} // closed when the restless neighbour goes
+	calm chan struct{} // closed when the restless neighbour is removed
 
 	mu        sync.Mutex
 	devices   map[int]*tables.Device
@@ -30,7 +30,7 @@ type fakeKernel struct {
 	feed      *fakeFeed
 	silent    bool  // do not announce
 	fail      error // of the next list
-	lists     int   // how many full lists were made
+	lists     int   // number of full lists
 }
 
 func newFakeKernel() *fakeKernel {
@@ -83,7 +83,7 @@ func (k *fakeKernel) Routes() ([]*tables.Route, error) {
 	return slices.Collect(maps.Values(k.routes)), nil
 }
 
-// announce must be called with the lock held.
+// announce sends a change to the feed. The caller must hold the lock.
 func (k *fakeKernel) announce(c change) {
 	if k.feed != nil && !k.silent {
 		k.feed.changes <- c
@@ -100,7 +100,7 @@ func (k *fakeKernel) setLink(d tables.Device, gone bool) {
 		maps.DeleteFunc(k.neighbors, func(_ string, n tables.Neighbor) bool { return n.LinkIndex == d.Index })
 	} else {
 		k.devices[d.Index] = &d
-		if !d.Up { // as the kernel does, without a word
+		if !d.Up { // as the kernel does, without a notification
 			maps.DeleteFunc(k.routes, func(_ string, r *tables.Route) bool { return r.LinkIndex == d.Index && r.Dst.Addr().Is4() })
 		}
 	}
@@ -143,7 +143,7 @@ func (k *fakeKernel) setNeighbor(n tables.Neighbor, gone bool) {
 	k.announce(change{neighbor: &n, gone: gone})
 }
 
-// command lets a script change the fake.
+// command returns the script command that changes the fake.
 func (k *fakeKernel) command() hive.ScriptCmdOut {
 	return hive.NewScriptCmd("kernel", script.Command(
 		script.CmdUsage{Summary: "change the fake kernel", Args: "[-]link|address|route|neighbor|silent|overrun|restless|fail ..."},
@@ -191,7 +191,7 @@ func (k *fakeKernel) do(what string, gone bool, args []string) error {
 		f := k.feed
 		k.mu.Unlock()
 		k.end(f, unix.ENOBUFS)
-	case "restless": // a neighbour comes and goes every millisecond, until -restless
+	case "restless": // adds and removes a neighbour every millisecond, until -restless
 		if gone {
 			close(k.calm)
 			return nil

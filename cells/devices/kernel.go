@@ -6,17 +6,17 @@ import (
 	tables "github.com/waggle-net/waggle/pkg/tables/devices"
 )
 
-// change is one announcement of the kernel in our words. Exactly one of the pointers is set.
+// change is one notification of the kernel. Exactly one of the pointers is set.
 type change struct {
 	device    *tables.Device
 	address   *tables.Address
 	route     []*tables.Route // all next hops of one route
 	neighbor  *tables.Neighbor
 	gone      bool // the object was deleted; otherwise it is new or has changed
-	replacing bool // the route takes the place of all others to the same destination
+	replacing bool // the route replaces all others to the same destination
 }
 
-// state is everything at one moment.
+// state is the content of one full list.
 type state struct {
 	devices   []*tables.Device
 	addresses []tables.Address
@@ -24,13 +24,13 @@ type state struct {
 	neighbors []tables.Neighbor
 }
 
-// feed delivers changes until its context ends or the kernel lost some.
+// feed delivers changes until its context ends or the kernel drops notifications.
 type feed interface {
 	Changes() <-chan change // closed at the end
-	Err() error             // why; nil when the context ended
+	Err() error             // reason of the end; nil when the context ended
 }
 
-// kernel is what the observer needs of netlink.
+// kernel is the interface of the observer to netlink.
 type kernel interface {
 	Subscribe(ctx context.Context) (feed, error)
 	List() (state, error)

@@ -10,9 +10,9 @@ import (
 	"github.com/waggle-net/waggle/pkg/rtnl"
 )
 
-// netlinkKernel is the real [kernel].
+// netlinkKernel implements [kernel].
 type netlinkKernel struct {
-	handle *rtnl.Handle // opened by the start hook, in the namespace of the moment
+	handle *rtnl.Handle // opened by the start hook, in the current network namespace
 	buffer int          // bytes of each subscription's receive buffer
 }
 
@@ -82,7 +82,7 @@ func (k *netlinkKernel) Subscribe(ctx context.Context) (feed, error) {
 	return f, nil
 }
 
-// netlinkFeed turns events of netlink into changes.
+// netlinkFeed translates netlink events into changes.
 type netlinkFeed struct {
 	subscription *rtnl.Subscription
 	changes      chan change

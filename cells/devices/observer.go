@@ -14,20 +14,20 @@ import (
 )
 
 const (
-	// settle is the least time between two commits. The first change after a pause is committed at once.
+	// settle is the minimum time between two commits. The first change after a pause is committed at once.
 	settle = 10 * time.Millisecond
-	// quiet is how long announcements must pause before routes are listed again, so that none from before the list is
-	// applied after it.
+	// quiet is how long notifications must pause before the observer lists routes again, so that it applies none from before the list
+	// after it.
 	quiet = 30 * time.Millisecond
-	// patience bounds the wait for such a pause, which somebody who changes things all the time would never allow.
+	// patience is the timeout of the wait for such a pause. Continuous changes would never allow one.
 	patience = 300 * time.Millisecond
-	// verify is the interval of full lists, which repair what the kernel did not announce.
+	// verify is the interval of full lists, which repair changes that the kernel did not announce.
 	verify = time.Minute
-	// maxBatch bounds one transaction.
+	// maxBatch limits one transaction.
 	maxBatch = 1000
 )
 
-// observer mirrors the kernel.
+// observer mirrors the kernel into the store.
 type observer struct {
 	kernel kernel
 	store  *store
@@ -40,7 +40,7 @@ func registerObserver(jobs job.Group, k kernel, s *store, log *slog.Logger) {
 	heartbeat.Add(jobs, "mirror-kernel", o.run)
 }
 
-// run follows the kernel until the context ends, and begins again whenever that fails.
+// run follows the kernel until the context ends, and starts again after a failure.
 func (o *observer) run(ctx context.Context, health cell.Health) error {
 	o.health = health
 	backoff := &job.ExponentialBackoff{Min: 20 * time.Millisecond, Max: 5 * time.Second}
@@ -61,7 +61,7 @@ func (o *observer) run(ctx context.Context, health cell.Health) error {
 	}
 }
 
-// errLost means that the kernel dropped announcements because we did not read them in time.
+// errLost means that the kernel dropped notifications because the agent did not read them in time.
 var errLost = errors.New("announcements of the kernel were lost")
 
 func lost(cause error) error {
@@ -71,7 +71,7 @@ func lost(cause error) error {
 	return fmt.Errorf("%w: %w", errLost, cause)
 }
 
-// follow subscribes, lists, then applies. It returns when the subscription ends.
+// follow subscribes, lists, then applies changes. It returns when the subscription ends.
 func (o *observer) follow(ctx context.Context) error {
 	ctx, cancel := context.WithCancel(ctx)
 	defer cancel()
@@ -92,7 +92,7 @@ func (o *observer) follow(ctx context.Context) error {
 	defer full.Stop()
 	relist.Stop()
 	defer relist.Stop()
-	var wanted, committed time.Time // since when routes are to be listed, zero when not; the last commit
+	var wanted, committed time.Time // time of the request for a list of routes, zero without one; time of the last commit
 	for {
 		heartbeat.IdleFor(ctx, verify)
 		select {
@@ -130,7 +130,7 @@ func (o *observer) follow(ctx context.Context) error {
 	}
 }
 
-// gather collects what is announced within wait, beginning with first. Without a wait it takes what is there already.
+// gather collects the changes that arrive within wait, starting with first. Without a wait it returns the queued changes.
 func gather(ctx context.Context, f feed, first change, wait time.Duration) []change {
 	changes := []change{first}
 	deadline := time.After(max(wait, 0))
@@ -138,7 +138,7 @@ func gather(ctx context.Context, f feed, first change, wait time.Duration) []cha
 		select {
 		case c, ok := <-f.Changes():
 			if !ok {
-				return changes // the caller meets the closed channel again
+				return changes // the caller finds the closed channel again
 			}
 			changes = append(changes, c)
 			continue
@@ -171,7 +171,7 @@ func (o *observer) apply(changes []change) (relist bool, err error) {
 	return b.commit()
 }
 
-// list reads everything and makes the tables equal to it.
+// list reads the whole state and makes the tables equal to it.
 func (o *observer) list() error {
 	all, err := o.kernel.List()
 	if err != nil {

@@ -27,7 +27,7 @@ type observed struct {
 	real  *netlinkKernel
 }
 
-// observe starts the cell in a namespace, with a receive buffer of so many bytes.
+// observe starts the cell in a namespace, with a receive buffer of this many bytes.
 func observe(t *testing.T, ns *testnet.Namespace, buffer int) *observed {
 	t.Helper()
 	o := &observed{}
@@ -54,8 +54,8 @@ func observe(t *testing.T, ns *testnet.Namespace, buffer int) *observed {
 	return o
 }
 
-// differs says how the tables differ from the kernel; the tables' judgement is left out. Neighbours of IPv6 come and go
-// with timers, so they are not compared.
+// differs describes the differences between the tables and the kernel, without the selection of links. It does not compare neighbours: timers
+// add and remove IPv6 neighbours.
 func (o *observed) differs() string {
 	txn := o.db.ReadTxn()
 	have := state{routes: statedb.Collect(o.store.routes.All(txn)), addresses: statedb.Collect(o.store.addresses.All(txn))}
@@ -102,7 +102,7 @@ func (o *observed) settles(t *testing.T) {
 	}
 }
 
-// churn makes links with addresses and routes, changes them and deletes every other one.
+// churn creates links with addresses and routes, changes them and deletes every other one.
 func churn(t *testing.T, ns *testnet.Namespace, links int) {
 	t.Helper()
 	ns.Do(func() {
@@ -129,7 +129,7 @@ func churn(t *testing.T, ns *testnet.Namespace, links int) {
 			case 0:
 				check(netlink.LinkDel(link))
 			case 1:
-				check(netlink.LinkSetDown(link)) // its IPv4 routes go without a word
+				check(netlink.LinkSetDown(link)) // the kernel deletes its IPv4 routes without a notification
 			case 2:
 				check(netlink.AddrDel(link, addr))
 			}
@@ -145,13 +145,13 @@ func TestPrivilegedObserver_AgreesWithTheKernel(t *testing.T) {
 	o.settles(t)
 }
 
-// A socket whose buffer holds a handful of messages is overrun by any burst.
+// Any burst overruns a socket whose buffer holds only a few messages.
 func TestPrivilegedObserver_RecoversFromAnOverrun(t *testing.T) {
 	t.Parallel()
 	ns := testnet.New(t)
 	o := observe(t, ns, 2048)
 	o.settles(t)
-	// Nothing is read while the tables are locked.
+	// The observer reads nothing while the tables are locked.
 	lock := o.db.WriteTxn(o.store.devices)
 	churn(t, ns, 60)
 	lock.Abort()

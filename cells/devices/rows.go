@@ -12,11 +12,11 @@ import (
 	tables "github.com/waggle-net/waggle/pkg/tables/devices"
 )
 
-// toChange translates one event; ok is false for what is not mirrored.
+// toChange translates one event; ok is false for objects that are not mirrored.
 func toChange(e rtnl.Event) (c change, ok bool) {
 	switch {
 	case e.Link != nil:
-		// A bridge announces its ports in messages of its own family, which say little and delete nothing.
+		// A bridge announces its ports in messages of its own family, which have few attributes and do not mean the deletion of the link.
 		if e.Link.IfInfomsg.Family != unix.AF_UNSPEC {
 			return change{}, false
 		}
@@ -37,13 +37,13 @@ func toChange(e rtnl.Event) (c change, ok bool) {
 	return change{}, false
 }
 
-// withoutLinkHeader holds the link types whose packets begin with their IP header (dev_is_mac_header_xmit in include/linux/if_arp.h), as netlink
-// names them. Types 519 (raw IP, of modems) and 823 (GRE over IPv6) have no name there.
+// withoutLinkHeader holds the link types whose packets begin with their IP header (dev_is_mac_header_xmit in include/linux/if_arp.h), by their names in the
+// package netlink. Types 519 (raw IP, of modems) and 823 (GRE over IPv6) have no name there.
 var withoutLinkHeader = map[string]bool{"none": true, "ipip": true, "tunnel6": true, "sit": true, "gre": true, "ppp": true, "unknown519": true, "unknown823": true}
 
 func deviceRow(l netlink.Link) *tables.Device {
 	a := l.Attrs()
-	hw, _ := mac.FromHardwareAddr(a.HardwareAddr) // tunnels have an address of another length: none of Ethernet
+	hw, _ := mac.FromHardwareAddr(a.HardwareAddr) // a tunnel address has another length and is not a MAC address
 	return &tables.Device{Index: a.Index, Name: a.Name, Type: l.Type(), MTU: a.MTU, MAC: hw, L3: withoutLinkHeader[a.EncapType], Flags: a.RawFlags,
 		Up: a.RawFlags&unix.IFF_UP != 0, Group: a.Group, MasterIndex: a.MasterIndex, ParentIndex: a.ParentIndex}
 }
@@ -53,7 +53,7 @@ func addressRow(a netlink.Addr) tables.Address {
 	addr := ip(a.IP)
 	row := tables.Address{LinkIndex: a.LinkIndex, Prefix: netip.PrefixFrom(addr, ones), Scope: uint8(a.Scope),
 		Tentative: a.Flags&unix.IFA_F_TENTATIVE != 0, Duplicate: a.Flags&unix.IFA_F_DADFAILED != 0}
-	// In IPv6 the same bit means "temporary" (RFC 8981), which is no less an address of its own.
+	// In IPv6 the same bit means "temporary" (RFC 8981); such an address is not secondary.
 	row.Secondary = addr.Is4() && a.Flags&unix.IFA_F_SECONDARY != 0
 	row.Fleeting = addr.Is6() && a.Flags&(unix.IFA_F_TEMPORARY|unix.IFA_F_DEPRECATED) != 0
 	return row
@@ -77,7 +77,7 @@ func routeRows(r netlink.Route) []*tables.Route {
 	return rows
 }
 
-// destination is the route's prefix; the default route is the one of length zero.
+// destination returns the route's prefix; the default route has the prefix of length zero.
 func destination(r netlink.Route) netip.Prefix {
 	if r.Dst == nil {
 		if r.Family == netlink.FAMILY_V6 {
@@ -89,7 +89,7 @@ func destination(r netlink.Route) netip.Prefix {
 	return netip.PrefixFrom(ip(r.Dst.IP), ones)
 }
 
-// neighborRow leaves out multicast addresses, which are computed and not neighbours, and bridge entries without one.
+// neighborRow skips multicast addresses, which are computed and not neighbours, and bridge entries without an address.
 func neighborRow(n netlink.Neigh) (tables.Neighbor, bool) {
 	addr := ip(n.IP)
 	if !addr.IsValid() || addr.IsMulticast() {
@@ -99,8 +99,8 @@ func neighborRow(n netlink.Neigh) (tables.Neighbor, bool) {
 	return tables.Neighbor{LinkIndex: n.LinkIndex, Addr: addr, MAC: hw, State: uint16(n.State), Flags: uint8(n.Flags)}, true
 }
 
-// ip converts an address; nil becomes the zero value. An IPv4 address in 16 bytes loses its wrapping, as everything
-// that netlink hands out in that form is IPv4.
+// ip converts an address; nil becomes the zero value. An IPv4-mapped address becomes an IPv4 address, because netlink uses 16 bytes
+// for IPv4 as well.
 func ip(b net.IP) netip.Addr {
 	a, _ := netip.AddrFromSlice(b)
 	return a.Unmap()

@@ -12,7 +12,7 @@ import (
 	tables "github.com/waggle-net/waggle/pkg/tables/devices"
 )
 
-// An IPv6 address is tentative while the kernel looks whether somebody else has it, and stays so when somebody has.
+// An IPv6 address is tentative during duplicate address detection, and stays tentative if another host has it.
 func TestAddressRow_TentativeAndDuplicate(t *testing.T) {
 	t.Parallel()
 	for flags, want := range map[int]tables.Address{
@@ -28,10 +28,10 @@ func TestAddressRow_TentativeAndDuplicate(t *testing.T) {
 	}
 }
 
-// The kernel sends packets without a link header by devices of these types (dev_is_mac_header_xmit in include/linux/if_arp.h).
+// Devices of these types send packets without a link header (dev_is_mac_header_xmit in include/linux/if_arp.h).
 func TestDeviceRow_LinkHeader(t *testing.T) {
 	t.Parallel()
-	const gre6 = 823 // ARPHRD_IP6GRE, for which package unix has no name
+	const gre6 = 823 // ARPHRD_IP6GRE, which package unix does not define
 	for kind, want := range map[uint16]bool{
 		unix.ARPHRD_ETHER: false, unix.ARPHRD_LOOPBACK: false, unix.ARPHRD_INFINIBAND: false, unix.ARPHRD_IEEE80211: false,
 		unix.ARPHRD_NONE: true, unix.ARPHRD_TUNNEL: true, unix.ARPHRD_TUNNEL6: true, unix.ARPHRD_SIT: true, unix.ARPHRD_IPGRE: true, gre6: true,

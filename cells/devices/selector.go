@@ -9,7 +9,7 @@ import (
 	tables "github.com/waggle-net/waggle/pkg/tables/devices"
 )
 
-// selector judges whether a link leads out of the node.
+// selector determines whether a link leads out of the node.
 type selector struct {
 	names  []pattern
 	detect bool
@@ -17,12 +17,12 @@ type selector struct {
 
 // pattern is one entry of --devices.
 type pattern struct {
-	text    string // without the signs
+	text    string // without "+" and "!"
 	open    bool   // ended in "+"
 	exclude bool   // began with "!"
 }
 
-// newSelector checks --devices. If all entries exclude, the rest is detected.
+// newSelector checks --devices. If all entries exclude, the other links are detected.
 func newSelector(c Config) (selector, error) {
 	s := selector{detect: c.ForceDeviceDetection}
 	if name := c.DirectRoutingDevice; name != "" {
@@ -53,7 +53,7 @@ func (p pattern) matches(name string) bool {
 	return name == p.text || (p.open && strings.HasPrefix(name, p.text))
 }
 
-// match says what --devices says about a name. An exclusion wins wherever it stands.
+// match reports whether --devices names or excludes a link. An exclusion has precedence at any position.
 func (s selector) match(name string) (named, excluded bool) {
 	for _, p := range s.names {
 		if p.matches(name) {
@@ -63,7 +63,7 @@ func (s selector) match(name string) (named, excluded bool) {
 	return named, excluded
 }
 
-// judge tells whether a link leads out of the node, and why.
+// judge reports whether a link leads out of the node, and why.
 func (s selector) judge(d *tables.Device, addresses int, defaultRoute, globalRoute bool) (bool, string) {
 	named, excluded := s.match(d.Name)
 	switch {
@@ -84,10 +84,10 @@ func (s selector) judge(d *tables.Device, addresses int, defaultRoute, globalRou
 	return true, "detected"
 }
 
-// virtual are prefixes of names of links that lead to containers or are made by network software.
+// virtual are name prefixes of links that lead to containers or are created by network software.
 var virtual = []string{"waggle_", "cilium_", "lo", "lxc", "cni", "docker"}
 
-// detect returns why a link does not lead out of the node, or nothing when it does.
+// detect returns why a link does not lead out of the node; empty if it does.
 func detect(d *tables.Device, defaultRoute, globalRoute bool) string {
 	switch {
 	case d.Flags&unix.IFF_LOOPBACK != 0:

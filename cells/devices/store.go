@@ -10,7 +10,7 @@ import (
 	tables "github.com/waggle-net/waggle/pkg/tables/devices"
 )
 
-// store applies what the kernel said to the tables, which are the observer's only memory.
+// store applies changes of the kernel to the tables, which are the observer's only state.
 type store struct {
 	db        *statedb.DB
 	devices   statedb.RWTable[*tables.Device]
@@ -58,7 +58,7 @@ type batch struct {
 	*store
 	txn     statedb.WriteTxn
 	touched map[int]struct{} // links whose selection may have changed
-	relist  bool             // the kernel may have dropped routes without saying so
+	relist  bool             // the kernel may have dropped routes without a notification
 	errs    []error
 }
 
@@ -66,7 +66,7 @@ func (s *store) begin() *batch {
 	return &batch{store: s, txn: s.db.WriteTxn(s.tables()...), touched: make(map[int]struct{})}
 }
 
-// commit judges the touched links again and makes the batch visible. It tells whether the routes must be listed.
+// commit selects the touched links again and commits the batch. It reports whether the routes must be listed.
 func (b *batch) commit() (relist bool, err error) {
 	for index := range b.touched {
 		if d, _, found := b.devices.Get(b.txn, tables.ByIndex(index)); found {
@@ -77,7 +77,7 @@ func (b *batch) commit() (relist bool, err error) {
 	return b.relist, errors.Join(b.errs...)
 }
 
-// apply takes one change.
+// apply applies one change.
 func (b *batch) apply(c change) {
 	switch {
 	case c.device != nil && c.gone:
@@ -114,7 +114,7 @@ func (b *batch) putDevice(d *tables.Device) {
 	}
 }
 
-// judge asks the selector about a device, with its addresses and whether a default route leads there.
+// judge runs the selector for a device, with its addresses and routes.
 func (b *batch) judge(d *tables.Device) (bool, string) {
 	defaultRoute, global := false, false
 	for r := range b.routes.List(b.txn, tables.RouteByLink(d.Index)) {
@@ -131,7 +131,7 @@ func (b *batch) judge(d *tables.Device) (bool, string) {
 // unicast is RTN_UNICAST.
 const unicast = 1
 
-// dropLink deletes a link and all that went with it. The kernel announces most of that too, but by other sockets.
+// dropLink deletes a link with its routes, addresses and neighbours. The kernel announces most of these too, but on other sockets.
 func (b *batch) dropLink(index int) {
 	for r := range b.routes.List(b.txn, tables.RouteByLink(index)) {
 		b.note(remove(b.txn, b.routes, r))
@@ -160,7 +160,7 @@ func (b *batch) applyRoute(c change) {
 			continue
 		}
 		b.putRoute(r)
-		// A route that overtook its link, or outlived it: only a list tells which.
+		// The route arrived before its link, or after the link's deletion: only a list distinguishes the cases.
 		if _, _, known := b.devices.Get(b.txn, tables.ByIndex(r.LinkIndex)); !known && r.LinkIndex != 0 {
 			b.relist = true
 		}
@@ -184,7 +184,7 @@ func (b *batch) hasIPv4Route(index int) bool {
 	return false
 }
 
-// routeFrom tells whether a route prefers a source that has just gone.
+// routeFrom reports whether a route prefers a removed IPv4 source address.
 func (b *batch) routeFrom(addr netip.Addr) bool {
 	if !addr.Is4() {
 		return false

@@ -37,7 +37,7 @@ func (b *batch) replaceAll(s state) {
 	b.replaceDevices(s.devices)
 }
 
-// replaceDevices comes last, because the judgement of a device needs its addresses and routes.
+// replaceDevices must run last, because the selection of a device needs its addresses and routes.
 func (b *batch) replaceDevices(devices []*tables.Device) {
 	seen := make(map[int]struct{}, len(devices))
 	for _, d := range devices {
@@ -51,7 +51,7 @@ func (b *batch) replaceDevices(devices []*tables.Device) {
 	}
 }
 
-// replaceRoutes makes the table of routes equal to a list of them.
+// replaceRoutes makes the table of routes equal to a list.
 func (b *batch) replaceRoutes(routes []*tables.Route) {
 	seen := make(map[string]struct{}, len(routes))
 	for _, r := range routes {
@@ -67,7 +67,7 @@ func (b *batch) replaceRoutes(routes []*tables.Route) {
 	}
 }
 
-// put inserts a row that is new or differs; an equal one, written again, would wake every reader.
+// put inserts a row that is new or differs; inserting an equal row would wake every reader.
 func put[T comparable](txn statedb.WriteTxn, table statedb.RWTable[T], query func(string) statedb.Query[T], row T, name string, link int) error {
 	if old, _, found := table.Get(txn, query(name+"@"+strconv.Itoa(link))); found && old == row {
 		return nil

@@ -12,26 +12,26 @@ import (
 	tables "github.com/waggle-net/waggle/pkg/tables/driftrepairs"
 )
 
-// Cell is the module.
+// Cell records repairs of changed kernel objects.
 var Cell = cell.Module("drift", "Account of repairs",
 	cell.Config(DefaultConfig),
-	cell.ProvidePrivate(tables.NewTable), // written through the ledger only
+	cell.ProvidePrivate(tables.NewTable), // only the ledger writes
 	cell.Provide(
-		statedb.RWTable[tables.Repair].ToTable, // anyone may read
-		newWatch,                               // how cells record, and how often they look
+		statedb.RWTable[tables.Repair].ToTable, // every cell may read
+		newWatch,                               // the recorder and the verify interval of other cells
 	),
 	cell.Invoke(registerFights),
 )
 
-// Config is what was typed.
+// Config configures the verify interval.
 type Config struct {
 	VerifyInterval time.Duration `mapstructure:"verify-interval"`
 }
 
-// DefaultConfig keeps the promise of the documentation: what the kernel does not announce is found within 30 s.
+// DefaultConfig keeps the documented limit: changes that the kernel does not announce are found within 30 s.
 var DefaultConfig = Config{VerifyInterval: 25 * time.Second}
 
-// Flags registers the flags.
+// Flags registers the flag of the cell.
 func (c Config) Flags(flags *pflag.FlagSet) {
 	flags.Duration("verify-interval", c.VerifyInterval,
 		"How often maps, programs, sysctls and rules are read back; the kernel announces most other changes at once")

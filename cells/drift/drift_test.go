@@ -24,7 +24,7 @@ func TestScripts(t *testing.T) {
 	celltest.RunVirtual(t, "testdata/*.txtar", func(testing.TB) []cell.Cell { return []cell.Cell{Cell, cell.Provide(recordCommand)} })
 }
 
-// recordCommand is "record kind what found [times]": what a cell does that finds drift.
+// recordCommand is "record kind what found [times]". It acts as a cell that finds drift.
 func recordCommand(w drift.Watch) upstream.ScriptCmdOut {
 	return upstream.NewScriptCmd("record", script.Command(script.CmdUsage{Summary: "Record a repair", Args: "kind what found [times]"},
 		func(_ *script.State, args ...string) (script.WaitFunc, error) {
@@ -39,7 +39,7 @@ func recordCommand(w drift.Watch) upstream.ScriptCmdOut {
 		}))
 }
 
-// However many objects need repairs, the table stays small and no count is lost.
+// For any number of repaired objects the table stays small and no count is lost.
 func TestRecord_ForgetsNamesAndNoCount(t *testing.T) {
 	t.Parallel()
 	db := statedb.New()
@@ -63,7 +63,7 @@ func TestRecord_ForgetsNamesAndNoCount(t *testing.T) {
 	}
 }
 
-// Repairs that lie far apart are no fight, and a fight is over when nobody has changed the object for a while.
+// Repairs with long intervals are not a conflict, and a conflict ends when the object has been unchanged for some time.
 func TestSum_FightsAreRepairsThatFollowEachOther(t *testing.T) {
 	t.Parallel()
 	db := statedb.New()

@@ -16,15 +16,15 @@ import (
 )
 
 const (
-	// fight is how many repairs in a row make it likely that somebody wants the object otherwise.
+	// fight is the number of consecutive repairs from which on a conflict with another writer is likely.
 	fight = 10
-	// maxNamed is how many such objects health names.
+	// maxNamed is the maximum number of such objects in a health message.
 	maxNamed = 5
-	// settle is the least time between two looks at the table.
+	// settle is the minimum time between two scans of the table.
 	settle = time.Second
 )
 
-// registerFights says so when an object has to be repaired all the time.
+// registerFights logs repairs and reports objects that are repaired repeatedly.
 func registerFights(jobs job.Group, db *statedb.DB, table statedb.RWTable[tables.Repair], log *slog.Logger) {
 	heartbeat.Add(jobs, "watch-repairs", func(ctx context.Context, health cell.Health) error {
 		logged := uint64(0)
@@ -46,7 +46,7 @@ func registerFights(jobs job.Group, db *statedb.DB, table statedb.RWTable[tables
 	})
 }
 
-// sum adds all up, and finds the newest repair and the objects that somebody fights for.
+// sum adds the counts, and returns the newest repair and the objects in conflict with another writer.
 func sum(rows func(func(tables.Repair, statedb.Revision) bool), now time.Time) (total uint64, newest tables.Repair, fights []error) {
 	for row := range rows {
 		total += row.Count
@@ -63,7 +63,7 @@ func sum(rows func(func(tables.Repair, statedb.Revision) bool), now time.Time) (
 	return total, newest, fights
 }
 
-// report counts in brackets: what stands there is no news to health.
+// report writes the count in brackets: health does not treat a change inside brackets as news.
 func report(health cell.Health, total uint64, fights []error) {
 	if len(fights) > 0 {
 		health.Degraded("Somebody else changes what is ours again and again: find and stop it", errors.Join(fights...))
@@ -72,7 +72,7 @@ func report(health cell.Health, total uint64, fights []error) {
 	health.OK(fmt.Sprintf("Nobody fights for what is ours (%d repairs)", total))
 }
 
-// wait waits for a change; with a fight on also for its end, which no row announces.
+// wait waits for a change; during a conflict also for its end, which no row announces.
 func wait(ctx context.Context, changed <-chan struct{}, fighting bool) bool {
 	var again <-chan time.Time
 	if fighting {

@@ -9,9 +9,9 @@ import (
 )
 
 const (
-	// maxRows bounds the table: pods come and go, and each may need repairs.
+	// maxRows limits the table: pods are added and removed, and each may need repairs.
 	maxRows = 256
-	// inARow is the longest time between two repairs of an object that follow each other.
+	// inARow is the maximum time between two consecutive repairs of an object.
 	inARow = time.Minute
 )
 
@@ -47,7 +47,7 @@ func (l *ledger) Record(findings ...tables.Finding) {
 	}
 }
 
-// forgetOldest makes room: what was repaired the longest time ago becomes a part of the others of its kind, so that no
+// forgetOldest frees a row: it adds the least recently repaired object to the row of the others of its kind, so that no
 // count is lost.
 func (l *ledger) forgetOldest(txn statedb.WriteTxn) {
 	var oldest tables.Repair

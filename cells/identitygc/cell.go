@@ -16,7 +16,7 @@ import (
 	"github.com/waggle-net/waggle/pkg/tables/leadership"
 )
 
-// Cell collects garbage.
+// Cell deletes unused CiliumIdentities.
 var Cell = cell.Module("identity-gc", "Removal of CiliumIdentities that nobody has",
 	cell.Config(DefaultConfig),
 	cell.ProvidePrivate(identityrounds.NewTable), // only this cell may write
@@ -24,7 +24,7 @@ var Cell = cell.Module("identity-gc", "Removal of CiliumIdentities that nobody h
 	cell.Invoke(register), // job: rounds while this replica leads
 )
 
-// Config is what was typed.
+// Config configures the interval, the timeout and the deletion limit.
 type Config struct {
 	Interval time.Duration `mapstructure:"identity-gc-interval"`
 	Timeout  time.Duration `mapstructure:"identity-heartbeat-timeout"`
@@ -33,10 +33,10 @@ type Config struct {
 	LimitInterval time.Duration `mapstructure:"identity-gc-rate-interval"`
 }
 
-// DefaultConfig are the defaults, which are Cilium's.
+// DefaultConfig has Cilium's defaults.
 var DefaultConfig = Config{Interval: 15 * time.Minute, Timeout: 30 * time.Minute, Limit: 2500, LimitInterval: time.Minute}
 
-// Flags registers the flags.
+// Flags registers the flags of the cell.
 func (c Config) Flags(flags *pflag.FlagSet) {
 	flags.Duration("identity-gc-interval", c.Interval, "Time between two looks for CiliumIdentities that nobody has; 0 never looks")
 	flags.Duration("identity-heartbeat-timeout", c.Timeout, "After how long without a CiliumEndpoint that has it a CiliumIdentity is deleted")

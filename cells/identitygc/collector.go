@@ -21,16 +21,16 @@ import (
 
 const (
 	pageSize = 500
-	// fresh is how old the list of CiliumEndpoints may be when an identity is deleted that it does not name.
+	// fresh is the maximum age of the list of CiliumEndpoints when an identity without a reference in it is deleted.
 	fresh = 30 * time.Second
 )
 
-// collector does the work while this replica leads.
+// collector scans identities while this replica leads.
 type collector struct {
 	params
 	now     func() time.Time
 	limiter *rate.Limiter // of deletions
-	// unused is what rounds of this replica have found, by UID. Nothing of it is written to the objects: that would be a request for each.
+	// unused has the findings of this replica's rounds, by UID. They are not written to the objects: that would cost a request for each identity.
 	unused map[types.UID]unused
 }
 
@@ -39,7 +39,7 @@ func newCollector(p params) *collector {
 		limiter: rate.NewLimiter(rate.Limit(float64(p.Config.Limit)/p.Config.LimitInterval.Seconds()), 1)}
 }
 
-// run works whenever this replica leads.
+// run collects whenever this replica leads.
 func (c *collector) run(ctx context.Context, health cell.Health) error {
 	return leadership.Lead(ctx, c.DB, c.Leadership,
 		func(leading context.Context) error {
@@ -53,7 +53,7 @@ func (c *collector) run(ctx context.Context, health cell.Health) error {
 		})
 }
 
-// lead makes rounds until ctx ends. One that fails counts for nothing.
+// lead runs rounds until ctx ends. A failed round has no effect on the findings.
 func (c *collector) lead(ctx context.Context, health cell.Health) {
 	var before identityrounds.Round
 	for ctx.Err() == nil {
@@ -88,7 +88,7 @@ func (c *collector) lead(ctx context.Context, health cell.Health) {
 	}
 }
 
-// note keeps what a round found, nil for none.
+// note replaces the row of the last round; nil removes it.
 func (c *collector) note(round *identityrounds.Round) error {
 	txn := c.DB.WriteTxn(c.Rounds)
 	defer txn.Abort()
@@ -103,8 +103,8 @@ func (c *collector) note(round *identityrounds.Round) error {
 	return nil
 }
 
-// round looks once and deletes what is overdue, for no longer than until the next round. It is blind, and deletes nothing, when no CiliumEndpoint has an
-// identity.
+// round scans once and deletes overdue identities, but does not run past the start of the next round. It is blind, and deletes nothing, when no CiliumEndpoint
+// has an identity.
 func (c *collector) round(ctx context.Context) (round identityrounds.Round, blind bool, err error) {
 	began := c.now()
 	identities, err := c.identities(ctx)
@@ -117,13 +117,13 @@ func (c *collector) round(ctx context.Context) (round identityrounds.Round, blin
 	}
 	defer func() { round.Ended = c.now() }()
 	round.All = len(identities)
-	if len(used) == 0 { // they may be switched off
+	if len(used) == 0 { // CiliumEndpoints may be turned off
 		return round, true, nil
 	}
 	overdue := c.overdue(identities, used)
 	round.Unused = len(c.unused)
 	round.Overdue = len(overdue)
-	var listed time.Time // never for a deletion
+	var listed time.Time // zero: not listed for a deletion yet
 	for _, o := range overdue {
 		heartbeat.IdleFor(ctx, c.Config.LimitInterval)
 		if err := c.limiter.Wait(ctx); err != nil {
@@ -157,7 +157,7 @@ func (c *collector) round(ctx context.Context) (round identityrounds.Round, blin
 
 type object = metav1.PartialObjectMetadata
 
-// identities lists the metadata of those that agents of ours have made.
+// identities lists the metadata of the identities that agents of this project have created.
 func (c *collector) identities(ctx context.Context) (list []object, err error) {
 	options := metav1.ListOptions{Limit: pageSize}
 	for {
@@ -178,7 +178,7 @@ func (c *collector) identities(ctx context.Context) (list []object, err error) {
 	}
 }
 
-// used lists the names of identities that CiliumEndpoints have.
+// used lists the names of the identities to which CiliumEndpoints refer.
 func (c *collector) used(ctx context.Context) (map[string]bool, error) {
 	used := map[string]bool{}
 	options := metav1.ListOptions{Limit: pageSize}
@@ -199,7 +199,7 @@ func (c *collector) used(ctx context.Context) (map[string]bool, error) {
 	}
 }
 
-// remove deletes an identity if it is what was listed; otherwise somebody has just changed it.
+// remove deletes an identity if it is unchanged since the list. It reports whether the identity no longer exists.
 func (c *collector) remove(ctx context.Context, o object) (gone bool, err error) {
 	if err := leadership.Check(c.DB, c.Leadership); err != nil {
 		return false, err

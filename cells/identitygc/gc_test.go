@@ -61,13 +61,13 @@ func newRig(t *testing.T, s *kubetest.Server) *rig {
 	txn.Commit()
 	r := &rig{server: s, time: time.Date(2026, 1, 1, 0, 0, 0, 0, time.UTC)}
 	config := DefaultConfig
-	config.Limit = 1e6 // the clock of these tests stands still while a round waits
+	config.Limit = 1e6 // the clock of these tests stops while a round waits
 	r.collector = newCollector(params{Log: slog.New(slog.DiscardHandler), DB: db, Leadership: leaders, Rounds: rounds, Config: config, Client: s.Client(t)})
 	r.now = func() time.Time { return r.time }
 	return r
 }
 
-// after makes a round some time later.
+// after runs a round some time later.
 func (r *rig) after(t *testing.T, d time.Duration) identityrounds.Round {
 	t.Helper()
 	r.time = r.time.Add(d)
@@ -94,7 +94,7 @@ func TestRound_DeletesWhatNobodyHas(t *testing.T) {
 	require.Equal(t, identityrounds.Round{All: 3, Unused: 2}, r.after(t, 0))
 	require.Equal(t, identityrounds.Round{All: 3, Unused: 2}, r.after(t, 29*time.Minute))
 
-	// One that somebody takes again begins anew.
+	// The time of an identity that is used again starts again.
 	s.Put(endpoint("db", 303))
 	require.Equal(t, identityrounds.Round{All: 3, Unused: 1, Deleted: 1}, r.after(t, time.Minute))
 	require.Equal(t, "300 302 303", r.names())
@@ -105,7 +105,7 @@ func TestRound_DeletesWhatNobodyHas(t *testing.T) {
 	require.Equal(t, "300 302", r.names())
 }
 
-// A replica that begins to lead knows nothing of what another has found.
+// A new leader has none of the findings of the previous one.
 func TestRound_AnotherReplicaBeginsAnew(t *testing.T) {
 	t.Parallel()
 	s := kubetest.New(t, kubetest.InMemory())
@@ -119,7 +119,7 @@ func TestRound_AnotherReplicaBeginsAnew(t *testing.T) {
 	require.Equal(t, 1, next.after(t, time.Minute).Deleted)
 }
 
-// Whoever takes an identity while a round goes on keeps it.
+// An identity that gets a reference during a round is kept.
 func TestRound_TakenBetweenTheListsAndTheDeletion(t *testing.T) {
 	t.Parallel()
 	s := kubetest.New(t, kubetest.InMemory())
@@ -140,7 +140,7 @@ func TestRound_TakenBetweenTheListsAndTheDeletion(t *testing.T) {
 	require.Equal(t, 2, lists)
 	require.Equal(t, "300 301", r.names())
 
-	// Likewise when the object has changed.
+	// An object that has changed is kept, too.
 	s.Remove(kubeapi.CiliumEndpoints, "ns", "late")
 	s.Fault(func(q *http.Request) (int, string) {
 		if q.Method == http.MethodDelete {
@@ -154,7 +154,7 @@ func TestRound_TakenBetweenTheListsAndTheDeletion(t *testing.T) {
 	require.Equal(t, "300 301", r.names())
 }
 
-// An API server that misbehaves gets nothing deleted.
+// With a faulty API server nothing is deleted.
 func TestRound_AServerThatMisbehaves(t *testing.T) {
 	t.Parallel()
 	for name, fault := range map[string]func(*kubetest.Server){
@@ -181,7 +181,7 @@ func TestRound_AServerThatMisbehaves(t *testing.T) {
 	}
 }
 
-// When most would go, one more round must agree.
+// When more than half of the identities would be deleted, one more round must agree.
 func TestRound_Many(t *testing.T) {
 	t.Parallel()
 	s := kubetest.New(t, kubetest.InMemory())
@@ -196,8 +196,8 @@ func TestRound_Many(t *testing.T) {
 	require.Equal(t, "300", r.names())
 }
 
-// TestLead_KeepsUpWithManyLabelSets: label sets come and go for two hours, a quarter of what the limit lets be deleted. What is unused stays bounded, and so do
-// requests. 600 a minute with the default limit do as well, and take minutes of CPU time in the test's server.
+// TestLead_KeepsUpWithManyLabelSets: label sets are created and removed for two hours, at a quarter of the deletion limit. The number of unused identities and
+// of requests stays bounded. 600 a minute with the default limit pass as well, but take minutes of CPU time in the test's server.
 func TestLead_KeepsUpWithManyLabelSets(t *testing.T) {
 	t.Parallel()
 	synctest.Test(t, func(t *testing.T) {
@@ -234,7 +234,7 @@ func TestLead_KeepsUpWithManyLabelSets(t *testing.T) {
 		}
 		cancel()
 		<-done
-		// The oldest are as old as the timeout, an interval, and what a round takes.
+		// The maximum age is the timeout, an interval, and the duration of a round.
 		if limit := each * (30 + 15 + 15); most > limit {
 			t.Errorf("%d identities at once, want at most %d", most, limit)
 		}
@@ -248,7 +248,7 @@ func TestLead_KeepsUpWithManyLabelSets(t *testing.T) {
 	})
 }
 
-// TestLead_ABacklogThatGrowsIsDegraded: more identities become overdue than the limit lets be deleted.
+// TestLead_ABacklogThatGrowsIsDegraded: more identities become overdue than the limit allows to delete.
 func TestLead_ABacklogThatGrowsIsDegraded(t *testing.T) {
 	t.Parallel()
 	synctest.Test(t, func(t *testing.T) {
@@ -265,7 +265,7 @@ func TestLead_ABacklogThatGrowsIsDegraded(t *testing.T) {
 			r.lead(ctx, health)
 		}()
 		for minute := range 10 {
-			time.Sleep(30 * time.Second) // rounds begin with each minute
+			time.Sleep(30 * time.Second) // rounds start with each minute
 			for i := range 20 {
 				s.Put(identity(1000+20*minute+i, ciliumv2.ManagedByUs))
 			}

@@ -6,20 +6,20 @@ import (
 	"k8s.io/apimachinery/pkg/types"
 )
 
-// How many rounds in a row must have found an identity unused before it is deleted.
+// Number of consecutive rounds that must find an identity unused before its deletion.
 const (
 	enough        = 2
-	enoughForMany = 3 // when more than half of all would go
+	enoughForMany = 3 // when more than half of all identities would be deleted
 	fewAreNoMany  = 10
 )
 
-// unused is what is known of an identity to which no CiliumEndpoint refers.
+// unused is the state of an identity to which no CiliumEndpoint refers.
 type unused struct {
-	since  time.Time // of the first round that found it so
+	since  time.Time // of the first round that found it unused
 	rounds int       // in a row
 }
 
-// overdue compares identities with the names of those that endpoints have, counts the round, and returns those to delete.
+// overdue counts the round for each identity without a reference, and returns the identities to delete.
 func (c *collector) overdue(identities []object, used map[string]bool) (list []object) {
 	now := c.now()
 	before := c.unused

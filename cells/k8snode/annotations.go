@@ -20,12 +20,12 @@ import (
 	"github.com/waggle-net/waggle/pkg/wrote"
 )
 
-// prefix of all annotations that are written.
+// prefix of the keys of all annotations that the agent writes.
 const prefix = "network.cilium.io/"
 
-const longest = 64 // bytes of somebody else's text in a row
+const longest = 64 // maximum length in bytes of a foreign annotation value in a row
 
-// annotations wants those that describe the network of this node.
+// annotations returns the item for the annotations that describe the network of this node.
 func (c controller) annotations(txn statedb.ReadTxn, watch *statedb.WatchSet, node *k8s.Node) item {
 	local, _, changed, found := c.LocalNode.GetWatch(txn, localnode.ByName(c.Agent.NodeName))
 	watch.Add(changed)
@@ -45,7 +45,7 @@ func (c controller) annotations(txn statedb.ReadTxn, watch *statedb.WatchSet, no
 	return it
 }
 
-// wantedAnnotations has a key for everything that is ever written; what this node lacks is empty.
+// wantedAnnotations returns a value for every key that the agent ever writes. The value is empty when this node lacks the address or range.
 func wantedAnnotations(local *localnode.LocalNode) map[string]string {
 	want := map[string]string{}
 	for family, f := range map[string]localnode.Family{"ipv4": local.IPv4, "ipv6": local.IPv6} {
@@ -67,9 +67,9 @@ func text(addr netip.Addr) string {
 	return addr.String()
 }
 
-// plan compares annotations with those that are wanted. It returns what to change, where nil removes a key, together with
-// the record of what the agent wrote; and the keys that it leaves to somebody else. A pod CIDR that somebody else wrote is
-// the source of the CIDR, now or after the next start: to write over it would be to lose it.
+// plan compares the annotations of a Node with the desired ones. It returns the changes, where nil removes a key and the last-applied record is included, and
+// the keys whose values another writer set and the agent keeps. A pod CIDR of another writer is the source of the CIDR, now or after the next start:
+// overwriting it would lose the CIDR.
 func plan(have, want map[string]string) (changes map[string]*string, foreign []string) {
 	changes = map[string]*string{}
 	record := wrote.Values{}
@@ -100,7 +100,8 @@ func plan(have, want map[string]string) (changes map[string]*string, foreign []s
 	return changes, foreign
 }
 
-// annotate writes what differs. The version of the Node goes along: values and the record of them are judged together.
+// annotate writes the annotations that differ. The patch contains the resource version of the Node, so that the server rejects it if the annotations have
+// changed.
 func (c controller) annotate(ctx context.Context, live *corev1.Node, want map[string]string) error {
 	changes, _ := plan(live.Annotations, want)
 	if len(changes) == 0 {

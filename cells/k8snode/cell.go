@@ -11,13 +11,13 @@ import (
 	"github.com/waggle-net/waggle/pkg/writeback"
 )
 
-// Cell keeps the Node object of this node.
+// Cell writes annotations, conditions and taint removals to the Node object of this node.
 var Cell = cell.Module("k8s-node", "What the agent writes to its Node",
 	cell.Config(DefaultConfig),
 	cell.ProvidePrivate(
 		nodeupdates.NewNodeTable, // only this cell may write
 		newSettings,              // checked flags
-		func() *pathsState { return &pathsState{} }, // when the condition of the paths is written
+		func() *pathsState { return &pathsState{} }, // schedule of the writes of the path condition
 	),
 	cell.Invoke(register),
 )

@@ -17,10 +17,10 @@ import (
 	"github.com/waggle-net/waggle/pkg/tables/nodeupdates"
 )
 
-// reason of the condition, for people and for tools.
+// reason of the conditions that the agent sets, for users and tools.
 const reason = "WaggleIsUp"
 
-// condition wants NetworkUnavailable to be False. Whoever else said so is left alone.
+// condition returns the item for NetworkUnavailable=False. The agent keeps a False condition of another writer.
 func (c controller) condition(node *k8s.Node) item {
 	return item{
 		update:  nodeupdates.Update{Name: "condition", Wanted: "NetworkUnavailable=False", State: nodeupdates.Done},
@@ -40,7 +40,7 @@ func (c controller) writeCondition(ctx context.Context, live *corev1.Node) error
 		Message: "Waggle is running on this node", LastHeartbeatTime: now, LastTransitionTime: now})
 }
 
-// taint wants no taint with the key. Other taints are not touched.
+// taint returns the item for the removal of taints with the configured key. The agent does not change other taints.
 func (c controller) taint(node *k8s.Node) item {
 	it := item{
 		update: nodeupdates.Update{Name: "taint", Wanted: "no " + c.Settings.taintKey, State: nodeupdates.Done},
@@ -59,8 +59,8 @@ type operation struct {
 	Value any    `json:"value,omitempty"`
 }
 
-// removeTaints takes taints away by their place, from the last on. Each place is tested in the same request: when somebody
-// adds or removes another taint meanwhile, the request fails instead of hitting that one.
+// removeTaints removes taints by index, the last one first. The JSON patch tests the key at each index, so that the request fails instead of removing another
+// taint if the list has changed.
 func (c controller) removeTaints(ctx context.Context, live *corev1.Node) error {
 	var steps []operation
 	for i := len(live.Spec.Taints) - 1; i >= 0; i-- {
@@ -79,7 +79,7 @@ func (c controller) removeTaints(ctx context.Context, live *corev1.Node) error {
 	return c.patch(ctx, types.JSONPatchType, patch, live)
 }
 
-// patch changes the Node and makes live what the server has now.
+// patch changes the Node and stores the server's result in live.
 func (c controller) patch(ctx context.Context, kind types.PatchType, data []byte, live *corev1.Node, subresources ...string) error {
 	changed := &corev1.Node{}
 	if err := c.Client.Patch(ctx, kubeapi.Nodes, "", c.Agent.NodeName, kind, data, changed, subresources...); err != nil {

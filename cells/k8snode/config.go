@@ -9,17 +9,17 @@ import (
 	"github.com/waggle-net/waggle/pkg/tables/k8s"
 )
 
-// Config is what was typed.
+// Config configures the annotations, the taint key and the path condition.
 type Config struct {
 	Annotate bool   `mapstructure:"annotate-k8s-node"`
 	TaintKey string `mapstructure:"agent-not-ready-taint-key"`
 	Paths    bool   `mapstructure:"set-network-paths-condition"`
 }
 
-// DefaultConfig are the defaults.
+// DefaultConfig removes the taint of Cilium and writes neither annotations nor the path condition.
 var DefaultConfig = Config{TaintKey: "node.cilium.io/agent-not-ready"}
 
-// Flags registers the flags.
+// Flags registers the flags of the cell.
 func (c Config) Flags(flags *pflag.FlagSet) {
 	flags.Bool("annotate-k8s-node", c.Annotate, "Write pod CIDRs, router and health addresses into annotations of the Node")
 	flags.Bool("set-network-paths-condition", c.Paths, "Set the condition "+k8s.PathsCondition+" of the Node by the tests of the paths to other nodes")

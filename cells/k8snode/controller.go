@@ -42,16 +42,16 @@ type controller struct {
 	Agent     agent.Agent
 }
 
-// item is one thing that is written to the Node.
+// item is one desired change of the Node.
 type item struct {
 	update nodeupdates.Update
-	// differs is false when the row of the Node shows that nothing is to be done.
+	// differs is false when the row of the Node already has the desired state.
 	differs bool
-	// write compares with the Node as it is on the server, which may be newer than its row, and changes it in place.
+	// write compares the desired state with the Node from the server, which may be newer than the row, and updates live after a change.
 	write func(ctx context.Context, live *corev1.Node) error
 }
 
-// pass compares the row of the Node with what is wanted, and writes what differs.
+// pass compares the row of the Node with the desired state and writes the differences.
 func (c controller) pass(ctx context.Context, watch *statedb.WatchSet) []nodeupdates.Update {
 	txn := c.DB.ReadTxn()
 	items := c.items(txn, watch)
@@ -71,14 +71,14 @@ func (c controller) pass(ctx context.Context, watch *statedb.WatchSet) []nodeupd
 			}
 		}
 		if err := it.write(ctx, live); err != nil {
-			live = nil // it may have changed
+			live = nil // the Node may have changed
 			updates[i].State, updates[i].Message = nodeupdates.Failed, err.Error()
 		}
 	}
 	return updates
 }
 
-// items lists all that is wanted. Those that must not be written yet are Waiting.
+// items returns all desired changes. Items that must not be written yet are Waiting.
 func (c controller) items(txn statedb.ReadTxn, watch *statedb.WatchSet) []item {
 	node, _, changed, _ := c.Nodes.GetWatch(txn, k8s.NodeByName(c.Agent.NodeName))
 	source, _, sourceChanged, _ := c.Sources.GetWatch(txn, sources.ByTable(c.Nodes.Name()))
@@ -115,14 +115,14 @@ func (c controller) items(txn statedb.ReadTxn, watch *statedb.WatchSet) []item {
 	return items
 }
 
-// wait holds an item back for a reason, if there is one.
+// wait sets the item to Waiting if the reason is not empty.
 func (i *item) wait(why string) {
 	if why != "" {
 		i.update.State, i.update.Message = nodeupdates.Waiting, why
 	}
 }
 
-// gate says what must come before the cluster is told that this node has a network; empty when nothing does.
+// gate returns the unmet requirement for reporting the network of this node as available; empty without one.
 func (c controller) gate(txn statedb.ReadTxn, watch *statedb.WatchSet) string {
 	test, _, changed, found := c.SelfTests.GetWatch(txn, selftests.ByName(selftests.Attach))
 	watch.Add(changed)

@@ -24,31 +24,31 @@ import (
 // Reasons of the condition [k8s.PathsCondition].
 const (
 	pathsPassed   = "PathsPassed"     // False: no path to another node has failed
-	pathsFailed   = "PathsFailed"     // True: some have
-	mostFailed    = "MostPathsFailed" // True: more than half have, so the cause is likely on this node
+	pathsFailed   = "PathsFailed"     // True: some paths have failed
+	mostFailed    = "MostPathsFailed" // True: more than half of the paths have failed, so the cause is likely on this node
 	pathsUntested = "PathsNotTested"  // Unknown: the flags of this node turn the tests off
 )
 
 const (
-	// pathsInterval is the minimum time between two writes of the condition, and pathsPerNode the same for each node of the cluster: when the paths of all
-	// nodes fail together, the API server gets 50 writes a second at most.
+	// pathsInterval is the minimum time between two writes of the condition, and pathsPerNode the minimum per node of the cluster: when the paths of all
+	// nodes fail together, the API server gets at most 50 writes a second.
 	pathsInterval = time.Minute
 	pathsPerNode  = 20 * time.Millisecond
 	// shownPaths limits the nodes in the message.
 	shownPaths = 3
 )
 
-// pathsState is what is known of the condition on the server, and the schedule of its next write.
+// pathsState is the last known condition on the server and the schedule of its next write.
 type pathsState struct {
 	uid     string       // of the Node that was compared last
-	written pathsVerdict // what that Node says
-	next    time.Time    // earliest time of another write
-	due     time.Time    // of the pending write; zero without one
+	written pathsVerdict // condition of that Node
+	next    time.Time    // earliest time of the next write
+	due     time.Time    // time of the pending write; zero without one
 	wake    chan struct{}
-	settled bool // no path waits for its first verdict since the start
+	settled bool // every path has a verdict since the start
 }
 
-// pathsVerdict is what the condition says.
+// pathsVerdict is the content of the condition.
 type pathsVerdict struct {
 	status          corev1.ConditionStatus
 	reason, message string
@@ -57,7 +57,7 @@ type pathsVerdict struct {
 // badPath is a path that has failed.
 type badPath struct{ node, sentence string }
 
-// paths wants the condition of the paths to other nodes. Without the flag it wants none, so that one of an earlier run does not stay as it was.
+// paths returns the item for the condition of the paths to other nodes. Without the flag the item removes a condition of a previous run.
 func (c controller) paths(txn statedb.ReadTxn, watch *statedb.WatchSet, node *k8s.Node) (it item, wanted bool) {
 	it = item{update: nodeupdates.Update{Name: "paths", Wanted: "no " + k8s.PathsCondition, State: nodeupdates.Done}}
 	if !c.Settings.pathsCondition {
@@ -79,12 +79,13 @@ func (c controller) paths(txn statedb.ReadTxn, watch *statedb.WatchSet, node *k8
 	return it, true
 }
 
-// pathsSpacing is the minimum time between two writes in a cluster of so many nodes.
+// pathsSpacing returns the minimum time between two writes in a cluster of this size.
 func pathsSpacing(nodes int) time.Duration {
 	return max(pathsInterval, time.Duration(nodes)*pathsPerNode)
 }
 
-// delay reports whether the pending write is not due yet, and wakes the loop when it is. Agents that see the same fault do not write at the same time.
+// delay reports whether the pending write is not due yet, and wakes the loop at the due time. A random delay spreads the writes of agents that see the same
+// fault.
 func (s *pathsState) delay(nodes int, watch *statedb.WatchSet) bool {
 	now := time.Now()
 	if s.due.IsZero() {
@@ -103,8 +104,8 @@ func (s *pathsState) delay(nodes int, watch *statedb.WatchSet) bool {
 	return true
 }
 
-// pathsVerdict is what the tests say of all paths. It waits after the start until each path has a verdict: nothing is kept over a restart, and a condition
-// that says that paths have failed stays until they are known to be well.
+// pathsVerdict summarizes the tests of all paths. After the start it waits until each path has a verdict: test results do not survive a restart, and a
+// condition with failed paths must stay until those paths have passed.
 func (c controller) pathsVerdict(txn statedb.ReadTxn, watch *statedb.WatchSet) (v pathsVerdict, waits bool) {
 	if !c.Agent.HealthChecking {
 		return pathsVerdict{corev1.ConditionUnknown, pathsUntested, "The flags of the agent turn off the tests of the paths to other nodes"}, false
@@ -131,8 +132,8 @@ func (c controller) pathsVerdict(txn statedb.ReadTxn, watch *statedb.WatchSet) (
 	return v, false
 }
 
-// badPaths are the paths with a fault that loses packets of pods, sorted by node. A node that does not answer at all is not the path's fault, and where there
-// is a tunnel it carries what is lost past it.
+// badPaths returns the paths with a fault that loses packets of pods, sorted by node. A node without any reply is not a fault of the path. With a tunnel,
+// NotDirect is not a fault either, because the tunnel carries the packets that the direct path loses.
 func (c controller) badPaths(txn statedb.ReadTxn, watch *statedb.WatchSet) []badPath {
 	first := map[string]*pathtests.Test{}
 	faults := []pathtests.Fault{pathtests.Blocked, pathtests.OneWay, pathtests.Large, pathtests.Spoilt, pathtests.Aggregates}
@@ -168,7 +169,7 @@ func (c controller) pathsOpen(txn statedb.ReadTxn, watch *statedb.WatchSet) bool
 	return !complete(txn, watch, c.PathTests)
 }
 
-// complete reports whether a table has all its rows, and watches for that when not.
+// complete reports whether a table is initialized, and otherwise watches its initialization.
 func complete[R any](txn statedb.ReadTxn, watch *statedb.WatchSet, table statedb.Table[R]) bool {
 	done, initialized := table.Initialized(txn)
 	if !done {
@@ -177,7 +178,7 @@ func complete[R any](txn statedb.ReadTxn, watch *statedb.WatchSet, table statedb
 	return done
 }
 
-// writePaths sets the condition, whose transition time is that of the last change of its status.
+// writePaths sets the condition. Its transition time is the time of the last change of its status.
 func (c controller) writePaths(ctx context.Context, live *corev1.Node, v pathsVerdict) error {
 	now := metav1.NewTime(time.Now())
 	changed := now
@@ -199,7 +200,7 @@ func (c controller) writePaths(ctx context.Context, live *corev1.Node, v pathsVe
 	return nil
 }
 
-// wrote records what the Node says now, and the earliest time of the next write.
+// wrote records the condition on the Node and the earliest time of the next write.
 func (s *pathsState) wrote(uid string, v pathsVerdict, next time.Time) {
 	s.uid, s.written, s.due = uid, v, time.Time{}
 	if !next.IsZero() {

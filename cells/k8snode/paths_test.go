@@ -16,7 +16,7 @@ import (
 	"github.com/waggle-net/waggle/pkg/tables/pathtests"
 )
 
-// pathsRig is the decision over tables of its own.
+// pathsRig is the controller over tables of its own.
 type pathsRig struct {
 	controller
 	tests statedb.RWTable[*pathtests.Test]
@@ -53,7 +53,7 @@ func put[R any](t *testing.T, db *statedb.DB, table statedb.RWTable[R], rows ...
 	}
 }
 
-// What is lost past a tunnel goes through it. Without one it is lost.
+// A tunnel carries the packets that the direct path loses. Without a tunnel they are lost.
 func TestPathsVerdict_NotDirect_IsAFaultWithoutATunnel(t *testing.T) {
 	t.Parallel()
 	for name, c := range map[string]struct {
@@ -83,7 +83,7 @@ func TestPathsVerdict_NothingIsTested_IsUnknown(t *testing.T) {
 	}
 }
 
-// The message names few of many nodes, in one order, and nothing that cannot be printed.
+// The message names a few of many nodes, in a fixed order, and contains only printable characters.
 func TestPathsVerdict_ManyPaths_MessageIsBounded(t *testing.T) {
 	t.Parallel()
 	r := newPathsRig(t, agent.Agent{HealthChecking: true, TunnelPort: 8472}, 5000)
@@ -102,7 +102,7 @@ func TestPathsVerdict_ManyPaths_MessageIsBounded(t *testing.T) {
 	}
 }
 
-// With more nodes writes are spread over more time, the first as well as the next.
+// In a larger cluster the first write and the following ones are spread over more time.
 func TestPathsState_Delay_GrowsWithTheCluster(t *testing.T) {
 	t.Parallel()
 	synctest.Test(t, func(t *testing.T) {

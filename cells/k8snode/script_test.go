@@ -26,7 +26,7 @@ import (
 	"github.com/waggle-net/waggle/pkg/tables/sysctls"
 )
 
-// inputs are the tables that other cells write; scripts stand for those cells.
+// inputs are the tables that other cells write; the scripts act as those cells.
 func inputs(client *kubeapi.Client) cell.Cell {
 	return cell.Provide(
 		func() *kubeapi.Client { return client },
@@ -55,7 +55,7 @@ func TestScripts(t *testing.T) {
 	})
 }
 
-// TestScripts_Off has no API server: there is nothing to write to, and nothing is said of it.
+// TestScripts_Off has no API server: the cell writes nothing and reports nothing.
 func TestScripts_Off(t *testing.T) {
 	t.Parallel()
 	celltest.RunVirtual(t, "testdata/off/*.txtar", func(testing.TB) []cell.Cell { return []cell.Cell{Cell, inputs(nil)} })

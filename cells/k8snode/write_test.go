@@ -32,7 +32,7 @@ func tainted(keys ...string) *corev1.Node {
 	return node
 }
 
-// changeBeforePatch replaces the Node on the server between the first reading and the patch.
+// changeBeforePatch replaces the Node on the server between the agent's first read and its patch.
 func changeBeforePatch(s *kubetest.Server, node *corev1.Node) {
 	var done atomic.Bool
 	s.Fault(func(r *http.Request) (int, string) {
@@ -43,7 +43,7 @@ func changeBeforePatch(s *kubetest.Server, node *corev1.Node) {
 	})
 }
 
-// try does what a pass does for one item.
+// try runs a reconciliation round for one item.
 func try(t *testing.T, c controller, write func(context.Context, *corev1.Node) error) error {
 	t.Helper()
 	live := &corev1.Node{}
@@ -53,7 +53,7 @@ func try(t *testing.T, c controller, write func(context.Context, *corev1.Node) e
 	return write(t.Context(), live)
 }
 
-// TestRemoveTaints_KeepsWhatComesMeanwhile has somebody change the taints between our reading and writing.
+// TestRemoveTaints_KeepsWhatComesMeanwhile changes the taints between the agent's read and its write.
 func TestRemoveTaints_KeepsWhatComesMeanwhile(t *testing.T) {
 	t.Parallel()
 	for name, test := range map[string]struct {
@@ -92,7 +92,7 @@ func TestRemoveTaints_KeepsWhatComesMeanwhile(t *testing.T) {
 	}
 }
 
-// TestAnnotate_LosesNothingThatComesMeanwhile has a person name a CIDR between our reading and writing.
+// TestAnnotate_LosesNothingThatComesMeanwhile sets a CIDR annotation between the agent's read and its write.
 func TestAnnotate_LosesNothingThatComesMeanwhile(t *testing.T) {
 	t.Parallel()
 	s := kubetest.New(t)
@@ -120,7 +120,7 @@ func TestAnnotate_LosesNothingThatComesMeanwhile(t *testing.T) {
 	}
 }
 
-// TestPlan has every case of an annotation that is there or not, ours or not, wanted or not.
+// TestPlan covers every combination of an annotation that is present or absent, owned or foreign, wanted or not.
 func TestPlan(t *testing.T) {
 	t.Parallel()
 	const old, now = "10.1.0.0/24", "10.2.0.0/24"
@@ -130,7 +130,7 @@ func TestPlan(t *testing.T) {
 	for name, test := range map[string]struct {
 		have       map[string]string
 		key, want  string
-		value      string // in the end; empty when there is none
+		value      string // after the patch; empty without one
 		isOurs     bool
 		foreign    bool
 		unchanging bool
@@ -173,12 +173,12 @@ func TestPlan(t *testing.T) {
 	}
 }
 
-// FuzzPlan holds that one patch is enough, and that a pod CIDR of somebody else is neither lost nor taken for ours.
+// FuzzPlan checks that one patch suffices, and that the agent neither loses a foreign pod CIDR nor claims it.
 func FuzzPlan(f *testing.F) {
 	f.Add("10.1.0.0/24", "10.1.0.0/24", "10.2.0.0/24", true)
 	f.Add("x", "", "", false)
 	f.Fuzz(func(t *testing.T, value, record, want string, there bool) {
-		// What comes out of JSON is UTF-8.
+		// Values decoded from JSON are UTF-8.
 		value, record, want = strings.ToValidUTF8(value, "?"), strings.ToValidUTF8(record, "?"), strings.ToValidUTF8(want, "?")
 		have := map[string]string{wrote.Annotation: wrote.Values{v4Key: record}.String()}
 		if there {
@@ -214,7 +214,7 @@ func TestNewSettings_RefusesWhatIsNoKey(t *testing.T) {
 	}
 }
 
-// Annotations are free text: anybody who may write to the Node chooses what stands in the row.
+// Annotations are free text: every writer of the Node controls the text in the row.
 func TestPlan_WhatSomebodyWroteIsShownShortAndPrintable(t *testing.T) {
 	t.Parallel()
 	_, foreign := plan(map[string]string{v4Key: "\x1b[2J\n" + strings.Repeat("x", 200_000)}, map[string]string{v4Key: "10.1.0.0/24"})

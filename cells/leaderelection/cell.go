@@ -14,7 +14,7 @@ import (
 	"github.com/waggle-net/waggle/pkg/tables/leadership"
 )
 
-// Cell elects.
+// Cell elects a leader among the replicas of the cluster role.
 var Cell = cell.Module("leader-election", "One leader among the replicas of the cluster role",
 	cell.Config(DefaultConfig),
 	cell.ProvidePrivate(
@@ -40,7 +40,7 @@ type params struct {
 var errNoKubernetes = errors.New("the cluster role works on objects of Kubernetes, and no API server is known: run it in a pod with " +
 	"a ServiceAccount, or set --k8s-api-server or --k8s-kubeconfig-path, and do not set --enable-k8s=false")
 
-// register refuses to start without an API server, and not to be built: "waggle-agent hive" shows what there would be.
+// register fails at start without an API server, but not at construction: "waggle-agent hive" must be able to show the cells.
 func register(p params) {
 	if p.Client == nil {
 		p.Lifecycle.Append(cell.Hook{OnStart: func(cell.HookContext) error { return errNoKubernetes }})

@@ -9,7 +9,7 @@ import (
 	"github.com/spf13/pflag"
 )
 
-// Config is what was typed. Names and defaults are those of Cilium's operator.
+// Config configures the Lease. Names and defaults are the same as in Cilium's operator.
 type Config struct {
 	Namespace     string        `mapstructure:"leader-election-namespace"`
 	LeaseDuration time.Duration `mapstructure:"leader-election-lease-duration"`
@@ -17,10 +17,10 @@ type Config struct {
 	RetryPeriod   time.Duration `mapstructure:"leader-election-retry-period"`
 }
 
-// DefaultConfig are the defaults.
+// DefaultConfig has the defaults of Cilium's operator.
 var DefaultConfig = Config{LeaseDuration: 15 * time.Second, RenewDeadline: 10 * time.Second, RetryPeriod: 2 * time.Second}
 
-// Flags registers the flags.
+// Flags registers the flags of the cell.
 func (c Config) Flags(flags *pflag.FlagSet) {
 	flags.String("leader-election-namespace", c.Namespace,
 		"Namespace of the Lease waggle-cluster; default: environment K8S_NAMESPACE, then POD_NAMESPACE, then kube-system")
@@ -32,7 +32,7 @@ func (c Config) Flags(flags *pflag.FlagSet) {
 // settings is the checked form of [Config].
 type settings struct {
 	namespace            string
-	identity             string // of this process; no other one ever has it
+	identity             string // of this process; unique
 	lease, renew, period time.Duration
 }
 
@@ -59,7 +59,7 @@ func newSettings(c Config) (settings, error) {
 	}
 	name := os.Getenv("K8S_POD_NAME")
 	if name == "" {
-		name, _ = os.Hostname() // the rest of the identity is unique without it
+		name, _ = os.Hostname() // the rest of the identity is unique without the host name
 	}
 	s.identity = name + "_" + rand.Text()
 	return s, nil

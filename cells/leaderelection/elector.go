@@ -17,7 +17,7 @@ import (
 	"github.com/waggle-net/waggle/pkg/tables/leadership"
 )
 
-// elector takes part in one election.
+// elector is a candidate of one election.
 type elector struct {
 	settings
 	leases leases
@@ -25,8 +25,8 @@ type elector struct {
 	table  statedb.RWTable[leadership.Leadership]
 	log    *slog.Logger
 
-	seen  *coordinationv1.Lease // as last read or written; nil before that
-	since time.Time             // when seen changed last, by our clock
+	seen  *coordinationv1.Lease // last read or written Lease; nil before that
+	since time.Time             // time of the last change of seen, by the local clock
 	row   leadership.Leadership
 }
 
@@ -35,7 +35,7 @@ func newElector(s settings, l leases, db *statedb.DB, table statedb.RWTable[lead
 		row: leadership.Leadership{Lease: s.namespace + "/" + leaseName, Identity: s.identity}}
 }
 
-// run takes part until ctx ends, and then gives the Lease back.
+// run participates until ctx ends, and then releases the Lease.
 func (e *elector) run(ctx context.Context, health cell.Health) error {
 	for ctx.Err() == nil {
 		if err := e.expire(); err != nil {
@@ -56,7 +56,7 @@ func (e *elector) run(ctx context.Context, health cell.Health) error {
 	return e.release(context.WithoutCancel(ctx))
 }
 
-// expire says that our time is over, if it is.
+// expire publishes the end of the leadership if its time has passed.
 func (e *elector) expire() error {
 	row := e.row
 	if row.Until.IsZero() || row.Leads(time.Now()) {
@@ -66,7 +66,7 @@ func (e *elector) expire() error {
 	return e.publish(row)
 }
 
-// round makes one attempt and says what is known after it. An attempt of a leader ends when its time does.
+// round runs one attempt and returns the resulting row. The deadline of a leader's attempt is the end of its leadership.
 func (e *elector) round(ctx context.Context) leadership.Leadership {
 	row, began := e.row, time.Now()
 	limit := began.Add(e.renew)
@@ -83,7 +83,7 @@ func (e *elector) round(ctx context.Context) leadership.Leadership {
 		row.Error = err.Error()
 	}
 	if held {
-		row.Until = began.Add(e.renew) // from before the request, since the Lease may count from any moment within it
+		row.Until = began.Add(e.renew) // counted from before the request, because the Lease may count from any time during it
 	}
 	if leader := e.holder(); leader != row.Leader {
 		row.Leader, row.Since = leader, now
@@ -94,7 +94,7 @@ func (e *elector) round(ctx context.Context) leadership.Leadership {
 	return row
 }
 
-// holder is who had the Lease when it was last seen.
+// holder returns the identity of the last observed holder of the Lease.
 func (e *elector) holder() string {
 	if e.seen == nil {
 		return ""
@@ -102,8 +102,8 @@ func (e *elector) holder() string {
 	return holder(e.seen)
 }
 
-// attempt reads the Lease, and takes or renews it where that is right. A leader does without reading. It says whether the
-// Lease was written just now.
+// attempt reads the Lease, and takes or renews it if allowed. A leader renews without reading. It reports whether this attempt wrote
+// the Lease.
 func (e *elector) attempt(ctx context.Context) (held bool, err error) {
 	if e.holder() == e.identity {
 		held, err = e.write(ctx, e.leases.update)
@@ -121,17 +121,17 @@ func (e *elector) attempt(ctx context.Context) (held bool, err error) {
 	default:
 		e.note(lease)
 		if holder(lease) != e.identity && time.Since(e.since) < lasts(lease) {
-			return false, nil // somebody else leads, or has just ceased to
+			return false, nil // another replica leads, or has just stopped
 		}
 		held, err = e.write(ctx, e.leases.update)
 	}
 	if lost(err) {
-		return false, nil // somebody was faster; the next attempt reads who
+		return false, nil // another replica was faster; the next attempt reads the Lease
 	}
 	return held, err
 }
 
-// lost tells that the Lease is not what it was when it was read.
+// lost reports whether an error means that the Lease has changed since it was read.
 func lost(err error) bool {
 	return apierrors.IsConflict(err) || apierrors.IsAlreadyExists(err) || apierrors.IsNotFound(err)
 }
@@ -146,7 +146,7 @@ func (e *elector) write(ctx context.Context, how func(context.Context, *coordina
 	return true, nil
 }
 
-// note remembers the Lease, and when it changed.
+// note records the Lease and the time of its change.
 func (e *elector) note(lease *coordinationv1.Lease) {
 	if e.seen == nil || e.seen.ResourceVersion != lease.ResourceVersion || e.seen.UID != lease.UID {
 		e.since = time.Now()
@@ -154,7 +154,7 @@ func (e *elector) note(lease *coordinationv1.Lease) {
 	e.seen = lease
 }
 
-// publish writes the row, and logs who leads and the first failure of several.
+// publish writes the row, and logs changes of the leader and the first of consecutive failures.
 func (e *elector) publish(row leadership.Leadership) error {
 	led, leads := !e.row.Until.IsZero(), !row.Until.IsZero()
 	if led != leads || row.Leader != e.row.Leader {
@@ -186,8 +186,8 @@ func (e *elector) report(health cell.Health) {
 	}
 }
 
-// wait lets a period pass, with jitter so that candidates do not come at the same time. It ends early when the time of the
-// leader does.
+// wait sleeps for a period, with jitter so that candidates do not send requests at the same time. It returns early when the leadership
+// expires.
 func (e *elector) wait(ctx context.Context) {
 	pause := e.period + rand.N(e.period/5+1)
 	if !e.row.Until.IsZero() {
@@ -202,7 +202,7 @@ func (e *elector) wait(ctx context.Context) {
 // releaseTimeout leaves time for other stop hooks.
 const releaseTimeout = 2 * time.Second
 
-// release ends the leadership and gives the Lease back. Those who worked have stopped by now, since they started later.
+// release ends the leadership and releases the Lease. The cells that work as leader have stopped by now, because they started later.
 func (e *elector) release(ctx context.Context) error {
 	led := e.seen != nil && holder(e.seen) == e.identity
 	row := e.row

@@ -24,7 +24,7 @@ import (
 
 var group = schema.GroupResource{Group: "coordination.k8s.io", Resource: "leases"}
 
-// server holds a Lease, with the rules of an API server, in the time of synctest.
+// server stores a Lease, with the rules of an API server, in the time of synctest.
 type server struct {
 	mu      sync.Mutex
 	lease   *coordinationv1.Lease
@@ -32,13 +32,13 @@ type server struct {
 	writes  []string
 }
 
-// line is one candidate's way to the server.
+// line is the connection of one candidate to the server.
 type line struct {
 	server *server
 	mu     sync.Mutex
 	cut    bool          // requests hang
-	late   time.Duration // answers come late
-	lose   bool          // the server does what it is told, and the answer is lost
+	late   time.Duration // delay of responses
+	lose   bool          // the server executes requests, and the responses are lost
 }
 
 func (l *line) set(cut, lose bool, late time.Duration) {
@@ -140,7 +140,7 @@ func run(t *testing.T, s *server, name string) *candidate {
 
 func (c *candidate) leads() bool { return leadership.Check(c.db, c.table) == nil }
 
-// wait lets time pass until condition holds, and returns how long that took. At no moment do both lead.
+// wait waits until condition holds, and returns the elapsed time. At most one candidate leads at any time.
 func wait(t *testing.T, most time.Duration, what string, condition func() bool, all ...*candidate) time.Duration {
 	t.Helper()
 	for began := time.Now(); ; time.Sleep(100 * time.Millisecond) {
@@ -166,7 +166,7 @@ func TestElection_AnotherTakesOver(t *testing.T) {
 	t.Parallel()
 	for name, c := range map[string]struct {
 		end      func(a *candidate)
-		from, to time.Duration // when the other one leads: a Lease of 15 s, seen and tried for every 2 s or a little more
+		from, to time.Duration // when the other one leads: a Lease of 15 s, which it checks and tries to take every 2 s or slightly more
 	}{
 		"given back":            {func(a *candidate) { a.stop() }, time.Second, 5 * time.Second},
 		"requests hang":         {func(a *candidate) { a.set(true, false, 0) }, 12 * time.Second, 22 * time.Second},
@@ -198,7 +198,7 @@ func TestElection_AnotherTakesOver(t *testing.T) {
 	}
 }
 
-// calm lets time pass in which leader leads and the other does not.
+// calm lets time pass in which leader leads and the other one does not.
 func calm(t *testing.T, long time.Duration, leader, other *candidate) {
 	t.Helper()
 	for end := time.Now().Add(long); time.Now().Before(end); time.Sleep(100 * time.Millisecond) {
@@ -218,14 +218,14 @@ func TestElection_ShortOutageChangesNothing(t *testing.T) {
 		wait(t, time.Second, "a leads", a.leads, a)
 		b := run(t, s, "b")
 		defer b.stop()
-		a.set(false, true, 0) // written, but a does not know
+		a.set(false, true, 0) // written, but a gets no response
 		calm(t, 6*time.Second, a, b)
 		a.set(false, false, 0)
 		calm(t, time.Minute, a, b)
 	})
 }
 
-// TestElection_RandomFaults: whatever happens to requests, two never lead at once, and in the end somebody does.
+// TestElection_RandomFaults: two candidates never lead at once under random request faults, and in the end one leads.
 func TestElection_RandomFaults(t *testing.T) {
 	t.Parallel()
 	synctest.Test(t, func(t *testing.T) {
@@ -248,7 +248,7 @@ func TestElection_RandomFaults(t *testing.T) {
 	})
 }
 
-// TestAwait: the context of the work ends with the leadership, though nobody says so.
+// TestAwait: the context of the work ends with the leadership, even without a change of the row.
 func TestAwait(t *testing.T) {
 	t.Parallel()
 	synctest.Test(t, func(t *testing.T) {

@@ -13,7 +13,7 @@ import (
 // leaseName is the name of the Lease.
 const leaseName = "waggle-cluster"
 
-// leases are the three calls that an election makes. Errors are those of apimachinery.
+// leases has the three requests of an election. The errors are API status errors of apimachinery.
 type leases interface {
 	get(ctx context.Context) (*coordinationv1.Lease, error)
 	create(ctx context.Context, l *coordinationv1.Lease) (*coordinationv1.Lease, error)
@@ -41,7 +41,7 @@ func (a *apiLease) update(ctx context.Context, l *coordinationv1.Lease) (*coordi
 	return out, a.client.Update(ctx, kubeapi.Leases, a.namespace, l, out)
 }
 
-// taken is old with us as its holder. old may be a Lease that does not exist yet.
+// taken returns old with this replica as its holder. old may be a Lease that does not exist yet.
 func taken(old *coordinationv1.Lease, identity string, duration time.Duration, now time.Time) *coordinationv1.Lease {
 	lease := old.DeepCopy()
 	seconds, stamp := int32(duration/time.Second), metav1.NewMicroTime(now)
@@ -61,10 +61,10 @@ func taken(old *coordinationv1.Lease, identity string, duration time.Duration, n
 	return lease
 }
 
-// releasedFor is what a Lease that was given back still lasts: time for the last request of its holder to arrive.
+// releasedFor is the remaining duration of a released Lease: time for the last request of its holder to arrive.
 const releasedFor = time.Second
 
-// released is old without a holder.
+// released returns old without a holder.
 func released(old *coordinationv1.Lease, now time.Time) *coordinationv1.Lease {
 	lease := old.DeepCopy()
 	nobody, seconds, stamp := "", int32(releasedFor/time.Second), metav1.NewMicroTime(now)
@@ -79,7 +79,7 @@ func holder(l *coordinationv1.Lease) string {
 	return *l.Spec.HolderIdentity
 }
 
-// lasts is for how long the Lease keeps others away after a renewal.
+// lasts returns how long other candidates must wait after a renewal.
 func lasts(l *coordinationv1.Lease) time.Duration {
 	if l.Spec.LeaseDurationSeconds == nil {
 		return 0

@@ -6,8 +6,8 @@ import (
 	"time"
 )
 
-// TestElection_StopTakesTwoSecondsAtMost: a leader that stops gives its Lease back, and a server that does not answer keeps it from
-// that for 2 s. A stop of the process has 4 s for everything.
+// TestElection_StopTakesTwoSecondsAtMost: a stopping leader releases its Lease, and waits at most 2 s for a server that does not answer.
+// A stop of the process has 4 s for all hooks.
 func TestElection_StopTakesTwoSecondsAtMost(t *testing.T) {
 	t.Parallel()
 	for name, c := range map[string]struct {

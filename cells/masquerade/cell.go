@@ -7,22 +7,22 @@ import (
 	tables "github.com/waggle-net/waggle/pkg/tables/masquerade"
 )
 
-// Cell keeps the maps netdevs and unmasqueraded.
+// Cell maintains the maps netdevs and unmasqueraded.
 var Cell = cell.Module("masquerade", "Addresses under which packets leave the node",
 	cell.Config(DefaultConfig),
 	cell.ProvidePrivate(newKernel), // the real maps
 	implementation,
 )
 
-// implementation is the module without its way to the kernel.
+// implementation is the module without its access to the kernel.
 var implementation = cell.Group(
 	cell.ProvidePrivate(
 		tables.NewNetdevTable, tables.NewExclusionTable, // only this cell writes
-		newRules,        // the flags, checked
+		newRules,        // the checked flags
 		newInitializers, // complete the tables
-		newVerifier,     // rows into the maps, and whether they still are there
+		newVerifier,     // writes rows to the maps and verifies them
 	),
-	cell.Provide( // anyone may read
+	cell.Provide( // every cell may read
 		statedb.RWTable[*tables.Netdev].ToTable,
 		statedb.RWTable[*tables.Exclusion].ToTable,
 	),

@@ -11,7 +11,7 @@ import (
 	tables "github.com/waggle-net/waggle/pkg/tables/masquerade"
 )
 
-// Config is what was typed.
+// Config configures the prefixes towards which pods keep their addresses.
 type Config struct {
 	IPv4NativeRoutingCIDR  string   `mapstructure:"ipv4-native-routing-cidr"`
 	IPv6NativeRoutingCIDR  string   `mapstructure:"ipv6-native-routing-cidr"`
@@ -21,7 +21,7 @@ type Config struct {
 // DefaultConfig excludes nothing.
 var DefaultConfig = Config{}
 
-// Flags registers the flags.
+// Flags registers the flags of the cell.
 func (c Config) Flags(flags *pflag.FlagSet) {
 	flags.String("ipv4-native-routing-cidr", c.IPv4NativeRoutingCIDR,
 		"IPv4 prefix in which the network itself finds pods, so that they keep their addresses on the way there; empty for none")
@@ -58,7 +58,7 @@ func newRules(c Config, a agent.Agent) (rules, error) {
 	return r, nil
 }
 
-// exclude adds a prefix. A native routing CIDR, which comes last, stands over an exclusion of the same prefix.
+// exclude adds a prefix. A native routing CIDR, which is added last, replaces an exclusion of the same prefix.
 func (r rules) exclude(flag, text, reason string, families ...int) error {
 	p, err := netip.ParsePrefix(text)
 	if err != nil {

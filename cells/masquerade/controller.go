@@ -21,7 +21,7 @@ import (
 	"github.com/waggle-net/waggle/pkg/tables/nodes"
 )
 
-// settle is the least time between two computations: a burst of changes becomes one, a single change does not wait.
+// settle is the minimum time between two computations: it combines a burst of changes, and does not delay a single change.
 const settle = 20 * time.Millisecond
 
 type controller struct {
@@ -38,7 +38,7 @@ type controller struct {
 	Rules      rules
 }
 
-// initializers complete the tables, each by itself: what one waits for does not keep what is stale in the other.
+// initializers complete the tables independently: a missing input of one table does not delay the removal of stale entries of the other.
 type initializers struct{ netdevs, exclusions func(statedb.WriteTxn) }
 
 func newInitializers(db *statedb.DB, netdevs statedb.RWTable[*tables.Netdev], exclusions statedb.RWTable[*tables.Exclusion]) initializers {
@@ -59,7 +59,7 @@ func registerController(jobs job.Group, c controller) {
 	}, 100*time.Millisecond, time.Minute)
 }
 
-// run writes exclusions as they become known, and devices once all devices and addresses are: a row without its addresses would take
+// run writes exclusions as soon as they are known, and devices once all devices and addresses are known: a row without its addresses would remove
 // the address from an entry of the previous run. Entries of the previous run stay until the inputs are complete.
 func (c *controller) run(ctx context.Context, health cell.Health, exclusions *exclusions) error {
 	limiter := rate.NewLimiter(rate.Every(settle), 1)
@@ -91,7 +91,8 @@ func (c *controller) run(ctx context.Context, health cell.Health, exclusions *ex
 	return nil
 }
 
-// netdevs are the devices that lead out. One without an address is among them: what would leave there under another's is refused.
+// netdevs returns the devices that lead out of the node. It includes devices without an address: packets that would need masquerading on such a device are
+// dropped.
 func netdevs(r rules, links []*devices.Device, addrs []nodeaddresses.Address) map[int]*tables.Netdev {
 	want := map[int]*tables.Netdev{}
 	byName := map[string]*tables.Netdev{}
@@ -126,7 +127,7 @@ func (c *controller) commitNetdevs(want map[int]*tables.Netdev) error {
 	return nil
 }
 
-// replace makes a table what is wanted. Rows that are right keep their status.
+// replace replaces the content of a table. Unchanged rows keep their status.
 func replace[K comparable, R interface{ Equal(R) bool }](txn statedb.WriteTxn, table statedb.RWTable[R], want map[K]R, key func(R) K) error {
 	changed := maps.Clone(want)
 	for old := range table.All(txn) {

@@ -13,17 +13,17 @@ import (
 	"github.com/waggle-net/waggle/pkg/tables/nodes"
 )
 
-// exclusions follows the prefixes towards which pods keep their addresses. A round costs as much as the ranges of nodes that changed.
+// exclusions follows the prefixes towards which pods keep their addresses. The cost of a round is proportional to the number of changed ranges of nodes.
 type exclusions struct {
 	rules   rules
 	rows    *clusternodes.Rows
-	nodes   clusternodes.Names // by range of pods
+	nodes   clusternodes.Names // by pod range
 	own     map[netip.Prefix]struct{}
 	file    map[netip.Prefix]struct{}
-	touched map[netip.Prefix]struct{} // prefixes that may have another reason
+	touched map[netip.Prefix]struct{} // prefixes whose reason may have changed
 }
 
-// followExclusions begins without nodes: the first [exclusions.upTo] adds all that exist.
+// followExclusions starts without nodes: the first [exclusions.upTo] adds all existing nodes.
 func followExclusions(db *statedb.DB, r rules, table statedb.Table[*nodes.Node]) (*exclusions, error) {
 	txn := db.WriteTxn(table)
 	defer txn.Commit()
@@ -38,7 +38,7 @@ func followExclusions(db *statedb.DB, r rules, table statedb.Table[*nodes.Node])
 	return e, nil
 }
 
-// upTo takes over what has changed up to a snapshot.
+// upTo applies the changes up to a snapshot.
 func (e *exclusions) upTo(txn statedb.ReadTxn, changed *statedb.WatchSet, self []*localnode.LocalNode, file []tables.IPMasq) {
 	e.rows.UpTo(txn, changed, func(before, after *nodes.Node) {
 		for _, p := range rangesOf(before) {
@@ -65,7 +65,8 @@ func (e *exclusions) upTo(txn statedb.ReadTxn, changed *statedb.WatchSet, self [
 	e.own, e.file = e.replace(e.own, own), e.replace(e.file, listed)
 }
 
-// rangesOf are the ranges of a node that may be excluded: an agent could claim the Internet for its CiliumNode. Of no node there are none.
+// rangesOf returns the ranges of a node that may be excluded, none for nil. Ranges of only the CiliumNode are not among them: an agent could claim the
+// Internet.
 func rangesOf(n *nodes.Node) []netip.Prefix {
 	if n == nil {
 		return nil
@@ -73,7 +74,7 @@ func rangesOf(n *nodes.Node) []netip.Prefix {
 	return n.CIDRs[:min(n.FromNode, len(n.CIDRs))]
 }
 
-// replace touches what one of two sets alone has, and returns the second.
+// replace touches the prefixes that only one of two sets has, and returns the second set.
 func (e *exclusions) replace(before, after map[netip.Prefix]struct{}) map[netip.Prefix]struct{} {
 	for _, sets := range [][2]map[netip.Prefix]struct{}{{before, after}, {after, before}} {
 		for p := range sets[0] {
@@ -85,7 +86,7 @@ func (e *exclusions) replace(before, after map[netip.Prefix]struct{}) map[netip.
 	return after
 }
 
-// reason says why a prefix is excluded, or nothing.
+// reason returns why a prefix is excluded; "" if it is not.
 func (e *exclusions) reason(p netip.Prefix) string {
 	if reason, found := e.rules.excluded[p]; found {
 		return reason
@@ -102,7 +103,7 @@ func (e *exclusions) reason(p netip.Prefix) string {
 	return ""
 }
 
-// commit writes the rows of the prefixes that were touched. Rows that are right keep their status.
+// commit writes the rows of the touched prefixes. Unchanged rows keep their status.
 func (e *exclusions) commit(db *statedb.DB, table statedb.RWTable[*tables.Exclusion], complete bool, initialized func(statedb.WriteTxn)) error {
 	if done, _ := table.Initialized(db.ReadTxn()); len(e.touched) == 0 && (done || !complete) {
 		return nil
@@ -127,6 +128,6 @@ func (e *exclusions) commit(db *statedb.DB, table statedb.RWTable[*tables.Exclus
 		initialized(txn)
 	}
 	txn.Commit()
-	e.touched = map[netip.Prefix]struct{}{} // a map that was large stays so
+	e.touched = map[netip.Prefix]struct{}{} // a map that has grown does not shrink
 	return nil
 }

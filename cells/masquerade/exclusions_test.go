@@ -57,7 +57,7 @@ func (r *exclusionsRig) round(tb testing.TB, self []*localnode.LocalNode, file [
 	require.NoError(tb, r.commit(r.db, r.table, complete, r.done))
 }
 
-// TestExclusions_AgreeWithAReaderOfAllNodes changes rows with few ranges at random. Rows that stay are not written again.
+// TestExclusions_AgreeWithAReaderOfAllNodes randomly changes rows with a few ranges. Unchanged rows are not written again.
 func TestExclusions_AgreeWithAReaderOfAllNodes(t *testing.T) {
 	t.Parallel()
 	random := testseed.New(t)
@@ -127,7 +127,7 @@ func TestExclusions_AgreeWithAReaderOfAllNodes(t *testing.T) {
 	require.Len(t, found, 4)
 }
 
-// BenchmarkNodeJoins is what a node that joins and leaves costs beside 5,000 others.
+// BenchmarkNodeJoins measures a node that joins and leaves a cluster of 5,000.
 func BenchmarkNodeJoins(b *testing.B) {
 	r := newExclusionsRig(b, rules{})
 	row := func(i int) *nodes.Node {

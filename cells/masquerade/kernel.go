@@ -9,7 +9,7 @@ import (
 	tables "github.com/waggle-net/waggle/pkg/tables/masquerade"
 )
 
-// kernel is the two maps.
+// kernel is the interface to the two maps.
 type kernel struct {
 	netdevs    mapreconciler.Entries[uint32, bpf.Netdev]
 	exclusions mapreconciler.Entries[netip.Prefix, uint32]
@@ -30,7 +30,7 @@ func newKernel(m bpfmaps.Maps) kernel {
 	}
 }
 
-// netdevEntry is a row as programs read it.
+// netdevEntry returns the map entry of a row.
 func netdevEntry(n *tables.Netdev) (uint32, bpf.Netdev) {
 	v := bpf.Netdev{Ipv4: bpf.IPv4Word(n.IPv4), Ipv6: bpf.IPv6Bytes(n.IPv6)}
 	if n.MasqueradeIPv4 {
@@ -42,5 +42,5 @@ func netdevEntry(n *tables.Netdev) (uint32, bpf.Netdev) {
 	return uint32(n.Index), v
 }
 
-// exclusionEntry is a row as programs read it.
+// exclusionEntry returns the map entry of a row.
 func exclusionEntry(e *tables.Exclusion) (netip.Prefix, uint32) { return e.Prefix, 1 }

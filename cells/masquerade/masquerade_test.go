@@ -51,7 +51,7 @@ func TestScripts(t *testing.T) {
 	})
 }
 
-// newInputs makes the tables that are read, and a command that completes those it is given by name, or all.
+// newInputs creates the input tables, and a command that completes the named tables, or all.
 func newInputs(db *statedb.DB) (
 	links statedb.RWTable[*devices.Device], addrs statedb.RWTable[nodeaddresses.Address], node statedb.RWTable[*localnode.LocalNode],
 	all statedb.RWTable[*nodes.Node], file statedb.RWTable[tables.IPMasq], cmd upstream.ScriptCmdOut, err error,
@@ -85,7 +85,7 @@ func newInputs(db *statedb.DB) (
 	return
 }
 
-// fake holds what the kernel's maps would, and fails as often as it is told.
+// fake has the content of the kernel's maps, and fails as often as configured.
 type fake struct {
 	mu         sync.Mutex
 	netdevs    map[uint32]bpf.Netdev
@@ -140,7 +140,7 @@ func (e fakeEntries[K, V]) Dump() (map[K]V, error) {
 	return maps.Clone(e.m), nil
 }
 
-// commands let scripts look at the fake and disturb it.
+// commands returns script commands that show and change the fake.
 func commands(f *fake, v *verifier) upstream.ScriptCmdsOut {
 	simple := func(summary string, run func(args ...string) (string, error)) script.Cmd {
 		return script.Command(script.CmdUsage{Summary: summary, Args: "..."}, func(_ *script.State, args ...string) (script.WaitFunc, error) {

@@ -34,7 +34,7 @@ type verifierParams struct {
 	Drift      drift.Watch
 }
 
-// newVerifier registers one reconciler for each table, and keeps them to call for a prune.
+// newVerifier registers one reconciler for each table, and keeps their prune functions.
 func newVerifier(p verifierParams) (*verifier, error) {
 	netdevs := mapreconciler.Map[*tables.Netdev, uint32, bpf.Netdev]{Name: bpf.MapNetdevs, Entries: p.Kernel.netdevs, Entry: netdevEntry}
 	exclusions := mapreconciler.Map[*tables.Exclusion, netip.Prefix, uint32]{

@@ -7,7 +7,7 @@ import (
 	"github.com/waggle-net/waggle/pkg/tables/nodeslots"
 )
 
-// Cell keeps the maps nodes and node_addrs.
+// Cell maintains the maps nodes and node_addrs.
 var Cell = cell.Module("node-maps", "Paths to other nodes",
 	cell.ProvidePrivate(newKernel), // the real maps
 	implementation,
@@ -20,7 +20,7 @@ var implementation = cell.Group(
 		newOps,
 		newReconciler, // rows into the maps
 	),
-	cell.Provide(statedb.RWTable[*nodeslots.Slot].ToTable), // anyone may read
+	cell.Provide(statedb.RWTable[*nodeslots.Slot].ToTable), // every cell may read
 	cell.Invoke(
 		registerController, // nodes and ids into rows
 		registerVerify,     // drift into pending rows

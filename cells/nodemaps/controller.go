@@ -50,7 +50,7 @@ type params struct {
 	Kernel   kernel
 }
 
-// controller follows the nodes by their changes. A round decides about the slots of those alone of which something else is known.
+// controller follows the changes of nodes. A round computes only the slots whose inputs have changed.
 type controller struct {
 	params
 	initialized func(statedb.WriteTxn)
@@ -58,26 +58,26 @@ type controller struct {
 	ids         *changes.Feed[*nodeids.NodeID]
 	paths       *changes.Feed[*nodepaths.Path]
 	known       known
-	before      left              // nothing once the tables are complete
-	completed   map[uint16]uint32 // what the previous run has left of checksums, by ids of nodes to which they have not been tested since; nil until it is read
+	before      left              // empty once the tables are complete
+	completed   map[uint16]uint32 // checksum devices of the previous run, by ids of nodes without a checksum test since; nil before they are read
 	routing     routing
-	touched     map[uint16]struct{} // ids whose slots may be other ones
+	touched     map[uint16]struct{} // ids whose slots may have changed
 }
 
-// known is what is known of all nodes.
+// known is the state that applies to all nodes.
 type known struct {
 	self     *nodeslots.Slot // nil while this node has no address in the underlay
-	receives nodes.Receives  // what this node has published
-	carried  map[string]int  // sizes of packets that paths carry, in bytes, by node; none where they carry all
-	spoilt   map[string]bool // nodes to which checksums are spoilt
+	receives nodes.Receives  // value that this node has published
+	carried  map[string]int  // maximum packet size that a path carries, in bytes, by node; no entry without a limit
+	spoilt   map[string]bool // nodes on whose paths checksums are corrupted
 	device   completer
-	complete bool // the tables of nodes, ids and tunnels are
+	complete bool // the tables of nodes, ids and tunnels are complete
 }
 
 // completer is the device that completes checksums.
 type completer struct {
 	known bool
-	index uint32 // 0 while there is none that is up
+	index uint32 // ifindex; 0 while no device is up
 }
 
 func newController(p params) *controller {
@@ -96,13 +96,13 @@ func registerController(jobs job.Group, p params) {
 	}, 100*time.Millisecond, time.Minute)
 }
 
-// disable requests nothing, so that the reconciler empties the maps.
+// disable requests no slots, so that the reconciler empties the maps.
 func (c *controller) disable(ctx context.Context, health cell.Health, why error) error {
 	if err := c.commit(nil, nil, true); err != nil {
 		return err
 	}
 	health.OK(fmt.Sprintf("The stack forwards what pods of different nodes exchange: %v", why))
-	heartbeat.Idle(ctx) // nothing is left to do
+	heartbeat.Idle(ctx) // the job has nothing else to do
 	<-ctx.Done()
 	return nil
 }
@@ -139,13 +139,13 @@ func (c *controller) run(ctx context.Context, health cell.Health) error {
 	return nil
 }
 
-// left is which addresses of other nodes the previous run has left in the maps.
+// left has the addresses of other nodes that the previous run left in the maps.
 type left struct {
 	addrs  map[uint16][]netip.Addr
 	owners map[netip.Addr]uint16
 }
 
-// readLeft reads them before this run writes any.
+// readLeft reads the state of the previous run before this run writes the maps.
 func (c *controller) readLeft() error {
 	if !c.Agent.Tunnel() || c.completed != nil {
 		return nil
@@ -171,7 +171,7 @@ func (c *controller) readLeft() error {
 	return nil
 }
 
-// address returns the address of a node in a family, as it is left or by its objects.
+// address returns the address of a node in a family, from the previous run or otherwise from its objects.
 func (l left) address(id uint16, n *nodes.Node, ipv6 bool) netip.Addr {
 	for _, addr := range l.addrs[id] {
 		if addr.Is6() == ipv6 {
@@ -180,7 +180,7 @@ func (l left) address(id uint16, n *nodes.Node, ipv6 bool) netip.Addr {
 	}
 	addr := n.Address(ipv6)
 	if owner, found := l.owners[addr]; found && owner != bpf.NodeThis {
-		return netip.Addr{} // it has gone to another node since
+		return netip.Addr{} // another node owns the address
 	}
 	return addr
 }
@@ -210,18 +210,18 @@ func (c *controller) close() {
 	c.paths.Close()
 }
 
-// round writes the slots that are other ones in a snapshot.
+// round writes the slots that have changed in a snapshot.
 func (c *controller) round(txn statedb.ReadTxn, changed *statedb.WatchSet) error {
 	c.follow(txn, changed)
 	if c.Agent.Tunnel() && c.known.self == nil && !c.known.complete {
-		return nil // the maps may know better, from the previous run
+		return nil // the maps may have an address from the previous run
 	}
 	defer c.routing.watch(changed)
 	var put []*nodeslots.Slot
 	var remove []*nodeslots.Slot
 	for id := range c.touched {
 		want := c.slot(txn, id)
-		have, _, found := c.Table.Get(txn, nodeslots.ByID(id)) // nobody else writes the table
+		have, _, found := c.Table.Get(txn, nodeslots.ByID(id)) // the table has no other writer
 		switch {
 		case want == nil && found:
 			remove = append(remove, have)
@@ -232,11 +232,11 @@ func (c *controller) round(txn statedb.ReadTxn, changed *statedb.WatchSet) error
 	if err := c.commit(put, remove, c.known.complete); err != nil {
 		return err
 	}
-	c.touched = map[uint16]struct{}{} // a map that was large stays so
+	c.touched = map[uint16]struct{}{} // a map that has grown does not shrink
 	return nil
 }
 
-// follow takes over what has changed, and touches the ids whose slots may be other ones.
+// follow applies the changes of the tables, and touches the ids whose slots may have changed.
 func (c *controller) follow(txn statedb.ReadTxn, changed *statedb.WatchSet) {
 	complete := changes.Watch(txn, changed, c.Nodes, c.IDs, c.Overlays)
 	c.nodes.UpTo(txn, changed, func(before, after *nodes.Node) {
@@ -249,7 +249,7 @@ func (c *controller) follow(txn statedb.ReadTxn, changed *statedb.WatchSet) {
 	for _, change := range c.ids.UpTo(txn, changed) {
 		c.touched[change.Object.ID] = struct{}{}
 	}
-	// What is known of paths need not be complete: nothing is known of a path until it is tested.
+	// The table of paths need not be complete: a path has no row until it is tested.
 	for _, change := range c.paths.UpTo(txn, changed) {
 		c.touch(txn, change.Object.Node)
 	}
@@ -283,7 +283,7 @@ func (c *controller) follow(txn statedb.ReadTxn, changed *statedb.WatchSet) {
 	}
 }
 
-// forget drops what the previous run has left of the checksums to nodes that have been tested since, or are not tested.
+// forget drops the checksum devices of the previous run for nodes that have been tested since, or are not tested.
 func (c *controller) forget(txn statedb.ReadTxn, changed *statedb.WatchSet) {
 	if len(c.completed) == 0 {
 		return
@@ -307,7 +307,7 @@ func (c *controller) forget(txn statedb.ReadTxn, changed *statedb.WatchSet) {
 	}
 }
 
-// completer finds the device that completes checksums.
+// completer returns the device that completes checksums.
 func (c *controller) completer(txn statedb.ReadTxn, changed *statedb.WatchSet) (d completer) {
 	known, initialized := c.Devices.Initialized(txn)
 	rows, more := c.Devices.ListWatch(txn, devices.ByName(podlink.ChecksumDevice))
@@ -323,7 +323,7 @@ func (c *controller) completer(txn statedb.ReadTxn, changed *statedb.WatchSet) (
 	return d
 }
 
-// checksums returns the device that completes the checksums of packets to a node.
+// checksums returns the ifindex of the device that completes the checksums of packets to a node, 0 for none.
 func (c *controller) checksums(id uint16, name string) uint32 {
 	left, untested := c.completed[id]
 	switch {
@@ -353,7 +353,7 @@ func (c *controller) touchAll(txn statedb.ReadTxn) {
 	}
 }
 
-// self returns the row of this node, nil without a tunnel. With one and without the source of outer headers it is nil, and there is no other row either.
+// self returns the row of this node, nil without a tunnel. With a tunnel but without a source of outer headers it is nil, and there is no other row either.
 func (c *controller) self(txn statedb.ReadTxn) *nodeslots.Slot {
 	if !c.Agent.Tunnel() {
 		return nil
@@ -370,7 +370,7 @@ func (c *controller) self(txn statedb.ReadTxn) *nodeslots.Slot {
 	return nil
 }
 
-// published returns what the other nodes know of what this one receives.
+// published returns the encapsulations that this node has published to the other nodes.
 func (c *controller) published(txn statedb.ReadTxn) nodes.Receives {
 	if self, _, found := c.Nodes.Get(txn, nodes.ByName(c.Agent.NodeName)); found {
 		return self.Receives
@@ -378,8 +378,9 @@ func (c *controller) published(txn statedb.ReadTxn) nodes.Receives {
 	return nodes.Receives{}
 }
 
-// slot returns the row of an id, nil when there is none. Before the tables are complete, a node without an address has none: the address may be in an object that
-// is still to come. Objects come from a copy on disk until then, which is older than the maps: a node that has an address there keeps it. Without a tunnel it is that of a node to whose pods routes lead.
+// slot returns the row of an id, nil when there is none. Before the tables are complete, a node without an address has no row: an object that contains the
+// address may still arrive. Until then objects may come from a copy on disk, which is older than the maps: a node that has an address in the maps keeps it.
+// Without a tunnel the row says that routes lead to the pods of the node.
 func (c *controller) slot(txn statedb.ReadTxn, id uint16) *nodeslots.Slot {
 	self := c.known.self
 	switch {
@@ -405,7 +406,7 @@ func (c *controller) slot(txn statedb.ReadTxn, id uint16) *nodeslots.Slot {
 		return row
 	}
 	for _, ipv6 := range []bool{false, true} {
-		// An address of this node is no address of another one, whatever objects say.
+		// An address of this node never belongs to another one, independently of the objects.
 		if addr := c.before.address(id, n, ipv6); addr.IsValid() && c.enabled(ipv6) && !slices.Contains(self.Addrs, addr) {
 			row.Addrs = append(row.Addrs, addr)
 			if addr.Is6() == self.Source.Is6() {
@@ -423,7 +424,7 @@ func (c *controller) slot(txn statedb.ReadTxn, id uint16) *nodeslots.Slot {
 	return row
 }
 
-// enabled reports whether pods have addresses of a family. Of the other one nobody keeps pods from claiming to be a node.
+// enabled reports whether pods have addresses of a family. In a disabled family nothing prevents pods from using the address of a node.
 func (c *controller) enabled(ipv6 bool) bool {
 	if ipv6 {
 		return c.Agent.EnableIPv6

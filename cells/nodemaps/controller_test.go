@@ -23,7 +23,7 @@ import (
 	"github.com/waggle-net/waggle/pkg/testseed"
 )
 
-// rig is the loop without its goroutine, over tables that a test fills.
+// rig is the controller without its goroutine, over tables that a test fills.
 type rig struct {
 	*controller
 	in       inputs
@@ -56,7 +56,7 @@ func newRig(tb testing.TB, tunnel bool) *rig {
 	return &rig{c, inputs{Nodes: all, IDs: ids, Overlays: tunnels, Tests: tests, Paths: paths, Devices: links}, complete}
 }
 
-// write changes tables in one commit, and does a round.
+// write changes tables in one commit and runs a round.
 func (r *rig) write(tb testing.TB, change func(statedb.WriteTxn)) {
 	tb.Helper()
 	txn := r.DB.WriteTxn(r.in.Nodes, r.in.IDs, r.in.Overlays, r.in.Tests, r.in.Paths, r.in.Devices)
@@ -75,7 +75,7 @@ func put[R any](tb testing.TB, txn statedb.WriteTxn, table statedb.RWTable[R], r
 	require.NoError(tb, err)
 }
 
-// change changes one row at random.
+// change changes one random row.
 func (r *rig) change(t *testing.T, txn statedb.WriteTxn, random *rand.Rand) {
 	t.Helper()
 	name, deleted := string(rune('a'+random.IntN(5))), random.IntN(4) == 0
@@ -122,7 +122,7 @@ func (r *rig) change(t *testing.T, txn statedb.WriteTxn, random *rand.Rand) {
 	}
 }
 
-// whole computes the rows of all ids. It reports false while nothing may be written.
+// whole computes the rows of all ids. It reports false while no row may be written.
 func (r *rig) whole(txn statedb.ReadTxn) (rows []*nodeslots.Slot, known bool) {
 	complete, _ := r.Nodes.Initialized(txn)
 	carried, _ := pathtests.Carried(txn, r.Tests)
@@ -171,7 +171,7 @@ func (r *rig) whole(txn statedb.ReadTxn) (rows []*nodeslots.Slot, known bool) {
 	return rows, true
 }
 
-// TestController_AgreesWithAReaderOfAllNodes changes rows of few nodes at random. Rows that stay keep their status.
+// TestController_AgreesWithAReaderOfAllNodes randomly changes the rows of a few nodes. Unchanged rows keep their status.
 func TestController_AgreesWithAReaderOfAllNodes(t *testing.T) {
 	t.Parallel()
 	for _, tunnel := range []bool{false, true} {
@@ -218,7 +218,7 @@ func TestController_AgreesWithAReaderOfAllNodes(t *testing.T) {
 	}
 }
 
-// BenchmarkNodeMoves is what another address of a node costs beside 5,000 others, with a tunnel.
+// BenchmarkNodeMoves measures an address change of one node in a cluster of 5,000, with a tunnel.
 func BenchmarkNodeMoves(b *testing.B) {
 	r := newRig(b, true)
 	move := func(txn statedb.WriteTxn, i, turn int) {

@@ -48,7 +48,7 @@ func TestScripts(t *testing.T) {
 	})
 }
 
-// newProbe is that of a kernel which can all.
+// newProbe returns the probe of a kernel with all capabilities.
 func newProbe(a settings.Agent) bpf.EncapProbe {
 	return func() (s bpf.EncapSupport) {
 		if !a.KubeProxyReplacement {
@@ -98,7 +98,7 @@ func newInputs(db *statedb.DB) (in inputs, err error) {
 	return in, nil
 }
 
-// fakeKernel is a [kernel] in memory, which fails as often as it is told, and lists its writes.
+// fakeKernel is a [kernel] in memory, which fails as often as configured, and lists its writes.
 type fakeKernel struct {
 	mu       sync.Mutex
 	slots    map[uint16]bpf.Node

@@ -11,22 +11,22 @@ import (
 	"github.com/waggle-net/waggle/pkg/bpfmaps"
 )
 
-// state is what the maps say of one id.
+// state is the entries of one id in the maps.
 type state struct {
 	slot  bpf.Node
-	addrs []netip.Addr // in their order
+	addrs []netip.Addr // in map order
 }
 
-// kernel is the two maps.
+// kernel is the interface to the two maps.
 type kernel interface {
 	PutSlot(id uint16, slot bpf.Node) error
 	PutAddr(addr netip.Addr, id uint16) error
-	DeleteAddr(addr netip.Addr) error // gone is success
-	// Dump returns all ids of which the maps say something.
+	DeleteAddr(addr netip.Addr) error // a missing entry is a success
+	// Dump returns all ids with an entry in either map.
 	Dump() (map[uint16]state, error)
 }
 
-// realKernel is the pinned maps.
+// realKernel implements [kernel] with the pinned maps.
 type realKernel struct{ maps bpfmaps.Maps }
 
 func newKernel(m bpfmaps.Maps) kernel { return realKernel{m} }

@@ -17,11 +17,11 @@ import (
 	"github.com/waggle-net/waggle/pkg/tables/nodeslots"
 )
 
-// ops writes rows to the maps. Programs send to the address of a slot only while node_addrs has it as that of the same node: a slot that is read while it is
-// written, and may hold half of an address, leads nowhere. The order of writes keeps an address valid for as long as the slot has it.
+// ops writes rows to the maps. Programs send to the address of a slot only while node_addrs assigns it to the same node: a slot that is read during a write may
+// have half of an address, which node_addrs does not contain. The order of writes keeps an address valid for as long as the slot has it.
 type ops struct {
 	kernel kernel
-	// owners and addrs are the map node_addrs as it was written last, by address and by id; nil until it is read.
+	// owners and addrs cache the last written state of the map node_addrs, by address and by id; nil before the map is read.
 	owners map[netip.Addr]uint16
 	addrs  map[uint16][]netip.Addr
 	stale  atomic.Bool // another program has changed the maps
@@ -57,7 +57,7 @@ func (o *ops) Delete(_ context.Context, _ statedb.ReadTxn, _ statedb.Revision, s
 	return o.clear(s.ID)
 }
 
-// Prune implements reconciler.Operations. All entries are ours.
+// Prune implements reconciler.Operations. The cell owns all entries.
 func (o *ops) Prune(_ context.Context, _ statedb.ReadTxn, rows iter.Seq2[*nodeslots.Slot, statedb.Revision]) error {
 	have, err := o.load()
 	if err != nil {
@@ -74,7 +74,7 @@ func (o *ops) Prune(_ context.Context, _ statedb.ReadTxn, rows iter.Seq2[*nodesl
 	return errors.Join(errs...)
 }
 
-// read finds out what the previous run, or another program, has left.
+// read loads the entries of the previous run or of another program, if the cache is missing or stale.
 func (o *ops) read() error {
 	if !o.stale.Swap(false) && o.owners != nil {
 		return nil
@@ -99,7 +99,7 @@ func (o *ops) load() (map[uint16]state, error) {
 	return have, nil
 }
 
-// own makes an address that of a node.
+// own assigns an address to a node.
 func (o *ops) own(addr netip.Addr, id uint16) error {
 	if err := o.kernel.PutAddr(addr, id); err != nil {
 		return fmt.Errorf("write %s to the map %s: %w", addr, bpf.MapNodeAddrs, err)
@@ -110,7 +110,7 @@ func (o *ops) own(addr netip.Addr, id uint16) error {
 	return nil
 }
 
-// disown deletes the addresses of a node but those that stay, unless another node has them now.
+// disown deletes the addresses of a node except those in stay, unless another node owns them now.
 func (o *ops) disown(id uint16, stay []netip.Addr) error {
 	var kept []netip.Addr
 	var errs []error
@@ -141,7 +141,7 @@ func (o *ops) put(id uint16, slot bpf.Node) error {
 	return nil
 }
 
-// clear removes a node.
+// clear removes the slot and the addresses of a node.
 func (o *ops) clear(id uint16) error {
 	return errors.Join(o.put(id, bpf.Node{}), o.disown(id, nil))
 }

@@ -42,7 +42,7 @@ func TestPrivilegedKernel_SlotsAndAddresses(t *testing.T) {
 		{ID: 16383, Underlay: addr("2001:db8::3"), Source: addr("2001:db8::1"), Addrs: []netip.Addr{addr("2001:db8::3")}},
 	}
 	o := newOps(k)
-	for range 2 { // a second time nothing changes
+	for range 2 { // the second run changes nothing
 		for _, row := range rows {
 			require.NoError(t, o.Update(t.Context(), nil, 0, row))
 		}
@@ -54,7 +54,7 @@ func TestPrivilegedKernel_SlotsAndAddresses(t *testing.T) {
 		}
 	}
 	require.NoError(t, newOps(k).Prune(t.Context(), nil, func(yield func(*nodeslots.Slot, uint64) bool) { yield(rows[0], 0) }))
-	for range 2 { // gone is success
+	for range 2 { // a missing entry is a success
 		require.NoError(t, k.DeleteAddr(addr("2001:db8::2")))
 	}
 	have, err := k.Dump()

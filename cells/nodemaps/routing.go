@@ -10,24 +10,25 @@ import (
 	"github.com/waggle-net/waggle/pkg/tables/nodes"
 )
 
-// linger is how long this node still takes packets past the tunnel from a node to which it sends through the tunnel now: that one may hear later that both
-// receive it.
+// linger is how long this node still accepts packets past the tunnel from a node to which it now sends through the tunnel: the other node may learn later that
+// both receive the tunnel.
 const linger = 10 * time.Second
 
-// routing decides which nodes are reached by routes although this node has a tunnel, while nodes change their modes one by one. Two nodes use the tunnel once
-// both have published that they receive it. An agent of a release that publishes nothing is reached as it was reached last, also by the previous run.
+// routing determines which nodes are reached by routes although this node has a tunnel, while nodes change their modes one by one. Two nodes use the tunnel
+// once both have published that they receive it. A node whose agent has a release that publishes nothing is reached as in the last known state, also of the
+// previous run.
 type routing struct {
 	all    bool                 // the previous run had no tunnel
-	peers  map[uint16]bool      // by id: the node received no tunnel when that was known last; restored from the slots of the previous run
-	routed map[uint16]bool      // by id: it is reached by routes
-	until  map[uint16]time.Time // by id: the end of its linger
+	peers  map[uint16]bool      // by id: the node did not receive the tunnel in the last known state; restored from the slots of the previous run
+	routed map[uint16]bool      // by id: the node is reached by routes
+	until  map[uint16]time.Time // by id: end of the linger
 }
 
 func newRouting() routing {
 	return routing{peers: map[uint16]bool{}, routed: map[uint16]bool{}, until: map[uint16]time.Time{}}
 }
 
-// restore reads what a previous run has left. One with a tunnel has left an address of this node; one without may have left nothing about nodes.
+// restore reads the slots of a previous run. A run with a tunnel has left an address of this node; a run without may have left no slots.
 func (r *routing) restore(states map[uint16]state) {
 	if r.all = len(states[bpf.NodeThis].addrs) == 0; r.all {
 		return
@@ -37,15 +38,15 @@ func (r *routing) restore(states map[uint16]state) {
 	}
 }
 
-// forget deletes what is known of an id that another node may get.
+// forget deletes the state of an id that another node may get.
 func (r routing) forget(id uint16) {
 	r.peers[id] = false
 	delete(r.routed, id)
 	delete(r.until, id)
 }
 
-// decide reports whether a node is reached by routes, and whether packets from it are taken past the tunnel. self and peer are what both nodes have published.
-// A node without an agent of ours is taken for one with a tunnel, unless objects may be missing because tables are not complete.
+// decide reports whether a node is reached by routes, and whether packets from it are accepted past the tunnel. self and peer are the published values of both
+// nodes. A node without an agent of this project counts as a node with a tunnel, unless objects may be missing because tables are not complete.
 func (r routing) decide(id uint16, a settings.Agent, self, peer nodes.Receives, complete bool) (routed, admitted bool) {
 	before, known := r.peers[id]
 	before = before || r.all && !known
@@ -56,7 +57,7 @@ func (r routing) decide(id uint16, a settings.Agent, self, peer nodes.Receives, 
 	if self.Known {
 		ours = self.Port == 0
 	}
-	if self.Known || complete && !self.Agent { // until then ours needs what the previous run has left
+	if self.Known || complete && !self.Agent { // until then ours needs the state of the previous run
 		r.peers[id] = theirs
 	}
 	routed = theirs || ours
@@ -80,7 +81,7 @@ func (r routing) ended(do func(id uint16)) {
 	}
 }
 
-// watch adds to changed what closes when the next linger ends.
+// watch adds to changed a channel that closes when the next linger ends.
 func (r routing) watch(changed *statedb.WatchSet) {
 	var next time.Time
 	for _, until := range r.until {

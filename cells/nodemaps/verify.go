@@ -34,7 +34,7 @@ func registerVerify(jobs job.Group, p verifyParams) {
 	heartbeat.AddTimer(jobs, "verify-node-maps", check.Run, p.Watch.Interval)
 }
 
-// differs describes how what the maps say of a node differs from its row; "" when it does not.
+// differs describes how the map entries of a node differ from its row; "" when they do not.
 func (o *ops) differs(have map[uint16]state, s *nodeslots.Slot) string {
 	is := have[s.ID]
 	same := is.slot == slotOf(s) && len(is.addrs) == len(s.Addrs)

@@ -7,13 +7,13 @@ import (
 	tables "github.com/waggle-net/waggle/pkg/tables/nodes"
 )
 
-// Cell keeps the table nodes.
+// Cell writes the table nodes.
 var Cell = cell.Module("nodes", "The nodes of the cluster",
-	cell.ProvidePrivate(newSeen), // a file in the state directory; tests have one of their own
+	cell.ProvidePrivate(newSeen), // file in the state directory; tests provide their own
 	implementation,
 )
 
-// implementation is the module without its file.
+// implementation is the module without the file of former ranges.
 var implementation = cell.Group(
 	cell.ProvidePrivate(tables.NewTable), // only this cell writes
 	cell.Provide(statedb.RWTable[*tables.Node].ToTable),

@@ -13,14 +13,14 @@ import (
 
 // claims are the addresses and ranges that are assigned to nodes so far. The first claimant of an address or range owns it.
 type claims struct {
-	addrs       bart.Table[string] // as prefixes of full length, to the name of the node
+	addrs       bart.Table[string] // full-length prefix to the name of the node
 	ranges      bart.Table[string]
 	announced   clusternodes.Names // nodes by the ranges in their CiliumNodes, whether assigned or not
-	nodesDecide bool               // a node whose Node has ranges of a family has no others of it
-	had         *seen              // with nodesDecide, the former ranges that are believed
+	nodesDecide bool               // a node whose Node has ranges of a family has no other ranges of that family
+	had         *seen              // with nodesDecide, the trusted former ranges
 }
 
-// address assigns an address to a node. It returns a refusal when another node owns the address, or a range that contains it.
+// address assigns an address to a node. It returns a refusal when another node owns the address or a range that contains it.
 func (c *claims) address(node string, addr netip.Addr) (refused *tables.Refusal) {
 	if owner, found := c.addrs.Lookup(addr); found && owner != node {
 		return refuse(addr, "is an address", owner)
@@ -32,8 +32,8 @@ func (c *claims) address(node string, addr netip.Addr) (refused *tables.Refusal)
 	return nil
 }
 
-// prefix assigns a pod range to a node. It returns a refusal when another node owns a range that contains it. Longest-prefix match decides for each address in a
-// range that contains ranges of other nodes, and addresses of other nodes in a range stay theirs.
+// prefix assigns a pod range to a node. It returns a refusal when another node owns a range that contains it. A range may contain ranges and addresses of other
+// nodes: those nodes keep them, because lookups use the longest prefix.
 func (c *claims) prefix(node string, p netip.Prefix) (refused *tables.Refusal) {
 	if owner, found := c.ranges.LookupPrefix(p); found && owner != node {
 		return refuse(p, "lies in a range of pods", owner)
@@ -42,8 +42,8 @@ func (c *claims) prefix(node string, p netip.Prefix) (refused *tables.Refusal) {
 	return nil
 }
 
-// crowded reports whether a range contains addresses or smaller ranges of two or more other nodes. One node that claims parts of the range of another is not enough:
-// otherwise it could have the range refused. Of nodes that claim the same range the first one has it.
+// crowded reports whether a range contains addresses or smaller ranges of two or more other nodes. One other node is not enough: otherwise a node could cause
+// the refusal of another node's range by claiming parts of it. If several nodes claim the same range, the first one owns it.
 func (c *claims) crowded(node string, p netip.Prefix) bool {
 	one := ""
 	another := func(name string) bool {

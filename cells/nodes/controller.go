@@ -42,14 +42,14 @@ type params struct {
 	Sources     statedb.Table[sources.Source]
 }
 
-// controller follows the objects by their changes. A round costs as much as the nodes whose claims meet those of a node that changed.
+// controller processes changes of the objects. The cost of a round is proportional to the number of nodes whose claims overlap the claims of a changed node.
 type controller struct {
 	params
 	initialized       func(statedb.WriteTxn)
 	nodeChanges       *changes.Feed[*k8s.Node]
 	ciliumNodeChanges *changes.Feed[*cilium.Node]
 	self              *localnode.LocalNode // nil before the first round
-	nodesKnown        bool                 // Nodes are read: before, a CiliumNode could claim what stands in them
+	nodesKnown        bool                 // the Nodes are read; before that, a CiliumNode could claim addresses and ranges of Nodes
 	resolver          *resolver
 	refused           map[string]*tables.Node // rows with refused claims, by name
 	gone              map[string]struct{}     // nodes without an object whose rows stay until the inputs are complete
@@ -88,7 +88,7 @@ func (c *controller) run(ctx context.Context, health cell.Health) error {
 	return nil
 }
 
-// subscribe follows the objects from the first on; a retry continues where the previous attempt ended.
+// subscribe follows the objects from the first change on; a retry continues where the previous attempt ended.
 func (c *controller) subscribe() (err error) {
 	if c.ciliumNodeChanges != nil {
 		return nil
@@ -110,7 +110,7 @@ func (c *controller) close() {
 	c.ciliumNodeChanges.Close()
 }
 
-// round resolves the nodes whose rows may be other ones in a snapshot.
+// round resolves the nodes whose rows may have changed, from a snapshot.
 func (c *controller) round(txn statedb.ReadTxn, changed *statedb.WatchSet) error {
 	complete := changes.Watch(txn, changed, c.LocalNode, c.Nodes, c.CiliumNodes)
 	c.follow(txn, changed)
@@ -131,15 +131,15 @@ func (c *controller) round(txn statedb.ReadTxn, changed *statedb.WatchSet) error
 		rows = resolve(c.self, c.Agent.IPAM == settings.IPAMKubernetes, c.Had, nodes, ciliumNodes)
 	}
 	_, own := some[c.self.Name]
-	rows = slices.DeleteFunc(rows, func(n *tables.Node) bool { return n.Name == c.self.Name && !own }) // no claim of this node meets theirs
+	rows = slices.DeleteFunc(rows, func(n *tables.Node) bool { return n.Name == c.self.Name && !own }) // no claim of this node overlaps the claims of these nodes
 	if err := c.commit(some, rows, complete); err != nil {
 		return err
 	}
-	c.resolver.touched = map[string]struct{}{} // a map that was large stays so
+	c.resolver.touched = map[string]struct{}{} // a map that has grown does not shrink
 	return nil
 }
 
-// follow takes over the objects that changed.
+// follow applies the changes of the objects to the resolver.
 func (c *controller) follow(txn statedb.ReadTxn, changed *statedb.WatchSet) {
 	names := map[string]struct{}{}
 	for _, change := range c.nodeChanges.UpTo(txn, changed) {
@@ -171,7 +171,7 @@ func (c *controller) follow(txn statedb.ReadTxn, changed *statedb.WatchSet) {
 	}
 }
 
-// object returns what describes a node; the zero value without anything.
+// object returns the objects that describe a node; the zero value without any.
 func (c *controller) object(txn statedb.ReadTxn, name string) (o object) {
 	o.node, _, _ = c.Nodes.Get(txn, k8s.NodeByName(name))
 	if c.nodesKnown {
@@ -183,7 +183,7 @@ func (c *controller) object(txn statedb.ReadTxn, name string) (o object) {
 	return o
 }
 
-// commit writes the changed ones of the rows of some nodes. It deletes rows without an object only when the inputs are complete.
+// commit writes the rows that have changed. It deletes rows without an object only when the inputs are complete.
 func (c *controller) commit(some map[string]struct{}, rows []*tables.Node, complete bool) error {
 	known := make(map[string]*tables.Node, len(rows))
 	for _, row := range rows {
@@ -199,7 +199,7 @@ func (c *controller) commit(some map[string]struct{}, rows []*tables.Node, compl
 			c.refused[name] = row
 		}
 	}
-	now := c.DB.ReadTxn() // nobody else writes the table
+	now := c.DB.ReadTxn() // the table has no other writer
 	rows = slices.DeleteFunc(rows, func(row *tables.Node) bool {
 		old, _, found := c.Table.Get(now, tables.ByName(row.Name))
 		return found && old.Equal(row)
@@ -221,7 +221,7 @@ func (c *controller) commit(some map[string]struct{}, rows []*tables.Node, compl
 				return fmt.Errorf("delete node %s: %w", name, err)
 			}
 		}
-		if !done || len(c.gone) > 0 { // when done for the first time, also nodes that were removed while no agent ran
+		if !done || len(c.gone) > 0 { // on the first complete round, also nodes that were removed while no agent ran
 			c.Had.forget(func(node string) bool {
 				_, _, found := c.Table.Get(txn, tables.ByName(node))
 				return !found
@@ -255,7 +255,7 @@ func (c *controller) report(health cell.Health) {
 			}
 		}
 	}
-	if err := c.Had.save(); err != nil { // with the next change again
+	if err := c.Had.save(); err != nil { // the next change retries
 		health.Degraded("ranges of nodes may not be known to the next run", err)
 		return
 	}

@@ -21,7 +21,7 @@ import (
 	"github.com/waggle-net/waggle/pkg/testseed"
 )
 
-// rig is the loop without its goroutine, over tables that a test fills.
+// rig is the controller without its goroutine, over tables that a test fills.
 type rig struct {
 	*controller
 	nodes       statedb.RWTable[*k8s.Node]
@@ -51,7 +51,7 @@ func newRig(tb testing.TB) *rig {
 	return &rig{c, k8sNodes, ciliumNodes, local, srcs, complete}
 }
 
-// write changes objects in one commit, and does a round.
+// write changes objects in one commit and runs a round.
 func (r *rig) write(tb testing.TB, change func(statedb.WriteTxn)) {
 	tb.Helper()
 	txn := r.DB.WriteTxn(r.nodes, r.ciliumNodes, r.local, r.sources)
@@ -70,7 +70,7 @@ func put[R any](tb testing.TB, txn statedb.WriteTxn, table statedb.RWTable[R], r
 	require.NoError(tb, err)
 }
 
-// change changes one object at random. Few addresses and ranges make claims meet.
+// change changes one random object. The small sets of addresses and ranges cause overlapping claims.
 func (r *rig) change(t *testing.T, txn statedb.WriteTxn, random *rand.Rand) {
 	t.Helper()
 	addrs := []string{"192.0.2.1", "192.0.2.2", "192.0.2.3", "192.0.2.4", "198.51.100.1", "10.0.0.7", "10.1.0.7", "10.2.0.7", "fd00::7", "127.0.0.1", "nonsense"}
@@ -155,7 +155,7 @@ func TestController_AgreesWithAResolutionOfAllNodes(t *testing.T) {
 	}
 }
 
-// The CiliumNode of a hostile agent, which claims the address of another node, is read before the Node with the address.
+// The CiliumNode of a malicious agent, which claims the address of another node, is read before the Node with the address.
 func TestController_BelievesCiliumNodesOnceNodesAreKnown(t *testing.T) {
 	t.Parallel()
 	r := newRig(t)
@@ -176,7 +176,8 @@ func TestController_BelievesCiliumNodesOnceNodesAreKnown(t *testing.T) {
 	require.Equal(t, "custom-resource | 10.0.1.0/24 | 192.0.2.2: is an address of node a", said(row))
 }
 
-// An agent that has seen the range of a Node knows it as a former one in its next run. One that has not does not believe what the other node's agent notes.
+// An agent that has seen the range of a Node accepts it as a former range in its next run. An agent that has not seen it does not trust the other node's
+// annotation.
 func TestController_FormerRangesOutliveTheRun(t *testing.T) {
 	t.Parallel()
 	dir := t.TempDir()
@@ -204,7 +205,7 @@ func TestController_FormerRangesOutliveTheRun(t *testing.T) {
 	require.Equal(t, both[:1], agent(loaded(t, t.TempDir()), "10.0.2.0/24").CIDRs)
 }
 
-// After --ipam=cluster-pool the ranges that nodes had from the pool are believed, and nodes that were removed while no agent ran are forgotten.
+// After --ipam=cluster-pool the former ranges from the pool are trusted, and nodes that were removed while no agent ran are forgotten.
 func TestController_RangesOfThePoolOutliveTheMode(t *testing.T) {
 	t.Parallel()
 	dir := t.TempDir()
@@ -232,7 +233,7 @@ func TestController_RangesOfThePoolOutliveTheMode(t *testing.T) {
 	require.False(t, loaded(t, dir).has("a", row.CIDRs[0]))
 }
 
-// cluster are two objects of each of many nodes.
+// cluster returns the Node and the CiliumNode of one of many nodes.
 func cluster(i, turn int) (*k8s.Node, *cilium.Node) {
 	name, cidr := fmt.Sprintf("node-%d", i), fmt.Sprintf("10.%d.%d.0/24", 1+i/256, i%256)
 	addr := fmt.Sprintf("172.%d.%d.%d", 16+turn%2, i/250, 1+i%250)
@@ -242,7 +243,7 @@ func cluster(i, turn int) (*k8s.Node, *cilium.Node) {
 	return node(name, int64(i), addr, cidr), c
 }
 
-// BenchmarkNodeMoves is what another address of a node costs beside 5,000 others.
+// BenchmarkNodeMoves measures an address change of one node in a cluster of 5,000.
 func BenchmarkNodeMoves(b *testing.B) {
 	r := newRig(b)
 	move := func(txn statedb.WriteTxn, i, turn int) {

@@ -16,10 +16,10 @@ import (
 	"github.com/waggle-net/waggle/pkg/wrote"
 )
 
-// maxClaims bounds the addresses and ranges of one node, refused ones included: its agent writes the object.
+// maxClaims limits the addresses and ranges of one node, including refused ones: the node's agent writes the object.
 const maxClaims = 1024
 
-// maxNoted bounds the ranges that an agent notes for its node, present and former ones of both families.
+// maxNoted limits the ranges, current and former ones of both families, that an agent lists for its node.
 const maxNoted = 16
 
 // candidate is a node whose claims are being resolved.
@@ -30,15 +30,15 @@ type candidate struct {
 	cilium  *cilium.Node // nil without one
 }
 
-// resolve assigns addresses and pod ranges to nodes. Claims of trusted writers come first, and among equals those of the older node.
+// resolve assigns addresses and pod ranges to nodes. Claims of trusted writers have precedence, and among equal writers the claims of the older node.
 //
-// With nodesDecide (--ipam=kubernetes) the order of precedence is: the local node's own state; ranges of Nodes, which the control plane writes; the addresses by
-// which Nodes are reached, one of each family, then their other addresses, which kubelets write; ranges of CiliumNodes, former ranges and addresses of CiliumNodes, which
-// agents write. A node whose Node has ranges of a family has no others of it, except former ones that it was seen to have.
+// With nodesDecide (--ipam=kubernetes) the order of precedence is: the local node's own state; ranges of Nodes, which the control plane writes; the main
+// addresses of Nodes, one of each family, then their other addresses, which kubelets write; ranges of CiliumNodes, former ranges and addresses of CiliumNodes,
+// which agents write. A node whose Node has ranges of a family has no other ranges of that family, except former ones that this agent has seen.
 //
-// Otherwise (--ipam=cluster-pool) it is: the local node's own state; the addresses by which Nodes are reached, one of each family; ranges of CiliumNodes, which the
-// cluster role writes, and former ranges; ranges of Nodes without a CiliumNode, as in manifests: a kubelet may write them while there are none; other addresses of Nodes;
-// addresses of CiliumNodes.
+// Otherwise (--ipam=cluster-pool) it is: the local node's own state; the main addresses of Nodes, one of each family; ranges of CiliumNodes, which the cluster
+// role writes, and former ranges; ranges of Nodes without a CiliumNode, as in manifests: a kubelet may write its Node's ranges while it has none; other
+// addresses of Nodes; addresses of CiliumNodes.
 func resolve(self *localnode.LocalNode, nodesDecide bool, had *seen, nodes []*k8s.Node, ciliumNodes []*cilium.Node) []*tables.Node {
 	all := candidates(self.Name, nodes, ciliumNodes)
 	c := claims{nodesDecide: nodesDecide, had: had}
@@ -98,7 +98,7 @@ func candidates(self string, nodes []*k8s.Node, ciliumNodes []*cilium.Node) []*c
 	return all
 }
 
-// receivesOf returns what the agent of a node takes from other nodes.
+// receivesOf returns the encapsulations that the agent of a node announces to receive.
 func receivesOf(n *cilium.Node) tables.Receives {
 	r := tables.ParseReceives(n.Annotations[ciliumv2.ReceivesAnnotation])
 	_, r.Agent = n.Annotations[wrote.Annotation]
@@ -138,7 +138,7 @@ func (c *claims) specRanges(n *candidate) {
 }
 
 // mainAddresses claims the first InternalIP, otherwise ExternalIP, of each family of a Node. So a node that lists
-// addresses of others as further ones of its own takes none of these. What is refused is recorded by nodeAddresses.
+// addresses of other nodes as further addresses takes none of these. nodeAddresses records refused claims.
 func (c *claims) mainAddresses(n *candidate) {
 	if n.node == nil {
 		return
@@ -171,7 +171,7 @@ func (c *claims) nodeAddresses(n *candidate) {
 	}
 }
 
-// announce takes note of the ranges in a CiliumNode, except that of the local node, which this agent writes itself.
+// announce records the ranges in a CiliumNode, except the CiliumNode of the local node, which this agent writes itself.
 func (c *claims) announce(n *candidate) {
 	if n.cilium == nil || n.row.Source == tables.Local {
 		return
@@ -205,7 +205,7 @@ func (c *claims) ciliumRanges(n *candidate) {
 	}
 }
 
-// formerRanges believes what the agent of a node has noted in its CiliumNode while the node had the ranges. It records nothing as refused: what is noted may be old.
+// formerRanges claims the former ranges that the agent of a node lists in its CiliumNode. It does not record refused ones, because the list may be out of date.
 func (c *claims) formerRanges(n *candidate) {
 	if n.row.Source == tables.Local {
 		return
@@ -222,7 +222,7 @@ func (c *claims) formerRanges(n *candidate) {
 	n.row.Former = len(n.row.CIDRs) - present
 }
 
-// noted returns the pod ranges of which pods of a node have addresses, as its agent says; none of nil.
+// noted returns the pod ranges that the agent of a node lists for its pods; none for nil.
 func noted(n *cilium.Node) (list []netip.Prefix) {
 	if n == nil {
 		return nil
@@ -235,7 +235,7 @@ func noted(n *cilium.Node) (list []netip.Prefix) {
 	return list
 }
 
-// decided reports whether the Node has pod ranges of the family of a range, none of which contains it.
+// decided reports whether the Node has pod ranges of the family of p, but none that contains p.
 func (n *candidate) decided(p netip.Prefix) (decided bool) {
 	if n.node == nil {
 		return false
@@ -252,7 +252,7 @@ func (n *candidate) decided(p netip.Prefix) (decided bool) {
 	return decided
 }
 
-// ciliumAddresses believes addresses that lie in a pod range of the node, such as that of its router. All others must stand in its Node, when there is one.
+// ciliumAddresses claims addresses in a pod range of the node, such as its router address. Other addresses must be in its Node, if the node has one.
 func (c *claims) ciliumAddresses(n *candidate) {
 	if n.cilium == nil || n.row.Source == tables.Local {
 		return
@@ -298,7 +298,7 @@ func (c *claims) readOfPods(row *tables.Node, kind, text string) {
 	c.addAddress(row, tables.Address{Type: kind, Addr: addr})
 }
 
-// usable parses an address of an object, and records what is no address of a node as refused. It reports false for an empty text.
+// usable parses an address of an object, and records an unusable address as refused. It reports false for an empty text.
 func usable(row *tables.Node, text string) (netip.Addr, bool) {
 	if text == "" || !room(row, text) {
 		return netip.Addr{}, false

@@ -33,7 +33,7 @@ func ciliumNode(name string, created int64, address string, cidrs ...string) *ci
 		Addresses: []cilium.NodeAddress{{Type: tables.InternalIP, IP: address}}}
 }
 
-// said returns a row as one line, with the refused claims.
+// said formats a row as one line, with the refused claims.
 func said(n *tables.Node) string {
 	cells := n.TableRow()
 	return strings.Join(slices.DeleteFunc(cells[1:], func(c string) bool { return c == "" }), " | ")
@@ -131,7 +131,7 @@ func TestResolve_WhoHasWhat(t *testing.T) {
 	}
 }
 
-// With --ipam=cluster-pool the older kubelet of evil lists addresses of pods of a, and has written a range into its Node around everything.
+// With --ipam=cluster-pool the older kubelet of evil lists pod addresses of a, and its Node has a range that contains all others.
 func TestResolve_ClusterPoolDecidesAboutRanges(t *testing.T) {
 	t.Parallel()
 	evil := node("evil", 1, "192.0.2.9", "10.0.0.0/8")
@@ -158,7 +158,7 @@ func TestResolve_ClusterPoolDecidesAboutRanges(t *testing.T) {
 	}
 }
 
-// With --ipam=kubernetes ranges come from Nodes. An agent claims others for its node, which has one.
+// With --ipam=kubernetes ranges are taken from Nodes. An agent claims other ranges although its Node has one.
 func TestResolve_NodesDecideAboutRanges(t *testing.T) {
 	t.Parallel()
 	objects := []*k8s.Node{node("a", 1, "192.0.2.2", "10.0.1.0/24"), node("b", 1, "192.0.2.3")}
@@ -178,7 +178,8 @@ func TestResolve_NodesDecideAboutRanges(t *testing.T) {
 	}
 }
 
-// A node has former ranges as long as its agent notes them and no other node has got them. Where Nodes decide, its Node must have had them.
+// A node has former ranges as long as its agent lists them and no other node owns them. With nodesDecide, earlier versions of its Node must have listed the
+// ranges.
 func TestResolve_FormerRanges(t *testing.T) {
 	t.Parallel()
 	noting := func(ranges string, present ...string) *cilium.Node {
@@ -213,7 +214,7 @@ func TestResolve_FormerRanges(t *testing.T) {
 	}
 }
 
-// Whatever the agent of one node writes into its CiliumNode, the others keep their addresses, and with ranges in their Nodes those as well.
+// Independently of the CiliumNode of one node, the other nodes keep their addresses, and their ranges if these are in their Nodes.
 func TestResolve_HostileCiliumNode(t *testing.T) {
 	t.Parallel()
 	random := testseed.New(t)
@@ -256,7 +257,7 @@ func TestResolve_HostileCiliumNode(t *testing.T) {
 				continue
 			}
 			same := row.Equal(want[row.Name])
-			if !inNode { // an older range in a CiliumNode counts; the admission policy keeps agents from writing them
+			if !inNode { // an older range in a CiliumNode has precedence; the admission policy prevents agents from writing one
 				same = row.Address(false) == want[row.Name].Address(false)
 			}
 			if !same {
@@ -282,7 +283,7 @@ func TestResolve_OrderDecidesNothing(t *testing.T) {
 	}
 }
 
-// Readers that must not trust agents use the ranges of Nodes alone.
+// Readers that must not trust agents use only the ranges of Nodes.
 func TestResolve_CountsTheRangesOfTheNode(t *testing.T) {
 	t.Parallel()
 	rows := resolve(self, true, &seen{}, []*k8s.Node{node("a", 1, "192.0.2.2", "10.0.1.0/24")},

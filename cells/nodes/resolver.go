@@ -13,26 +13,26 @@ import (
 	tables "github.com/waggle-net/waggle/pkg/tables/nodes"
 )
 
-// resolver finds the nodes that [resolve] must look at together: those whose claims meet, directly or through others. Nodes whose claims meet no claim of a node
-// that changed keep their rows.
+// resolver finds the nodes that [resolve] must process together: nodes whose claims overlap, directly or through other nodes. A node whose claims overlap no
+// claim of a changed node keeps its row.
 type resolver struct {
-	claims  map[string][]netip.Prefix // by node, addresses as prefixes of full length, whether refused or not
-	nodes   clusternodes.Names        // the same by prefix
-	touched map[string]struct{}       // nodes that may have another row
+	claims  map[string][]netip.Prefix // by node; addresses as full-length prefixes; includes refused claims
+	nodes   clusternodes.Names        // the same claims by prefix
+	touched map[string]struct{}       // nodes whose rows may change
 }
 
 func newResolver() *resolver {
 	return &resolver{claims: map[string][]netip.Prefix{}, touched: map[string]struct{}{}}
 }
 
-// object is what describes a node.
+// object holds the objects that describe a node.
 type object struct {
 	node   *k8s.Node            // nil without one
 	cilium *cilium.Node         // nil without one
 	local  *localnode.LocalNode // nil for other nodes
 }
 
-// replace takes over the object of a node, and touches the node and those that its claims met until now.
+// replace sets the object of a node, and touches the node and all nodes that its previous claims overlap.
 func (r *resolver) replace(name string, o object) {
 	r.touched[name] = struct{}{}
 	for _, p := range r.claims[name] {
@@ -50,7 +50,7 @@ func (r *resolver) replace(name string, o object) {
 	}
 }
 
-// meet calls do for the nodes with a claim that contains a prefix, or lies inside it.
+// meet calls do for the nodes with a claim that contains a prefix or is inside it.
 func (r *resolver) meet(p netip.Prefix, do func(name string)) {
 	for _, names := range r.nodes.Around(p) {
 		for _, name := range names {
@@ -64,8 +64,8 @@ func (r *resolver) meet(p netip.Prefix, do func(name string)) {
 	}
 }
 
-// together returns the nodes that were touched, and all those that their claims meet, directly or through others. When most were touched, as after a start, it
-// returns all.
+// together returns the touched nodes and all nodes whose claims overlap the claims of touched nodes, directly or through other nodes. When more than half of
+// the nodes are touched, as after a start, it returns all nodes.
 func (r *resolver) together() map[string]struct{} {
 	found, queue := map[string]struct{}{}, []string(nil)
 	if len(r.touched) > len(r.claims)/2 {
@@ -94,7 +94,7 @@ func (r *resolver) together() map[string]struct{} {
 	return found
 }
 
-// claimsOf returns all that [resolve] could read of a node, in its order. It ends when a node has as many claims as it may.
+// claimsOf returns all claims that [resolve] could read for a node, in its order, up to the limit of claims.
 func claimsOf(o object) (list []netip.Prefix) {
 	claim := func(p netip.Prefix) {
 		if p.IsValid() && !slices.Contains(list, p) {
@@ -112,7 +112,7 @@ func claimsOf(o object) (list []netip.Prefix) {
 			claim(clusternodes.Whole(addr))
 		}
 	}
-	limit := len(list) + 2*maxClaims // those of the Node and those of the CiliumNode
+	limit := len(list) + 2*maxClaims // for the Node and the CiliumNode
 	read := func(text string, whole bool) {
 		if text == "" || len(list) >= limit {
 			return

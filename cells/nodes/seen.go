@@ -18,25 +18,25 @@ import (
 const (
 	seenKind = "former-ranges"
 	seenFile = "nodes.json"
-	// maxSeen bounds the nodes in the file, which has less than 100 bytes for most.
+	// maxSeen limits the nodes in the file. Most nodes use less than 100 bytes.
 	maxSeen = 8192
 )
 
-// seen are the pod ranges that nodes had by the decision of others than their agents, by the name of the node: those of Nodes, or with --ipam=cluster-pool those that
-// the cluster role gave. Where Nodes decide about ranges, only these are believed to be former ranges of a node. They stand in a file, for the next run.
+// seen are the pod ranges that nodes had by decision of a writer other than their agents, by node name: the ranges of Nodes, or with --ipam=cluster-pool the
+// ranges that the cluster role assigned. With nodesDecide, only these count as former ranges of a node. A file stores them for the next run.
 type seen struct {
 	store  *statefile.Store
 	log    *slog.Logger
 	ranges map[string][]netip.Prefix
-	dirty  bool // the file says something else
-	full   bool // a node was left out
+	dirty  bool // the file is out of date
+	full   bool // the limit has excluded a node
 }
 
 func newSeen(s settings.Agent, log *slog.Logger) *seen {
 	return &seen{store: statefile.New(filepath.Join(s.StateDir, seenKind), seenKind), log: log, ranges: map[string][]netip.Prefix{}}
 }
 
-// load reads the file of the previous run. One that cannot be used is set aside: without it nodes have their present ranges all the same.
+// load reads the file of the previous run. It quarantines an unusable file: nodes have their current ranges without it.
 func (s *seen) load() {
 	files, err := s.store.ReadAll()
 	if err != nil && !errors.Is(err, fs.ErrNotExist) {
@@ -59,7 +59,7 @@ func (s *seen) load() {
 	}
 }
 
-// take remembers the first maxNoted of the ranges of a node, and as many of all in turn.
+// take adds the first maxNoted ranges of a node, and keeps the last maxNoted ranges of each node.
 func (s *seen) take(node string, ranges []netip.Prefix) {
 	for _, p := range ranges[:min(len(ranges), maxNoted)] {
 		list, known := s.ranges[node]
@@ -78,14 +78,14 @@ func (s *seen) take(node string, ranges []netip.Prefix) {
 	}
 }
 
-// forget forgets nodes that are removed.
+// forget removes the ranges of removed nodes.
 func (s *seen) forget(removed func(node string) bool) {
 	before := len(s.ranges)
 	maps.DeleteFunc(s.ranges, func(node string, _ []netip.Prefix) bool { return removed(node) })
 	s.dirty = s.dirty || len(s.ranges) != before
 }
 
-// save writes the file if it has to say something else.
+// save writes the file if it is out of date.
 func (s *seen) save() error {
 	if !s.dirty {
 		return nil
@@ -101,5 +101,5 @@ func (s *seen) save() error {
 	return nil
 }
 
-// has reports whether the node of that name had a range.
+// has reports whether the named node had a range.
 func (s *seen) has(node string, p netip.Prefix) bool { return slices.Contains(s.ranges[node], p) }

@@ -10,7 +10,7 @@ import (
 // Cell maintains the tunnel device and the pod ranges behind it.
 var Cell = cell.Module("overlay", "Tunnel to the pods of other nodes",
 	cell.ProvidePrivate(newKernel), // netlink and the maps overlay and encap
-	cell.Provide(newProbe),         // what programs do without the device
+	cell.Provide(newProbe),         // capabilities of programs without the device
 	implementation,
 )
 
@@ -20,7 +20,7 @@ var implementation = cell.Group(
 		tables.NewTable, // only this cell writes
 		newOps,
 	),
-	cell.Provide(statedb.RWTable[*tables.Overlay].ToTable), // anyone may read
+	cell.Provide(statedb.RWTable[*tables.Overlay].ToTable), // every cell may read
 	cell.Invoke(
 		registerController, // nodes into the row and ipcache
 		registerReconciler, // the row into the device

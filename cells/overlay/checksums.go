@@ -25,16 +25,16 @@ func (k *realKernel) Complete(mtu int, up bool) error {
 	if err != nil {
 		return err
 	}
-	// A device that cannot complete checksums gets packets from the kernel that have them.
+	// The kernel completes the checksums of packets before it hands them to a device that cannot.
 	if err := withoutChecksums(podlink.ChecksumDevice); err != nil {
 		return err
 	}
-	for _, end := range slices.Backward(ends) { // a device that is set up after its peer sends at once, the other one up to a second later
+	for _, end := range slices.Backward(ends) { // the device that is set up after its peer sends at once, the other one up to a second later
 		a := end.Attrs()
 		if a.Group != podlink.OverlayGroup {
 			err = errors.Join(err, k.handle.LinkSetGroup(end, int(podlink.OverlayGroup)))
 		}
-		if a.RawFlags&unix.IFF_NOARP == 0 { // after the group, of which alone the kernel tells nobody while a device is down
+		if a.RawFlags&unix.IFF_NOARP == 0 { // after the group, because the kernel does not announce a change of only the group while a device is down
 			err = errors.Join(err, k.handle.LinkSetARPOff(end))
 		}
 		if mtu != 0 && a.MTU != mtu {
@@ -62,10 +62,10 @@ func (k *realKernel) EndCompletion() error {
 	return nil
 }
 
-// errForeign is that a link has a name of ours and is not ours.
+// errForeign means that a link has a name of the agent but was not created by it.
 var errForeign = errors.New("it is not ours: rename or delete it")
 
-// pair returns both ends of the pair that completes checksums, none without one. They are ours when they have both names and are each other's peers.
+// pair returns both ends of the pair that completes checksums, none without one. The agent owns links with both names that are each other's peers.
 func (k *realKernel) pair() ([]netlink.Link, error) {
 	var ends []netlink.Link
 	for _, name := range []string{podlink.ChecksumDevice, podlink.ChecksumPeer} {
@@ -87,7 +87,7 @@ func (k *realKernel) pair() ([]netlink.Link, error) {
 	return ends, nil
 }
 
-// withoutChecksums turns off that a device completes checksums of what it sends, and with that segmentation by the device.
+// withoutChecksums turns off the transmit checksum offload of a device, and with it the segmentation offload.
 func withoutChecksums(name string) error {
 	fd, err := unix.Socket(unix.AF_INET, unix.SOCK_DGRAM|unix.SOCK_CLOEXEC, 0)
 	if err != nil {

@@ -12,7 +12,7 @@ import (
 	"github.com/waggle-net/waggle/pkg/podlink"
 )
 
-// completesChecksums reports whether a device of this namespace completes checksums of what it sends.
+// completesChecksums reports whether a device of this namespace has transmit checksum offload.
 func completesChecksums(t *testing.T, device string) bool {
 	t.Helper()
 	fd, err := unix.Socket(unix.AF_INET, unix.SOCK_DGRAM|unix.SOCK_CLOEXEC, 0)
@@ -33,16 +33,16 @@ func completesChecksums(t *testing.T, device string) bool {
 	return value.data != 0
 }
 
-// The pair is made, changed and taken over as the row asks, and deleted when no row does.
+// The pair is created, changed and reused according to the row, and deleted without one.
 func TestPrivilegedOps_PairThatCompletesChecksums(t *testing.T) {
 	t.Parallel()
 	inNamespace(t, func(k *realKernel) {
 		o := newOps(unpublished{k})
 		for _, c := range []struct {
 			mtu int
-			up  bool // asked for
+			up  bool // requested
 			is  bool
-		}{{1500, false, false}, {1500, true, true}, {1400, false, true}} { // one that is up stays so
+		}{{1500, false, false}, {1500, true, true}, {1400, false, true}} { // a pair that is up stays up
 			row := wanted()
 			row.MTU, row.Checksums, row.ChecksumsUp = c.mtu, true, c.up
 			for range 2 {
@@ -76,7 +76,7 @@ func TestPrivilegedOps_PairThatCompletesChecksums(t *testing.T) {
 	})
 }
 
-// A link that only has a name of the pair is neither changed nor deleted.
+// A link with only a name of the pair is neither changed nor deleted.
 func TestPrivilegedOps_ForeignDeviceInThePlaceOfThePair(t *testing.T) {
 	t.Parallel()
 	for name, foreign := range map[string]netlink.Link{

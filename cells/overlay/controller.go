@@ -71,7 +71,8 @@ func registerController(jobs job.Group, c controller) {
 	}, 100*time.Millisecond, time.Minute)
 }
 
-// disable requests no tunnel, so that the reconciler deletes the device of a previous run. Pod ranges of other nodes are claimed without one as well.
+// disable requests no tunnel, so that the reconciler deletes the device of a previous run. The controller claims pod ranges of other nodes without a tunnel as
+// well.
 func (c *controller) disable(ctx context.Context, health cell.Health, all *ranges, done func(statedb.WriteTxn)) error {
 	if err := errors.Join(c.Sysctls.Replace(owner, nil), c.commit(nil, done)); err != nil {
 		return err
@@ -117,15 +118,15 @@ func (c *controller) run(ctx context.Context, health cell.Health, all *ranges, d
 			problems, err = append(problems, err), nil
 		}
 		if c.Agent.EnableIPv4 && c.Agent.EnableIPv6 {
-			want.Second, _ = outerSource(self, all.self, !c.Agent.UnderlayIPv6) // a problem of it is none of this node's
+			want.Second, _ = outerSource(self, all.self, !c.Agent.UnderlayIPv6) // errors of the second family are ignored
 		}
 
 		switch {
-		case !known && (all.self == nil || !all.self.Address(c.Agent.UnderlayIPv6).IsValid()): // until then the map may know better, from the previous run
+		case !known && (all.self == nil || !all.self.Address(c.Agent.UnderlayIPv6).IsValid()): // until then the map may have an address from the previous run
 			waiting = "Waiting for the nodes of the cluster"
 		case !want.Source.IsValid():
 			waiting = "Waiting for an " + c.Agent.Underlay() + " address of this node"
-			if known && self.Ready && c.Table.NumObjects(txn) == 0 { // it may never get one, and its own pods need no tunnel
+			if known && self.Ready && c.Table.NumObjects(txn) == 0 { // an address may never appear, and the node's own pods need no tunnel
 				err = c.commit(nil, done)
 			}
 		case !self.Ready: // without router addresses, Services could not send to backends on other nodes
@@ -133,7 +134,7 @@ func (c *controller) run(ctx context.Context, health cell.Health, all *ranges, d
 		default:
 			err = c.commit(want, done)
 		}
-		if exists { // the kernel has the settings of a device as long as it has the device
+		if exists { // the settings of a device exist only together with the device
 			err = errors.Join(err, c.Sysctls.Replace(owner, desiredSysctls(c.Agent, pair)))
 		}
 		if err != nil {
@@ -150,7 +151,7 @@ func (c *controller) run(ctx context.Context, health cell.Health, all *ranges, d
 	return nil
 }
 
-// self returns the row of this node; one without addresses while there is none.
+// self returns the row of this node, or a row without addresses if there is none.
 func (c *controller) self(txn statedb.ReadTxn, changed *statedb.WatchSet) *localnode.LocalNode {
 	rows, more := c.LocalNode.AllWatch(txn)
 	changed.Add(more)
@@ -160,7 +161,7 @@ func (c *controller) self(txn statedb.ReadTxn, changed *statedb.WatchSet) *local
 	return &localnode.LocalNode{}
 }
 
-// desired computes the row without its source, and reports whether the device exists. It adds what both come from to changed.
+// desired computes the row without its source, and reports whether the device exists. It adds its inputs to changed.
 func (c *controller) desired(txn statedb.ReadTxn, self *localnode.LocalNode, changed *statedb.WatchSet) (want *tables.Overlay, exists bool) {
 	mtu, _, mtuChanged, _ := c.MTUs.GetWatch(txn, mtus.ByPrefix(mtus.Default))
 	tunnels, tunnelChanged := c.Devices.ListWatch(txn, devices.ByName(podlink.OverlayDevice))
@@ -181,8 +182,8 @@ func (c *controller) desired(txn statedb.ReadTxn, self *localnode.LocalNode, cha
 	return want, exists
 }
 
-// checksums adds to a row whether a pair of devices completes checksums, and reports whether there is one. It stays until no slot of a node leads to it, as what programs
-// send to a device that is gone is lost.
+// checksums sets in a row whether a pair of devices completes checksums, and reports whether the pair exists. The pair stays until no slot of a node refers to
+// it, because packets that programs send to a deleted device are lost.
 func (c *controller) checksums(txn statedb.ReadTxn, want *tables.Overlay, changed *statedb.WatchSet) (exists bool) {
 	spoilt, spoiltChanged := pathtests.SpoiltPaths(txn, c.Tests)
 	firsts, firstChanged := c.Devices.ListWatch(txn, devices.ByName(podlink.ChecksumDevice))
@@ -200,7 +201,7 @@ func (c *controller) checksums(txn statedb.ReadTxn, want *tables.Overlay, change
 	return exists
 }
 
-// completed reports whether slots of nodes may lead to the device that completes checksums.
+// completed reports whether slots of nodes may refer to the device that completes checksums.
 func (c *controller) completed(txn statedb.ReadTxn, changed *statedb.WatchSet) bool {
 	known, initialized := c.Slots.Initialized(txn)
 	rows, more := c.Slots.AllWatch(txn)
@@ -216,7 +217,7 @@ func (c *controller) completed(txn statedb.ReadTxn, changed *statedb.WatchSet) b
 	return false
 }
 
-// commit makes want the only row; nil is none.
+// commit inserts want; nil inserts no row.
 func (c *controller) commit(want *tables.Overlay, done func(statedb.WriteTxn)) error {
 	txn := c.DB.WriteTxn(c.Table)
 	defer txn.Abort()

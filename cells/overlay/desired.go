@@ -15,8 +15,8 @@ import (
 	"github.com/waggle-net/waggle/pkg/tables/sysctls"
 )
 
-// outerSource returns the address of a family from which this node sends in the tunnel: the one at which the other nodes expect it, which is that of its own
-// node object, own, which is nil while there is none. When this node does not have it, its primary address, with an error.
+// outerSource returns the source address of a family for tunnel packets: the address at which the other nodes expect this node, taken from its
+// node object own, which is nil while there is none. If this node does not have that address, it returns the primary address and an error.
 func outerSource(self *localnode.LocalNode, own *nodes.Node, ipv6 bool) (netip.Addr, error) {
 	primary := self.IPv4.NodeIP
 	if ipv6 {
@@ -36,7 +36,7 @@ func outerSource(self *localnode.LocalNode, own *nodes.Node, ipv6 bool) (netip.A
 		"they drop what it sends from %s; give kubelet --node-ip=%s", expected, primary, primary)
 }
 
-// macOf is the address of the tunnel device of a node: locally administered, and the same after the device was made again.
+// macOf returns the MAC address of a node's tunnel device: locally administered, and the same after the device is created again.
 func macOf(node string) (addr mac.Addr) {
 	sum := sha256.Sum256([]byte("waggle tunnel of node " + node))
 	copy(addr[:], sum[:])
@@ -44,8 +44,8 @@ func macOf(node string) (addr mac.Addr) {
 	return addr
 }
 
-// desiredSysctls let packets from the tunnel pass the stack: the way back to their sources leads into waggle_host. The pair that completes checksums, while there is
-// one, sends nothing of its own.
+// desiredSysctls returns the settings that let packets from the tunnel pass the stack: the reverse path to their sources leads to waggle_host. With pair, they
+// also prevent the devices of the pair from sending packets of their own.
 func desiredSysctls(a agent.Agent, pair bool) []sysctls.Setting {
 	const device = podlink.OverlayDevice
 	all := []sysctls.Setting{

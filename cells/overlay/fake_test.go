@@ -33,7 +33,7 @@ import (
 	"github.com/waggle-net/waggle/pkg/tables/sysctls"
 )
 
-// fakeKernel is a [kernel] with one device and one pair, and an observer of itself: they stand in the table devices.
+// fakeKernel is a [kernel] with one device and one pair that observes itself: it writes them to the table devices.
 type fakeKernel struct {
 	db    *statedb.DB
 	table statedb.RWTable[*devices.Device]
@@ -43,7 +43,7 @@ type fakeKernel struct {
 	next      int     // ifindex
 	pair      *device // waggle_csum, whose peer has the index after it; nil without the pair
 	foreign   bool    // vxlan0 has port 8472
-	process   bool    // a process has it
+	process   bool    // a process has port 8472
 	published string
 }
 
@@ -51,7 +51,7 @@ func newFakeKernel(db *statedb.DB, table statedb.RWTable[*devices.Device]) *fake
 	return &fakeKernel{db: db, table: table, next: 10, published: "nothing"}
 }
 
-// change runs f with the lock held and shows the outcome to observers.
+// change runs f with the lock held and updates the observed table.
 func (k *fakeKernel) change(f func() error) error {
 	k.mu.Lock()
 	defer k.mu.Unlock()
@@ -151,7 +151,7 @@ func (k *fakeKernel) Publish(index int, row *tables.Overlay) error {
 	return nil
 }
 
-// commands let scripts change the fake and print it.
+// commands returns script commands that change the fake and print it.
 func (k *fakeKernel) commands() hive.ScriptCmdsOut {
 	return hive.NewScriptCmds(map[string]script.Cmd{
 		"device": script.Command(script.CmdUsage{Summary: "change the kernel as another program does", Args: "add type group|del|down|foreign|process|free|pair|unpair"},
@@ -203,7 +203,7 @@ func (k *fakeKernel) print() string {
 	return fmt.Sprintf("%s %d port %d mtu %d up %t, published %s%s\n", k.device.Type, k.device.Index, k.device.Port, k.device.MTU, k.device.Up, k.published, pair)
 }
 
-// contributions records what the cell hands to the writers of other tables.
+// contributions records the calls of the cell to the writers of other tables.
 type contributions struct {
 	mu       sync.Mutex
 	claims   []ipcache.Claim
@@ -226,7 +226,7 @@ func (c *contributions) Update(_ string, put []ipcache.Claim, remove []netip.Pre
 	c.claims, c.complete = append(c.claims, put...), complete
 }
 
-// settingsWriter is the other half of contributions, whose method has the same name.
+// settingsWriter is contributions as the writer of sysctls; the methods of both writers have the same name.
 type settingsWriter struct{ *contributions }
 
 func (w settingsWriter) Replace(_ string, settings []sysctls.Setting) error {
@@ -236,7 +236,7 @@ func (w settingsWriter) Replace(_ string, settings []sysctls.Setting) error {
 	return nil
 }
 
-// Update is not called by the cell.
+// Update fails: the cell does not call it.
 func (settingsWriter) Update(string, []sysctls.Setting, []string) error { return errBroken }
 
 func (c *contributions) command() hive.ScriptCmdOut {
@@ -256,17 +256,17 @@ func (c *contributions) command() hive.ScriptCmdOut {
 		}))
 }
 
-// newNodes makes the table of nodes, which a script completes.
+// newNodes creates the table of nodes, which a script completes.
 func newNodes(db *statedb.DB) (statedb.RWTable[*nodes.Node], hive.ScriptCmdOut, error) {
 	return completedBy(db, nodes.NewTable, "nodes/complete")
 }
 
-// newSlots makes the table of slots, which a script completes.
+// newSlots creates the table of slots, which a script completes.
 func newSlots(db *statedb.DB) (statedb.RWTable[*nodeslots.Slot], hive.ScriptCmdOut, error) {
 	return completedBy(db, nodeslots.NewTable, "slots/complete")
 }
 
-// completedBy makes a table that is initialized by a command.
+// completedBy creates a table that a command initializes.
 func completedBy[R any](db *statedb.DB, newTable func(*statedb.DB) (statedb.RWTable[R], error), command string) (statedb.RWTable[R], hive.ScriptCmdOut, error) {
 	table, err := newTable(db)
 	if err != nil {
@@ -289,7 +289,7 @@ func TestScripts(t *testing.T) {
 	celltest.RunVirtual(t, "testdata/*.txtar", func(testing.TB) []cell.Cell { return underTest() })
 }
 
-// underTest are the module with a fake kernel, and the tables that it reads.
+// underTest returns the module with a fake kernel, and the tables that it reads.
 func underTest() []cell.Cell {
 	c := &contributions{}
 	return []cell.Cell{
@@ -314,7 +314,7 @@ func underTest() []cell.Cell {
 	}
 }
 
-// A device that cannot be looked for is not deleted, and the error is reported.
+// If the device lookup fails, Prune does not delete the device and reports the error.
 func TestOps_Prune_ReportsErrors(t *testing.T) {
 	t.Parallel()
 	o := newOps(brokenKernel{&fakeKernel{}})
@@ -329,7 +329,7 @@ func TestMACOf(t *testing.T) {
 	if one == two || one != macOf("node-1") {
 		t.Errorf("%s and %s", one, two)
 	}
-	if one[0]&3 != 2 { // locally administered, and no group
+	if one[0]&3 != 2 { // locally administered, and not a group address
 		t.Errorf("%s is no address that a host may choose", one)
 	}
 }

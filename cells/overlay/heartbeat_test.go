@@ -26,8 +26,8 @@ import (
 	"github.com/waggle-net/waggle/pkg/tables/nodes"
 )
 
-// TestController_LinksOfPods_AreNoHang: links and hooks of pods do not wake the controller, and a loop that has not seen a change of a table that it says
-// it follows has the agent restarted.
+// TestController_LinksOfPods_AreNoHang: links and hooks of pods do not wake the controller, and the watchdog restarts the agent if a loop does not observe a
+// change of a table that it registered.
 func TestController_LinksOfPods_AreNoHang(t *testing.T) {
 	t.Parallel()
 	synctest.Test(t, func(t *testing.T) {
@@ -65,10 +65,10 @@ func TestController_LinksOfPods_AreNoHang(t *testing.T) {
 			}
 			_, _, _ = hooks.Insert(txn, &attachments.Attachment{Kind: kind, Device: name, IfIndex: index, Hook: hook, Status: reconciler.StatusDone()})
 		}
-		time.Sleep(time.Second) // meanwhile the fake kernel makes the tunnel's device
+		time.Sleep(time.Second) // meanwhile the fake kernel creates the tunnel's device
 		attach(attachments.TCX, 10, podlink.OverlayDevice, "ingress")
 		attach(attachments.TCX, 2, podlink.HostDevice, "ingress")
-		attach(attachments.PodLink, 99, "lxc9", "both") // the first name with this initial wakes all, as it changes the root of the index
+		attach(attachments.PodLink, 99, "lxc9", "both") // the first name with this initial wakes all watchers, because it changes the root of the index
 		for i := range 120 {
 			if i == 10 {
 				attach(attachments.PodLink, 100, "lxc0", "both")

@@ -21,7 +21,7 @@ import (
 type device struct {
 	Index    int
 	Type     string // "vxlan", ...
-	Metadata bool   // it takes outer addresses from the metadata of packets
+	Metadata bool   // the device takes outer addresses from the metadata of packets
 	Port     uint16
 	Group    uint32
 	MAC      mac.Addr
@@ -29,30 +29,30 @@ type device struct {
 	Up       bool
 }
 
-// ours reports whether a device with our name was made by an agent.
+// ours reports whether an agent created a device with the agent's name.
 func (d device) ours() bool {
 	return d.Type == "vxlan" && d.Metadata && d.Group == podlink.OverlayGroup
 }
 
-// kernel is what the reconciler needs of the kernel. Devices are addressed by name.
+// kernel is the interface of the reconciler to the kernel. Devices are addressed by name.
 type kernel interface {
 	Get(name string) (d device, found bool, err error)
-	// Create makes a device of ours, which is down. EEXIST and EADDRINUSE mean that another one has the port.
+	// Create creates a device of the agent, which is down. EEXIST and EADDRINUSE mean that another device or process uses the port.
 	Create(name string, port uint16, addr mac.Addr) error
-	// Set gives a device the group, MAC and MTU of want, and sets it up when want is up. It never sets one down.
+	// Set gives a device the group, MAC and MTU of want, and sets it up when want is up. It never sets a device down.
 	Set(name string, want device) error
-	Delete(name string) error // gone is success
-	// HolderOf names the device other than own, or the process, that has a UDP port; "" when none is found.
+	Delete(name string) error // a missing device is a success
+	// HolderOf names the device other than own, or the process, that uses a UDP port; "" when none is found.
 	HolderOf(port uint16, own string) (string, error)
-	// Complete makes the pair of devices that completes checksums, or takes it over, gives it an MTU in bytes, and sets it up when up is true. It never sets it down.
+	// Complete creates or reuses the pair of devices that completes checksums, gives it an MTU in bytes, and sets it up when up is true. It never sets it down.
 	Complete(mtu int, up bool) error
-	// EndCompletion deletes it. Gone is success.
+	// EndCompletion deletes the pair. A missing pair is a success.
 	EndCompletion() error
-	// Publish tells programs the number of the device, 0 for none, and what the row says of addresses, of the way into the tunnel and of frames.
+	// Publish writes for programs the index of the device, 0 for none, and the addresses, the device towards the tunnel and the frame properties of the row.
 	Publish(index int, row *tables.Overlay) error
 }
 
-// realKernel is the real [kernel].
+// realKernel implements [kernel].
 type realKernel struct {
 	handle *rtnl.Handle
 	maps   bpfmaps.Maps
@@ -142,7 +142,7 @@ func (k *realKernel) HolderOf(port uint16, own string) (string, error) {
 
 func (k *realKernel) Publish(index int, row *tables.Overlay) error {
 	frames := bpf.Encap{Mac: row.HostMAC}
-	if index != 0 && row.Way != 0 { // programs encapsulate while the device is there for what they do not
+	if index != 0 && row.Way != 0 { // programs encapsulate only while the device exists for the packets that they leave to it
 		frames.Mtu = uint32(row.RouteMTU)
 	}
 	return errors.Join(

@@ -17,35 +17,35 @@ import (
 	tables "github.com/waggle-net/waggle/pkg/tables/overlays"
 )
 
-// pruneInterval is how often a leftover device is looked for. A start prunes at once; later nobody makes one.
+// pruneInterval is the interval of the scans for a leftover device. A start prunes at once; later no leftover device appears.
 const pruneInterval = 30 * time.Minute
 
 func registerReconciler(params reconciler.Params, table statedb.RWTable[*tables.Overlay], o *ops) error {
 	_, err := heartbeat.Register(params, table,
 		(*tables.Overlay).Clone, (*tables.Overlay).WithStatus, (*tables.Overlay).GetStatus, o, nil,
 		reconciler.WithName("tunnel"),
-		reconciler.WithRefreshing(0, nil), // the repair job sees what differs, in the observed table
+		reconciler.WithRefreshing(0, nil), // the repair job finds differences in the observed table
 		reconciler.WithPruning(pruneInterval),
-		// Most failures last until an operator removes another device; a minute would be long for those that wait.
+		// Most failures last until an operator removes another device; a minute would be too long for the operator.
 		reconciler.WithRetry(100*time.Millisecond, 10*time.Second),
 		reconciler.WithRoundLimits(10, rate.NewLimiter(1000, 1)),
 	)
 	return err
 }
 
-// ops maintains the tunnel device, and publishes it to programs.
+// ops maintains the tunnel device and publishes it to programs.
 type ops struct{ kernel kernel }
 
 func newOps(k kernel) *ops { return &ops{k} }
 
-// Update implements reconciler.Operations. Programs know the device last, and only while it is up: what they send into a device that is down is lost
-// without a reason.
+// Update implements reconciler.Operations. It publishes the device last, and only while it is up: packets that programs send into a device that is down are
+// lost without a drop reason.
 func (o *ops) Update(_ context.Context, _ statedb.ReadTxn, _ statedb.Revision, row *tables.Overlay) error {
 	have, created, err := o.ensure(row)
 	if err != nil {
 		return fmt.Errorf("create device %s: %w", row.Device, err)
 	}
-	up := row.Up && !created // the program is attached to the device before
+	up := row.Up && !created // a new device needs its program attached first
 	if err := o.kernel.Set(row.Device, device{Group: podlink.OverlayGroup, MAC: row.MAC, MTU: row.MTU, Up: up}); err != nil {
 		if errors.Is(err, unix.EADDRINUSE) {
 			err = o.taken(row)
@@ -76,7 +76,7 @@ func (o *ops) uncomplete() error {
 	return nil
 }
 
-// ensure returns the device, and whether it is new. One of a previous run with another port is made again; another kind of device is left alone.
+// ensure returns the device, and whether it is new. It creates a device of a previous run with another port again; a foreign device is an error.
 func (o *ops) ensure(row *tables.Overlay) (_ device, created bool, _ error) {
 	have, found, err := o.kernel.Get(row.Device)
 	switch {
@@ -100,7 +100,7 @@ func (o *ops) ensure(row *tables.Overlay) (_ device, created bool, _ error) {
 	return have, true, err
 }
 
-// taken explains why the port is not free.
+// taken returns an error that names the user of the port.
 func (o *ops) taken(row *tables.Overlay) error {
 	who, err := o.kernel.HolderOf(row.Port, row.Device)
 	if who == "" {
@@ -114,10 +114,10 @@ func (o *ops) Delete(_ context.Context, _ statedb.ReadTxn, _ statedb.Revision, r
 	return o.remove(row.Device)
 }
 
-// Prune implements reconciler.Operations. A device is ours by its name, kind and group.
+// Prune implements reconciler.Operations. The agent owns a device by its name, kind and group.
 func (o *ops) Prune(_ context.Context, _ statedb.ReadTxn, rows iter.Seq2[*tables.Overlay, statedb.Revision]) error {
 	for range rows {
-		return nil // there is one device, and it is wanted
+		return nil // there is one device, and its row exists
 	}
 	return o.remove(podlink.OverlayDevice)
 }

@@ -79,7 +79,7 @@ func TestPrivilegedOps_DeviceIsMadeTakenOverAndDeleted(t *testing.T) {
 	})
 }
 
-// A device that is not ours is neither changed nor deleted.
+// A foreign device is neither changed nor deleted.
 func TestPrivilegedOps_ForeignDeviceOfTheName(t *testing.T) {
 	t.Parallel()
 	inNamespace(t, func(k *realKernel) {
@@ -101,7 +101,7 @@ func TestPrivilegedOps_ForeignDeviceOfTheName(t *testing.T) {
 	})
 }
 
-// Whoever has the port is named: a device of another kind of VXLAN, one of the same kind, a process.
+// The error names the user of the port: a VXLAN device of another kind, one of the same kind, a process.
 func TestPrivilegedOps_PortIsTaken(t *testing.T) {
 	t.Parallel()
 	for name, c := range map[string]struct {
@@ -133,7 +133,7 @@ func TestPrivilegedOps_PortIsTaken(t *testing.T) {
 				}
 				o := newOps(unpublished{k})
 				err := o.Update(t.Context(), nil, 0, wanted())
-				if err == nil { // some ports are claimed when the device is set up
+				if err == nil { // some ports are bound only when the device is set up
 					err = o.Update(t.Context(), nil, 0, wanted())
 				}
 				if err == nil || !strings.Contains(err.Error(), c.want) {

@@ -12,8 +12,9 @@ import (
 	agent "github.com/waggle-net/waggle/pkg/settings"
 )
 
-// newProbe returns what programs do of the tunnel without its device, and whether they may pass the stack at all. They pass neither netfilter nor IPsec of
-// the node, so they do nothing where one of them has to see the packets of pods. Without a tunnel nothing is asked of the kernel.
+// newProbe returns the capabilities of programs to use the tunnel without its device, and to bypass the stack at all. Programs that bypass the stack also
+// bypass the node's netfilter and IPsec, so they do not bypass it where netfilter or IPsec must process the packets of pods. Without a tunnel the probe does
+// not query the kernel.
 func newProbe(settings agent.Agent) bpf.EncapProbe {
 	return sync.OnceValue(func() bpf.EncapSupport {
 		if err := hindrance(settings, netlink.XfrmPolicyList); err != nil {
@@ -26,7 +27,7 @@ func newProbe(settings agent.Agent) bpf.EncapProbe {
 	})
 }
 
-// hindrance says why packets of pods have to pass the stack whatever the kernel lets programs do. A kernel without IPsec has no policies to list.
+// hindrance returns why packets of pods must pass the stack independently of the kernel's capabilities. A kernel without IPsec has no policies to list.
 func hindrance(settings agent.Agent, policies func(family int) ([]netlink.XfrmPolicy, error)) error {
 	if settings.HostLegacyRouting {
 		return errors.New("--enable-host-legacy-routing=true")
@@ -36,7 +37,7 @@ func hindrance(settings agent.Agent, policies func(family int) ([]netlink.XfrmPo
 	}
 	list, err := policies(netlink.FAMILY_ALL)
 	switch {
-	case len(list) > 0: // also of a list that was changed meanwhile
+	case len(list) > 0: // also of a list that changed during the dump
 		return fmt.Errorf("the node has %d IPsec policies, which apply to what its stack sends and receives", len(list))
 	case errors.Is(err, unix.EPROTONOSUPPORT), err == nil:
 		return nil

@@ -7,7 +7,7 @@ import (
 	"strings"
 )
 
-// processOf names a process that has a UDP port in the network namespace of the agent; "" when there is none. It reads procfs, where the columns
+// processOf returns the name of a process that uses a UDP port in the network namespace of the agent; "" when there is none. It reads procfs, where the columns
 // of net/udp are: number, local address and port, remote ones, state, queues, timer, retransmissions, uid, timeout, inode (proc_pid_net(5)).
 func processOf(procfs string, port uint16) (string, error) {
 	inodes := map[string]bool{}

@@ -14,9 +14,9 @@ import (
 	"github.com/waggle-net/waggle/pkg/tables/nodes"
 )
 
-// ranges follows the pod ranges of other nodes. The identity of a pod of which nothing else is known is unknown: no policy takes it for the world, and nothing that
-// is sent to it gets the address of this node. With a tunnel its node is reached through it; pods of a node without an address for the tunnel are unknown as well,
-// but they are not reached. The ranges lose against every claim to an address itself.
+// ranges follows the pod ranges of other nodes. A pod address without a more specific claim has the identity unknown: no policy treats it as the world, and
+// packets to it are not masqueraded. With a tunnel the claim names the node behind which the address is; pods of a node without an address for the tunnel are
+// unknown as well, but not reachable. Every claim to a single address has precedence over the ranges.
 type ranges struct {
 	agent     agent.Agent
 	rows      *clusternodes.Rows
@@ -26,7 +26,7 @@ type ranges struct {
 	unreached map[string]error // nodes without an address, by name
 }
 
-// followRanges begins without nodes: the first [ranges.upTo] adds all that exist.
+// followRanges starts without nodes: the first [ranges.upTo] adds all existing nodes.
 func followRanges(db *statedb.DB, a agent.Agent, table statedb.Table[*nodes.Node]) (*ranges, error) {
 	txn := db.WriteTxn(table)
 	defer txn.Commit()
@@ -37,7 +37,7 @@ func followRanges(db *statedb.DB, a agent.Agent, table statedb.Table[*nodes.Node
 	return &ranges{agent: a, rows: rows, unreached: map[string]error{}}, nil
 }
 
-// upTo takes over what has changed up to a snapshot, and returns the changes of claims to ranges.
+// upTo applies the changes up to a snapshot, and returns the changed claims to ranges.
 func (r *ranges) upTo(txn statedb.ReadTxn, changed *statedb.WatchSet) (put []ipcache.Claim, remove []netip.Prefix) {
 	touched := map[netip.Prefix]struct{}{}
 	r.rows.UpTo(txn, changed, func(before, after *nodes.Node) {
@@ -95,14 +95,14 @@ func (r *ranges) leave(n *nodes.Node, touched map[netip.Prefix]struct{}) {
 	}
 }
 
-// of are the pod ranges of a node in the enabled families.
+// of returns the pod ranges of a node in the enabled families.
 func (r *ranges) of(n *nodes.Node) []netip.Prefix {
 	return slices.DeleteFunc(slices.Clone(n.CIDRs), func(p netip.Prefix) bool {
 		return p.Addr().Is4() && !r.agent.EnableIPv4 || p.Addr().Is6() && !r.agent.EnableIPv6
 	})
 }
 
-// problems are the nodes without an address, in the order of their names.
+// problems returns the errors of nodes without an address, sorted by node name.
 func (r *ranges) problems() (list []error) {
 	for _, name := range slices.Sorted(maps.Keys(r.unreached)) {
 		list = append(list, r.unreached[name])

@@ -14,7 +14,7 @@ import (
 	"github.com/waggle-net/waggle/pkg/testseed"
 )
 
-// rangesRig follows a table that a test fills, and applies the changes of claims.
+// rangesRig follows a table that a test fills, and applies the changed claims.
 type rangesRig struct {
 	*ranges
 	db     *statedb.DB
@@ -55,7 +55,7 @@ func (r *rangesRig) round() {
 	}
 }
 
-// TestRanges_AgreeWithAReaderOfAllNodes changes rows of few nodes with few ranges at random.
+// TestRanges_AgreeWithAReaderOfAllNodes randomly changes the rows of a few nodes with a few ranges.
 func TestRanges_AgreeWithAReaderOfAllNodes(t *testing.T) {
 	t.Parallel()
 	random := testseed.New(t)
@@ -104,7 +104,7 @@ func TestRanges_AgreeWithAReaderOfAllNodes(t *testing.T) {
 	require.NotZero(t, claimed)
 }
 
-// BenchmarkNodeMoves is what another address of a node costs beside 5,000 others.
+// BenchmarkNodeMoves measures an address change of one node in a cluster of 5,000.
 func BenchmarkNodeMoves(b *testing.B) {
 	r := newRangesRig(b)
 	row := func(i, turn int) *nodes.Node {

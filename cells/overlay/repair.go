@@ -17,7 +17,7 @@ import (
 	tables "github.com/waggle-net/waggle/pkg/tables/overlays"
 )
 
-// repair compares the row with the observed device and marks it pending when they differ.
+// repair compares the row with the observed device and marks the row pending when they differ.
 type repair struct {
 	cell.In
 	Drift   drift.Watch
@@ -39,7 +39,7 @@ func (r *repair) run(ctx context.Context, health cell.Health) error {
 	}, r.Table, r.Devices)
 }
 
-// mark returns when to look again, 0 for not before a change.
+// mark returns the delay of the next check, 0 to wait for a change.
 func (r *repair) mark(txn statedb.ReadTxn, now time.Time) (recheck time.Duration) {
 	drift.Mark(r.Drift, r.Table, txn, func(row *tables.Overlay) []driftrepairs.Finding {
 		var d *devices.Device
@@ -59,7 +59,7 @@ func (r *repair) mark(txn statedb.ReadTxn, now time.Time) (recheck time.Duration
 	return recheck
 }
 
-// pairDifference says what of the pair that completes checksums is not as wanted, or nothing.
+// pairDifference describes how the pair that completes checksums differs from the row; "" when it does not.
 func (r *repair) pairDifference(txn statedb.ReadTxn, row *tables.Overlay) string {
 	for _, name := range []string{podlink.ChecksumDevice, podlink.ChecksumPeer} {
 		var d *devices.Device
@@ -78,7 +78,7 @@ func (r *repair) pairDifference(txn statedb.ReadTxn, row *tables.Overlay) string
 	return ""
 }
 
-// difference says what of the device is not as wanted, or nothing.
+// difference describes how the device differs from the row; "" when it does not.
 func difference(row *tables.Overlay, d *devices.Device) string {
 	switch {
 	case d == nil:

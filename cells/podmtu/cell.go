@@ -11,18 +11,18 @@ import (
 	tables "github.com/waggle-net/waggle/pkg/tables/podmtus"
 )
 
-// Cell is the module.
+// Cell updates the MTU of running pods.
 var Cell = cell.Module("pod-mtu", "MTU of running pods",
-	cell.ProvidePrivate(newKernel), // links and routes; tests put a fake in its place
+	cell.ProvidePrivate(newKernel), // links and routes; tests provide a fake
 	implementation,
 )
 
-// implementation is the module without its way to the kernel.
+// implementation is the module without its access to the kernel.
 var implementation = cell.Group(
 	cell.Config(DefaultConfig),
 	cell.ProvidePrivate(
 		tables.NewTable, // only this cell writes
-		newRecord,       // which MTUs this node has given
+		newRecord,       // MTUs that this node has assigned
 	),
 	cell.Provide(statedb.RWTable[tables.PodMTU].ToTable), // the loader repairs host ends
 	cell.Invoke(register),

@@ -21,15 +21,15 @@ import (
 type fakePod struct {
 	host, link int
 	routes     map[bool]int // MTU by ipv6
-	locked     bool         // the route of IPv4
-	failing    string       // denied, or the call that fails: host, link, route
+	locked     bool         // MTU lock of the IPv4 route
+	failing    string       // "denied", or the failing call: host, link, route
 }
 
 // fakeKernel holds pods by the inodes of their namespaces.
 type fakeKernel struct {
 	mu    sync.Mutex
 	pods  map[uint64]*fakePod
-	order []string // what was changed
+	order []string // changed objects
 	check func()   // called after each change, with mu
 	opens map[uint64]int
 }
@@ -100,7 +100,7 @@ func (e fakeEnds) change(what string, mtu int, do func()) error {
 	return nil
 }
 
-// commands are those of scripts.
+// commands returns the script commands.
 func (f *fakeKernel) commands() upstream.ScriptCmdsOut {
 	command := func(summary, args string, do func(a []string) string) script.Cmd {
 		return script.Command(script.CmdUsage{Summary: summary, Args: args}, func(_ *script.State, a ...string) (script.WaitFunc, error) {

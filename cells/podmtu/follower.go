@@ -21,11 +21,11 @@ import (
 )
 
 const (
-	settle   = 20 * time.Millisecond // a burst of changes becomes one pass
+	settle   = 20 * time.Millisecond // combines a burst of changes into one pass
 	minRetry = 100 * time.Millisecond
 	maxRetry = time.Minute
 
-	maxFailures = 3 // pods that health names
+	maxFailures = 3 // maximum number of pods in a health message
 )
 
 type params struct {
@@ -41,7 +41,7 @@ type params struct {
 	Devices   statedb.Table[*devices.Device]
 }
 
-// follower visits the pods whose MTU may differ from that of the node: all when that changes, and each new one. A pod that has its MTU costs nothing.
+// follower visits the pods whose MTU may differ from the MTU of the node: all pods after a change, and each new one. A pod with the desired MTU costs nothing.
 type follower struct{ params }
 
 func (f *follower) run(ctx context.Context, health cell.Health) error {
@@ -91,7 +91,7 @@ func (f *follower) run(ctx context.Context, health cell.Health) error {
 			wait, cancel = context.WithTimeout(ctx, retry)
 			retry = min(2*retry, maxRetry)
 		}
-		_, _ = changed.Wait(wait, settle) // an error is the time-out's or the agent's end
+		_, _ = changed.Wait(wait, settle) // an error means that the timeout has expired or the agent stops
 		cancel()
 		if ctx.Err() != nil {
 			return nil
@@ -99,7 +99,7 @@ func (f *follower) run(ctx context.Context, health cell.Health) error {
 	}
 }
 
-// pass does both stages for all pods that have not got the size yet. It reports whether any of them is new.
+// pass runs both stages for all pods without the desired size. It reports whether any of them is new.
 func (f *follower) pass(ctx context.Context, txn statedb.ReadTxn, want size) (fresh bool) {
 	due, fresh := f.due(txn, want)
 	due = f.visitAll(ctx, due, want, visit.prepare)
@@ -115,8 +115,8 @@ func (f *follower) pass(ctx context.Context, txn statedb.ReadTxn, want size) (fr
 	return fresh
 }
 
-// visitAll does one stage for pods, and returns those for which it succeeded. A pod that fails does not keep the others, unless the agent lacks
-// a capability, which it lacks for all of them.
+// visitAll runs one stage for pods, and returns the pods for which it succeeded. A failure in one pod does not affect others, unless the agent lacks
+// a capability, which affects all pods.
 func (f *follower) visitAll(ctx context.Context, due []*endpoints.Endpoint, want size, stage func(visit) error) (done []*endpoints.Endpoint) {
 	for _, ep := range due {
 		heartbeat.Busy(ctx)
@@ -131,8 +131,8 @@ func (f *follower) visitAll(ctx context.Context, due []*endpoints.Endpoint, want
 	return done
 }
 
-// due lists the endpoints without a row that says what became of this size, and reports whether any of them has no row at all. It deletes the rows of
-// endpoints that are gone.
+// due lists the endpoints without a final row for this size, and reports whether any of them has no row at all. It deletes the rows of
+// removed endpoints.
 func (f *follower) due(txn statedb.ReadTxn, want size) (due []*endpoints.Endpoint, fresh bool) {
 	wtxn := f.DB.WriteTxn(f.Table)
 	defer wtxn.Commit()
@@ -144,14 +144,14 @@ func (f *follower) due(txn statedb.ReadTxn, want size) (due []*endpoints.Endpoin
 	for ep := range f.Endpoints.All(txn) {
 		row, _, found := f.Table.Get(wtxn, tables.ByID(ep.ID))
 		done := found && want == (size{row.DeviceMTU, row.RouteMTU}) && (row.State == tables.Follows || row.State == tables.ByHand || row.State == tables.Gone)
-		if !done && ep.Quarantine == "" { // the endpoint manager reports what is wrong with those
+		if !done && ep.Quarantine == "" { // the endpoint manager reports the fault of these endpoints
 			due, fresh = append(due, ep), fresh || !found
 		}
 	}
 	return due, fresh
 }
 
-// nodeSends says why links of pods may not be lowered yet: what the node sends to pods passes the device waggle_host, which another cell lowers.
+// nodeSends returns why links of pods must not be lowered yet: packets from the node to pods pass the device waggle_host, which another cell lowers.
 func (f *follower) nodeSends(want size) string {
 	for d := range f.Devices.List(f.DB.ReadTxn(), devices.ByName(podlink.HostDevice)) {
 		if d.MTU > want.Device {
@@ -161,7 +161,7 @@ func (f *follower) nodeSends(want size) string {
 	return ""
 }
 
-// visit does one stage for one pod, and writes its row unless that succeeds.
+// visit runs one stage for one pod, and writes its row after a failure.
 func (f *follower) visit(ep *endpoints.Endpoint, want size, stage func(visit) error) error {
 	err := f.stage(ep, want, stage)
 	state := tables.Failed
@@ -191,7 +191,7 @@ func (f *follower) stage(ep *endpoints.Endpoint, want size, stage func(visit) er
 	return stage(visit{pod, ep, want, f.Record, func() { f.put(ep, want, tables.Waiting, "", want.Device) }})
 }
 
-// put writes the row of an endpoint. Without a new MTU of the host end the one that was given last stays.
+// put writes the row of an endpoint. If host is 0, the last MTU of the host end stays.
 func (f *follower) put(ep *endpoints.Endpoint, want size, state tables.State, detail string, host int) {
 	txn := f.DB.WriteTxn(f.Table)
 	defer txn.Abort()
@@ -207,7 +207,7 @@ func (f *follower) put(ep *endpoints.Endpoint, want size, state tables.State, de
 	}
 }
 
-// report sums the rows up, and returns whether any pod must be visited again.
+// report sets the health from the rows, and reports whether any pod must be visited again.
 func (f *follower) report(want size, health cell.Health) (open bool) {
 	counts := map[tables.State]int{}
 	var errs []error

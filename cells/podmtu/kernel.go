@@ -12,7 +12,7 @@ import (
 	"github.com/waggle-net/waggle/pkg/tables/endpoints"
 )
 
-// kernel is what this cell asks of the kernel.
+// kernel is the interface of this cell to the kernel.
 type kernel interface {
 	// Open opens the pod of an endpoint. The error is [podns.ErrGone] if its namespace no longer exists, and EPERM if the agent may not enter
 	// it. The caller must close the pod.
@@ -21,7 +21,7 @@ type kernel interface {
 
 // pod is the link of one pod and the default routes over it.
 type pod interface {
-	// Look reads everything.
+	// Look reads all sizes.
 	Look() (sizes, error)
 	SetHost(mtu int) error           // of the host end
 	SetLink(mtu int) error           // of the pod's end
@@ -38,13 +38,13 @@ type sizes struct {
 // route is a default route over the pod's link.
 type route struct {
 	ipv6   bool
-	mtu    int  // bytes; 0: that of the link
-	locked bool // senders ignore what they learn of the path
+	mtu    int  // bytes; 0: MTU of the link
+	locked bool // senders ignore path MTU discovery
 
 	kernel netlink.Route
 }
 
-// real is the real kernel.
+// real implements kernel.
 type real struct{}
 
 func newKernel() kernel { return real{} }
@@ -77,7 +77,7 @@ type attached struct {
 	node, inside *rtnl.Handle
 }
 
-// links finds both ends of the link. Each must name the other one as its peer: numbers are used again.
+// links finds both ends of the link. Each must name the other one as its peer, because the kernel reuses indexes.
 func (a attached) links() (host, link netlink.Link, err error) {
 	host, err = a.node.LinkByIndex(a.ep.HostIfIndex)
 	if err != nil {
@@ -139,7 +139,7 @@ func (a attached) SetLink(mtu int) error {
 	return nil
 }
 
-// SetRoute implements pod. The kernel puts the new route in the place of the old one.
+// SetRoute implements pod. The kernel replaces the old route by the new one.
 func (a attached) SetRoute(r route, mtu int) error {
 	next := r.kernel
 	next.MTU = mtu

@@ -17,21 +17,21 @@ import (
 	"github.com/waggle-net/waggle/pkg/testseed"
 )
 
-// path is one of packets between two pods in one address family.
+// path is the path of packets from one pod to another in one address family.
 type path struct {
 	from, to *fakePod
 	ipv6     bool
 }
 
-// fits returns the longest packet that the pod sends as a whole, and the longest that arrives: the host end takes what the pod sends, and the end in the pod
-// what others send to it.
+// fits returns the maximum length of a packet that the pod sends, and the maximum length that arrives: the host end receives the packets of the pod, and the
+// end in the pod receives the packets of other senders.
 func (p path) fits() (sent, arrives int) {
 	return p.from.routes[p.ipv6], min(p.from.host, p.to.link)
 }
 
-// The MTU of a node changes many times, and calls fail in between. After each call a packet that arrived before the change either arrives, or is longer than its
-// sender may send; and over IPv4 all that a pod may send arrives, if it did before. (The kernel raises routes of IPv6 with the link.) Once no call fails, all pods
-// have the MTU.
+// The MTU of a node changes many times, and calls fail in between. After each call a packet that arrived before the change either arrives, or is longer than
+// its sender may send; and over IPv4 all packets that a pod may send arrive, if they did before. (The kernel raises routes of IPv6 with the link.) Once no call
+// fails, all pods have the MTU.
 func TestFollower_ChangesLoseNoPacketThatFitBefore(t *testing.T) {
 	t.Parallel()
 	random := testseed.New(t)
@@ -79,7 +79,7 @@ func TestFollower_ChangesLoseNoPacketThatFitBefore(t *testing.T) {
 			for _, p := range paths {
 				sent, arrives := p.fits()
 				if p.from.failing != "" {
-					arrives = p.from.host // its routes may stay as they are; ends of links in pods take what programs put into them
+					arrives = p.from.host // its routes may stay unchanged; ends of links in pods receive packets that programs redirect to them
 				}
 				least := min(sent, fit[p])
 				if whole[p] && p.from.failing == "" && p.to.failing == "" {
@@ -91,7 +91,7 @@ func TestFollower_ChangesLoseNoPacketThatFitBefore(t *testing.T) {
 		fake.order = nil
 		f.pass(t.Context(), db.ReadTxn(), want)
 		failing.failing = ""
-		if random.IntN(2) == 0 { // otherwise the next change comes before this one is complete
+		if random.IntN(2) == 0 { // otherwise the next change arrives before this one is complete
 			for _, p := range paths {
 				sent, arrives := p.fits()
 				fit[p], whole[p] = min(sent, arrives), sent <= arrives && !p.ipv6

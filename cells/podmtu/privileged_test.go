@@ -22,7 +22,7 @@ import (
 
 const hostEnd = "lxc000000000001"
 
-// attach makes a pod in a network namespace of its own, and moves the test into that of a node.
+// attach creates a pod in a network namespace of its own, and moves the test into the namespace of a node.
 func attach(t *testing.T) (*testnet.Namespace, *endpoints.Endpoint) {
 	t.Helper()
 	inside, node := testnet.New(t), testnet.New(t)
@@ -46,7 +46,7 @@ func attach(t *testing.T) (*testnet.Namespace, *endpoints.Endpoint) {
 			_, prefix, err := net.ParseCIDR(dst)
 			errs = append(errs, err, netlink.RouteAdd(&netlink.Route{LinkIndex: link.Attrs().Index, Dst: prefix, Gw: net.ParseIP(via), MTU: 1450, Priority: 7, AdvMSS: 1300}))
 		}
-		// A route of the user is none of ours.
+		// The agent does not own a route of the user.
 		_, prefix, err := net.ParseCIDR("10.1.0.0/16")
 		errs = append(errs, err, netlink.RouteAdd(&netlink.Route{LinkIndex: link.Attrs().Index, Dst: prefix, Gw: net.ParseIP("10.0.0.2"), MTU: 1000}))
 		if err := errors.Join(errs...); err != nil {
@@ -78,7 +78,7 @@ func routesOf(t *testing.T, inside *testnet.Namespace) (all []netlink.Route) {
 	return all
 }
 
-// The MTU of both ends and of the default routes is read and changed; all else about the routes stays, and so do routes to other destinations.
+// The MTU of both ends and of the default routes is read and changed; all other properties of the routes stay, and so do routes to other destinations.
 func TestPrivilegedPod_LinkAndRoutesAreChanged(t *testing.T) {
 	t.Parallel()
 	inside, ep := attach(t)
@@ -123,7 +123,7 @@ func TestPrivilegedPod_LinkAndRoutesAreChanged(t *testing.T) {
 	require.Equal(t, map[bool]int{false: 1450, true: 1450}, routes)
 	change(9000, 9000, 8950)
 	change(1400, 1400, 1400)
-	// The kernel changes routes of IPv6 with the link, which the record of what was given must allow for.
+	// The kernel changes routes of IPv6 with the link: the record of assigned sizes must accept these values.
 	require.NoError(t, pod.SetLink(1500))
 	_, _, routes = read()
 	require.Equal(t, map[bool]int{false: 1400, true: 1500}, routes)
@@ -133,7 +133,7 @@ func TestPrivilegedPod_LinkAndRoutesAreChanged(t *testing.T) {
 	change(65535, 65535, sizeOf(mtus.MTU{DeviceMTU: 65535, RouteMTU: 65535}).Route)
 }
 
-// Another namespace at the path, none, and another link in the place of the pod's are left alone.
+// The cell changes nothing if the path has another namespace or none, or if another link has the index of the pod's link.
 func TestPrivilegedOpen_OnlyThePodItself(t *testing.T) {
 	t.Parallel()
 	inside, ep := attach(t)
@@ -160,13 +160,13 @@ func TestPrivilegedOpen_OnlyThePodItself(t *testing.T) {
 	require.True(t, slices.ContainsFunc(routesOf(t, inside), func(r netlink.Route) bool { return r.MTU == 1450 }))
 }
 
-// The agent has no SYS_ADMIN unless it was asked to change running pods: then it names the capability.
+// The agent has SYS_ADMIN only if it must change running pods. Without the capability the error names it.
 func TestPrivilegedOpen_NamesTheCapabilityItLacks(t *testing.T) {
 	t.Parallel()
 	_, ep := attach(t)
 	done := make(chan error)
 	go func() {
-		runtime.LockOSThread() // and never unlocked: the thread ends with its capabilities
+		runtime.LockOSThread() // never unlocked: the thread ends with its capabilities
 		header := unix.CapUserHeader{Version: unix.LINUX_CAPABILITY_VERSION_3}
 		var data [2]unix.CapUserData
 		data[0].Effective = 1<<unix.CAP_NET_ADMIN | 1<<unix.CAP_DAC_OVERRIDE

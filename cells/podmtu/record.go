@@ -16,9 +16,9 @@ import (
 const (
 	fileKind = "mtus"
 	fileName = "given.json"
-	// maxGiven bounds the list; a value that was not used for that many changes is forgotten.
+	// maxGiven limits the list; the size that was assigned least recently is removed.
 	maxGiven = 64
-	// maxRoute is 65535 less 15 bytes for headers of links.
+	// maxRoute is 65535 minus 15 bytes for headers of links.
 	maxRoute = 65520
 )
 
@@ -28,21 +28,21 @@ type size struct {
 	Route  int `json:"route"`
 }
 
-// sizeOf returns what a row in mtus gives. The kernel stores no more than maxRoute for a route.
+// sizeOf returns the size in a row of mtus. The kernel stores at most maxRoute for a route.
 func sizeOf(m mtus.MTU) size { return size{m.DeviceMTU, min(m.RouteMTU, maxRoute)} }
 
-// record is the list of the sizes that pods of this node were given, the latest last, for this run and the next ones.
+// record is the list of the sizes that this node has assigned to pods, the latest last. A file keeps it for the next runs.
 type record struct {
 	store *statefile.Store
 	log   *slog.Logger
-	given []size // nil until the file was read
+	given []size // nil before the file is read
 }
 
 func newRecord(s settings.Agent, log *slog.Logger) *record {
 	return &record{store: statefile.New(filepath.Join(s.StateDir, "mtus"), fileKind), log: log}
 }
 
-// add puts a size at the end of the list and writes the file, unless it is there already.
+// add appends a size to the list and writes the file, unless the size is already the last one.
 func (r *record) add(s size) error {
 	if err := r.read(); err != nil {
 		return err
@@ -59,7 +59,7 @@ func (r *record) add(s size) error {
 	return nil
 }
 
-// read reads the file once. A file that cannot be used is set aside; pods that have another MTU than the present one then keep it.
+// read reads the file once. It quarantines an unusable file; pods with another MTU than the current one then keep it.
 func (r *record) read() error {
 	if r.given != nil {
 		return nil
@@ -89,12 +89,13 @@ func (r *record) read() error {
 	return nil
 }
 
-// link reports whether the link of a pod may have got its MTU from this node.
+// link reports whether this node may have assigned the MTU of a link.
 func (r *record) link(mtu int) bool {
 	return slices.ContainsFunc(r.given, func(g size) bool { return g.Device == mtu })
 }
 
-// route reports the same of a default route. The kernel lowers routes of IPv6 to the MTU of their link, and raises them with it.
+// route reports whether this node may have assigned the MTU of a default route. The kernel lowers routes of IPv6 to the MTU of their link, and raises them with
+// it.
 func (r *record) route(mtu int) bool {
 	return r.link(mtu) || slices.ContainsFunc(r.given, func(g size) bool { return g.Route == mtu })
 }

@@ -7,15 +7,15 @@ import (
 	"github.com/waggle-net/waggle/pkg/tables/endpoints"
 )
 
-// A packet is lost without a word when it is longer than the end of a veth pair that receives it. So a change has two stages, each for all
-// pods before the next one begins: first whatever receives gets larger and whatever sends gets smaller, then the reverse.
+// The kernel drops a packet silently when it is longer than the MTU of the receiving end of a veth pair. So a change has two stages, each for all
+// pods before the next one begins: the first raises receivers and lowers senders, the second does the reverse.
 
 var (
 	errByHand  = errors.New("set by hand")
 	errWaiting = errors.New("not yet")
 )
 
-// visit is a pod that is to have a size.
+// visit is a pod with its desired size.
 type visit struct {
 	pod  pod
 	ep   *endpoints.Endpoint
@@ -25,13 +25,13 @@ type visit struct {
 	announce func()
 }
 
-// prepare is the first stage. A packet that fits the pod before fits it afterwards, unless the pod may no longer send it.
+// prepare is the first stage. Afterwards each packet that fit the pod before still fits, or the pod may no longer send it.
 func (v visit) prepare() error {
 	have, err := v.look()
 	if err != nil {
 		return err
 	}
-	if have.host < v.want.Device { // before the pod sends what is as long
+	if have.host < v.want.Device { // before the pod sends packets of that length
 		v.announce()
 		if err := v.pod.SetHost(v.want.Device); err != nil {
 			return err
@@ -45,7 +45,7 @@ func (v visit) prepare() error {
 	return v.setRoutes(have, func(mtu int) bool { return mtu > v.want.Route })
 }
 
-// complete is the second stage. Routes of IPv6 that the kernel raised with the link in the first one get their own MTU.
+// complete is the second stage. It sets the MTU of IPv6 routes that the kernel raised with the link in the first stage.
 func (v visit) complete() error {
 	have, err := v.look()
 	if err != nil {
@@ -56,7 +56,7 @@ func (v visit) complete() error {
 			return err
 		}
 	}
-	if have.host != v.want.Device { // after the pod no longer sends what is longer
+	if have.host != v.want.Device { // after the pod has stopped sending longer packets
 		v.announce()
 		if err := v.pod.SetHost(v.want.Device); err != nil {
 			return err
@@ -65,8 +65,8 @@ func (v visit) complete() error {
 	return v.setRoutes(have, func(mtu int) bool { return mtu != v.want.Route })
 }
 
-// look reads the sizes of the pod. The error is [errByHand] if one of them was never given, and [errWaiting] while a default route is missing:
-// the plugin adds routes while the agent makes the endpoint, with the MTU that it asked for before.
+// look reads the sizes of the pod. The error is [errByHand] if this node has not assigned one of them, and [errWaiting] while a default route is missing:
+// the plugin adds routes while the agent creates the endpoint, with the MTU that it requested before.
 func (v visit) look() (sizes, error) {
 	have, err := v.pod.Look()
 	if err != nil {

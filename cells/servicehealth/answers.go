@@ -11,7 +11,7 @@ import (
 	"github.com/waggle-net/waggle/pkg/tables/services"
 )
 
-// answers serves, on any path of the port of a Service, how many backends the Service has on this node and whether the datapath follows it.
+// answers responds, on any path of the port of a Service, with the number of backends of the Service on this node and whether the datapath follows it.
 type answers struct {
 	db       *statedb.DB
 	ports    statedb.Table[*port]
@@ -19,7 +19,7 @@ type answers struct {
 	rules    *rules
 }
 
-// answer is what kube-proxy writes.
+// answer has kube-proxy's format.
 type answer struct {
 	Service             serviceName `json:"service"`
 	LocalEndpoints      int         `json:"localEndpoints"`

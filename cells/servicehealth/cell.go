@@ -17,28 +17,28 @@ var Cell = cell.Module("service-health", "Health checks of load balancers",
 	cell.ProvidePrivate(
 		newTable,     // only this cell writes
 		newListeners, // the sockets
-		newRules,     // which frontends the datapath does not have
+		newRules,     // frontends that the datapath does not have
 	),
 	cell.Provide(statedb.RWTable[*port].ToTable),
-	cell.Provide(Config.listener), // the port of /healthz, which no Service may have
+	cell.Provide(Config.listener), // the port of /healthz, which no Service may use
 	cell.Invoke(
 		registerController, // services into ports
 		registerReconciler, // ports into sockets
-		registerRules,      // frontends that are pending
+		registerRules,      // pending frontends
 		registerHealthz,    // whether the node serves Services
 	),
 )
 
-// Config is what was typed.
+// Config configures the health check ports and the address of /healthz.
 type Config struct {
 	HealthCheckNodePort bool   `mapstructure:"enable-health-check-nodeport"`
 	HealthzAddress      string `mapstructure:"kube-proxy-replacement-healthz-bind-address"`
 }
 
-// DefaultConfig are Cilium's defaults.
+// DefaultConfig has Cilium's defaults.
 var DefaultConfig = Config{HealthCheckNodePort: true}
 
-// Flags registers the flags.
+// Flags registers the flags of the cell.
 func (c Config) Flags(flags *pflag.FlagSet) {
 	flags.Bool("enable-health-check-nodeport", c.HealthCheckNodePort,
 		"Answer on the health check node ports of Services, from which load balancers learn where backends are")
@@ -50,7 +50,7 @@ func (c Config) listener() settings.ListenerOut {
 	return settings.NewListener("kube-proxy-replacement-healthz-bind-address", c.HealthzAddress)
 }
 
-// check rejects an address that is no host:port.
+// check rejects an address that is not host:port.
 func (c Config) check() error {
 	if c.HealthzAddress == "" {
 		return nil

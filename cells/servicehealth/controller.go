@@ -18,7 +18,7 @@ import (
 	"github.com/waggle-net/waggle/pkg/tables/services"
 )
 
-// settle is the least time between two computations.
+// settle is the minimum time between two computations.
 const settle = 100 * time.Millisecond
 
 type controller struct {
@@ -60,7 +60,7 @@ func (c *controller) run(ctx context.Context, health cell.Health) error {
 	return nil
 }
 
-// ports are those of services with a health check node port, sorted by name: the first that asks for a port has it.
+// ports returns the ports of services, which must be sorted by name: the first service that requests a port owns it.
 func ports(all []*services.Service) (want map[uint16]*port, problems []string) {
 	want = map[uint16]*port{}
 	for _, s := range all {
@@ -74,7 +74,7 @@ func ports(all []*services.Service) (want map[uint16]*port, problems []string) {
 	return want, problems
 }
 
-// commit makes the table what is wanted. Rows that are right keep their status.
+// commit replaces the content of the table. Unchanged rows keep their status.
 func (c *controller) commit(want map[uint16]*port) error {
 	txn := c.DB.WriteTxn(c.Ports)
 	defer txn.Abort()

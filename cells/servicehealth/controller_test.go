@@ -13,7 +13,7 @@ import (
 	"github.com/waggle-net/waggle/pkg/tables/services"
 )
 
-// Services without a health check node port do not wake the loop, and the watchdog does not take it for one that hangs.
+// Services without a health check node port do not wake the loop, and the watchdog does not report the loop as stalled.
 func TestController_ServicesWithoutAPort(t *testing.T) {
 	t.Parallel()
 	synctest.Test(t, func(t *testing.T) {

@@ -35,7 +35,7 @@ type healthzParams struct {
 	Nodes     statedb.Table[*k8s.Node]
 }
 
-// registerHealthz listens in a start hook, so that an address that is taken ends the agent with an error, and serves in a job.
+// registerHealthz listens in a start hook, so that an address in use stops the agent with an error, and serves in a job.
 func registerHealthz(p healthzParams) error {
 	if err := p.Config.check(); err != nil {
 		return err
@@ -54,7 +54,7 @@ func registerHealthz(p healthzParams) error {
 		}
 		heartbeat.Add(p.Jobs, "serve-healthz", func(ctx context.Context, health cell.Health) error {
 			health.OK("listening on " + l.Addr().String())
-			heartbeat.Idle(ctx) // each request is a goroutine of its own
+			heartbeat.Idle(ctx) // each request has its own goroutine
 			defer context.AfterFunc(ctx, func() { server.Close() })()
 			if err := server.Serve(l); !errors.Is(err, http.ErrServerClosed) {
 				return err
@@ -66,16 +66,16 @@ func registerHealthz(p healthzParams) error {
 	return nil
 }
 
-// leaving is the taint by which the cluster autoscaler says that a node is about to go: load balancers shall stop to use it, while
-// what stands goes on.
+// leaving is the taint by which the cluster autoscaler announces the removal of a node: load balancers must stop using it for new connections, while
+// established connections continue.
 const leaving = "ToBeDeletedByClusterAutoscaler"
 
-// healthz says whether this node serves Services.
+// healthz reports whether this node serves Services.
 type healthz struct {
 	params healthzParams
 
 	mu      sync.Mutex
-	updated time.Time // when it was seen well last
+	updated time.Time // last time at which the node was healthy
 }
 
 // ServeHTTP implements http.Handler. The body is kube-proxy's.

@@ -20,16 +20,16 @@ import (
 	"github.com/waggle-net/waggle/pkg/tables/services"
 )
 
-// timeout bounds reading a question and writing its answer. Anybody can ask.
+// timeout limits reading a request and writing its response. Any host can send requests.
 const timeout = 5 * time.Second
 
-// listeners are the sockets of the ports, and the one server behind them. Connections end with their answer: a load balancer asks every
-// few seconds, and a port that is given up must not be answered by one that was left open.
+// listeners are the sockets of the ports, and the one server behind them. Each connection is closed after its response: a load balancer sends a request every
+// few seconds, and a connection that stays open must not answer for a port that was closed.
 type listeners struct {
 	server *http.Server
 	serve  sync.WaitGroup
 
-	mu     sync.Mutex // guards what follows
+	mu     sync.Mutex // guards the fields below
 	open   map[uint16]net.Listener
 	closed bool
 }
@@ -65,12 +65,12 @@ func (l *listeners) stop() {
 	l.mu.Unlock()
 	_ = l.server.Close() // closes the listeners too
 	for n := range l.numbers() {
-		l.close(n) // those that the server does not know yet
+		l.close(n) // listeners that the server does not know yet
 	}
 	l.serve.Wait()
 }
 
-// Update implements reconciler.Operations: whoever answers looks into the tables, so a port needs no more than to be open.
+// Update implements reconciler.Operations. The handler reads the tables, so a port only has to be open.
 func (l *listeners) Update(ctx context.Context, _ statedb.ReadTxn, _ statedb.Revision, p *port) error {
 	l.mu.Lock()
 	defer l.mu.Unlock()
@@ -101,7 +101,7 @@ func (l *listeners) close(number uint16) {
 	}
 }
 
-// Prune implements reconciler.Operations. It closes what no row names.
+// Prune implements reconciler.Operations. It closes ports without a row.
 func (l *listeners) Prune(_ context.Context, _ statedb.ReadTxn, rows iter.Seq2[*port, statedb.Revision]) error {
 	left := l.numbers()
 	for p := range rows {
@@ -128,15 +128,15 @@ func registerReconciler(params reconciler.Params, table statedb.RWTable[*port], 
 		reconciler.WithName("health-check-ports"),
 		reconciler.WithRefreshing(0, nil), // a socket stays open
 		reconciler.WithPruning(30*time.Minute),
-		reconciler.WithRetry(100*time.Millisecond, time.Minute), // somebody else may have the port
+		reconciler.WithRetry(100*time.Millisecond, time.Minute), // another process may have the port
 	)
 	return err
 }
 
-// errNoPort means that a connection does not know where it came in.
+// errNoPort means that a connection has no local address.
 var errNoPort = errors.New("the connection has no local port")
 
-// localPort is the port on which a question was asked.
+// localPort returns the port that received a request.
 func localPort(r *http.Request) (uint16, error) {
 	addr, ok := r.Context().Value(http.LocalAddrContextKey).(net.Addr)
 	if !ok {

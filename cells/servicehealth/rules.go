@@ -18,13 +18,13 @@ import (
 	"github.com/waggle-net/waggle/pkg/tables/services"
 )
 
-// staleAfter is how long the datapath may lag behind the row of a frontend, without following any newer revision of it, before the rules of its Service
+// staleAfter is how long the datapath may lag behind the row of a frontend, without applying any newer revision of it, before the rules of its Service
 // are stale: two periods of 30 s, as in kube-proxy by default.
 const staleAfter = time.Minute
 
-// rules knows the frontends whose rows the datapath does not follow, and since when. A row that changes or fails again does not become younger; each
-// revision that comes into force makes it so, because the datapath then lags by one round of the writer. What is missing of a row in force, such as a
-// table of Maglev where a map that all nodes fill alike is full, is no reason to move its clients to another node.
+// rules tracks the frontends whose rows the datapath has not applied, and since when. A change or another failure of a row does not reset its age; each
+// revision that comes into force does, because the datapath then lags by one round of the writer. A row in force may lack a part, such as a
+// Maglev table when a map that all nodes fill alike is full: that is no reason to move its clients to another node.
 type rules struct {
 	db        *statedb.DB
 	frontends statedb.Table[*frontends.Frontend]
@@ -33,10 +33,10 @@ type rules struct {
 	pending map[loadbalancer.Address]lag
 }
 
-// lag is how far the datapath is behind a frontend's row.
+// lag is the lag of the datapath behind the row of a frontend.
 type lag struct {
 	since   time.Time
-	applied uint64 // revisions that were in force then
+	applied uint64 // revisions that were in force at that time
 }
 
 func newRules(db *statedb.DB, table statedb.Table[*frontends.Frontend]) *rules {
@@ -69,7 +69,7 @@ func (r *rules) run(ctx context.Context, health cell.Health) error {
 	return nil
 }
 
-// note takes changes of frontends, and returns how many are pending.
+// note applies changes of frontends, and returns the number of pending ones.
 func (r *rules) note(list []statedb.Change[*frontends.Frontend]) int {
 	now := time.Now()
 	r.mu.Lock()
@@ -85,7 +85,7 @@ func (r *rules) note(list []statedb.Change[*frontends.Frontend]) int {
 	return len(r.pending)
 }
 
-// stale reports whether a frontend by which load balancers reach a Service has been pending for too long.
+// stale reports whether a frontend that load balancers use for a Service has been pending for too long.
 func (r *rules) stale(txn statedb.ReadTxn, s *services.Service) bool {
 	r.mu.Lock()
 	defer r.mu.Unlock()

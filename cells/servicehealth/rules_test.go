@@ -21,8 +21,8 @@ import (
 	"github.com/waggle-net/waggle/pkg/tables/services"
 )
 
-// TestAnswers_StaleRules: a Service with local backends is unhealthy once the datapath has followed no revision of a frontend for external clients for more
-// than a minute, however often the row changes or fails, and healthy again when the datapath follows it, even if something is missing of it.
+// TestAnswers_StaleRules: a Service with local backends is unhealthy once the datapath has applied no revision of a frontend for external clients for more
+// than a minute, independently of changes and failures of the row, and healthy again when the datapath applies it, even if the row lacks a part.
 func TestAnswers_StaleRules(t *testing.T) {
 	t.Parallel()
 	at := func(text string) loadbalancer.Address {
@@ -42,7 +42,7 @@ func TestAnswers_StaleRules(t *testing.T) {
 		return frontends.Frontend{Address: a, Kind: kind, Service: "shop/web", Status: status, InForce: status.Kind == reconciler.StatusKindDone}
 	}
 	short := web(balanced, frontends.LoadBalancer, full)
-	short.InForce = true // without a table of Maglev, say
+	short.InForce = true // for example without a Maglev table
 	first := web(balanced, frontends.LoadBalancer, reconciler.StatusPending())
 	second, third := first, first
 	second.Applied, third.Applied = 1, 2
@@ -52,7 +52,7 @@ func TestAnswers_StaleRules(t *testing.T) {
 	loopback.Loopback = true
 	for name, c := range map[string]struct {
 		changes []change
-		wait    time.Duration // behind the last change
+		wait    time.Duration // after the last change
 		code    int
 	}{
 		"no frontends":                {nil, time.Hour, 200},

@@ -21,7 +21,7 @@ func TestScripts(t *testing.T) {
 	})
 }
 
-// commands let scripts find a port, and be a load balancer that asks at it.
+// commands returns script commands that find a free port and send health checks to it.
 func commands(t testing.TB) hive.ScriptCmdsOut {
 	return hive.NewScriptCmds(map[string]script.Cmd{
 		"port/free": script.Command(script.CmdUsage{Summary: "put a port that nobody has into a variable", Args: "variable"},

@@ -40,7 +40,7 @@ import (
 
 func TestMain(m *testing.M) { goleak.VerifyTestMain(m) }
 
-// node is the cell among the tables that it reads.
+// node runs the cell with its input tables.
 type node struct {
 	t        *testing.T
 	hive     *upstream.Hive
@@ -48,7 +48,7 @@ type node struct {
 	db       *statedb.DB
 	services statedb.RWTable[*services.Service]
 	nodes    statedb.RWTable[*k8s.Node]
-	ready    func() // all that readiness wants becomes true
+	ready    func() // completes all inputs of readiness
 	ports    statedb.Table[*port]
 }
 
@@ -113,7 +113,7 @@ func put[R any](n *node, table statedb.RWTable[R], row R) {
 	txn.Commit()
 }
 
-// free is a port that nobody has, for the moment.
+// free returns a port that is currently unused.
 func free(t testing.TB) uint16 {
 	t.Helper()
 	l, err := net.Listen("tcp", ":0")
@@ -135,7 +135,7 @@ func ask(url string) (code int, weight, body string, err error) {
 	return r.StatusCode, r.Header.Get("X-Load-Balancing-Endpoint-Weight"), string(bytes.TrimSpace(text)), err
 }
 
-// eventually wants an answer, of both families.
+// eventually waits for a response, in both families.
 func eventually(t *testing.T, number uint16, want string) {
 	t.Helper()
 	for _, host := range []string{"127.0.0.1", "[::1]"} {

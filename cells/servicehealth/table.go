@@ -10,10 +10,10 @@ import (
 	"github.com/waggle-net/waggle/pkg/printable"
 )
 
-// port is one port on which this node answers.
+// port is a port on which this node answers health checks.
 type port struct {
 	Number  uint16            `json:"number"`
-	Service string            `json:"service"` // of which it speaks, "namespace/name"
+	Service string            `json:"service"` // of the responses, "namespace/name"
 	Status  reconciler.Status `json:"status"`
 }
 

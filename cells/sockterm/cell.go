@@ -5,16 +5,16 @@ import (
 	"github.com/cilium/statedb"
 )
 
-// Cell is the module.
+// Cell closes connected sockets whose backend was removed.
 var Cell = cell.Module("socket-termination", "Connections to backends that are gone",
-	cell.ProvidePrivate(newKernel), // sockets; tests put a fake in their place
+	cell.ProvidePrivate(newKernel), // sockets; tests provide a fake
 	implementation,
 )
 
-// implementation is the module without its way to the kernel.
+// implementation is the module without its access to the kernel.
 var implementation = cell.Group(
 	cell.Config(DefaultConfig),
 	cell.ProvidePrivate(newTable),                 // only this cell writes
-	cell.Provide(statedb.RWTable[Closed].ToTable), // anyone may read
+	cell.Provide(statedb.RWTable[Closed].ToTable), // every cell may read
 	cell.Invoke(register),
 )

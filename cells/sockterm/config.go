@@ -2,15 +2,15 @@ package sockterm
 
 import "github.com/spf13/pflag"
 
-// Config is what was typed. The name of the flag is Cilium's.
+// Config configures the sockets inside pods. The name of the flag is Cilium's.
 type Config struct {
 	Pods bool `mapstructure:"bpf-lb-sock-terminate-pod-connections"`
 }
 
-// DefaultConfig needs no more capabilities than all else.
+// DefaultConfig needs no additional capability.
 var DefaultConfig = Config{}
 
-// Flags registers the flags.
+// Flags registers the flag of the cell.
 func (c Config) Flags(flags *pflag.FlagSet) {
 	flags.Bool("bpf-lb-sock-terminate-pod-connections", c.Pods,
 		"Close connected sockets inside pods when their backend is gone; the agent then needs the capability SYS_ADMIN")

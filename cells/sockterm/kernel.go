@@ -14,7 +14,7 @@ import (
 	"github.com/waggle-net/waggle/pkg/sockdiag"
 )
 
-// kernel is what this cell asks of the kernel.
+// kernel is the interface of this cell to the kernel.
 type kernel interface {
 	// Load loads the programs that list sockets.
 	Load() (list, error)
@@ -22,28 +22,28 @@ type kernel interface {
 
 // list opens network namespaces. The caller must close it.
 type list interface {
-	// Open opens the network namespace of the node, or that at a path, which is [podns.ErrGone] unless it has the inode.
+	// Open opens the network namespace of the node, or the one at a path. It returns [podns.ErrGone] if the namespace at the path does not have the inode.
 	Open(path string, inode uint64) (namespace, error)
 	Close()
 }
 
 // namespace holds the sockets of one network namespace. The caller must close it.
 type namespace interface {
-	// Connected lists the sockets that programs have connected to backends. A protocol that fails does not keep those of the other.
+	// Connected lists the sockets that programs have connected to backends. An error of one protocol does not prevent the list of the other.
 	Connected() ([]socket, error)
 	// Terminate closes a socket, and reports whether it was still connected to its backend.
 	Terminate(s *socket) (bool, error)
 	Close()
 }
 
-// socket is one that programs have connected to a backend when its process asked for a service.
+// socket is a socket that programs have connected to a backend because its process connected to a service.
 type socket struct {
 	Service, Backend loadbalancer.Address
 
 	diag sockdiag.Socket
 }
 
-// real is the real kernel.
+// real implements kernel.
 type real struct{ maps bpfmaps.Maps }
 
 func newKernel(m bpfmaps.Maps) kernel { return real{m} }
@@ -79,7 +79,7 @@ func (l lister) Open(path string, inode uint64) (namespace, error) {
 	return diagnosis{conn, l.Lister, ns}, nil
 }
 
-// diagnosis is a network namespace, seen by iterators and NETLINK_SOCK_DIAG.
+// diagnosis is a network namespace, read by iterators and NETLINK_SOCK_DIAG.
 type diagnosis struct {
 	conn   *sockdiag.Conn
 	lister *sockdiag.Lister
@@ -99,7 +99,7 @@ func (d diagnosis) Connected() (sockets []socket, err error) {
 		}
 		if err == nil && len(peers) > 0 {
 			err = d.conn.Each(uint8(p), func(found sockdiag.Socket) {
-				// What is listed of a socket that is connected again meanwhile may be wrong; so is what was stored of one that its
+				// The stored peer may be wrong for a socket that is connected again meanwhile, and for a socket that its
 				// process has connected to another address by other means.
 				if peer := peers[found.Cookie]; peer != nil && peer.Target() == found.Peer {
 					sockets = append(sockets, connection(peer, p, found))
@@ -111,7 +111,7 @@ func (d diagnosis) Connected() (sockets []socket, err error) {
 	return sockets, errors.Join(errs...)
 }
 
-// connection returns a socket with what programs have stored at it.
+// connection returns a socket with the peer that programs have stored at it.
 func connection(peer *bpf.SockPeer, p loadbalancer.Protocol, found sockdiag.Socket) socket {
 	asked, backend := peer.Asked(), peer.Target()
 	return socket{Service: loadbalancer.Address{Addr: asked.Addr(), Port: asked.Port(), Protocol: p},

@@ -23,7 +23,7 @@ import (
 	"github.com/waggle-net/waggle/pkg/testnet"
 )
 
-// oneMap is the map of what programs store at sockets.
+// oneMap provides the map of the peers that programs store at sockets.
 type oneMap struct{ *ebpf.Map }
 
 func (m oneMap) Get(string) (*ebpf.Map, error)         { return m.Map, nil }
@@ -32,8 +32,8 @@ func (oneMap) Put(string, any, any) error              { return nil }
 func (oneMap) Delete(string, any) error                { return nil }
 func (oneMap) Entries(string) ([]bpfmaps.Entry, error) { return nil, nil }
 
-// Sockets inside a namespace that is known by its path are listed with what programs stored at them, and closed. Those at which
-// nothing is stored, or that are connected to another address by now, are left alone, and so is another namespace at the path.
+// Sockets inside a namespace at a path are listed with their stored peers, and closed. Sockets without a stored peer or with another
+// address by now stay open, and so do sockets of another namespace at the path.
 func TestPrivilegedTerminate_InANamespace(t *testing.T) {
 	t.Parallel()
 	testnet.RequirePrivileges(t)
@@ -133,7 +133,7 @@ func TestPrivilegedTerminate_InANamespace(t *testing.T) {
 
 func describe(s socket) string { return s.Service.String() + " " + s.Backend.String() }
 
-// store stores a value at a socket, as the programs of sockets do.
+// store stores a value at a socket, as the socket programs do.
 func store(t *testing.T, m *ebpf.Map, c net.Conn, peer bpf.SockPeer) {
 	t.Helper()
 	raw, err := c.(syscall.Conn).SyscallConn()
@@ -168,7 +168,7 @@ func listen(t *testing.T, network, addr string) (net.Addr, error) {
 	return l.LocalAddr(), nil
 }
 
-// The agent has no SYS_ADMIN unless it was asked to close sockets inside pods: then it says what it lacks.
+// The agent has SYS_ADMIN only if it must close sockets inside pods. Without the capability the error names it.
 func TestPrivilegedOpen_SaysWhichCapabilityItLacks(t *testing.T) {
 	t.Parallel()
 	ns := testnet.New(t)
@@ -178,7 +178,7 @@ func TestPrivilegedOpen_SaysWhichCapabilityItLacks(t *testing.T) {
 	}
 	done := make(chan error)
 	go func() {
-		runtime.LockOSThread() // and never unlocked: the thread ends with its capabilities
+		runtime.LockOSThread() // never unlocked: the thread ends with its capabilities
 		header := unix.CapUserHeader{Version: unix.LINUX_CAPABILITY_VERSION_3}
 		var data [2]unix.CapUserData
 		data[0].Effective = 1<<unix.CAP_NET_ADMIN | 1<<unix.CAP_DAC_OVERRIDE

@@ -47,7 +47,7 @@ func TestScripts(t *testing.T) {
 	})
 }
 
-// registerSync lets scripts say that all services are known.
+// registerSync provides a script command that marks all services as known.
 func registerSync(db *statedb.DB, b statedb.RWTable[*backends.Backend], f statedb.RWTable[*frontends.Frontend]) upstream.ScriptCmdOut {
 	txn := db.WriteTxn(b, f)
 	backendsDone, frontendsDone := b.RegisterInitializer(txn, "test"), f.RegisterInitializer(txn, "test")
@@ -62,19 +62,19 @@ func registerSync(db *statedb.DB, b statedb.RWTable[*backends.Backend], f stated
 		}))
 }
 
-// fakeSocket is a socket in a network namespace; inode 0 is that of the node.
+// fakeSocket is a socket in a network namespace; inode 0 is the node's namespace.
 type fakeSocket struct {
 	inode uint64
 	socket
 }
 
-// fakeKernel holds sockets that programs have connected to backends. Namespace 6 has gone.
+// fakeKernel holds sockets that programs have connected to backends. Namespace 6 does not exist any more.
 type fakeKernel struct {
 	mu      sync.Mutex
 	sockets []fakeSocket
-	failing string      // what is refused: all, pods (each for itself), namespaces (for want of a capability), or datagrams (their list)
+	failing string      // failing operation: all, pods (each one), namespaces (lack of a capability), or datagrams (their list)
 	coming  *fakeSocket // connected by the next listing, with its backend
-	cookies uint64      // so many have been given
+	cookies uint64      // number of assigned cookies
 
 	db       *statedb.DB
 	backends statedb.RWTable[*backends.Backend]

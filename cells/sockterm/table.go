@@ -9,7 +9,7 @@ import (
 	"github.com/waggle-net/waggle/pkg/loadbalancer"
 )
 
-// Closed is how many sockets of a protocol were closed since the agent began.
+// Closed is the number of sockets of a protocol that were closed since the agent started.
 type Closed struct {
 	Protocol loadbalancer.Protocol `json:"protocol"`
 	Sockets  uint64                `json:"sockets"`

@@ -22,19 +22,19 @@ import (
 )
 
 const (
-	// share is the least part of the time that passes leave to others: they rest so many times as long as they took.
+	// share limits the load of passes: the pause after a pass is share times its duration.
 	share    = 50
 	minRetry = 100 * time.Millisecond
 	maxRetry = time.Minute
 
-	maxFailures = 3 // pods that health names
+	maxFailures = 3 // maximum number of pods in a health message
 )
 
-// late passes follow the one that comes at once: until the datapath has what the tables say, sockets connect to backends that
-// are gone.
+// late has the delays of the passes after the immediate one: until the datapath matches the tables, sockets connect to removed
+// backends.
 var late = []time.Duration{200 * time.Millisecond, 2 * time.Second}
 
-// terminator looks at the connected sockets whenever services or backends have changed.
+// terminator checks the connected sockets whenever services or backends have changed.
 type terminator struct{ params }
 
 type params struct {
@@ -56,7 +56,7 @@ func register(jobs job.Group, p params) {
 	}
 }
 
-// run begins with a pass: backends may have gone while no agent ran.
+// run starts with a pass: backends may have been removed while no agent ran.
 func (t *terminator) run(ctx context.Context, health cell.Health) error {
 	health.OK("Waiting for services")
 	heartbeat.Idle(ctx)
@@ -75,7 +75,7 @@ func (t *terminator) run(ctx context.Context, health cell.Health) error {
 	}
 	defer list.Close()
 	for due := late; ; {
-		txn := t.DB.ReadTxn() // for what changes from here on; a pass has a snapshot of its own
+		txn := t.DB.ReadTxn() // to watch changes from here on; a pass has its own snapshot
 		_, frontends := t.Serving.Frontends.AllWatch(txn)
 		_, backends := t.Serving.Backends.AllWatch(txn)
 		heartbeat.Busy(ctx)
@@ -104,8 +104,8 @@ func (t *terminator) run(ctx context.Context, health cell.Health) error {
 	}
 }
 
-// gone reports whether the backend of a socket no longer answers it. A TCP connection is valid as long as the backend is one of any service. For UDP
-// the frontend that the process asked for must have the backend, as for flows that are translated on links.
+// gone reports whether a socket must be closed because its backend does not serve it now. A TCP connection is valid as long as the backend belongs to any
+// service. For UDP the frontend that the process requested must have the backend, as for flows that are translated on links.
 func gone(txn statedb.ReadTxn, v *serving.View, s *socket) bool {
 	b, _, found := v.Backends.Get(txn, backends.ByAddress(s.Backend))
 	if !found {
@@ -118,7 +118,7 @@ func gone(txn statedb.ReadTxn, v *serving.View, s *socket) bool {
 	return !v.Datagrams(f, b)
 }
 
-// pass closes the sockets of the node whose backends are gone, and those of pods if the agent may enter their namespaces.
+// pass closes the sockets of the node whose backends were removed, and the sockets of pods if the agent may enter their namespaces.
 func (t *terminator) pass(list list, health cell.Health) error {
 	done := tally{closed: map[loadbalancer.Protocol]uint64{loadbalancer.TCP: 0, loadbalancer.UDP: 0}}
 	err := t.terminate(list, "", 0, &done)
@@ -139,8 +139,8 @@ type tally struct {
 	closed map[loadbalancer.Protocol]uint64
 }
 
-// terminateInPods closes sockets inside pods. A pod that fails does not keep those of others, unless the agent lacks a capability, which it
-// lacks for all of them.
+// terminateInPods closes sockets inside pods. A failure in one pod does not prevent the termination in other pods, unless the agent lacks a capability, which
+// affects all pods.
 func (t *terminator) terminateInPods(list list, done *tally) error {
 	var errs []error
 	more := 0
@@ -150,7 +150,7 @@ func (t *terminator) terminateInPods(list list, done *tally) error {
 		}
 		err := t.terminate(list, ep.NetnsPath, ep.NetnsInode, done)
 		switch {
-		case err == nil || errors.Is(err, podns.ErrGone): // with the namespace went its sockets
+		case err == nil || errors.Is(err, podns.ErrGone): // the sockets were removed with the namespace
 		case errors.Is(err, unix.EPERM):
 			return errors.Join(append(errs, err)...)
 		case len(errs) < maxFailures:
@@ -165,8 +165,8 @@ func (t *terminator) terminateInPods(list list, done *tally) error {
 	return errors.Join(errs...)
 }
 
-// terminate closes the sockets of one network namespace whose backends are gone. It reads the tables after the kernel: sockets of a backend that is
-// added while the kernel lists are in that list, and the backend is in no earlier snapshot.
+// terminate closes the sockets of one network namespace whose backends were removed. It reads the tables after the kernel: a listed socket may have a backend
+// that was added during the listing, and only a later snapshot contains that backend.
 func (t *terminator) terminate(list list, path string, inode uint64, done *tally) error {
 	ns, err := list.Open(path, inode)
 	if err != nil {
@@ -192,7 +192,7 @@ func (t *terminator) terminate(list list, path string, inode uint64, done *tally
 	return errors.Join(errs...)
 }
 
-// publish counts what was closed.
+// publish adds the numbers of closed sockets to the table.
 func (t *terminator) publish(closed map[loadbalancer.Protocol]uint64) {
 	txn := t.DB.WriteTxn(t.Table)
 	defer txn.Abort()

@@ -5,7 +5,7 @@ import "github.com/cilium/hive/cell"
 // Cell contributes the addresses of nodes, and the world, to bpf-endpoints and ipcache.
 var Cell = cell.Module("sync-host-ips", "Addresses of nodes in the datapath",
 	cell.Invoke(
-		registerController, // this node's, and the world
-		registerNodes,      // those of other nodes, with and without an API server
+		registerController, // addresses of this node, and the world
+		registerNodes,      // addresses of other nodes, with and without an API server
 	),
 )

@@ -26,10 +26,10 @@ import (
 const (
 	// owner names this cell's contributions.
 	owner = ipcache.OwnerHost
-	// interval is how often the contribution is made even without a change: an address that an endpoint had in the way
-	// is tried again.
+	// interval is the maximum time between two contributions, even without a change: it retries an address that an endpoint
+	// blocked.
 	interval = time.Minute
-	// pause is the least time between two contributions; the first after a pause does not wait.
+	// pause is the minimum time between two contributions; the first after a pause does not wait.
 	pause = 20 * time.Millisecond
 )
 
@@ -62,7 +62,7 @@ func (c *controller) run(ctx context.Context, health cell.Health) error {
 		if complete {
 			hosts, prefixes := hostAddresses(c.Agent, statedb.Collect(addrs), statedb.Collect(nodes), taken)
 			err := c.Hosts.ReplaceHost(owner, hosts)
-			c.IPCache.Replace(owner, claims(c.Agent, hosts, prefixes), true) // second: its change has programs evaluate flows with the address again
+			c.IPCache.Replace(owner, claims(c.Agent, hosts, prefixes), true) // second: this change makes programs evaluate flows with the address again
 			if err != nil {
 				health.Degraded("an address of the node is also an endpoint's", err)
 			} else {
@@ -71,7 +71,7 @@ func (c *controller) run(ctx context.Context, health cell.Health) error {
 		}
 		heartbeat.IdleFor(ctx, interval)
 		until, cancel := context.WithTimeout(ctx, interval)
-		_, _ = changed.Wait(until, 0) // the interval is over, or something has changed, or the agent stops
+		_, _ = changed.Wait(until, 0) // the interval has passed, an input has changed, or the agent stops
 		cancel()
 		if ctx.Err() != nil {
 			return nil
@@ -91,8 +91,8 @@ func (c *controller) inputsComplete(txn statedb.ReadTxn, changed *statedb.WatchS
 	return complete
 }
 
-// takenPrefixes are the targets that the node's stack takes for itself, whether or not an address of the node is among them: those of routes
-// of the types local, broadcast and anycast in the table local (rtnetlink(7)).
+// takenPrefixes returns the destinations that the node's stack delivers locally, including destinations that are not addresses of the node. They are the
+// destinations of routes of the types local, broadcast and anycast in the table local (rtnetlink(7)).
 func takenPrefixes(txn statedb.ReadTxn, routes statedb.Table[*devices.Route], changed *statedb.WatchSet) (prefixes []netip.Prefix) {
 	for _, kind := range []int{unix.RTN_LOCAL, unix.RTN_BROADCAST, unix.RTN_ANYCAST} {
 		rows, watch := routes.ListWatch(txn, devices.RouteByType(kind))
@@ -106,9 +106,9 @@ func takenPrefixes(txn statedb.ReadTxn, routes statedb.Table[*devices.Route], ch
 	return prefixes
 }
 
-// hostAddresses are the node's addresses of the enabled families and the prefixes that its stack takes for itself, both sorted. The routers are
-// among the addresses from the moment they are known: packets to the gateway must not wait for waggle_host to be observed. Targets that
-// no pod's packet may have, such as loopback and link-local ones, are left out.
+// hostAddresses returns the node's addresses of the enabled families and the prefixes that its stack delivers locally, both sorted. The router addresses are
+// included as soon as they are known: packets to the gateway must not wait until waggle_host is observed. Destinations that
+// no packet of a pod may have, such as loopback and link-local ones, are excluded.
 func hostAddresses(a settings.Agent, addrs []nodeaddresses.Address, nodes []*localnode.LocalNode, taken []netip.Prefix) (hosts []netip.Addr, prefixes []netip.Prefix) {
 	enabled := func(addr netip.Addr) bool { return addr.Is4() && a.EnableIPv4 || addr.Is6() && a.EnableIPv6 }
 	add := func(addr netip.Addr) {
@@ -139,7 +139,7 @@ func hostAddresses(a settings.Agent, addrs []nodeaddresses.Address, nodes []*loc
 	return slices.Compact(hosts), slices.Compact(prefixes)
 }
 
-// claims says whose the addresses are: the node's own are the host's, all that nobody knows better is the world's.
+// claims returns the identities of the addresses: the host for the node's own, and the world for all addresses without a longer prefix.
 func claims(a settings.Agent, hosts []netip.Addr, prefixes []netip.Prefix) []ipcache.Claim {
 	dual := a.EnableIPv4 && a.EnableIPv6
 	var list []ipcache.Claim

@@ -30,12 +30,12 @@ type nodeParams struct {
 	IPCache ipcache.Writer
 }
 
-// nodes claims the addresses of nodes, as the table nodes assigns them. A round decides about those addresses alone of which something else may hold.
+// nodes claims the addresses of nodes, as the table nodes assigns them. A round processes only addresses whose claim may have changed.
 type nodes struct {
 	nodeParams
 	all     *clusternodes.Follower
 	servers []netip.Addr            // of the API servers
-	touched map[netip.Addr]struct{} // to be decided about
+	touched map[netip.Addr]struct{} // addresses to process in the next round
 	claimed map[netip.Addr]struct{}
 }
 
@@ -47,14 +47,14 @@ func registerNodes(jobs job.Group, p nodeParams) {
 	heartbeat.AddRetried(jobs, "claim-nodes", newNodes(p).run, 100*time.Millisecond, time.Minute)
 }
 
-// run claims what is known; what an earlier run has left stays until all is.
+// run contributes the known addresses; entries of a previous run stay until all inputs are complete.
 func (n *nodes) run(ctx context.Context, health cell.Health) error {
 	if err := n.subscribe(); err != nil {
 		return err
 	}
 	limiter := rate.NewLimiter(rate.Every(pause), 1)
 	for limiter.Wait(ctx) == nil {
-		// Of the slices one is watched, that of the API servers; changes of others wake nobody.
+		// Only the slice of the API servers is watched; changes of other slices do not wake the loop.
 		changed := statedb.NewWatchSet()
 		n.round(heartbeat.Snapshot(ctx, n.DB, n.Nodes), changed)
 		health.OK(fmt.Sprintf("%d addresses of nodes", len(n.claimed)))
@@ -78,11 +78,11 @@ func (n *nodes) subscribe() (err error) {
 	return err
 }
 
-// round claims what holds in a snapshot.
+// round contributes the claims of a snapshot.
 func (n *nodes) round(txn statedb.ReadTxn, changed *statedb.WatchSet) {
 	complete := n.inputsComplete(txn, changed)
 	n.follow(txn, changed)
-	servers := map[*nodetable.Node][]netip.Addr{} // of the API servers, by the node that has them
+	servers := map[*nodetable.Node][]netip.Addr{} // addresses of the API servers, by their node
 	for _, addr := range n.servers {
 		if owner := n.owner(addr); owner != nil {
 			servers[owner] = append(servers[owner], addr)
@@ -104,11 +104,11 @@ func (n *nodes) round(txn statedb.ReadTxn, changed *statedb.WatchSet) {
 		}
 		put = append(put, claim)
 	}
-	n.touched = map[netip.Addr]struct{}{} // a map that was large stays so
+	n.touched = map[netip.Addr]struct{}{} // a map that has grown does not shrink
 	n.IPCache.Update(ipcache.OwnerNodes, put, remove, complete)
 }
 
-// follow takes over what has changed, and touches the addresses of which something else may hold.
+// follow applies the changes of the tables, and touches the addresses whose claim may have changed.
 func (n *nodes) follow(txn statedb.ReadTxn, changed *statedb.WatchSet) {
 	touch := func(addrs ...netip.Addr) {
 		for _, addr := range addrs {
@@ -128,8 +128,8 @@ func (n *nodes) follow(txn statedb.ReadTxn, changed *statedb.WatchSet) {
 	})
 }
 
-// owner returns the node that has an address; nil without one. The row of a node that is gone may be kept beside that of the node which has its address now: this
-// node comes first, then the name that sorts first.
+// owner returns the node that has an address; nil without one. The row of a removed node may be kept beside the row of the new owner of its address: this
+// node has precedence, then the name that sorts first.
 func (n *nodes) owner(addr netip.Addr) (owner *nodetable.Node) {
 	for _, name := range n.all.NodesOf(addr) {
 		if row := n.all.All()[name]; owner == nil || row.Source == nodetable.Local {
@@ -150,9 +150,9 @@ func (n *nodes) inputsComplete(txn statedb.ReadTxn, changed *statedb.WatchSet) b
 	return complete
 }
 
-// identityOf returns the identity behind an address of a node: this node is the host, others are remote nodes, or API servers by the addresses of those. An API server
-// outside the cluster stays the world's. With a tunnel, processes of a node send from the address of its router: that of a node with a server of its family is
-// an API server as well.
+// identityOf returns the identity of an address of a node: the host for this node, otherwise API server for addresses of API servers, and remote node. An API
+// server outside the cluster keeps the identity of the world. With a tunnel, processes of a node send from its router address: the router address of a node
+// with an API server of the same family has the identity API server as well.
 func (n *nodes) identityOf(addr netip.Addr, owner *nodetable.Node, servers []netip.Addr) uint32 {
 	has := func(types ...string) bool {
 		return slices.ContainsFunc(owner.Addresses, func(a nodetable.Address) bool { return a.Addr == addr && slices.Contains(types, a.Type) })

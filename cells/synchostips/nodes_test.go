@@ -20,7 +20,7 @@ import (
 	"github.com/waggle-net/waggle/pkg/testseed"
 )
 
-// claimSet is what one owner claims.
+// claimSet is the claims of one owner.
 type claimSet map[netip.Prefix]ipcache.Claim
 
 func (s claimSet) Replace(string, []ipcache.Claim, bool) {}
@@ -34,7 +34,7 @@ func (s claimSet) Update(_ string, put []ipcache.Claim, remove []netip.Prefix, _
 	}
 }
 
-// nodesRig is the loop without its goroutine, over tables that a test fills.
+// nodesRig is the controller without its goroutine, over tables that a test fills.
 type nodesRig struct {
 	*nodes
 	claims claimSet
@@ -61,9 +61,9 @@ func newNodesRig(tb testing.TB, tunnel bool) *nodesRig {
 	return &nodesRig{n, claims, rows, slices}
 }
 
-// wholeClaims computes from all nodes at once what must be claimed.
+// wholeClaims computes the expected claims from all nodes at once.
 func wholeClaims(txn statedb.ReadTxn, p nodeParams) claimSet {
-	claims, owners, withServer := claimSet{}, map[netip.Addr]string{}, map[string]map[bool]bool{} // by name, whether of a family
+	claims, owners, withServer := claimSet{}, map[netip.Addr]string{}, map[string]map[bool]bool{} // by name and family
 	servers, _ := clusternodes.APIServers(txn, p.Slices)
 	for row := range p.Nodes.All(txn) {
 		for _, a := range row.Addresses {
@@ -102,7 +102,7 @@ func wholeClaims(txn statedb.ReadTxn, p nodeParams) claimSet {
 	return claims
 }
 
-// TestNodes_AgreeWithAReaderOfAllNodes changes rows of few nodes with few addresses at random.
+// TestNodes_AgreeWithAReaderOfAllNodes randomly changes the rows of a few nodes with a few addresses.
 func TestNodes_AgreeWithAReaderOfAllNodes(t *testing.T) {
 	t.Parallel()
 	for _, tunnel := range []bool{false, true} {
@@ -127,7 +127,7 @@ func TestNodes_AgreeWithAReaderOfAllNodes(t *testing.T) {
 	}
 }
 
-// A node that is gone keeps its row until the nodes are complete, and another one may have its address meanwhile.
+// A removed node keeps its row until the nodes are complete, and another node may have its address meanwhile.
 func TestNodes_OneAddressOfTwoRows(t *testing.T) {
 	t.Parallel()
 	r, addr := newNodesRig(t, true), netip.MustParseAddr("192.0.2.1")
@@ -148,7 +148,7 @@ func TestNodes_OneAddressOfTwoRows(t *testing.T) {
 	}
 }
 
-// change moves addresses between rows, adds or deletes a row, or moves API servers. Each address has one node, as in the table.
+// change moves addresses between rows, adds or deletes a row, or moves API servers. Each address belongs to one node, as in the table.
 func (r *nodesRig) change(t *testing.T, random *rand.Rand) {
 	t.Helper()
 	addrs := []string{"192.0.2.1", "192.0.2.2", "192.0.2.3", "10.0.0.7", "10.0.1.7", "fd00::7", "fd00:1::7"}
@@ -204,7 +204,7 @@ func put[R any](tb testing.TB, txn statedb.WriteTxn, table statedb.RWTable[R], r
 	require.NoError(tb, err)
 }
 
-// BenchmarkNodeMoves is what another address of a node costs beside 5,000 others, with a tunnel.
+// BenchmarkNodeMoves measures an address change of one node in a cluster of 5,000, with a tunnel.
 func BenchmarkNodeMoves(b *testing.B) {
 	r := newNodesRig(b, true)
 	move := func(i, turn int) {

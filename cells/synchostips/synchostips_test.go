@@ -42,12 +42,12 @@ func kubernetes() cell.Cell {
 	)
 }
 
-// contributions records what the cell hands to the writers. One address may be an endpoint's.
+// contributions records the calls of the cell to the writers. One address may belong to an endpoint.
 type contributions struct {
 	mu     sync.Mutex
 	hosts  []netip.Addr
 	claims map[string][]ipcache.Claim // by owner
-	whole  map[string]bool            // owners that have said all
+	whole  map[string]bool            // owners with a complete contribution
 	taken  netip.Addr
 }
 
@@ -122,7 +122,7 @@ func TestScripts(t *testing.T) {
 	})
 }
 
-// Nothing is contributed before the addresses are complete: the maps of an earlier run must not be emptied.
+// The cell contributes nothing before the addresses are complete: the maps of a previous run must not be emptied.
 func TestController_WaitsForAllAddresses(t *testing.T) {
 	t.Parallel()
 	c := &contributions{}
@@ -159,7 +159,7 @@ func TestController_WaitsForAllAddresses(t *testing.T) {
 	})
 }
 
-// started starts the cell until the test ends, after some more functions were invoked.
+// started starts the cell until the test ends, after it has invoked more functions.
 func started(t *testing.T, c *contributions, invoked ...any) {
 	t.Helper()
 	h := wagglehive.New(celltest.Infrastructure(), settings.Cell, kubernetes(),
@@ -191,8 +191,8 @@ func insert[Row any](t *testing.T, db *statedb.DB, table statedb.RWTable[Row], r
 	txn.Commit()
 }
 
-// TestNodes_AgentIsNotCalledHangingWhenAServiceChanges: only the slice of the API servers wakes the loop, and a loop that has not
-// seen a table it claims to follow ends the agent.
+// TestNodes_AgentIsNotCalledHangingWhenAServiceChanges: only the slice of the API servers wakes the loop, and a loop that does not
+// observe a table that it registered for the watchdog ends the agent.
 func TestNodes_AgentIsNotCalledHangingWhenAServiceChanges(t *testing.T) {
 	t.Parallel()
 	synctest.Test(t, func(t *testing.T) {
@@ -216,7 +216,7 @@ func TestNodes_AgentIsNotCalledHangingWhenAServiceChanges(t *testing.T) {
 	})
 }
 
-// TestController_FollowsWithin20Milliseconds adds and removes addresses and routers of the node at any time.
+// TestController_FollowsWithin20Milliseconds adds and removes addresses and routers of the node at random times.
 func TestController_FollowsWithin20Milliseconds(t *testing.T) {
 	t.Parallel()
 	random := testseed.New(t)
@@ -264,7 +264,7 @@ func TestController_FollowsWithin20Milliseconds(t *testing.T) {
 	})
 }
 
-// TestController_TriesAgainEachMinute: nothing announces that an endpoint has given back an address that is the node's.
+// TestController_TriesAgainEachMinute: no event reports that an endpoint has released an address of the node.
 func TestController_TriesAgainEachMinute(t *testing.T) {
 	t.Parallel()
 	synctest.Test(t, func(t *testing.T) {
