@@ -19,7 +19,7 @@ import (
 	"github.com/waggle-net/waggle/pkg/tables/policyentries"
 )
 
-// bpfCommand shows what the kernel has, in words.
+// bpfCommand prints the contents of the kernel's maps in readable form.
 func (a *app) bpfCommand() *cobra.Command {
 	group := &cobra.Command{Use: "bpf", Short: "Show what stands in the maps of the datapath"}
 	group.AddCommand(a.bpfPolicyCommand(), a.bpfIPCacheCommand(), a.ctCommand(), a.natCommand(), a.lbCommand())
@@ -53,7 +53,7 @@ func (a *app) bpfPolicyCommand() *cobra.Command {
 	return group
 }
 
-// directionsOf says in which directions an endpoint has which policy: policy id -> "ingress", "egress" or both.
+// directionsOf returns the directions in which an endpoint uses a policy: policy id -> "ingress", "egress" or both.
 func directionsOf(ctx context.Context, c *client.Client, id string) (map[uint32][]string, error) {
 	ep, err := c.Endpoint(ctx, endpointID(id))
 	if err != nil {
@@ -73,7 +73,7 @@ func directionsOf(ctx context.Context, c *client.Client, id string) (map[uint32]
 	return nil, fmt.Errorf("endpoint %d has no policy yet: the kernel drops all its packets", ep.ID)
 }
 
-// policyEntry is an entry of the maps policy and policy_ranges as bpf policy get shows it.
+// policyEntry is an entry of the maps policy and policy_ranges in the output of bpf policy get.
 type policyEntry struct {
 	Policy    uint32   `json:"policy"`
 	Direction []string `json:"direction,omitempty"`
@@ -124,7 +124,7 @@ func (a *app) policyEntries(ctx context.Context, c *client.Client, directions ma
 	})
 }
 
-// withoutEntries says what policies mean that have no entry: 1 allows everybody, any other nobody.
+// withoutEntries describes policies without entries: policy 1 allows all traffic, any other policy denies all.
 func withoutEntries(directions map[uint32][]string, entries []policyEntry) (list []policyEntry) {
 	for id, names := range directions {
 		if slices.ContainsFunc(entries, func(e policyEntry) bool { return e.Policy == id }) {
@@ -139,7 +139,7 @@ func withoutEntries(directions map[uint32][]string, entries []policyEntry) (list
 	return list
 }
 
-// namedCIDRs are the prefixes that policies name, by the identity that stands for each.
+// namedCIDRs returns the prefixes in policies by their identity.
 func namedCIDRs(ctx context.Context, c *client.Client) (map[uint32]string, error) {
 	rows, err := client.Rows[*namedcidrs.CIDR](ctx, c, "named-cidrs")
 	prefixes := map[uint32]string{}
@@ -149,7 +149,7 @@ func namedCIDRs(ctx context.Context, c *client.Client) (map[uint32]string, error
 	return prefixes, err
 }
 
-// classNames say whose pods the classes of identities are, by number.
+// classNames returns descriptions of the pods in each class of identities (all pods, or a namespace), by class number.
 func classNames(ctx context.Context, c *client.Client) (map[uint32]string, error) {
 	rows, err := client.Rows[*policyclasses.Class](ctx, c, "policy-classes")
 	names := map[uint32]string{}
@@ -159,7 +159,7 @@ func classNames(ctx context.Context, c *client.Client) (map[uint32]string, error
 	return names, err
 }
 
-// readPolicyEntry reads what the agent prints of an entry: "policy=2 identity=300 kind=1 ...".
+// readPolicyEntry parses the agent's text for an entry: "policy=2 identity=300 kind=1 ...".
 func readPolicyEntry(key, value string, prefixes, classes map[uint32]string) policyEntry {
 	fields := map[string]uint64{}
 	for _, field := range strings.Fields(key + " " + value) {
@@ -186,5 +186,5 @@ func readPolicyEntry(key, value string, prefixes, classes map[uint32]string) pol
 		Rule: uint32(fields["rule"]), low: k.Port}
 }
 
-// rangeStatic is the length of a key of policy_ranges before the bits of the port.
+// rangeStatic is the length in bits of a policy_ranges key before the port.
 const rangeStatic = 80

@@ -48,7 +48,7 @@ func (a *app) cleanupCommand() *cobra.Command {
 	return a.withOutput(withPaths(cmd))
 }
 
-// dryRun prints the same as the inventory, on stdout; what would keep a real run from working comes as an error.
+// dryRun prints the same as the inventory command on stdout. It returns an error for each obstacle to a real run.
 func (a *app) dryRun(m *inventory.Machine, withPods bool) error {
 	objects, err := m.List()
 	return errors.Join(a.shown(objects, err), m.Refusal(withPods))

@@ -19,7 +19,7 @@ import (
 
 var update = flag.Bool("update", false, "write what is compared instead of comparing it")
 
-// answers is an agent that has one body for each path.
+// answers is an agent that returns one body for each path.
 type answers map[string]string
 
 func (a answers) ServeHTTP(w http.ResponseWriter, r *http.Request) {
@@ -38,7 +38,7 @@ func (a answers) ServeHTTP(w http.ResponseWriter, r *http.Request) {
 	fmt.Fprint(w, body)
 }
 
-// serve runs handlers on the sockets of a state directory, and returns the API's socket.
+// serve runs handlers on the sockets of a state directory and returns the path of the API's socket.
 func serve(t *testing.T, api answers) string {
 	t.Helper()
 	socket := filepath.Join(t.TempDir(), "waggle.sock")
@@ -76,7 +76,7 @@ const oneEndpoint = `[{"id":7,"status":{"state":"ready","identity":{"id":5,"labe
 "external-identifiers":{"pod-name":"shop/cart","cni-attachment-id":"0123456789abcdef0123456789abcdef:eth0"},
 "policy":{"realized":{"policy-enabled":"audit-both"}},"networking":{"addressing":[{"ipv4":"10.0.1.7","ipv6":"fd00::7"}],"interface-name":"lxc1"}}}]`
 
-// TestOutput holds what people see.
+// TestOutput compares the text output of commands.
 func TestOutput(t *testing.T) {
 	t.Parallel()
 	socket := serve(t, answers{
@@ -230,7 +230,7 @@ func TestShell(t *testing.T) {
 	}
 }
 
-// TestMonitor reads a stream with a drop, a loss and something unknown.
+// TestMonitor reads a stream with a drop, a loss and an unknown event.
 func TestMonitor(t *testing.T) {
 	t.Parallel()
 	socket := serve(t, nil)
@@ -281,7 +281,7 @@ func TestMonitor(t *testing.T) {
 	}
 }
 
-// TestReference keeps Documentation/cmdref.md true.
+// TestReference checks that Documentation/cmdref.md is up to date.
 func TestReference(t *testing.T) {
 	t.Parallel()
 	const file = "../Documentation/cmdref.md"

@@ -6,7 +6,7 @@ import (
 	"github.com/spf13/cobra"
 )
 
-// ctFilter says which flows a command is about, as typed; the agent checks it.
+// ctFilter selects the flows of a command. The fields are the flags' unparsed text; the agent validates them.
 type ctFilter struct {
 	endpoint     uint16
 	pod, address string

@@ -16,7 +16,7 @@ import (
 	"github.com/waggle-net/waggle/pkg/shell"
 )
 
-// dbCommand reads tables. Columns come from the shell, which knows every table; JSON and YAML come over the API.
+// dbCommand reads tables. Columns come from the agent's shell, which knows every table; JSON and YAML come from the API.
 func (a *app) dbCommand() *cobra.Command {
 	group := &cobra.Command{
 		Use: "db", Short: "Show the agent's tables", Args: cobra.NoArgs,
@@ -81,7 +81,7 @@ func (a *app) dbCommand() *cobra.Command {
 	return group
 }
 
-// withShellSocket adds the flag that names the shell's socket.
+// withShellSocket adds the flag for the path of the shell's socket.
 func (a *app) withShellSocket(cmd *cobra.Command) *cobra.Command {
 	cmd.PersistentFlags().StringVar(&a.shellPath, "shell-socket", "", "Socket of the agent's shell (default: "+shell.SocketName+
 		" beside the agent's socket)")
@@ -98,7 +98,7 @@ func (a *app) shellSocket() string {
 // shellRun runs one command of the agent's shell and prints its output.
 func (a *app) shellRun(cmd *cobra.Command, args ...string) error {
 	err := shell.Run(cmd.Context(), a.shellSocket(), shell.Quote(args), a.printLine)
-	if errors.Is(err, context.Canceled) { // Ctrl-C ends what has no end
+	if errors.Is(err, context.Canceled) { // Ctrl-C stops commands that run indefinitely
 		return nil
 	}
 	return err
@@ -111,15 +111,15 @@ func (a *app) shellText(cmd *cobra.Command, args ...string) (string, error) {
 	return out.String(), err
 }
 
-// tableSize is a line of the shell's command db.
+// tableSize is a row of the shell's command db.
 type tableSize struct {
 	Name    string   `json:"name"`
 	Objects int      `json:"objects"`
-	Deleted int      `json:"deleted"` // rows that a reader of changes has not seen yet
+	Deleted int      `json:"deleted"` // deleted rows that a change iterator has not observed yet
 	Indexes []string `json:"indexes"`
 }
 
-// tableSizes reads the columns of the shell's command db, which two spaces or more keep apart.
+// tableSizes parses the columns of the shell's command db, which are separated by two or more spaces.
 func tableSizes(text string) []tableSize {
 	sizes := []tableSize{}
 	for line := range strings.Lines(text) {
@@ -137,7 +137,7 @@ func tableSizes(text string) []tableSize {
 
 var betweenColumns = regexp.MustCompile(`\s{2,}`)
 
-// objectsIn reads JSON values that follow each other, or stand in one list.
+// objectsIn parses a sequence of JSON values, or one list of them.
 func objectsIn(text string) ([]json.RawMessage, error) {
 	rows := []json.RawMessage{}
 	for dec := json.NewDecoder(strings.NewReader(text)); ; {
@@ -156,5 +156,5 @@ func objectsIn(text string) ([]json.RawMessage, error) {
 	}
 }
 
-// printLine prints a line of the shell: tables hold names that come from outside.
+// printLine prints a line of the shell. It escapes the line, because tables contain names from other systems.
 func (a *app) printLine(line string) { fmt.Fprintln(a.stdout, printableLine(line)) }

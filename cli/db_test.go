@@ -5,7 +5,7 @@ import (
 	"testing"
 )
 
-// The text is what statedb's command prints.
+// The input is the output of statedb's command.
 func TestTableSizes_ReadsTheShellsColumns(t *testing.T) {
 	t.Parallel()
 	got := tableSizes(`Name                   Object count   Zombie objects   Indexes                   Initializers   Go type                Last WriteTxn

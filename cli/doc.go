@@ -1,4 +1,3 @@
-// Package cli is the operator's command. It talks with the agent on this node over its sockets, prints what people can
-// read (or JSON and YAML for programs), and ends with an exit code: 0 done, 1 the agent is not well or refused, 2 the
-// command line is wrong, 3 nobody answers.
+// Package cli implements the command waggle. It connects to the sockets of the agent on this node, prints readable text (or JSON and YAML for programs), and
+// exits with a code: 0 success, 1 the agent is unhealthy or rejected the request, 2 the command line is invalid, 3 no agent answers.
 package cli

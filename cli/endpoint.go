@@ -49,7 +49,7 @@ func (a *app) endpointCommand() *cobra.Command {
 	return group
 }
 
-// endpointByID is a command about one endpoint.
+// endpointByID returns a command with one endpoint as its argument.
 func (a *app) endpointByID(use, short string, do func(context.Context, *client.Client, string) error) *cobra.Command {
 	return &cobra.Command{
 		Use: use, Short: short, Args: cobra.ExactArgs(1),
@@ -63,7 +63,7 @@ func (a *app) endpointByID(use, short string, do func(context.Context, *client.C
 	}
 }
 
-// endpointID is what the API calls an endpoint; people may leave out the prefix of NAMESPACE/POD.
+// endpointID converts an argument to the endpoint id of the API: the prefix of NAMESPACE/POD is optional.
 func endpointID(typed string) string {
 	if strings.Contains(typed, "/") && !strings.Contains(typed, ":") {
 		return "pod-name:" + typed
@@ -71,7 +71,7 @@ func endpointID(typed string) string {
 	return typed
 }
 
-// hinted turns the answer that a thing is not there into what was looked for, and where to find out what is there.
+// hinted replaces a not-found error with one that contains the missing name and the command that lists existing ones.
 func hinted(err error, what, list string) error {
 	if errors.Is(err, client.ErrNotFound) {
 		return notThere{fmt.Errorf("there is no %s: %s shows those that there are", what, list)}
@@ -79,7 +79,7 @@ func hinted(err error, what, list string) error {
 	return err
 }
 
-// notThere is [client.ErrNotFound] in words of its own.
+// notThere is [client.ErrNotFound] with another text.
 type notThere struct{ error }
 
 // Is implements errors.Is.
@@ -112,7 +112,7 @@ func (a *app) endpointList(ctx context.Context, c *client.Client) error {
 	})
 }
 
-// enforcement says for each direction whether what no policy allows is denied, as Cilium's list does.
+// enforcement reports for each direction whether policies are enforced, in the words of Cilium's list.
 func enforcement(enabled models.EndpointPolicyPolicyEnabled) (ingress, egress string) {
 	direction, audit := strings.CutPrefix(string(enabled), "audit-")
 	on := "Enabled"
@@ -136,7 +136,7 @@ func identityText(id models.Identity) string {
 	return strconv.FormatInt(id.ID, 10)
 }
 
-// short cuts long ids in the middle of a table; -o json has them whole.
+// short shortens long ids in a table; -o json prints the whole ids.
 func short(id string) string {
 	const most = 24
 	if len(id) <= most {

@@ -10,7 +10,7 @@ import (
 	"github.com/waggle-net/waggle/pkg/monitorwire"
 )
 
-// event is an event of the datapath as monitor prints it; with -o json one is a line.
+// event is a datapath event in the output of monitor; with -o json each event is one line.
 type event struct {
 	Time           string `json:"time"`
 	Type           string `json:"type"` // drop, why, trace, policy-verdict, lost or unknown
@@ -28,11 +28,11 @@ type event struct {
 	Length         uint32 `json:"length,omitempty"`
 	Location       string `json:"location,omitempty"`
 	Point          string `json:"point,omitempty"`
-	Action         string `json:"action,omitempty"` // of a verdict: allow, deny or audit, which passes and would be denied
-	Match          string `json:"match,omitempty"`  // of a verdict: what the deciding entry named
+	Action         string `json:"action,omitempty"` // of a verdict: allow, deny or audit (forwarded, but would be denied)
+	Match          string `json:"match,omitempty"`  // of a verdict: the fields that the deciding entry matches
 	RemoteIdentity uint32 `json:"remoteIdentity,omitempty"`
 	Drop           uint64 `json:"drop,omitempty"`   // of a why: number of the row in the table drops
-	Policy         string `json:"policy,omitempty"` // of a why: which rule refused the packet of the drop before it
+	Policy         string `json:"policy,omitempty"` // of a why: the rule that denied the packet of the preceding drop
 	Lost           uint64 `json:"lost,omitempty"`
 	Error          string `json:"error,omitempty"`
 }
@@ -93,7 +93,7 @@ func side(a netip.Addr, port uint16) string {
 	return netip.AddrPortFrom(a, port).String()
 }
 
-// text is one line for people.
+// text returns the event as one line of text.
 func (e event) text() string {
 	switch e.Type {
 	case "lost":

@@ -16,7 +16,7 @@ import (
 	"github.com/waggle-net/waggle/pkg/tables/nodehealth"
 )
 
-// healthCommand is what cilium-health is for Cilium.
+// healthCommand corresponds to Cilium's program cilium-health.
 func (a *app) healthCommand() *cobra.Command {
 	var how healthDetail
 	group := &cobra.Command{Use: "health", Short: "Show which nodes this node reaches"}
@@ -31,7 +31,7 @@ func (a *app) healthCommand() *cobra.Command {
 	return group
 }
 
-// healthDetail is what the command shows, and where it asks.
+// healthDetail configures the output and the socket of the command.
 type healthDetail struct {
 	probe, verbose bool
 	socket         string
@@ -55,7 +55,7 @@ func (a *app) health(ctx context.Context, how healthDetail) error {
 	return a.show(s, func(w io.Writer) { healthText(w, s, how.verbose) })
 }
 
-// healthText is the text of Cilium's tool, with the own node first.
+// healthText prints the report in the format of Cilium's tool, starting with the local node.
 func healthText(w io.Writer, s *v1beta.HealthStatusResponse, verbose bool) {
 	nodes := slices.Clone(s.Nodes)
 	slices.SortStableFunc(nodes, func(a, b v1beta.NodeStatus) int {
@@ -112,7 +112,7 @@ func localName(name, local string) string {
 	return name
 }
 
-// stateOf is the state of all addresses of a node.
+// stateOf returns the combined state of all addresses of a node.
 func stateOf(n v1beta.NodeStatus) (state nodehealth.State) {
 	state = nodehealth.Unknown
 	for _, p := range append(n.Host.Paths(), n.HealthEndpoint.Paths()...) {
@@ -135,7 +135,7 @@ func pathState(p v1beta.PathStatus) (state nodehealth.State) {
 	return state
 }
 
-// reached says how many addresses answer, such as "1/2 (1 unknown)".
+// reached returns the number of reachable addresses, such as "1/2 (1 unknown)".
 func reached(a *v1beta.AddressesStatus) string {
 	count := map[nodehealth.State]int{}
 	paths := a.Paths()
@@ -152,7 +152,7 @@ func reached(a *v1beta.AddressesStatus) string {
 	return text
 }
 
-// healthDetails lists all addresses of all nodes.
+// healthDetails prints all addresses of all nodes.
 func healthDetails(w io.Writer, nodes []v1beta.NodeStatus, local string) {
 	tw := tabwriter.NewWriter(w, 0, 8, 3, ' ', 0)
 	for _, n := range nodes {
@@ -171,7 +171,7 @@ func healthDetails(w io.Writer, nodes []v1beta.NodeStatus, local string) {
 	_ = tw.Flush()
 }
 
-// connectivity is printable, with a tab before the time.
+// connectivity returns the state of a path, escaped, with a tab before the time.
 func connectivity(c *v1beta.ConnectivityStatus) string {
 	if c == nil {
 		return string(nodehealth.Unknown)

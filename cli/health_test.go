@@ -13,7 +13,7 @@ const nodesHealth = `{"timestamp":"2026-01-02T03:04:05Z","probeInterval":"1m36s"
 {"name":"default/c","host":{"primary-address":{"ip":"192.0.2.3","icmp":{"latency":90000},"http":{"latency":300000}}}},
 {"name":"default/d"}]`
 
-// TestHealth holds what people see.
+// TestHealth compares the text output of the health command.
 func TestHealth(t *testing.T) {
 	t.Parallel()
 	socket := serve(t, answers{
@@ -60,7 +60,7 @@ default/d:
 	if code != 0 || !strings.Contains(out, `"probeInterval": "1m36s"`) || strings.Contains(out, "\x1b") {
 		t.Errorf("exit %d, %s", code, out)
 	}
-	code, _, errs := run(t, socket, "health", "status") // the default is beside the agent's socket
+	code, _, errs := run(t, socket, "health", "status") // the default socket is beside the agent's
 	if code != exitUnreachable || !strings.Contains(errs, "health.sock") || !strings.Contains(errs, "with --enable-health-checking=false there is no such socket") {
 		t.Errorf("without the socket: exit %d, %s", code, errs)
 	}

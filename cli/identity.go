@@ -41,7 +41,7 @@ func (a *app) identityGet(ctx context.Context, c *client.Client, id string) erro
 	return a.show(identity, func(io.Writer) {})
 }
 
-// unmanagedText names a few of the pods that run without an endpoint.
+// unmanagedText returns the number of pods without an endpoint and the names of the first few.
 func unmanagedText(s *models.StatusResponse) string {
 	const most = 5
 	text := strconv.Itoa(len(s.UnmanagedPods)) + " run without an endpoint, and have our network once they are restarted: " +

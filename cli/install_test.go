@@ -7,7 +7,7 @@ import (
 	"github.com/waggle-net/waggle/pkg/install"
 )
 
-// TestInstall_PrintsManifests: to stdout alone, without an agent; mistakes are errors of the command line.
+// TestInstall_PrintsManifests checks that install prints to stdout only, needs no agent, and reports mistakes as command line errors.
 func TestInstall_PrintsManifests(t *testing.T) {
 	t.Parallel()
 	code, out, errs := run(t, "/nowhere", "install")

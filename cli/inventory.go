@@ -32,10 +32,10 @@ func (a *app) inventoryCommand() *cobra.Command {
 	}))
 }
 
-// shown prints what was found although there may be an error, which it returns.
+// shown prints the objects that were found, even if err is not nil, and returns err.
 func (a *app) shown(objects []inventory.Object, err error) error {
 	if objects == nil {
-		objects = []inventory.Object{} // a list for programs
+		objects = []inventory.Object{} // encodes as a list in JSON
 	}
 	return errors.Join(a.show(objects, func(w io.Writer) {
 		if len(objects) == 0 && err == nil {

@@ -86,11 +86,11 @@ func (a *app) bpfIPCacheCommand() *cobra.Command {
 	return group
 }
 
-// ipcacheEntry is an entry of the maps as bpf ipcache shows it.
+// ipcacheEntry is an entry of the ipcache maps in the output of bpf ipcache.
 type ipcacheEntry struct {
 	Prefix   netip.Prefix `json:"prefix"`
 	Identity uint32       `json:"identity"`
-	Node     uint16       `json:"node,omitempty"` // id of the other node that has the prefix
+	Node     uint16       `json:"node,omitempty"` // id of the remote node that owns the prefix
 }
 
 func (a *app) showIPCache(entries []ipcacheEntry) error {
@@ -103,7 +103,7 @@ func (a *app) showIPCache(entries []ipcacheEntry) error {
 	})
 }
 
-// ipcacheEntries reads both maps, sorted.
+// ipcacheEntries returns the entries of both maps, sorted.
 func ipcacheEntries(ctx context.Context, c *client.Client) ([]ipcacheEntry, error) {
 	entries := []ipcacheEntry{}
 	for _, name := range []string{"ipcache", "ipcache_prefixes"} {
@@ -123,10 +123,10 @@ func ipcacheEntries(ctx context.Context, c *client.Client) ([]ipcacheEntry, erro
 	return entries, nil
 }
 
-// familyBits are the bits before the address in the key of a prefix.
+// familyBits is the number of key bits before the address.
 const familyBits = 32
 
-// readIPCacheEntry reads what the agent prints: "prefixlen=56 family=4 addr=10.0.0.0" and "identity=300 node=2 flags=0".
+// readIPCacheEntry parses the agent's text: "prefixlen=56 family=4 addr=10.0.0.0" and "identity=300 node=2 flags=0".
 func readIPCacheEntry(key, value string) (e ipcacheEntry, err error) {
 	fields := map[string]string{}
 	for _, field := range strings.Fields(key + " " + value) {
@@ -164,7 +164,7 @@ func nodeOrDash(id uint16) string {
 	return strconv.Itoa(int(id))
 }
 
-// longest finds the entry that the programs use for an address; nil when there is none.
+// longest returns the entry with the longest matching prefix, as in the datapath; nil if there is none.
 func longest(entries []ipcacheEntry, addr netip.Addr) (best *ipcacheEntry) {
 	for i, e := range entries {
 		if e.Prefix.Contains(addr) && (best == nil || e.Prefix.Bits() > best.Prefix.Bits()) {

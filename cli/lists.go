@@ -19,7 +19,7 @@ import (
 	"github.com/waggle-net/waggle/pkg/tables/ipamaddresses"
 )
 
-// simple is a command without arguments that asks the agent and prints.
+// simple returns a command without arguments that queries the agent and prints the result.
 func (a *app) simple(use, short string, do func(context.Context, *client.Client) error) *cobra.Command {
 	return a.withOutput(&cobra.Command{
 		Use: use, Short: short, Args: cobra.NoArgs,
@@ -27,10 +27,10 @@ func (a *app) simple(use, short string, do func(context.Context, *client.Client)
 	})
 }
 
-// showRows prints a table of the agent.
+// showRows returns a function that prints a table of the agent.
 func showRows[T any](a *app, name string, header []string, columns func(T) []string) func(context.Context, *client.Client) error {
 	return func(ctx context.Context, c *client.Client) error {
-		if a.output != "" { // as the agent has it, with fields that this build may not know
+		if a.output != "" { // the agent's JSON can contain fields that this build does not know
 			raw, err := c.RawRows(ctx, name)
 			if err != nil {
 				return err
@@ -77,7 +77,7 @@ func (a *app) bootstrapCommand() *cobra.Command {
 		}))
 }
 
-// function shortens what hive calls a hook, "path/package.function (place)", to "package.function". The table has it all.
+// function shortens hive's name of a hook, "path/package.function (place)", to "package.function". The agent's table contains the full name.
 func function(name string) string {
 	name, _, _ = strings.Cut(name, " (")
 	return name[strings.LastIndex(name, "/")+1:]

@@ -17,16 +17,16 @@ import (
 	"github.com/waggle-net/waggle/pkg/printable"
 )
 
-// monitorSocketName is the file in the state directory.
+// monitorSocketName is the socket's file name in the state directory.
 const monitorSocketName = "monitor1_2.sock"
 
 const (
 	kindDrop    = "drop"
 	kindVerdict = "policy-verdict"
-	kindWhy     = "why" // what the agent adds to a drop before it, and is shown with it
+	kindWhy     = "why" // added by the agent to the preceding drop, and printed with it
 )
 
-// filter is what monitor shows.
+// filter selects the events that monitor prints.
 type filter struct {
 	kinds    []string // empty means all
 	endpoint uint16   // 0 means all
@@ -60,7 +60,7 @@ func (a *app) monitorCommand() *cobra.Command {
 	return a.withOutput(cmd)
 }
 
-// monitor prints until Ctrl-C or until the agent stops.
+// monitor prints events until Ctrl-C or until the agent stops.
 func (a *app) monitor(ctx context.Context, socket string, f filter) error {
 	conn, err := new(net.Dialer).DialContext(ctx, "unix", socket)
 	if err != nil {
@@ -102,7 +102,7 @@ func (a *app) printEvent(payload monitorwire.Payload, f filter) error {
 	return err
 }
 
-// wants lets pass what was asked for. That events were lost is always told.
+// wants reports whether the filter selects an event. It always selects reports of lost events.
 func (f filter) wants(e event) bool {
 	if e.Type == "lost" {
 		return true

@@ -62,7 +62,7 @@ func (a *app) natSubcommand(use, short, command, example string) *cobra.Command 
 	return a.withOutput(cmd)
 }
 
-// shellValue runs a command of the agent's shell, which prints text, or JSON for -o.
+// shellValue runs a command of the agent's shell and prints its text, or its JSON for -o.
 func (a *app) shellValue(cmd *cobra.Command, args []string) error {
 	if a.output == "" {
 		return a.shellRun(cmd, args...)
@@ -78,7 +78,7 @@ func (a *app) shellValue(cmd *cobra.Command, args []string) error {
 	return a.show(value, nil)
 }
 
-// filterFlags are those of commands that are about flows.
+// filterFlags adds the flags of commands that select flows.
 func (a *app) filterFlags(cmd *cobra.Command, f *ctFilter) {
 	cmd.Flags().Uint16Var(&f.endpoint, "endpoint", 0, "Only flows of the endpoint with this id")
 	cmd.Flags().StringVar(&f.pod, "pod", "", "Only flows of this pod, as NAMESPACE/NAME")

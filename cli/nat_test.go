@@ -10,7 +10,7 @@ import (
 	"github.com/waggle-net/waggle/pkg/shell"
 )
 
-// echoShell answers each command with itself: a line of text, or for --json an object.
+// echoShell answers each command with its text: as a line, or for --json as an object.
 func echoShell(t *testing.T) (socket string) {
 	t.Helper()
 	socket = serve(t, nil)
@@ -35,7 +35,7 @@ func echoShell(t *testing.T) (socket string) {
 	return socket
 }
 
-// TestServiceMaps_Commands: what is typed becomes a command of the agent's shell, whose JSON -o prints as JSON or YAML.
+// TestServiceMaps_Commands checks the shell command for each command line, and the conversion of the shell's JSON to -o json and yaml.
 func TestServiceMaps_Commands(t *testing.T) {
 	t.Parallel()
 	socket := echoShell(t)

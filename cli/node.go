@@ -73,7 +73,7 @@ func (a *app) nodes(ctx context.Context, c *client.Client) error {
 	})
 }
 
-// modesOf are how packets get to the pods of each other node, by node; none where that is the same for all because of --routing-mode.
+// modesOf returns the routing mode of each other node by node name; empty if --routing-mode sets the same mode for all nodes.
 func modesOf(ctx context.Context, c *client.Client) (map[string]string, error) {
 	rows, err := client.Rows[*nodepaths.Path](ctx, c, "node-paths")
 	if err != nil {
@@ -95,7 +95,7 @@ func modesOf(ctx context.Context, c *client.Client) (map[string]string, error) {
 	return modes, err
 }
 
-// nodeIDCommand is a group of its own under the names of Cilium's command line.
+// nodeIDCommand is a separate command group, as in Cilium's command line.
 func (a *app) nodeIDCommand() *cobra.Command {
 	group := &cobra.Command{Use: "nodeid", Short: "Show the ids of nodes"}
 	group.AddCommand(a.simple("list", "List the ids by which BPF maps name nodes, with the addresses of each node", a.nodeIDs))
@@ -116,7 +116,7 @@ func (a *app) nodeIDs(ctx context.Context, c *client.Client) error {
 	})
 }
 
-// node shows one node. The name may be prefixed with the name of the cluster, as in the list.
+// node shows one node. The name may have the cluster's name as a prefix, as in the list.
 func (a *app) node(ctx context.Context, c *client.Client, name string) error {
 	all, err := client.Rows[*nodes.Node](ctx, c, "nodes")
 	if err != nil {
@@ -174,7 +174,7 @@ func (a *app) node(ctx context.Context, c *client.Client, name string) error {
 	})
 }
 
-// shortName is the name of a node without that of its cluster.
+// shortName returns the name of a node without the cluster's name.
 func shortName(name string) string {
 	if _, after, found := strings.Cut(name, "/"); found {
 		return after

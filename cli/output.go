@@ -31,7 +31,7 @@ func (a *app) show(value any, text func(io.Writer)) error {
 	return nil
 }
 
-// table prints rows in columns. Cells are made printable; an empty one is a dash.
+// table prints rows in columns. Cells are escaped; an empty cell becomes a dash.
 func table(w io.Writer, header []string, rows [][]string) {
 	tw := tabwriter.NewWriter(w, 0, 8, 2, ' ', 0)
 	fmt.Fprintln(tw, strings.Join(header, "\t"))
@@ -44,10 +44,10 @@ func table(w io.Writer, header []string, rows [][]string) {
 		}
 		fmt.Fprintln(tw, strings.Join(cells, "\t"))
 	}
-	_ = tw.Flush() // errors of stdout show up nowhere better
+	_ = tw.Flush() // an error of stdout cannot be reported anywhere else
 }
 
-// printableLine is printable.Text for a line that the agent has laid out in columns: it may hold tabs.
+// printableLine is printable.Text for a line with columns: it keeps tabs.
 func printableLine(line string) string {
 	parts := strings.Split(line, "\t")
 	for i := range parts {

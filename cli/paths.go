@@ -15,7 +15,7 @@ import (
 	"github.com/waggle-net/waggle/pkg/settings"
 )
 
-// pathFlags are the options of the agent that say where it keeps things, with what they are here.
+// pathFlags lists the agent's path options, with their help texts for this command.
 var pathFlags = []struct{ name, usage string }{
 	{config.DirFlag, "Directory with one file for each option of the agent, as the agent's"},
 	{"state-dir", "As the agent's"},
@@ -33,7 +33,7 @@ const cniBinDirFlag = "cni-bin-dir"
 
 func defaultCNIConf() string { return install.Defaults()["write-cni-conf-when-ready"] }
 
-// withPaths adds the flags that say where the agent keeps things, with the agent's defaults.
+// withPaths adds the agent's path flags with the agent's defaults.
 func withPaths(cmd *cobra.Command) *cobra.Command {
 	defaults, err := install.AgentFlags()
 	if err != nil {
@@ -46,7 +46,7 @@ func withPaths(cmd *cobra.Command) *cobra.Command {
 	return cmd
 }
 
-// machine opens this machine with the paths of the command line, of the environment and of the configuration directory.
+// machine opens this machine with the paths from the command line, the environment and the configuration directory.
 func machine(cmd *cobra.Command) (*inventory.Machine, error) {
 	paths, err := readPaths(cmd.Flags(), os.Environ())
 	if err != nil {
@@ -55,7 +55,7 @@ func machine(cmd *cobra.Command) (*inventory.Machine, error) {
 	return inventory.Open(paths)
 }
 
-// readPaths finds the values as the agent does.
+// readPaths resolves the values with the agent's precedence.
 func readPaths(typed *pflag.FlagSet, environ []string) (p inventory.Paths, err error) {
 	flags, err := install.AgentFlags()
 	if err != nil {
@@ -80,14 +80,14 @@ func readPaths(typed *pflag.FlagSet, environ []string) (p inventory.Paths, err e
 		MonitorSocket: value("monitor-socket-path"),
 	}
 	if p.CNIConf == "" {
-		p.CNIConf = defaultCNIConf() // the agent writes none; an earlier one may have
+		p.CNIConf = defaultCNIConf() // the agent writes no file, but a previous run may have written this one
 	}
 	return p, clean(map[string]*string{"state-dir": &p.StateDir, "bpf-root": &p.BPFRoot, "procfs": &p.Procfs, "lib-dir": &p.LibDir,
 		"write-cni-conf-when-ready": &p.CNIConf, cniBinDirFlag: &p.CNIBinDir, "cni-log-file": &p.CNILog, "socket-path": &p.Socket,
 		"shell-socket-path": &p.ShellSocket, "monitor-socket-path": &p.MonitorSocket})
 }
 
-// clean wants each path to be absolute, or empty where that has a meaning, and writes it in the shortest form.
+// clean requires that each path is absolute, or empty if the option permits that, and normalizes it.
 func clean(paths map[string]*string) error {
 	optional := []string{"cni-log-file", "socket-path", "shell-socket-path", "monitor-socket-path"}
 	for name, path := range paths {

@@ -96,7 +96,7 @@ func (a *app) policySelectors(ctx context.Context, c *client.Client) error {
 	})
 }
 
-// numbers lists some numbers; -o json has all.
+// numbers returns the first few numbers of a list; -o json prints all.
 func numbers(list []int64) string {
 	const most = 12
 	texts := make([]string, 0, most)
@@ -169,7 +169,7 @@ func (a *app) policyWhatIfCommand() *cobra.Command {
 	return a.withOutput(cmd)
 }
 
-// readFiles joins files into one of several documents.
+// readFiles concatenates files into one multi-document text.
 func (a *app) readFiles(files []string) (string, error) {
 	var all strings.Builder
 	for i, file := range files {

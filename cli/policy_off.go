@@ -6,12 +6,12 @@ import (
 	"github.com/waggle-net/waggle/api/v1/models"
 )
 
-// enforcesNothing tells whether the node's flags switch all policies off.
+// enforcesNothing reports whether the node's flags disable all policies.
 func enforcesNothing(c *models.DaemonConfiguration) bool {
 	return c.Status.Realized.PolicyEnforcement == models.DaemonConfigurationSpecPolicyEnforcementNever
 }
 
-// switchedOff says, a phrase each, what the node's flags take from policies. Their objects cannot: they are the cluster's.
+// switchedOff returns one phrase per policy feature that the node's flags disable. The policies themselves are cluster objects and cannot show this.
 func switchedOff(c *models.DaemonConfiguration) (what []string) {
 	if enforcesNothing(c) {
 		what = append(what, "no policy is enforced on this node (--enable-policy=never)")

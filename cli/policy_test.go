@@ -29,7 +29,7 @@ const difference = `{"flows":3,"unknown":1,"since":"2026-01-02T03:04:05Z","repla
 "problems":[{"policy":"Service x","reason":"Ignored","message":"it is no policy"}],
 "denied":[{"from":{"address":"10.0.1.8"},"to":{"pod":"shop/cart"},"direction":"ingress","port":"80/TCP","count":3,"last":"2026-01-02T03:04:06Z","text":"isolated"}]}`
 
-// TestPolicyOutput holds what people see of policies.
+// TestPolicyOutput compares the text output of the policy commands.
 func TestPolicyOutput(t *testing.T) {
 	t.Parallel()
 	file := filepath.Join(t.TempDir(), "new.yaml")
@@ -160,7 +160,7 @@ FROM      TO         FAMILY  PORT    DIRECTION  COUNT  LAST                  WHY
 	}
 }
 
-// What the flags of a node switch off is not to be seen in the policies, so it is said beside them.
+// Policy objects do not show the features that a node's flags disable, so the list reports them separately.
 func TestPolicyList_SaysWhatTheNodeSwitchesOff(t *testing.T) {
 	t.Parallel()
 	const one = `{"policies":[{"ref":{"kind":"NetworkPolicy","namespace":"shop","name":"cart"},"subjects":2}]}`

@@ -11,13 +11,13 @@ import (
 	"github.com/waggle-net/waggle/pkg/printable"
 )
 
-// line prints one line of which everything may come from objects of the cluster.
+// line prints one line and escapes all values, because they can come from objects of the cluster.
 func line(w io.Writer, format string, args ...any) {
 	fmt.Fprintln(w, printable.Text(fmt.Sprintf(format, args...)))
 }
 
 func explanationText(w io.Writer, e *models.PolicyExplanation) {
-	// The summary begins with the verdict.
+	// The summary starts with the verdict.
 	line(w, "%s%s", strings.ToUpper(string(e.Verdict)), strings.TrimPrefix(e.Summary, string(e.Verdict)))
 	fmt.Fprintln(w)
 	line(w, "From:  %s", partyText(&e.From))
@@ -30,7 +30,7 @@ func explanationText(w io.Writer, e *models.PolicyExplanation) {
 	sidesText(w, e)
 }
 
-// serviceSideText tells the service, what holds towards each backend, and all of one: the first that is denied, or the first.
+// serviceSideText prints the service, the verdict for each backend, and the details of one backend: the first denied one, or else the first.
 func serviceSideText(w io.Writer, e *models.PolicyExplanation) {
 	s := &e.Service
 	fmt.Fprintln(w)
@@ -127,7 +127,7 @@ func sideText(w io.Writer, name string, s *models.PolicySide) {
 	kernelText(w, &s.Kernel)
 }
 
-// missesText lists the rules that nearly allow it, but for those that the message names already.
+// missesText prints the nearest misses except the ones that the message already names.
 func missesText(w io.Writer, s *models.PolicySide) {
 	head := "  other rules that nearly allow it:\n"
 	for _, r := range s.NearMisses {

@@ -34,7 +34,7 @@ func reference(w io.Writer, cmd *cobra.Command) {
 	}
 }
 
-// description is the long text, without what completion explains about each shell.
+// description returns the long help text, without the shell-specific parts of the completion commands.
 func description(cmd *cobra.Command) string {
 	if cmd.Long == "" || cmd.Name() == "completion" {
 		return strings.TrimSuffix(cmd.Short, ".") + "."

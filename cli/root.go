@@ -33,7 +33,7 @@ type app struct {
 	host           string // as typed
 	output         string // "", "json" or "yaml"
 	timeout        time.Duration
-	shellPath      string // as typed; empty means beside the socket of the API
+	shellPath      string // empty means the socket beside the API's
 }
 
 // Run runs the command and returns its exit code.
@@ -53,7 +53,7 @@ func Run(args []string, stdin io.Reader, stdout, stderr io.Writer) int {
 	return exitCode(err)
 }
 
-// complain prints an error, and joined ones on a line each, of which the first will do.
+// complain prints an error. It prints joined errors on a line each, at most 20 lines.
 func complain(w io.Writer, err error) {
 	const most = 20
 	lines := strings.Split(err.Error(), "\n")
@@ -65,10 +65,10 @@ func complain(w io.Writer, err error) {
 	}
 }
 
-// silent is an error that has been shown already.
+// silent is an error that was already printed.
 type silent struct{ error }
 
-// usage is an error of the command line.
+// usage is a command line error.
 type usage struct{ error }
 
 func exitCode(err error) int {
@@ -106,7 +106,7 @@ func (a *app) root() *cobra.Command {
 	return root
 }
 
-// strictArguments makes wrong arguments errors of the command line, and makes a group without a subcommand one too.
+// strictArguments reports wrong arguments, and a group without a subcommand, as command line errors.
 func strictArguments(cmd *cobra.Command) {
 	if check := cmd.Args; check != nil {
 		cmd.Args = func(c *cobra.Command, args []string) error {
@@ -146,10 +146,10 @@ func (a *app) withOutput(cmd *cobra.Command) *cobra.Command {
 
 func (a *app) socket() string { return client.SocketPath(a.host) }
 
-// beside is a socket in the directory of the agent's.
+// beside returns the path of a socket in the directory of the agent's API socket.
 func (a *app) beside(name string) string { return filepath.Join(filepath.Dir(a.socket()), name) }
 
-// ask calls do with a client and a bounded context.
+// ask calls do with a client and a context with a timeout.
 func (a *app) ask(cmd *cobra.Command, do func(context.Context, *client.Client) error) error {
 	ctx := cmd.Context()
 	if a.timeout > 0 {

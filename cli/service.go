@@ -43,7 +43,7 @@ func (a *app) serviceCommand() *cobra.Command {
 	return group
 }
 
-// serviceText has a line for each backend; the first of them tells the address.
+// serviceText prints a line for each backend. Only a service's first line contains the address.
 func serviceText(w io.Writer, list []models.Service) {
 	var rows [][]string
 	for _, s := range list {

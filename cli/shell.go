@@ -33,13 +33,13 @@ func (a *app) shellCommand() *cobra.Command {
 	return a.withShellSocket(cmd)
 }
 
-// interactive reads commands from the terminal, or from a pipe, until it ends.
+// interactive reads and runs commands from the terminal, or from a pipe, until EOF.
 func (a *app) interactive(ctx context.Context) error {
 	conn, err := shell.Dial(ctx, a.shellSocket())
 	if err != nil {
 		return err
 	}
-	conn.Close() // each command has a connection of its own, so that Ctrl-C can end it
+	conn.Close() // each command uses its own connection, so that Ctrl-C can stop it
 	file, ok := a.stdin.(*os.File)
 	if !ok || !term.IsTerminal(int(file.Fd())) {
 		return a.batch(ctx)
@@ -76,7 +76,7 @@ func (a *app) interactive(ctx context.Context) error {
 
 func isExit(line string) bool { return line == "exit" || line == "quit" || line == "stop" }
 
-// runLine runs a command until it ends or Ctrl-C is pressed, and tells what went wrong.
+// runLine runs a command until it ends or Ctrl-C is pressed, and prints its error.
 func (a *app) runLine(line string) {
 	if line == "" {
 		return
@@ -88,7 +88,7 @@ func (a *app) runLine(line string) {
 	}
 }
 
-// batch runs the lines of a pipe or file, and stops at the first that fails.
+// batch runs the lines of a pipe or file and stops at the first failure.
 func (a *app) batch(ctx context.Context) error {
 	lines := bufio.NewScanner(a.stdin)
 	for lines.Scan() {
@@ -103,7 +103,7 @@ func (a *app) batch(ctx context.Context) error {
 	return lines.Err()
 }
 
-// complete asks the agent for the names of commands on Tab, and takes what all of them begin with.
+// complete requests command names from the agent on Tab and returns their common prefix.
 func (a *app) complete(ctx context.Context) func(line string, pos int, key rune) (string, int, bool) {
 	return func(line string, pos int, key rune) (string, int, bool) {
 		if key != '\t' || pos != len(line) || !isWord(line) {

@@ -41,11 +41,11 @@ func (a *app) statusCommand() *cobra.Command {
 	return a.withOutput(cmd)
 }
 
-// statusDetail is how much the status shows.
+// statusDetail selects the level of detail.
 type statusDetail struct{ brief, verbose bool }
 
-// statusRows is the agent's answer, and the tables that are shown with it. For programs they stand in one object; endpoints
-// and policies have commands of their own.
+// statusRows holds the agent's status and the tables that are printed with it, in one object for -o json and yaml. Endpoints and policies have their own
+// commands.
 type statusRows struct {
 	*models.StatusResponse
 
@@ -61,7 +61,7 @@ type statusRows struct {
 	config    *models.DaemonConfiguration
 }
 
-// readTables fills in what a brief answer leaves out.
+// readTables reads the tables that a brief status omits.
 func (s *statusRows) readTables(ctx context.Context, c *client.Client) (err error) {
 	if s.endpoints, err = c.Endpoints(ctx); err != nil {
 		return err
@@ -161,10 +161,10 @@ func statusText(w io.Writer, s *statusRows, verbose bool) {
 	_ = tw.Flush()
 }
 
-// shownPaths limits the paths with a fault, and the agents that know other nodes, that the status shows.
+// shownPaths is the maximum number of faulty paths, and of nodes with different views, that the status prints.
 const shownPaths = 5
 
-// pathLines sums up the tests of the paths to other nodes and says what is wrong, and what is healed. Without tests it writes nothing.
+// pathLines prints a summary of the tests of paths to other nodes, the faulty paths and the recovered ones. It prints nothing without tests.
 func pathLines(rows []*pathtests.Test, line func(name, value string)) {
 	summary := pathtests.Summarize(slices.Values(rows))
 	if summary.Paths == 0 {
@@ -181,10 +181,10 @@ func pathLines(rows []*pathtests.Test, line func(name, value string)) {
 	}
 }
 
-// shownOptions limits the ignored options that the status shows without --verbose.
+// shownOptions is the maximum number of ignored options that the status prints without --verbose.
 const shownOptions = 10
 
-// optionLines names the options of Cilium that the agent ignores, first those that would protect something. Without such options it writes nothing.
+// optionLines prints Cilium options that the agent ignores, protective options first. It prints nothing without such options.
 func optionLines(rows []configs.Config, verbose bool, line func(name, value string)) {
 	var ignored []string
 	for _, o := range rows {
@@ -202,7 +202,7 @@ func optionLines(rows []configs.Config, verbose bool, line func(name, value stri
 	}
 }
 
-// viewLines says which agents know other nodes than that of this node. Without such agents it writes nothing.
+// viewLines prints the agents whose list of nodes differs from this node's. It prints nothing without such agents.
 func viewLines(rows []*nodeviews.View, line func(name, value string)) {
 	if len(rows) == 0 {
 		return
@@ -217,7 +217,7 @@ func viewLines(rows []*nodeviews.View, line func(name, value string)) {
 	}
 }
 
-// routingText names the way to pods of other nodes and the way between pods of this node.
+// routingText returns the routing mode to pods of other nodes and the mode between pods of this node.
 func routingText(r models.Routing, modes []*nodepaths.Path) string {
 	network := orDash(string(r.InterHostRoutingMode))
 	if r.TunnelProtocol != "" {
@@ -229,7 +229,7 @@ func routingText(r models.Routing, modes []*nodepaths.Path) string {
 	return "Network: " + network + "   Host: " + orDash(string(r.IntraHostRoutingMode))
 }
 
-// kubeProxyText says what of Services is served.
+// kubeProxyText returns the parts of Services that the agent implements.
 func kubeProxyText(k models.KubeProxyReplacement) string {
 	if k.Mode != models.KubeProxyReplacementModeTrue {
 		return orDash(string(k.Mode))
@@ -250,7 +250,7 @@ func kubeProxyText(k models.KubeProxyReplacement) string {
 	return string(k.Mode) + ", " + strings.Join(parts, ", ")
 }
 
-// masqueradingText says which families are masqueraded, and towards whom they are not.
+// masqueradingText returns the masqueraded families and the destinations that are excluded.
 func masqueradingText(m models.Masquerading) string {
 	if !m.Enabled {
 		return "Disabled"
@@ -273,7 +273,7 @@ func masqueradingText(m models.Masquerading) string {
 	return string(m.Mode) + ", " + strings.Join(parts, ", ")
 }
 
-// devicesText names the devices that lead out of the node, with the addresses of NodePort services.
+// devicesText returns the external devices of the node with the addresses of NodePort services.
 func devicesText(k models.KubeProxyReplacement) string {
 	var parts []string
 	for _, d := range k.DeviceList {
@@ -293,7 +293,7 @@ func orDash(s string) string {
 	return s
 }
 
-// programsText says which generation of the datapath is loaded, or why this agent's is not.
+// programsText returns the loaded generation of the datapath, or the reason why this agent's programs are not loaded.
 func programsText(programs []bpfprograms.Program) string {
 	var text []string
 	for _, p := range programs {
@@ -308,7 +308,7 @@ func programsText(programs []bpfprograms.Program) string {
 	return fmt.Sprintf("datapath generation %d (%s)", programs[0].Generation, strings.Join(text, ", "))
 }
 
-// repairsText says how often something of ours was put right, and what it was the last time.
+// repairsText returns the number of repairs of drift, and the last repaired object.
 func repairsText(repairs []driftrepairs.Repair) string {
 	var last driftrepairs.Repair
 	total := uint64(0)
@@ -335,7 +335,7 @@ func countStates(endpoints []models.Endpoint) string {
 	return fmt.Sprintf("%d, %d ready", len(endpoints), ready)
 }
 
-// policiesText counts policies, and those that do not do what they say.
+// policiesText returns the number of policies, and of the ones that are not fully enforced.
 func policiesText(rows []*policies.Policy, config *models.DaemonConfiguration) string {
 	audit, partly := 0, 0
 	for _, p := range rows {

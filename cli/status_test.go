@@ -59,7 +59,7 @@ func TestRoutingText_OfEachMode(t *testing.T) {
 		{models.Routing{InterHostRoutingMode: "Hybrid", TunnelProtocol: "vxlan", IntraHostRoutingMode: "BPF"},
 			[]*nodepaths.Path{{Mode: nodepaths.Direct}, {Mode: nodepaths.Tunnel}, {Mode: nodepaths.Direct}}, "Network: Hybrid [vxlan], 2 direct, 1 tunnel   Host: BPF"},
 		{models.Routing{InterHostRoutingMode: "Native", IntraHostRoutingMode: "BPF"}, nil, "Network: Native   Host: BPF"},
-		{models.Routing{}, nil, "Network: -   Host: -"}, // of an agent before there was one
+		{models.Routing{}, nil, "Network: -   Host: -"}, // of an older agent without these fields
 	} {
 		if got := routingText(tc.routing, tc.modes); got != tc.want {
 			t.Errorf("%+v: got %q, want %q", tc.routing, got, tc.want)

@@ -11,13 +11,13 @@ import (
 	"github.com/waggle-net/waggle/pkg/printable"
 )
 
-// branch is a part of the agent with the parts below it.
+// branch is a module of the agent with its submodules.
 type branch struct {
 	below  map[string]*branch
-	report *models.ModuleHealth // nil when only parts below have reported
+	report *models.ModuleHealth // nil if only submodules have reported
 }
 
-// modulesTree prints what parts of the agent say of themselves, indented by where they belong: those that are not well, or all.
+// modulesTree prints the health reports of the agent's modules as an indented tree: the unhealthy ones, or all.
 func modulesTree(w io.Writer, modules []models.ModuleHealth, all bool) {
 	root := &branch{}
 	for i, m := range modules {

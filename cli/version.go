@@ -13,10 +13,10 @@ import (
 	"github.com/waggle-net/waggle/pkg/version"
 )
 
-// versions is what the command prints for programs.
+// versions is the output of the command as JSON or YAML.
 type versions struct {
 	Waggle string `json:"waggle"`
-	Agent  string `json:"agent,omitempty"` // nothing while none answers
+	Agent  string `json:"agent,omitempty"` // empty if no agent answers
 }
 
 func (a *app) versionCommand() *cobra.Command {

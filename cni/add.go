@@ -18,7 +18,7 @@ import (
 	"github.com/waggle-net/waggle/pkg/rtnl"
 )
 
-// addition is one ADD under way.
+// addition is the state of a running ADD.
 type addition struct {
 	*plugin
 	args   *skel.CmdArgs
@@ -37,7 +37,7 @@ type addition struct {
 	net    network
 }
 
-// add attaches a pod, or leaves everything as it was.
+// add attaches a pod. After a failure it undoes all changes.
 func (p *plugin) add(ctx context.Context, conf *netConf, args *skel.CmdArgs) error {
 	if conf.RawPrevResult != nil {
 		return failure(types.ErrInvalidNetworkConfig,
@@ -61,7 +61,7 @@ func (p *plugin) add(ctx context.Context, conf *netConf, args *skel.CmdArgs) err
 	return nil
 }
 
-// run does the steps in order. What fails in the kernel after the checks is worth no more than an undo.
+// run executes the steps in order. After the checks, a failure in the kernel causes only an undo.
 func (a *addition) run(ctx context.Context) *types.Error {
 	var failed *types.Error
 	if a.ns, failed = openNamespace(a.args.Netns); failed != nil {
@@ -91,8 +91,8 @@ type step struct {
 	run  func(context.Context) *types.Error
 }
 
-// atOnce does steps that need nothing of each other, and returns when all have ended, with the first failure in their order. While the agent
-// works on its part the plugin does its own.
+// atOnce runs independent steps concurrently and returns when all have ended. It returns the first failure in the order of steps. The plugin does its own
+// part while the agent works.
 func (a *addition) atOnce(ctx context.Context, steps []step) *types.Error {
 	failures := make([]*types.Error, len(steps))
 	do := func(i int) {
@@ -120,7 +120,7 @@ func (a *addition) awaitAgent(ctx context.Context) (failed *types.Error) {
 	return failed
 }
 
-// checkFree refuses before anything is allocated what could not be attached.
+// checkFree rejects an ADD that cannot succeed before anything is allocated.
 func (a *addition) checkFree(context.Context) *types.Error {
 	var err error
 	if a.host, err = rtnl.Open(); err != nil {
@@ -142,7 +142,7 @@ func (a *addition) checkFree(context.Context) *types.Error {
 	return nil
 }
 
-// linkFailure gives the errors of names their code.
+// linkFailure maps errors of link names to CNI error codes.
 func (a *addition) linkFailure(err error) *types.Error {
 	switch {
 	case errors.Is(err, errAttached):
@@ -157,7 +157,7 @@ func (a *addition) linkFailure(err error) *types.Error {
 	}
 }
 
-// createLink makes both ends in one message.
+// createLink creates both ends of the link in one netlink message.
 func (a *addition) createLink(context.Context) *types.Error {
 	if a.spec.mtu == 0 {
 		a.spec.mtu = a.config.DeviceMTU
@@ -170,7 +170,7 @@ func (a *addition) createLink(context.Context) *types.Error {
 	if err := a.links.create(a.host, a.spec); err != nil {
 		err = fmt.Errorf("create link %s with its peer %s in the pod: %w", a.spec.hostName, a.spec.podName, err)
 		remedy := "is CAP_NET_ADMIN missing, or the veth module?"
-		if errors.Is(err, unix.EEXIST) { // somebody was faster since checkFree
+		if errors.Is(err, unix.EEXIST) { // created concurrently since checkFree
 			return failure(types.ErrTryAgainLater, err, "another ADD is under way for the same attachment or interface name")
 		}
 		return failure(codeKernel, err, remedy)
@@ -196,7 +196,7 @@ func (a *addition) configurePod(context.Context) *types.Error {
 	return nil
 }
 
-// createEndpoint returns when the agent has the endpoint in the kernel.
+// createEndpoint creates the endpoint. It returns when the agent has written the endpoint's entries to the kernel.
 func (a *addition) createEndpoint(ctx context.Context) *types.Error {
 	req := models.EndpointChangeRequest{
 		ContainerID:            a.args.ContainerID,
@@ -227,7 +227,7 @@ func (a *addition) createEndpoint(ctx context.Context) *types.Error {
 		return deleteEndpoint(ctx, a.agent, a.args.ContainerID, a.args.IfName, deleteTimeout)
 	}
 	err := a.agent.CreateEndpoint(ctx, req)
-	// An agent that refuses has undone its part, and what it has under this name would be somebody else's.
+	// An agent that rejects the request has undone its own changes. An endpoint with this id would belong to another attachment.
 	if err == nil || agentcall.Status(err) == 0 {
 		a.undo.endpoint = forget
 	}
@@ -237,7 +237,7 @@ func (a *addition) createEndpoint(ctx context.Context) *types.Error {
 	return agentFailure(codeRefused, a.agent, err)
 }
 
-// deleteLink removes a link by name; one that is gone is fine.
+// deleteLink deletes a link by name. A missing link is no error.
 func deleteLink(host *rtnl.Handle, name string) error {
 	link, err := findHostLink(host, name)
 	if err != nil || link == nil {

@@ -69,7 +69,7 @@ func TestPrivilegedAdd_OneFamily(t *testing.T) {
 			t.Parallel()
 			n, p := newNode(t), newPod(t)
 			n.agent.set(func() { n.agent.ipv4, n.agent.ipv6 = c.ipv4, c.ipv6 })
-			// A runtime may have switched IPv6 off in the namespace; only a pod that gets an IPv6 address has it on again.
+			// A runtime may disable IPv6 in the namespace; the plugin enables it only for a pod with an IPv6 address.
 			p.Do(func() {
 				if err := os.WriteFile(disableIPv6, []byte("1"), 0); err != nil {
 					t.Error(err)
@@ -95,7 +95,7 @@ func TestPrivilegedAdd_OneFamily(t *testing.T) {
 	}
 }
 
-// checkPod wants addresses, routes and neighbours of both families.
+// checkPod checks addresses, routes and neighbours of both families.
 func (p pod) checkPod(t *testing.T, hostMAC string) {
 	t.Helper()
 	p.Do(func() {

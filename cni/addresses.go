@@ -11,7 +11,7 @@ import (
 	"github.com/waggle-net/waggle/api/v1/models"
 )
 
-// allocate asks the agent for an address of each family.
+// allocate requests an address of each family from the agent.
 func (a *addition) allocate(ctx context.Context) *types.Error {
 	answer, err := a.agent.AllocateIP(ctx, a.podArg.owner(a.args.ContainerID))
 	if err != nil {
@@ -29,13 +29,13 @@ func (a *addition) allocate(ctx context.Context) *types.Error {
 			"do the plugin and the agent have the same version?")
 	}
 	a.net = network{families: families, routeMTU: a.config.RouteMTU, hostMAC: a.spec.hostMAC}
-	if a.conf.MTU != 0 { // a route's may not exceed the link's
+	if a.conf.MTU != 0 { // the MTU of a route must not exceed the link's
 		a.net.routeMTU = min(a.net.routeMTU, a.conf.MTU)
 	}
 	return nil
 }
 
-// poolName is the pool to name where one is required.
+// poolName returns the pool name, or the default for calls that require a name.
 func poolName(pool string) string {
 	if pool == "" {
 		return "default"
@@ -43,7 +43,7 @@ func poolName(pool string) string {
 	return pool
 }
 
-// parseFamilies reads what was allocated, IPv6 first.
+// parseFamilies parses the allocated addresses, IPv6 first.
 func parseFamilies(answer *models.IPAMResponse) ([]family, error) {
 	var families []family
 	for _, in := range []struct {

@@ -11,13 +11,13 @@ import (
 	"github.com/waggle-net/waggle/pkg/agentcall"
 )
 
-// Patience of ADD and CHECK; runtimes repeat the call later in any case.
+// Timeouts of ADD and CHECK. The runtime repeats a failed call later.
 const (
-	absentPatience   = 5 * time.Second  // an agent whose pod is replaced is back sooner; kubelet's next attempt is 10 s later
-	startingPatience = 30 * time.Second // for an agent that says that it is starting
+	absentPatience   = 5 * time.Second  // an agent whose pod is replaced returns sooner; kubelet's next attempt is 10 s later
+	startingPatience = 30 * time.Second // for an agent that reports that it is starting
 )
 
-// Statuses of HTTP with a meaning of their own here; package net/http would cost more than the rest of the start.
+// HTTP status codes that the plugin handles. Importing net/http would cost more than the rest of the program's start.
 const (
 	badRequest      = 400
 	forbidden       = 403
@@ -26,7 +26,7 @@ const (
 	unavailable     = 503
 )
 
-// waitReady returns the agent's configuration once pods can be attached.
+// waitReady waits until pods can be attached and returns the agent's configuration.
 func waitReady(ctx context.Context, agent *agentcall.Client) (*agentcall.Config, *types.Error) {
 	config, err := agent.WaitConfig(ctx, agentcall.Patience{Absent: absentPatience, Starting: startingPatience})
 	if err != nil {
@@ -35,7 +35,7 @@ func waitReady(ctx context.Context, agent *agentcall.Client) (*agentcall.Config,
 	return config, nil
 }
 
-// agentFailure explains an error of a call to the agent. Refused is the code for an agent that answered.
+// agentFailure converts an error of a call to the agent. refused is the code for a call that the agent answered with an error.
 func agentFailure(refused uint, agent *agentcall.Client, err error) *types.Error {
 	switch status := agentcall.Status(err); {
 	case status == forbidden:

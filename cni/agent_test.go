@@ -9,7 +9,7 @@ import (
 	"github.com/waggle-net/waggle/pkg/agentcall"
 )
 
-// An ADD without an agent ends after the 5 s that are promised, so that kubelet's next attempt finds the next agent.
+// An ADD without an agent fails after the documented 5 s, so that kubelet's next attempt can reach the next agent.
 func TestWaitReady_AbsentAgentIsAnErrorAfterFiveSeconds(t *testing.T) {
 	t.Parallel()
 	synctest.Test(t, func(t *testing.T) {

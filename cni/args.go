@@ -18,12 +18,12 @@ const (
 	maxUID         = 128      // bytes
 )
 
-// podArgs is what CNI_ARGS says about the pod. All of it may be empty: not every runtime is Kubernetes'.
+// podArgs holds the pod's properties in CNI_ARGS. All fields may be empty: not every runtime is Kubernetes'.
 type podArgs struct {
 	Namespace, Name, UID string
 }
 
-// owner names the pod for people who look at addresses.
+// owner returns the readable name of the pod in lists of addresses.
 func (p podArgs) owner(containerID string) string {
 	if p.Namespace == "" || p.Name == "" {
 		return containerID
@@ -31,8 +31,8 @@ func (p podArgs) owner(containerID string) string {
 	return p.Namespace + "/" + p.Name
 }
 
-// parseArgs reads "KEY=value;KEY=value". Unknown keys are an error unless IgnoreUnknown is true, as the convention for
-// CNI_ARGS has it. Errors name the key.
+// parseArgs parses "KEY=value;KEY=value". Unknown keys are an error unless IgnoreUnknown is true, according to the convention for CNI_ARGS. Errors contain
+// the key.
 func parseArgs(args string) (podArgs, error) {
 	var pod podArgs
 	if len(args) > maxArgs {
@@ -82,7 +82,7 @@ func parseBool(value string) (bool, error) {
 	return false, errors.New("must be true or false")
 }
 
-// checkName accepts letters, digits, "-" and "."; empty means that the runtime does not know.
+// checkName accepts letters, digits, "-" and "."; an empty name means unknown.
 func checkName(name string, limit int) error {
 	if len(name) > limit {
 		return fmt.Errorf("has %d bytes, more than %d", len(name), limit)
@@ -96,8 +96,8 @@ func checkName(name string, limit int) error {
 	return nil
 }
 
-// checkAttachment refuses what would do harm in names of links and files, or in the agent's "<container>:<interface>";
-// skel has checked the characters that the specification names.
+// checkAttachment rejects values that are unsafe in names of links and files, or in the agent's "<container>:<interface>". skel has already checked the
+// character sets of the specification.
 func checkAttachment(args *skel.CmdArgs) *types.Error {
 	if len(args.ContainerID) > maxContainerID {
 		return failure(types.ErrInvalidEnvironmentVariables,
@@ -114,7 +114,7 @@ func checkAttachment(args *skel.CmdArgs) *types.Error {
 	return nil
 }
 
-// attachmentID names the endpoint of an attachment in paths of the API.
+// attachmentID returns the id of an attachment's endpoint in paths of the API.
 func attachmentID(containerID, ifName string) string {
 	return "cni-attachment-id:" + containerID + ":" + ifName
 }

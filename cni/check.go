@@ -20,7 +20,7 @@ import (
 
 const checkRemedy = "the attachment is damaged: delete the pod, or send DEL and ADD"
 
-// check compares what the agent and the kernel have with the result of the ADD.
+// check compares the state of the agent and of the kernel with the result of the ADD.
 func (p *plugin) check(ctx context.Context, conf *netConf, args *skel.CmdArgs) error {
 	if failed := checkAttachment(args); failed != nil {
 		return failed
@@ -49,7 +49,7 @@ func (p *plugin) check(ctx context.Context, conf *netConf, args *skel.CmdArgs) e
 	return nil
 }
 
-// checkEndpoint asks the agent how the endpoint is.
+// checkEndpoint queries the health of the endpoint from the agent.
 func checkEndpoint(ctx context.Context, agent *agentcall.Client, args *skel.CmdArgs) *types.Error {
 	health, err := agent.EndpointHealth(ctx, attachmentID(args.ContainerID, args.IfName))
 	switch {
@@ -65,15 +65,15 @@ func checkEndpoint(ctx context.Context, agent *agentcall.Client, args *skel.CmdA
 	return nil
 }
 
-// expected is what a result says about one attachment.
+// expected holds the properties of one attachment from a result.
 type expected struct {
 	host, pod *types100.Interface
-	deviceMTU int // bytes, that the agent gives to links now; it may have changed them since the ADD
+	deviceMTU int // bytes; the MTU that the agent currently assigns to links, which may differ from the MTU at the ADD
 	ips       []*types100.IPConfig
 	routes    []*types.Route
 }
 
-// expectation reads prevResult, which CHECK must have.
+// expectation parses prevResult, which CHECK requires.
 func expectation(conf *netConf, ifName string) (*expected, *types.Error) {
 	bad := func(err error) (*expected, *types.Error) {
 		return nil, failure(types.ErrInvalidNetworkConfig, fmt.Errorf("network configuration: prevResult: %w", err),
@@ -146,7 +146,7 @@ func (e *expected) checkKernel(ns *podNamespace) error {
 	return errors.Join(e.checkAddresses(pod, end), e.checkRoutes(pod, end), e.checkNeighbors(pod, end))
 }
 
-// checkLink compares one end with the result. Versions before 1.1 do not tell the MTU.
+// checkLink compares one end with the result. Results before version 1.1 have no MTU.
 func (e *expected) checkLink(what string, have *netlink.LinkAttrs, want *types100.Interface) error {
 	switch {
 	case want.Mac != "" && have.HardwareAddr.String() != want.Mac:

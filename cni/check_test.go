@@ -13,7 +13,7 @@ import (
 	"github.com/waggle-net/waggle/pkg/podlink"
 )
 
-// check repeats the result of an ADD to the plugin.
+// check returns a CHECK call with the result of an ADD.
 func check(containerID string, p pod, result []byte) call {
 	return call{command: "CHECK", containerID: containerID, netns: p.path, ifName: "eth0", extra: `,"prevResult":` + string(result)}
 }
@@ -134,7 +134,7 @@ func TestPrivilegedGC_DeletesWhatIsNotListed(t *testing.T) {
 	}
 }
 
-// Every failure is told, with an agent and without one, and what can be deleted is.
+// GC reports every failure, with and without an agent, and deletes all it can.
 func TestPrivilegedGC_ReportsAllThatFails(t *testing.T) {
 	t.Parallel()
 	n := newNode(t)
@@ -177,7 +177,7 @@ func TestPrivilegedGC_WithoutListDeletesNothing(t *testing.T) {
 	if _, endpoints := n.agent.left(); len(endpoints) != 1 {
 		t.Errorf("left: %v", endpoints)
 	}
-	n.must(call{command: "GC", extra: `,"cni.dev/valid-attachments":null`}) // how libcni passes an empty list
+	n.must(call{command: "GC", extra: `,"cni.dev/valid-attachments":null`}) // libcni's encoding of an empty list
 	if _, endpoints := n.agent.left(); len(endpoints) != 0 {
 		t.Errorf("left: %v", endpoints)
 	}

@@ -43,7 +43,7 @@ func (e *expected) checkRoutes(pod *podHandle, link netlink.Link) error {
 	return errors.Join(errs...)
 }
 
-// checkNeighbors wants the permanent entry of each gateway.
+// checkNeighbors requires the permanent neighbour entry of each gateway.
 func (e *expected) checkNeighbors(pod *podHandle, link netlink.Link) error {
 	have, err := pod.Neighbors()
 	if err != nil {

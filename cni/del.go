@@ -17,17 +17,17 @@ import (
 )
 
 const (
-	// deleteTimeout is how long an agent that answers may take to delete one endpoint.
+	// deleteTimeout is the timeout of a reachable agent for the deletion of one endpoint.
 	deleteTimeout = 30 * time.Second
-	// lockTimeout is how long a starting agent may replay the queue before a DEL gives up.
+	// lockTimeout is the time for which a DEL waits while a starting agent replays the queue.
 	lockTimeout = 10 * time.Second
-	// lockedTimeout bounds the call to the agent while the queue is locked.
+	// lockedTimeout is the timeout of the call to the agent while the queue is locked.
 	lockedTimeout = time.Second
-	// replacedPatience is how long DEL waits for an agent that is being replaced, replacedPause the time between two attempts.
+	// replacedPatience is the time for which DEL waits for an agent that is being replaced, replacedPause the time between two attempts.
 	replacedPatience, replacedPause = 20 * time.Second, 20 * time.Millisecond
 )
 
-// del detaches a pod. What is gone already is no error, so a runtime may repeat it.
+// del detaches a pod. Missing resources are no error, so a runtime may repeat the call.
 func (p *plugin) del(ctx context.Context, conf *netConf, args *skel.CmdArgs) error {
 	if failed := checkAttachment(args); failed != nil {
 		return failed
@@ -35,11 +35,11 @@ func (p *plugin) del(ctx context.Context, conf *netConf, args *skel.CmdArgs) err
 	queued, err := p.forget(ctx, conf, args.ContainerID, args.IfName)
 	var ns *podNamespace
 	if args.Netns != "" {
-		if ns, _ = openNamespace(args.Netns); ns != nil { // a namespace that is gone has taken its link with it
+		if ns, _ = openNamespace(args.Netns); ns != nil { // a deleted namespace has removed its end of the link
 			defer ns.Close()
 		}
 	}
-	// The link goes even if the agent failed: a pod that the runtime has given up must not send.
+	// The link is removed even if the agent failed: a pod that the runtime has given up must not send.
 	err = errors.Join(err, detach(args.ContainerID, args.IfName, ns, queued))
 	if err != nil {
 		return failure(types.ErrTryAgainLater, fmt.Errorf("detach %s %s: %w", args.ContainerID, args.IfName, err),
@@ -48,8 +48,8 @@ func (p *plugin) del(ctx context.Context, conf *netConf, args *skel.CmdArgs) err
 	return nil
 }
 
-// forget has the agent delete an endpoint, or leaves that in the deletion queue when there is no agent. It tries again while the agent is being
-// replaced: a process that is being killed accepts connections and resets them, and a new one serves only after it has replayed the queue.
+// forget makes the agent delete an endpoint, or queues the deletion if no agent runs. It retries while the agent is being replaced: a process that is being
+// killed accepts connections and resets them, and a new agent serves only after it has replayed the queue.
 func (p *plugin) forget(ctx context.Context, conf *netConf, containerID, ifName string) (queued bool, err error) {
 	agent := agentcall.New(conf.SocketPath)
 	for begin := time.Now(); ; time.Sleep(replacedPause) {
@@ -64,8 +64,8 @@ func (p *plugin) forget(ctx context.Context, conf *netConf, containerID, ifName 
 	}
 }
 
-// enqueue leaves the deletion of an endpoint in the queue, unless an agent answers now or the node has no state of an agent. It holds the queue's lock, for which a starting agent
-// waits: the call to the agent must be short. again reports that an agent took the call and did not answer it.
+// enqueue adds the deletion of an endpoint to the queue, unless an agent answers now or the node has no state of an agent. It holds the queue's lock, for
+// which a starting agent waits, so the call to the agent must be short. The result again reports that an agent accepted the call without an answer.
 func (p *plugin) enqueue(ctx context.Context, conf *netConf, agent *agentcall.Client, containerID, ifName string) (queued, again bool, err error) {
 	lockCtx, cancel := context.WithTimeout(ctx, lockTimeout)
 	defer cancel()
@@ -77,18 +77,18 @@ func (p *plugin) enqueue(ctx context.Context, conf *netConf, agent *agentcall.Cl
 		return false, false, err
 	}
 	defer queue.Close()
-	// An agent that replayed the queue a moment ago listens by now.
+	// An agent that has just replayed the queue is already listening.
 	err = deleteEndpoint(ctx, agent, containerID, ifName, lockedTimeout)
-	if err == nil || !errors.Is(err, agentcall.ErrUnreachable) && agentcall.Status(err) != unavailable { // it stops
+	if err == nil || !errors.Is(err, agentcall.ErrUnreachable) && agentcall.Status(err) != unavailable { // an unavailable agent is stopping
 		return false, agentcall.Interrupted(err) || errors.Is(err, context.DeadlineExceeded), err
 	}
-	// Without the number the entry means what has this name by then, unless that is of a later run and its link is there.
+	// An entry without the index applies to any later endpoint of this id, unless the endpoint is from a later run and its link exists.
 	newest, _ := newestLink(containerID, ifName)
 	return true, false, queue.Enqueue(deletequeue.Entry{ContainerID: containerID, IfName: ifName, NewestInterface: newest})
 }
 
-// newestLink returns the highest index that a link of the node has; 0 when the attachment's own link is gone, as after an
-// ADD that was undone: it may have been the newest.
+// newestLink returns the highest index of the node's links. It returns 0 if the attachment's own link is missing, as after an ADD that was undone: that link
+// may have had the highest index.
 func newestLink(containerID, ifName string) (index int, err error) {
 	host, err := rtnl.Open()
 	if err != nil {
@@ -120,20 +120,20 @@ func isOwn(name, containerID, ifName string) bool {
 	return false
 }
 
-// deleteEndpoint treats an endpoint that does not exist as deleted.
+// deleteEndpoint treats a missing endpoint as deleted.
 func deleteEndpoint(ctx context.Context, agent *agentcall.Client, containerID, ifName string, timeout time.Duration) error {
 	ctx, cancel := context.WithTimeout(ctx, timeout)
 	defer cancel()
 	err := agent.DeleteEndpoint(ctx, attachmentID(containerID, ifName))
 	switch agentcall.Status(err) {
-	case notFound, badRequest: // an id that the agent cannot read is none that it has
+	case notFound, badRequest: // the agent has no endpoint with an id that it rejects
 		return nil
 	}
 	return err
 }
 
-// detach removes the link of an attachment: its pod's end is put aside, and its host end goes into the group that the agent
-// deletes at once with many others. With nobody there to do that (now), the link is deleted here.
+// detach removes the link of an attachment. It disables and renames the pod's end, and moves the host end into the group of links that the agent deletes in
+// bulk. With now, it deletes the link directly, because no agent runs.
 func detach(containerID, ifName string, ns *podNamespace, now bool) error {
 	host, err := rtnl.Open()
 	if err != nil {
@@ -148,10 +148,10 @@ func detach(containerID, ifName string, ns *podNamespace, now bool) error {
 		case err != nil:
 			errs = append(errs, err)
 		case link == nil || link.group != podlink.Group && link.group != podlink.DeletedGroup:
-			// gone, or nobody has proof that it is ours
+			// the link is missing, or its group does not identify it as a link of this plugin
 		case now || link.group == podlink.Group && !link.up():
-			// Nobody, or nobody who is told: the kernel does not announce the new group of a link that is down, such as
-			// that of an ADD that was killed. Deleting it takes long, but is rare.
+			// There is no agent, or the agent gets no notification: the kernel does not announce the new group of a link that is down, such as the link of a
+			// killed ADD. The direct deletion is slow, but rare.
 			errs = append(errs, deleteLink(host, name))
 		case link.group == podlink.Group:
 			errs = append(errs, retire(host, link, ns))
@@ -160,7 +160,7 @@ func detach(containerID, ifName string, ns *podNamespace, now bool) error {
 	return errors.Join(errs...)
 }
 
-// retire takes a link out of use without the long wait of its deletion.
+// retire disables a link without the slow deletion.
 func retire(host *rtnl.Handle, link *hostLink, ns *podNamespace) error {
 	silent := false
 	if ns != nil {
@@ -170,7 +170,7 @@ func retire(host *rtnl.Handle, link *hostLink, ns *podNamespace) error {
 		}
 	}
 	device := &netlink.Device{LinkAttrs: netlink.LinkAttrs{Name: link.name, Index: link.index}}
-	// The group before the state: once the link is down the kernel would not tell the agent of its group.
+	// The group is set before the state: the kernel does not notify the agent of the new group of a link that is down.
 	if err := host.LinkSetGroup(device, int(podlink.DeletedGroup)); err != nil && !rtnl.IsGone(err) {
 		return fmt.Errorf("move link %s to the group of deleted links: %w", link.name, err)
 	}
@@ -182,8 +182,7 @@ func retire(host *rtnl.Handle, link *hostLink, ns *podNamespace) error {
 	return nil
 }
 
-// putAside takes the pod's end down, which removes its routes, and gives its name free for another ADD. It reports
-// whether the end was found.
+// putAside sets the pod's end down, which removes its routes, and renames it to free the name for another ADD. It reports whether the pod's end was found.
 func putAside(ns *podNamespace, link *hostLink) (found bool, err error) {
 	pod, err := ns.enter()
 	if err != nil {

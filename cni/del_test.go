@@ -22,7 +22,7 @@ import (
 
 func discard() *log.Logger { return log.New(io.Discard, "", 0) }
 
-// groupOf prints how links lists a host end.
+// groupOf returns the line of a host end in the output of links.
 func groupOf(containerID string, attempt int, group uint32) string {
 	return fmt.Sprintf("%s %#x", hostName(containerID, attempt), group)
 }
@@ -46,7 +46,7 @@ func TestPrivilegedDel_PutsTheLinkAsideAndTheNamespaceCanBeUsedAgain(t *testing.
 			t.Errorf("the pod's end that was put aside: %v, %v", link, err)
 		}
 	})
-	// Nobody has emptied the group yet: the next ADD of the same attachment, and one more, must not mind.
+	// The group has not been emptied yet: the next two ADDs of the same attachment must succeed.
 	for attempt := 1; attempt <= 2; attempt++ {
 		n.must(add("c1", p))
 		if got := strings.Join(n.links(), ";"); !strings.Contains(got, groupOf("c1", attempt, podlink.Group)) {
@@ -68,7 +68,7 @@ func TestPrivilegedDel_GoneAlready(t *testing.T) {
 	n.wantNothing()
 }
 
-// Without a namespace the pod's end cannot be put aside; then the host end is what silences the pod.
+// Without a namespace, DEL cannot set down the pod's end and sets down the host end instead, so that the pod cannot send.
 func TestPrivilegedDel_WithoutNamespace(t *testing.T) {
 	t.Parallel()
 	n, p := newNode(t), newPod(t)
@@ -107,7 +107,7 @@ func TestPrivilegedDel_AgentAbsent(t *testing.T) {
 	}
 }
 
-// replay returns what the agent would be told to delete.
+// replay returns the ids that a replay of the queue deletes.
 func replay(t *testing.T, stateDir string) (ids []string) {
 	t.Helper()
 	release, err := deletequeue.Replay(t.Context(), filepath.Join(stateDir, "deleteQueue"), deleteInto(&ids))
@@ -118,7 +118,7 @@ func replay(t *testing.T, stateDir string) (ids []string) {
 	return ids
 }
 
-// An agent that answers with an error still has the endpoint, so the runtime must repeat; but the link is taken out of use.
+// An agent that answers with an error keeps the endpoint, so the runtime must repeat the DEL; but the link is disabled.
 func TestPrivilegedDel_AgentFails(t *testing.T) {
 	t.Parallel()
 	n, p := newNode(t), newPod(t)
@@ -174,7 +174,7 @@ func TestPrivilegedDel_AgentDiesDuringDelete(t *testing.T) {
 	}
 }
 
-// A starting agent accepts connections and answers only after it has had the lock of the queue: DEL does not wait for that answer under the lock.
+// A starting agent accepts connections and answers only after it has held the lock of the queue: DEL does not wait for that answer under the lock.
 func TestPrivilegedDel_AgentWaitsForTheQueue(t *testing.T) {
 	t.Parallel()
 	n, p := newNode(t), newPod(t)
@@ -204,7 +204,7 @@ func TestPrivilegedDel_AgentWaitsForTheQueue(t *testing.T) {
 	}
 }
 
-// containerd may call DEL twice for one pod. The second one must not bring back what a cleanup of the node has removed.
+// containerd may call DEL twice for one pod. The second call must not restore resources that a cleanup of the node has removed.
 func TestPrivilegedDel_AfterCleanup_LeavesNothing(t *testing.T) {
 	t.Parallel()
 	n, p := newNode(t), newPod(t)
@@ -240,11 +240,11 @@ func TestPrivilegedDel_QueueFull(t *testing.T) {
 	n.refuse(del("c1", p), 11, "queue is full")
 }
 
-// A runtime that attaches again and again is faster than an agent that is short of time: no ADD fails for that.
+// A runtime that attaches repeatedly can be faster than a busy agent: no ADD may fail for this reason.
 func TestPrivilegedAdd_EveryNameIsTakenByALinkThatWaitsForItsDeletion(t *testing.T) {
 	t.Parallel()
 	n, p := newNode(t), newPod(t)
-	for range 2*maxAttempts + 1 { // nobody empties the group
+	for range 2*maxAttempts + 1 { // no agent empties the group
 		n.must(add("c1", p))
 		n.must(del("c1", p))
 	}
@@ -253,7 +253,7 @@ func TestPrivilegedAdd_EveryNameIsTakenByALinkThatWaitsForItsDeletion(t *testing
 	}
 }
 
-// A queue that cannot be written costs the runtime another DEL, and never leaves the link in use.
+// If the queue is not writable, the runtime must repeat the DEL, but the link is disabled.
 func TestPrivilegedDel_QueueCannotBeWritten(t *testing.T) {
 	t.Parallel()
 	for name, damage := range map[string]func(queue string) error{
@@ -279,7 +279,7 @@ func TestPrivilegedDel_QueueCannotBeWritten(t *testing.T) {
 	}
 }
 
-// The entry names the newest link of the moment, so that an endpoint of a later ADD is not meant.
+// The entry contains the newest link at the time of the DEL, so that it does not apply to an endpoint of a later ADD.
 func TestPrivilegedDel_QueuedTellsItsAttachmentFromALaterOne(t *testing.T) {
 	t.Parallel()
 	n, p := newNode(t), newPod(t)
@@ -302,7 +302,7 @@ func TestPrivilegedDel_QueuedTellsItsAttachmentFromALaterOne(t *testing.T) {
 	}
 }
 
-// An ADD that was undone has deleted its link before the DEL comes, and the agent that died may know the endpoint.
+// An undone ADD has deleted its link before the DEL, and a killed agent may still have the endpoint on disk.
 func TestPrivilegedDel_QueuedWithoutItsLinkMeansTheAttachment(t *testing.T) {
 	t.Parallel()
 	n, p := newNode(t), newPod(t)

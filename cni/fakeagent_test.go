@@ -17,7 +17,7 @@ import (
 	"github.com/waggle-net/waggle/api/v1/models"
 )
 
-// fakeAgent answers as the agent does, and remembers what the plugin asked of it.
+// fakeAgent implements the agent's API and records the state that the plugin requested.
 type fakeAgent struct {
 	stateDir string
 	server   *httptest.Server
@@ -32,11 +32,11 @@ type fakeAgent struct {
 	mtu       int               // of links
 	addresses map[string]string // address -> owner
 	endpoints map[string]models.EndpointChangeRequest
-	// fail answers a request with a status and a message when it returns a status.
+	// fail returns the status and message of a failing request, or 0 for a request that succeeds.
 	fail func(method, path string) (int, string)
-	// before runs before a request is answered, without the lock.
+	// before runs before a request is answered. The lock is not held.
 	before func(method, path string)
-	// attach does what the datapath does with the host end of a new endpoint.
+	// attach configures the host end of a new endpoint as the datapath does.
 	attach func(hostEnd string) error
 }
 
@@ -93,14 +93,14 @@ func (a *fakeAgent) stop() {
 	}
 }
 
-// set changes how the agent behaves.
+// set changes the agent's behaviour under its lock.
 func (a *fakeAgent) set(change func()) {
 	a.mu.Lock()
 	defer a.mu.Unlock()
 	change()
 }
 
-// left says what the agent holds, sorted.
+// left returns the addresses and endpoints that the agent holds, sorted.
 func (a *fakeAgent) left() (addresses, endpoints []string) {
 	a.mu.Lock()
 	defer a.mu.Unlock()
@@ -189,7 +189,7 @@ func (a *fakeAgent) putEndpoint(w http.ResponseWriter, r *http.Request) {
 }
 
 func (a *fakeAgent) getEndpoints(w http.ResponseWriter, _ *http.Request) {
-	all := []models.Endpoint{{ID: 1}} // the host's, which no ADD made
+	all := []models.Endpoint{{ID: 1}} // the host's endpoint, which no ADD created
 	for id := range a.endpoints {
 		all = append(all, models.Endpoint{Status: models.EndpointStatus{
 			ExternalIdentifiers: models.EndpointIdentifiers{CNIAttachmentID: id}}})

@@ -15,7 +15,7 @@ import (
 	"github.com/waggle-net/waggle/pkg/statefile"
 )
 
-// gc deletes every attachment that the runtime does not list, as far as it can, and reports all that failed.
+// gc deletes every attachment that the runtime does not list. It continues after failures and returns all errors.
 func (p *plugin) gc(ctx context.Context, conf *netConf, args *skel.CmdArgs) error {
 	if !hasField(args.StdinData, "cni.dev/valid-attachments") {
 		return failure(types.ErrInvalidNetworkConfig, errors.New("network configuration: cni.dev/valid-attachments: is missing"),
@@ -46,7 +46,7 @@ func (p *plugin) gc(ctx context.Context, conf *netConf, args *skel.CmdArgs) erro
 	return nil
 }
 
-// hasField tells whether the configuration has a field at all; null is how an empty list may be written.
+// hasField reports whether the configuration has a field, possibly with the value null: that can encode an empty list.
 func hasField(data []byte, name string) bool {
 	var fields map[string]json.RawMessage
 	if err := json.Unmarshal(data, &fields); err != nil {
@@ -56,8 +56,8 @@ func hasField(data []byte, name string) bool {
 	return ok
 }
 
-// attachments lists what the agent knows, or what its state files say when there is no agent. Unread is about files of
-// which nobody knows whose they are.
+// attachments returns the attachments that the agent knows, or the ones in its state files if no agent runs. unread contains errors of files whose attachment
+// is unknown.
 func (p *plugin) attachments(ctx context.Context, conf *netConf) (all []types.GCAttachment, unread []error, err error) {
 	ids, err := agentcall.New(conf.SocketPath).Attachments(ctx)
 	if errors.Is(err, agentcall.ErrUnreachable) {
@@ -74,14 +74,13 @@ func (p *plugin) attachments(ctx context.Context, conf *netConf) (all []types.GC
 	return all, nil, nil
 }
 
-// splitAttachment reads "<container id>:<interface>". What no ADD made, such as the host's endpoint, has no such id.
+// splitAttachment parses "<container id>:<interface>". Endpoints that no ADD created, such as the host's, have no such id.
 func splitAttachment(id string) (types.GCAttachment, bool) {
 	containerID, ifName, ok := strings.Cut(id, ":")
 	return types.GCAttachment{ContainerID: containerID, IfName: ifName}, ok && containerID != "" && ifName != ""
 }
 
-// storedAttachments reads the files in which the agent keeps its endpoints. One that cannot be read keeps no other from
-// being deleted.
+// storedAttachments reads the state files of the agent's endpoints. An unreadable file does not prevent the deletion of others.
 func storedAttachments(conf *netConf) (all []types.GCAttachment, unread []error, err error) {
 	files, err := statefile.New(conf.endpointsDir(), "endpoint").ReadAll()
 	if err != nil && !errors.Is(err, fs.ErrNotExist) {

@@ -13,8 +13,7 @@ import (
 	"github.com/waggle-net/waggle/pkg/rtnl"
 )
 
-// maxAttempts is how many host ends of one attachment may exist at once: the present one, and others whose deletion is
-// pending.
+// maxAttempts is the maximum number of host ends of one attachment: the current one and the ones pending deletion.
 const maxAttempts = 8
 
 var (
@@ -22,7 +21,7 @@ var (
 	errPodLinkTaken = errors.New("an interface of that name exists in the pod")
 )
 
-// linkSpec is what a new link must be.
+// linkSpec configures a new link.
 type linkSpec struct {
 	hostName string
 	podName  string
@@ -32,8 +31,7 @@ type linkSpec struct {
 	pod      *podNamespace
 }
 
-// linkType makes one kind of link. The host end is made down and in [podlink.Group]; the pod's end is born in its
-// namespace.
+// linkType creates one kind of link. The host end is created down and in [podlink.Group]; the pod's end is created in its namespace.
 type linkType interface {
 	create(host *rtnl.Handle, spec linkSpec) error
 }
@@ -47,7 +45,7 @@ func (veth) create(host *rtnl.Handle, spec linkSpec) error {
 	attrs.MTU = spec.mtu
 	attrs.Group = podlink.Group
 	attrs.HardwareAddr = spec.hostMAC.HardwareAddr()
-	// A queue for each processor, the kernel's default, costs time and memory and gains nothing without a qdisc.
+	// The kernel's default, a queue for each CPU, costs time and memory and has no benefit without a qdisc.
 	attrs.NumTxQueues, attrs.NumRxQueues = 1, 1
 	return host.LinkAdd(&netlink.Veth{
 		LinkAttrs:        attrs,
@@ -58,7 +56,7 @@ func (veth) create(host *rtnl.Handle, spec linkSpec) error {
 	})
 }
 
-// randomMAC returns a unicast address of the range that anyone may use.
+// randomMAC returns a locally administered unicast address.
 func randomMAC() mac.Addr {
 	var a mac.Addr
 	_, _ = rand.Read(a[:]) // never fails
@@ -66,7 +64,7 @@ func randomMAC() mac.Addr {
 	return a
 }
 
-// hostLink is a host end that was found or made.
+// hostLink is an existing host end.
 type hostLink struct {
 	name  string
 	index int
@@ -87,15 +85,15 @@ func findHostLink(host *rtnl.Handle, name string) (*hostLink, error) {
 		return nil, fmt.Errorf("look up link %s: %w", name, err)
 	}
 	a := link.Attrs()
-	if a.Name != name { // found by another name that it also has
+	if a.Name != name { // the kernel also matches alternative names
 		return nil, fmt.Errorf("look up link %s: %s carries that name as an alternative one", name, a.Name)
 	}
 	return &hostLink{name: name, index: a.Index, peer: a.ParentIndex, group: a.Group, attrs: a}, nil
 }
 
-// freeHostName returns the first name of the attachment that no link has. A link that is not waiting for its deletion
-// means that the attachment exists. When a runtime makes attachments faster than the agent deletes them, every name is
-// taken by a link that waits: then the first of them is deleted here, which also slows that runtime down.
+// freeHostName returns the first unused host name of the attachment. A link that is not pending deletion means that the attachment exists. If a runtime
+// creates attachments faster than the agent deletes links, all names belong to links that are pending deletion. freeHostName then deletes the first link
+// itself, which also slows down the runtime.
 func freeHostName(host *rtnl.Handle, containerID, ifName string) (string, error) {
 	for attempt := range maxAttempts {
 		name := podlink.HostName(containerID, ifName, attempt)

@@ -9,17 +9,17 @@ import (
 	"github.com/containernetworking/cni/pkg/skel"
 )
 
-// maxLog is the size from which a log file is put aside. One former file is kept.
+// maxLog is the size in bytes at which a log file is rotated. One previous file is kept.
 const maxLog = 10 << 20
 
-// openLog opens the log of one run. A log that cannot be written is no reason to leave a pod without a network.
+// openLog opens the log of one run. An unwritable log does not fail the command.
 func openLog(c *netConf, command string, args *skel.CmdArgs) (log *slog.Logger, close func()) {
 	if c.LogFile == "" {
 		return slog.New(slog.DiscardHandler), func() {}
 	}
 	if info, err := os.Stat(c.LogFile); err == nil && info.Mode().IsRegular() && info.Size() > maxLog {
 		if err := os.Rename(c.LogFile, c.LogFile+".1"); err != nil && !errors.Is(err, fs.ErrNotExist) {
-			_ = os.Truncate(c.LogFile, 0) // full disks are worse than lost lines
+			_ = os.Truncate(c.LogFile, 0) // a full disk is worse than lost log lines
 		}
 	}
 	file, err := os.OpenFile(c.LogFile, os.O_WRONLY|os.O_APPEND|os.O_CREATE, 0o600)

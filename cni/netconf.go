@@ -12,9 +12,9 @@ import (
 )
 
 const (
-	// maxConf bounds what is read of the configuration. A conflist has hundreds of bytes, prevResult a few thousand.
+	// maxConf limits the size of the configuration in bytes. A conflist has a few hundred bytes, prevResult a few thousand.
 	maxConf = 1 << 20
-	// defaultStateDir holds the agent's socket and the deletion queue, as the agent's --state-dir.
+	// defaultStateDir contains the agent's socket and the deletion queue; it is the default of the agent's --state-dir.
 	defaultStateDir = "/var/run/waggle"
 
 	maxMTU = 65535 // bytes, of veth
@@ -31,14 +31,14 @@ type netConf struct {
 	LogFile      string `json:"log-file"`      // empty: no log
 	LogFormat    string `json:"log-format"`    // "text" (default) or "json"
 	EnableDebug  bool   `json:"enable-debug"`  // log every step
-	ChainingMode string `json:"chaining-mode"` // only "" and "none": this plugin stands alone
+	ChainingMode string `json:"chaining-mode"` // only "" and "none": the plugin does not support chaining
 }
 
 func (c *netConf) queueDir() string { return filepath.Join(c.StateDir, "deleteQueue") }
 
 func (c *netConf) endpointsDir() string { return filepath.Join(c.StateDir, "endpoints") }
 
-// readConf reads the configuration without ever holding more than it may have.
+// readConf reads the configuration and never allocates more than its maximum size.
 func readConf(r io.Reader) ([]byte, *types.Error) {
 	data, err := io.ReadAll(io.LimitReader(r, maxConf+1))
 	if err != nil {
@@ -94,7 +94,7 @@ func (c *netConf) check() error {
 	return nil
 }
 
-// describe adds where in the document an error of the decoder is.
+// describe adds the position in the document to an error of the decoder.
 func describe(data []byte, err error) error {
 	var wrongType *json.UnmarshalTypeError
 	if errors.As(err, &wrongType) {
@@ -106,7 +106,7 @@ func describe(data []byte, err error) error {
 	return err
 }
 
-// lastField returns the last name of a field that can be read before the document becomes unreadable.
+// lastField returns the last field name before the position where the document is invalid.
 func lastField(data []byte) string {
 	dec := json.NewDecoder(bytes.NewReader(data))
 	var inObject []bool // one element for each open bracket

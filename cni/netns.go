@@ -16,10 +16,10 @@ type podNamespace struct {
 	inode uint64
 }
 
-// openNamespace opens what CNI_NETNS names. It refuses what is no network namespace, and our own.
+// openNamespace opens the namespace in CNI_NETNS. It rejects other files and the plugin's own namespace.
 func openNamespace(path string) (*podNamespace, *types.Error) {
 	const remedy = "the pod's sandbox is gone or its path is wrong; the runtime must make a new one"
-	// Without O_NONBLOCK a named pipe at this path would hold us for ever.
+	// Without O_NONBLOCK, opening a named pipe at this path would block indefinitely.
 	fd, err := unix.Open(path, unix.O_RDONLY|unix.O_CLOEXEC|unix.O_NONBLOCK, 0)
 	if err != nil {
 		return nil, failure(types.ErrInvalidNetNS, fmt.Errorf("CNI_NETNS: open %.200q: %w", path, err), remedy)
@@ -62,7 +62,7 @@ func (ns *podNamespace) do(f func() error) error {
 	return <-result
 }
 
-// cookie returns the kernel's number of the namespace that the calling thread is in, or 0 when it has none.
+// cookie returns the cookie of the calling thread's network namespace, or 0 if the kernel does not provide one.
 func cookie() uint64 {
 	fd, err := unix.Socket(unix.AF_UNIX, unix.SOCK_DGRAM|unix.SOCK_CLOEXEC, 0)
 	if err != nil {

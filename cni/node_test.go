@@ -21,10 +21,10 @@ import (
 	"github.com/waggle-net/waggle/pkg/testnet"
 )
 
-// builtDir is where build has put the program; empty when no test needed it.
+// builtDir is the folder in which build has put the program; empty if no test needed the program.
 var builtDir string
 
-// build makes the real program once for all tests. Where no compiler is (test/kernels), the environment says where it is.
+// build builds the real program once for all tests. On a machine without a compiler (test/kernels), the environment contains its path.
 var build = sync.OnceValues(func() (string, error) {
 	if dir := os.Getenv("PROGRAMS_UNDER_TEST"); dir != "" {
 		return dir, nil
@@ -57,7 +57,7 @@ func binDir(t testing.TB) string {
 	return dir
 }
 
-// node is a machine as the plugin sees it: a network namespace and an agent.
+// node is the plugin's view of a machine: a network namespace and an agent.
 type node struct {
 	t     testing.TB
 	net   *testnet.Namespace
@@ -73,7 +73,7 @@ func newNode(t testing.TB) *node {
 	return n
 }
 
-// setUp sets a link up, as the agent does with a host end once its programs are there.
+// setUp sets a link up, as the agent does with a host end after it has attached the programs.
 func (n *node) setUp(name string) (err error) {
 	n.net.Do(func() {
 		var link netlink.Link
@@ -93,7 +93,7 @@ type call struct {
 	command, containerID, netns, ifName, args string
 	version                                   string // default 1.1.0
 	extra                                     string // more fields of the configuration
-	stdin                                     string // instead of the configuration
+	stdin                                     string // replaces the configuration
 }
 
 func (n *node) conf(c call) string {
@@ -107,7 +107,7 @@ func (n *node) conf(c call) string {
 	return fmt.Sprintf(`{"cniVersion":%q,"name":"waggle","type":"waggle-cni","state-dir":%q%s}`, version, n.dir, c.extra)
 }
 
-// command prepares a run.
+// command prepares a run of the plugin.
 func (n *node) command(c call) *exec.Cmd {
 	cmd := exec.Command(filepath.Join(binDir(n.t), "waggle-cni"))
 	cmd.Stdin = strings.NewReader(n.conf(c))
@@ -116,10 +116,10 @@ func (n *node) command(c call) *exec.Cmd {
 	return cmd
 }
 
-// run returns what the plugin printed, or the error that it printed.
+// run returns the result that the plugin printed, or its error.
 func (n *node) run(c call) ([]byte, *types.Error) {
 	n.t.Helper()
-	binDir(n.t) // outside the namespace, where the build has a network if it needs one
+	binDir(n.t) // outside the namespace, where the build can use the network
 	var stdout, stderr bytes.Buffer
 	var runErr error
 	n.net.Do(func() {
@@ -150,7 +150,7 @@ func (n *node) must(c call) []byte {
 	return out
 }
 
-// refuse wants an error with a code that contains all words.
+// refuse requires an error with a code and with all words in its text.
 func (n *node) refuse(c call, code uint, words ...string) {
 	n.t.Helper()
 	out, failed := n.run(c)
@@ -184,7 +184,7 @@ func (n *node) links() (all []string) {
 	return all
 }
 
-// wantNothing says that neither node nor agent holds anything.
+// wantNothing requires that node and agent hold no resources.
 func (n *node) wantNothing() {
 	n.t.Helper()
 	if links := n.links(); len(links) > 0 {
@@ -218,7 +218,7 @@ func hostName(containerID string, attempt int) string {
 	return podlink.HostName(containerID, "eth0", attempt)
 }
 
-// deleteInto collects what a replay asks to delete.
+// deleteInto returns a callback that collects the ids that a replay deletes.
 func deleteInto(ids *[]string) func(context.Context, deletequeue.Entry) error {
 	return func(_ context.Context, e deletequeue.Entry) error {
 		*ids = append(*ids, e.String())

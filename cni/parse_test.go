@@ -105,7 +105,7 @@ func TestRandomMAC_IsUnicastAndLocal(t *testing.T) {
 	}
 }
 
-// An address is given back when nothing has it any more, in whatever order the steps ended.
+// An address is released only when nothing uses it any longer, regardless of the order in which steps ended.
 func TestUndo_GivesAddressesBackLastAndGoesPastErrors(t *testing.T) {
 	t.Parallel()
 	var order []string
@@ -145,7 +145,7 @@ func FuzzParseConf(f *testing.F) {
 		if c.Name == "" || c.SocketPath[0] != '/' || c.StateDir[0] != '/' {
 			t.Errorf("accepted %+v", c)
 		}
-		_, _ = expectation(c, "eth0") // whatever a runtime passes as a result
+		_, _ = expectation(c, "eth0") // any result that a runtime passes must not panic
 		hasField(data, "cni.dev/valid-attachments")
 	})
 }

@@ -22,9 +22,9 @@ type plugin struct {
 	log   *slog.Logger
 }
 
-// Main does what the environment asks for and returns the exit status.
+// Main runs the command in the environment and returns the exit code.
 func Main(about string) int {
-	// A runtime that loses patience sends SIGTERM first, if it is kind: then what was begun is undone.
+	// Some runtimes send SIGTERM first after a timeout: the plugin then undoes its changes.
 	ctx, stop := signal.NotifyContext(context.Background(), syscall.SIGTERM, syscall.SIGINT)
 	defer stop()
 	p := &plugin{out: os.Stdout, links: veth{}}
@@ -63,11 +63,10 @@ func (p *plugin) main(ctx context.Context, about string) (cniVersion string, fai
 	}, version.PluginSupports("0.3.1", "0.4.0", "1.0.0", "1.1.0"), about)
 }
 
-// handler is one command.
+// handler implements one command.
 type handler func(context.Context, *netConf, *skel.CmdArgs) error
 
-// logged runs a command and writes a line about it. Runtimes ask STATUS and CHECK all the time, so only their failures
-// are worth one.
+// logged runs a command and logs it. Runtimes call STATUS and CHECK frequently, so only their failures are logged.
 func (p *plugin) logged(ctx context.Context, command string, conf *netConf, args *skel.CmdArgs, run handler) error {
 	log, closeLog := openLog(conf, command, args)
 	defer closeLog()
@@ -85,7 +84,7 @@ func (p *plugin) logged(ctx context.Context, command string, conf *netConf, args
 	return nil
 }
 
-// replaceStdin lets skel, which reads without a limit, read what has been read within it.
+// replaceStdin makes skel, which reads without a limit, read the data that was read within the limit.
 func replaceStdin(data []byte) error {
 	r, w, err := os.Pipe()
 	if err != nil {

@@ -15,14 +15,14 @@ import (
 	"github.com/waggle-net/waggle/pkg/rtnl"
 )
 
-// disableIPv6 switches IPv6 off for interfaces that exist and, through its side effect on "default", for later ones.
+// disableIPv6 disables IPv6 for existing interfaces and, through its side effect on "default", for later ones.
 const disableIPv6 = "/proc/sys/net/ipv6/conf/all/disable_ipv6"
 
-// podHandle changes things inside a pod's network namespace, from any thread.
+// podHandle configures a pod's network namespace from any thread.
 type podHandle struct {
 	*rtnl.Handle
 	cookie uint64
-	ipv6   bool // permitted for links that are born in it
+	ipv6   bool // permitted for links that are created in the namespace
 }
 
 // enter opens the handle.
@@ -39,7 +39,7 @@ func (ns *podNamespace) enter() (pod *podHandle, err error) {
 	return pod, err
 }
 
-// permitIPv6 switches IPv6 on, which has to happen before the link is born.
+// permitIPv6 enables IPv6. It must run before the link is created.
 func permitIPv6() error {
 	err := os.WriteFile(disableIPv6, []byte("0"), 0)
 	switch {
@@ -51,25 +51,25 @@ func permitIPv6() error {
 	return nil
 }
 
-// family is what a pod gets in one address family.
+// family is a pod's configuration in one address family.
 type family struct {
 	addr, gateway netip.Addr
 	pool, uuid    string
 }
 
-// network is all that a pod gets.
+// network is a pod's network configuration.
 type network struct {
 	families []family // IPv6 before IPv4, as in the result
-	routeMTU int      // bytes; 0 leaves it to the link
-	hostMAC  mac.Addr // what stands behind every gateway
+	routeMTU int      // bytes; 0 uses the link's MTU
+	hostMAC  mac.Addr // Ethernet address of every gateway
 }
 
-// hostPrefix is the prefix of one address.
+// hostPrefix returns the prefix that contains only one address.
 func hostPrefix(a netip.Addr) *net.IPNet {
 	return &net.IPNet{IP: a.AsSlice(), Mask: net.CIDRMask(a.BitLen(), a.BitLen())}
 }
 
-// everything is the prefix of the default route.
+// everything returns the prefix of the default route of an address's family.
 func everything(a netip.Addr) *net.IPNet {
 	zero := netip.IPv4Unspecified()
 	if a.Is6() {
@@ -86,7 +86,7 @@ func (n network) routes(f family, index int) []netlink.Route {
 	}
 }
 
-// gatewayNeighbor is the permanent entry that spares the pod from asking for its gateway.
+// gatewayNeighbor returns the permanent neighbour entry of the gateway, which makes neighbour discovery unnecessary.
 func (n network) gatewayNeighbor(f family, index int) *netlink.Neigh {
 	kind := netlink.FAMILY_V4
 	if f.gateway.Is6() {
@@ -96,13 +96,13 @@ func (n network) gatewayNeighbor(f family, index int) *netlink.Neigh {
 		HardwareAddr: n.hostMAC.HardwareAddr()}
 }
 
-// configure gives the pod's end of a link its addresses, routes and neighbours, and sets it up.
+// configure sets addresses, routes and neighbours of the pod's end of a link, and sets it up.
 func (pod *podHandle) configure(name string, index int, n network) error {
 	link := &netlink.Device{LinkAttrs: netlink.LinkAttrs{Name: name, Index: index}}
 	for _, f := range n.families {
 		addr := &netlink.Addr{IPNet: hostPrefix(f.addr)}
 		if f.addr.Is6() {
-			addr.Flags = unix.IFA_F_NODAD // nobody else can have it, and waiting a second for that is long
+			addr.Flags = unix.IFA_F_NODAD // duplicates are impossible, and duplicate address detection would take a second
 		}
 		if err := pod.AddrAdd(link, addr); err != nil {
 			return fmt.Errorf("add address %s to %s in the pod: %w", addr.IPNet, name, err)

@@ -51,7 +51,7 @@ func TestPrivilegedAdd_BadNamespace(t *testing.T) {
 	n.wantNothing()
 }
 
-// Whatever step of the agent fails, nothing may be left.
+// A failure in any call to the agent must leave no resources.
 func TestPrivilegedAdd_FailureIsUndone(t *testing.T) {
 	t.Parallel()
 	for _, c := range []struct {
@@ -87,7 +87,7 @@ func TestPrivilegedAdd_FailureIsUndone(t *testing.T) {
 	}
 }
 
-// The kernel refuses the link while the agent gives the addresses, which go back.
+// The kernel rejects the link while the agent allocates addresses. The addresses must be released.
 func TestPrivilegedAdd_NoLinkIsUndone(t *testing.T) {
 	t.Parallel()
 	n, p := newNode(t), newPod(t)
@@ -99,7 +99,7 @@ func TestPrivilegedAdd_NoLinkIsUndone(t *testing.T) {
 	}
 }
 
-// The agent says that the endpoint is there, and the link cannot send.
+// The agent reports the endpoint as ready, but the link has no carrier.
 func TestPrivilegedAdd_NoCarrierIsUndone(t *testing.T) {
 	t.Parallel()
 	n, p := newNode(t), newPod(t)
@@ -108,7 +108,7 @@ func TestPrivilegedAdd_NoCarrierIsUndone(t *testing.T) {
 	n.wantNothing()
 }
 
-// The kernel has not made the host end able to send yet, though the pod's end is: ADD waits for it, because what the node answers would be lost.
+// The pod's end has a carrier, but the host end has none yet. ADD waits for the host end, because replies of the node would be lost.
 func TestPrivilegedAdd_WaitsForTheHostEnd(t *testing.T) {
 	t.Parallel()
 	const byCarrier, byProcess = 0, 1 // link modes, include/uapi/linux/if.h
@@ -139,7 +139,7 @@ func TestPrivilegedAdd_WaitsForTheHostEnd(t *testing.T) {
 	}
 }
 
-// setLinkMode sets who decides when a link is up, and what it is until then (Documentation/networking/operstates.rst).
+// setLinkMode sets whether the kernel or a process controls a link's operational state, and its initial state (Documentation/networking/operstates.rst).
 func (n *node) setLinkMode(name string, mode uint8, state netlink.LinkOperState) (err error) {
 	n.net.Do(func() {
 		var link netlink.Link
@@ -157,7 +157,7 @@ func (n *node) setLinkMode(name string, mode uint8, state netlink.LinkOperState)
 	return err
 }
 
-// The answer to PUT is lost: the agent may have the endpoint, and must forget it.
+// The response to PUT is lost: the agent may have created the endpoint and must delete it.
 func TestPrivilegedAdd_AgentDiesDuringPut(t *testing.T) {
 	t.Parallel()
 	n, p := newNode(t), newPod(t)
@@ -178,11 +178,11 @@ func TestPrivilegedAdd_AgentAbsent(t *testing.T) {
 	t.Parallel()
 	n, p := newNode(t), newPod(t)
 	n.agent.stop()
-	n.refuse(add("c1", p), 11, n.agent.socket(), "waggle-agent") // when, says TestWaitReady_AbsentAgentIsAnErrorAfterFiveSeconds
+	n.refuse(add("c1", p), 11, n.agent.socket(), "waggle-agent") // TestWaitReady_AbsentAgentIsAnErrorAfterFiveSeconds checks the time
 	n.wantNothing()
 }
 
-// An agent that says it is starting is waited for.
+// ADD waits for an agent that reports that it is starting.
 func TestPrivilegedAdd_AgentStarts(t *testing.T) {
 	t.Parallel()
 	n, p := newNode(t), newPod(t)
@@ -257,7 +257,7 @@ func TestPrivilegedAdd_UnknownFieldsAndLog(t *testing.T) {
 	})
 }
 
-// A link of another program that has our name by chance is never touched.
+// The plugin never changes another program's link whose name matches by chance.
 func TestPrivilegedDel_ForeignLink(t *testing.T) {
 	t.Parallel()
 	n, p := newNode(t), newPod(t)

@@ -15,7 +15,7 @@ const (
 	podInterface  = 1
 )
 
-// printResult tells the runtime what was made, in the version that the configuration asks for.
+// printResult writes the result to stdout in the version of the configuration.
 func (a *addition) printResult(context.Context) *types.Error {
 	result, err := a.result().GetAsVersion(a.conf.CNIVersion)
 	if err == nil {

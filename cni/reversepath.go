@@ -7,9 +7,9 @@ import (
 	"strings"
 )
 
-// relaxReversePath lets the host accept what a pod sends. The route back to a pod leaves by another device of ours, so
-// strict checking, which a node may have as its default for new links, drops every packet from pod to host without a
-// trace. The agent keeps the value; it is set here because the first packet may follow ADD at once.
+// relaxReversePath makes the host accept packets from a pod. The route to the pod uses another device of Waggle, so strict reverse path filtering, which can
+// be a node's default for new links, silently drops every packet from the pod to the host. The agent maintains the setting; the plugin sets it because the
+// first packet may follow ADD immediately.
 func relaxReversePath(hostName string) error {
 	path := "/proc/sys/net/ipv4/conf/" + hostName + "/rp_filter"
 	value, err := os.ReadFile(path)
@@ -17,7 +17,7 @@ func relaxReversePath(hostName string) error {
 		err = os.WriteFile(path, []byte("0"), 0)
 	}
 	if errors.Is(err, os.ErrNotExist) {
-		return nil // no IPv4, or the link is gone, which the next step says better
+		return nil // there is no IPv4, or the link was deleted, which the next step reports more clearly
 	}
 	if err != nil {
 		return fmt.Errorf("turn off reverse path checks of %s: %w", hostName, err)

@@ -34,7 +34,7 @@ func storeEndpoint(t *testing.T, stateDir, name, containerID string) {
 	}
 }
 
-// A runtime goes through the life of a pod in every version of the specification.
+// A runtime performs the lifecycle of a pod in every version of the specification.
 func TestPrivilegedRuntime_EveryVersion(t *testing.T) {
 	t.Parallel()
 	for _, version := range []string{"0.3.1", "0.4.0", "1.0.0", "1.1.0"} {
@@ -138,7 +138,7 @@ func TestPrivilegedConcurrent(t *testing.T) {
 	}
 }
 
-// interrupt sends a signal to an ADD while the agent works on its PUT, and returns when the plugin has ended.
+// interrupt sends a signal to an ADD while the agent processes its PUT, and returns when the plugin has ended.
 func interrupt(t *testing.T, n *node, p pod, signal syscall.Signal) {
 	t.Helper()
 	reached, release := make(chan struct{}), make(chan struct{})
@@ -171,7 +171,7 @@ func interrupt(t *testing.T, n *node, p pod, signal syscall.Signal) {
 			return
 		}
 		time.Sleep(100 * time.Millisecond)
-		close(release) // an agent that takes its time must not keep the plugin from going back
+		close(release) // a slow agent must not prevent the plugin from undoing its changes
 		<-done
 	})
 	if signal == syscall.SIGKILL {
@@ -184,13 +184,13 @@ func TestPrivilegedAdd_TerminatedIsUndone(t *testing.T) {
 	t.Parallel()
 	n, p := newNode(t), newPod(t)
 	interrupt(t, n, p, syscall.SIGTERM)
-	n.agent.stop() // waits for requests under way
+	n.agent.stop() // waits for running requests
 	n.agent.start(t)
 	n.must(del("c1", p))
 	n.wantNothing()
 }
 
-// What a killed ADD leaves is what its DEL and the agent's expiry remove.
+// A killed ADD leaves only resources that its DEL and the agent's expiry remove.
 func TestPrivilegedAdd_KilledLeavesOnlyWhatDelRemoves(t *testing.T) {
 	t.Parallel()
 	n, p := newNode(t), newPod(t)
@@ -205,7 +205,7 @@ func TestPrivilegedAdd_KilledLeavesOnlyWhatDelRemoves(t *testing.T) {
 	n.must(add("c1", p))
 }
 
-// The budget of the design for the stripped program.
+// The design limits the size of the stripped program.
 func TestSize(t *testing.T) {
 	t.Parallel()
 	info, err := os.Stat(filepath.Join(binDir(t), "waggle-cni"))

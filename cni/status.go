@@ -15,10 +15,10 @@ import (
 	"github.com/waggle-net/waggle/pkg/agentcall"
 )
 
-// statusTimeout is short because runtimes ask every few seconds.
+// statusTimeout is short because runtimes call STATUS every few seconds.
 const statusTimeout = 5 * time.Second
 
-// status tells whether an ADD could succeed now. Code 50 makes the runtime report its node as not ready.
+// status returns nil if an ADD could succeed now. Code 50 makes the runtime report its node as not ready.
 func (p *plugin) status(ctx context.Context, conf *netConf, args *skel.CmdArgs) error {
 	ctx, cancel := context.WithTimeout(ctx, statusTimeout)
 	defer cancel()
@@ -42,7 +42,7 @@ func (p *plugin) status(ctx context.Context, conf *netConf, args *skel.CmdArgs) 
 	return nil
 }
 
-// exhausted reads "IPv4: 254/254 allocated from 10.0.0.0/24, IPv6: ...": true when any family has none left.
+// exhausted parses "IPv4: 254/254 allocated from 10.0.0.0/24, IPv6: ..." and reports whether any family has no free address.
 func exhausted(status string) bool {
 	words := strings.Fields(status)
 	for i := 1; i < len(words); i++ {

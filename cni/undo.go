@@ -6,17 +6,17 @@ import (
 	"time"
 )
 
-// undoTimeout bounds going back as a whole.
+// undoTimeout is the timeout of the whole undo.
 const undoTimeout = 20 * time.Second
 
-// undo remembers how to go back: the endpoint first, then the link, then the addresses, which somebody else may have from that moment on. Steps
-// that run at once set different fields.
+// undo records the changes to undo: the endpoint first, then the link, then the addresses, which other pods may get immediately after their release.
+// Concurrent steps set different fields.
 type undo struct {
 	endpoint, link func(ctx context.Context) error
 	addresses      []func(ctx context.Context) error
 }
 
-// run goes back as far as it can. It has a context of its own, because the runtime's patience may be what has ended.
+// run undoes all changes and continues after errors. It uses a separate context, because the expiry of the runtime's context can be the reason for the undo.
 func (u *undo) run() error {
 	ctx, cancel := context.WithTimeout(context.Background(), undoTimeout)
 	defer cancel()

@@ -13,21 +13,22 @@ import (
 )
 
 const (
-	// usableTimeout is far beyond what the kernel takes for what it does later. One queue serves all namespaces, and its
-	// worker needs the lock of all changes to links: with a hundred pods at once on two busy CPUs, 2 s were too few.
+	// usableTimeout is far more than the kernel's deferred work takes. One work queue serves all namespaces, and its worker needs the lock of all link
+	// changes: with a hundred concurrent pods on two busy CPUs, 2 s were too few.
 	usableTimeout = 10 * time.Second
-	// usablePoll is the pause before the second look; the kernel's workers take well under a millisecond, most often.
+	// usablePoll is the pause before the second check. The kernel's workers usually take well under a millisecond.
 	usablePoll = 200 * time.Microsecond
-	// usablePollMax is the longest pause: looks need the same lock.
+	// usablePollMax is the longest pause: each check needs the same lock.
 	usablePollMax = 50 * time.Millisecond
 )
 
-// awaitUsable waits until the pod can send and receive. The kernel does three things from work queues, some time after it
-// was told to, and what is sent until then is lost, which costs the first process of the pod a second or more:
-//   - An end of the link that is set up before the other one learns later that its peer is up, and drops in silence whatever is sent into
-//     it (linkwatch, net/core/link_watch.c). The agent sets up the host end, the plugin that of the pod, at the same time: either can be first.
-//   - The local route of an IPv6 address stands later than the address, and an answer that arrives before it is for
-//     somebody else, as far as the pod's kernel knows (Ip6InAddrErrors; 3 of 681 first pings on a busy machine).
+// awaitUsable waits until the pod can send and receive. The kernel completes two changes in work queues. Packets before their completion are lost, which
+// delays the first process of the pod by a second or more:
+//
+//   - An end of the link that is set up before the other one learns later that its peer is up, and until then silently drops the packets sent
+//     into it (linkwatch, net/core/link_watch.c). The agent sets up the host end and the plugin the pod's end concurrently, in either order.
+//   - The kernel adds the local route of an IPv6 address after the address. The pod's kernel drops replies that arrive before that as
+//     packets to a foreign address (Ip6InAddrErrors; 3 of 681 first pings on a busy machine).
 func (a *addition) awaitUsable(ctx context.Context) *types.Error {
 	waiting, cancel := context.WithTimeout(ctx, usableTimeout)
 	defer cancel()
@@ -47,14 +48,14 @@ func (a *addition) awaitUsable(ctx context.Context) *types.Error {
 	}
 }
 
-// missing returns what keeps the pod from sending or receiving, empty when nothing does.
+// missing returns the reason why the pod cannot send or receive, or "" if there is none.
 func (a *addition) missing() (string, error) {
 	for _, end := range []struct {
 		place, name string
 		index       int
 		handle      *rtnl.Handle
 	}{{"on the node", a.spec.hostName, a.link.index, a.host}, {"in the pod", a.spec.podName, a.link.peer, a.pod.Handle}} {
-		link, err := end.handle.LinkByIndex(end.index) // holds the lock under which the kernel makes an end that is up able to send
+		link, err := end.handle.LinkByIndex(end.index) // takes the lock under which the kernel activates an end that is up
 		if err != nil {
 			return "", fmt.Errorf("look up %s %s: %w", end.name, end.place, err)
 		}
@@ -64,7 +65,7 @@ func (a *addition) missing() (string, error) {
 	}
 	for _, f := range a.net.families {
 		if !f.addr.Is6() {
-			continue // the route of an IPv4 address comes with it
+			continue // the kernel adds the route of an IPv4 address together with the address
 		}
 		routes, err := a.pod.RouteGet(f.addr.AsSlice())
 		if err != nil {

@@ -19,8 +19,8 @@ import (
 	"github.com/waggle-net/waggle/cells/servicestatus"
 )
 
-// Cluster is everything that runs in the role that works for the whole cluster. It needs no privilege, no state on disk and
-// nothing of the node. The election comes first, so that it stops last.
+// Cluster lists the cells of the cluster role. This role needs no privileges, no state on disk and no access to the node. The election is the first of the
+// role's cells, so that it stops last.
 var Cluster = cell.Group(
 	statedb.Cell,
 	job.Cell,

@@ -9,7 +9,7 @@ import (
 	"github.com/waggle-net/waggle/pkg/hive"
 )
 
-// TestCluster_Populates builds every object of the cluster role; none needs privileges, and TestMain looks for goroutines.
+// TestCluster_Populates builds every object of the cluster role without privileges. TestMain checks for leaked goroutines.
 func TestCluster_Populates(t *testing.T) {
 	h, err := hive.Build(Cluster)
 	if err != nil {

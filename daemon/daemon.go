@@ -1,5 +1,4 @@
-// Package daemon composes the agent. It lists the cells and does nothing else: the order in which things happen is a
-// consequence of which table is initialized, not of this list.
+// Package daemon composes the agent from cells. The execution order follows from the initialization of tables, not from the order of these lists.
 package daemon
 
 import (
@@ -65,7 +64,7 @@ import (
 	"github.com/waggle-net/waggle/pkg/settings"
 )
 
-// Agent is everything that runs on a node.
+// Agent lists the cells of the node role.
 var Agent = cell.Group(
 	Infrastructure,
 	ControlPlane,
@@ -73,10 +72,10 @@ var Agent = cell.Group(
 	Interfaces,
 )
 
-// Infrastructure is what every other cell stands on.
+// Infrastructure lists the cells that all other cells use.
 var Infrastructure = cell.Group(
 	statedb.Cell, // the tables
-	job.Cell,     // background work with a name
+	job.Cell,     // named background jobs
 	settings.Cell,
 	configs.Cell,
 	health.Cell,
@@ -87,7 +86,7 @@ var Infrastructure = cell.Group(
 	crds.Cell,
 )
 
-// ControlPlane turns Kubernetes objects, CNI requests and files into desired rows.
+// ControlPlane lists the cells that convert Kubernetes objects, CNI requests and files into desired rows.
 var ControlPlane = cell.Group(
 	k8stables.Cell,
 	nodecidr.Cell,
@@ -107,7 +106,7 @@ var ControlPlane = cell.Group(
 	k8snode.Cell,
 )
 
-// Datapath observes the kernel and pushes desired rows into it.
+// Datapath lists the cells that observe the kernel and write desired rows into it.
 var Datapath = cell.Group(
 	devices.Cell,
 	nodeaddresses.Cell,
@@ -136,7 +135,7 @@ var Datapath = cell.Group(
 	monitor.Cell,
 )
 
-// Interfaces is how the world talks to the agent. They come last, so that their start hooks run when all else has.
+// Interfaces lists the cells with external interfaces. They are last, so that their start hooks run after all others.
 var Interfaces = cell.Group(
 	healthz.Cell,
 	servicehealth.Cell,

@@ -18,8 +18,8 @@ import (
 
 func TestMain(m *testing.M) { goleak.VerifyTestMain(m) }
 
-// TestAgent_PopulateChangesNothing builds every object of the agent without starting one: no constructor is missing or
-// doubled, and none of them writes a file, opens a descriptor, starts a goroutine (TestMain looks) or a link.
+// TestAgent_PopulateChangesNothing builds every object of the agent without starting it: constructors are complete and unique, and none of them writes a
+// file, opens a descriptor, creates a link or starts a goroutine (TestMain checks goroutines).
 func TestAgent_PopulateChangesNothing(t *testing.T) {
 	dir := t.TempDir()
 	links, descriptors := list(t, "/sys/class/net"), len(list(t, "/proc/self/fd"))
@@ -41,7 +41,7 @@ func TestAgent_PopulateChangesNothing(t *testing.T) {
 	if got := list(t, "/sys/class/net"); !slices.Equal(got, links) {
 		t.Errorf("links before %q, after %q", links, got)
 	}
-	// The first poller of the process (epoll and its wake-up descriptor) is the runtime's, not a cell's.
+	// The first poller of the process (epoll and its wake-up descriptor) belongs to the Go runtime, not to a cell.
 	if got := len(list(t, "/proc/self/fd")); got > descriptors+2 {
 		t.Errorf("%d open descriptors before, %d after", descriptors, got)
 	}

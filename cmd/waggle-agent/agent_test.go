@@ -16,7 +16,7 @@ import (
 	"github.com/waggle-net/waggle/pkg/testnet"
 )
 
-// asAgent makes the test binary behave as waggle-agent, so that tests can run it as a process.
+// asAgent is the environment variable that makes the test binary behave as waggle-agent, so that tests can run it as a process.
 const asAgent = "WAGGLE_AGENT_TEST_AS_AGENT"
 
 func TestMain(m *testing.M) {
@@ -104,7 +104,7 @@ func TestLockStateDir_RefusesASecondAgent(t *testing.T) {
 	again()
 }
 
-// process starts the agent as a process in namespaces of its own and waits until it says started.
+// process starts the agent as a process in separate namespaces and waits until the agent logs that it has started.
 func process(t *testing.T, dir string) (cmd *exec.Cmd, log *os.File) {
 	t.Helper()
 	if os.Geteuid() != 0 {
@@ -160,7 +160,7 @@ func TestPrivilegedAgent_StartsAloneAndStopsInTime(t *testing.T) {
 	if err := agent.Process.Signal(syscall.SIGTERM); err != nil {
 		t.Fatal(err)
 	}
-	if err := agent.Wait(); err != nil { // a stop that the timeout cuts short has another exit code
+	if err := agent.Wait(); err != nil { // if the timeout cuts the stop short, the exit code differs
 		t.Errorf("%v:\n%s", err, read(t, log))
 	}
 }

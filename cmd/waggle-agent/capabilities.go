@@ -9,7 +9,7 @@ import (
 	"github.com/waggle-net/waggle/pkg/config"
 )
 
-// needed are the capabilities that the agent keeps.
+// needed returns the capabilities that the agent keeps.
 func (a *agent) needed() capabilities.Set {
 	keep := capabilities.Agent
 	if probes, err := a.flags.GetBool("enable-health-checking"); err == nil && probes {
@@ -23,18 +23,18 @@ func (a *agent) needed() capabilities.Set {
 	return keep
 }
 
-// boundCapabilities makes sure that nothing which the agent may start has more than the agent needs.
+// boundCapabilities limits the bounding set, so that no child process can get more capabilities than the agent needs.
 func (a *agent) boundCapabilities(log *slog.Logger) {
 	if a.role == config.RoleCluster {
-		return // it is started without any
+		return // the agent was started without capabilities
 	}
 	if err := capabilities.Bound(a.needed()); err != nil {
 		log.Warn("The agent keeps capabilities in its bounding set", "error", err)
 	}
 }
 
-// dropCapabilities gives away what only start hooks need, such as mounting the BPF file system and giving a socket to a
-// group. It is invoked after all cells, so its hook runs last. In a container that has only what is needed, nothing changes.
+// dropCapabilities drops the capabilities that only start hooks need, such as the ones to mount the BPF file system and to set a socket's group. It is
+// invoked after all cells, so its hook runs last. In a container that has only the needed capabilities, the hook changes nothing.
 func (a *agent) dropCapabilities(lifecycle cell.Lifecycle, log *slog.Logger) {
 	lifecycle.Append(cell.Hook{OnStart: func(cell.HookContext) error {
 		before, err := capabilities.Effective()

@@ -11,19 +11,20 @@ import (
 )
 
 const (
-	// heapGrowth is by how much of what is in use the heap grows until it is collected, in percent. Half of the memory of an agent at rest was what Go's
-	// default of 100 keeps free. Collections are a tenth of its CPU, and come a third more often.
+	// heapGrowth is the heap growth in percent of the live heap until the next collection. Go's default of 100 kept half of the memory of an idle agent free.
+	// Collections use a tenth of the agent's CPU time, and run a third more often with this value.
 	heapGrowth = 75
-	// heapRoom is the most by which a busy heap grows, in bytes. What is live between garbage when a large heap stops to grow keeps the memory of both: with
-	// 75 percent that was a fifth of the memory of the pods of a large cluster. With 32 MB, a pod that appears takes a sixth more CPU time.
+	// heapRoom is the maximum growth of a busy heap in bytes. Objects that are live when a large heap stops growing are spread between garbage and keep the
+	// memory of both allocated: with 75 percent this was a fifth of the memory for the pods of a large cluster. With 32 MB, a new pod costs a sixth more CPU
+	// time.
 	heapRoom = 32 << 20
-	// heapRest is the time between collections from which on a heap is at rest, where a collection is not worth its time before the runtime makes one.
+	// heapRest is the time between collections from which on the heap is idle. An earlier collection would not be worth its CPU time.
 	heapRest = 30 * time.Second
-	// leastGrowth bounds what the collection of a very large heap takes, in percent.
+	// leastGrowth is the minimum growth in percent. It bounds the cost of collecting a very large heap.
 	leastGrowth = 15
 )
 
-// boundHeap leaves GOGC of the environment alone. The growth is no longer followed once stop was called.
+// boundHeap limits the heap growth unless the environment sets GOGC. After a call of stop, the growth is no longer adjusted.
 func (a *agent) boundHeap() (stop func()) {
 	var stopped atomic.Bool
 	if !slices.ContainsFunc(a.environ, func(v string) bool { return strings.HasPrefix(v, "GOGC=") }) {
@@ -33,10 +34,10 @@ func (a *agent) boundHeap() (stop func()) {
 	return func() { stopped.Store(true) }
 }
 
-// collected is an object that nothing refers to: the next collection finds it.
+// collected is an object without references: the next collection runs its cleanup.
 type collected struct{ _ *byte }
 
-// followHeap sets the growth of the heap after each collection. The last one was at that time.
+// followHeap sets the heap growth after each collection. last is the time of the previous collection.
 func followHeap(stopped *atomic.Bool, last time.Time) {
 	runtime.AddCleanup(new(collected), func(stopped *atomic.Bool) {
 		if stopped.Load() {
@@ -50,7 +51,7 @@ func followHeap(stopped *atomic.Bool, last time.Time) {
 	}, stopped)
 }
 
-// growth is by how many percent a heap grows of which so many bytes are in use, a time after the collection before.
+// growth returns the heap growth in percent for live bytes and the time since the previous collection.
 func growth(live uint64, after time.Duration) int {
 	if after > heapRest {
 		return heapGrowth

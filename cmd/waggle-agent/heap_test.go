@@ -7,7 +7,7 @@ import (
 	"time"
 )
 
-// Not parallel: the setting is the process's.
+// Not parallel: the setting applies to the whole process.
 func TestBoundHeap_LeavesTheUsersSetting(t *testing.T) {
 	before := debug.SetGCPercent(200)
 	defer debug.SetGCPercent(before)
@@ -26,7 +26,7 @@ func TestBoundHeap_LeavesTheUsersSetting(t *testing.T) {
 	}
 }
 
-// The growth is set after each collection, not only after the first. Not parallel, see above.
+// boundHeap sets the growth after each collection, not only after the first. Not parallel, see above.
 func TestBoundHeap_IsSetAfterEachCollection(t *testing.T) {
 	before := debug.SetGCPercent(200)
 	defer debug.SetGCPercent(before)
@@ -34,7 +34,7 @@ func TestBoundHeap_IsSetAfterEachCollection(t *testing.T) {
 	defer stop()
 	for range 3 {
 		debug.SetGCPercent(33)
-		for debug.SetGCPercent(33) == 33 { // of an earlier turn
+		for debug.SetGCPercent(33) == 33 { // set in a previous iteration
 			runtime.GC()
 			time.Sleep(time.Millisecond)
 		}

@@ -8,7 +8,7 @@ import (
 	"github.com/waggle-net/waggle/pkg/hive"
 )
 
-// hiveCommand inspects the hive without starting it. The flags are the agent's, so that what is shown is what would run.
+// hiveCommand prints the hive without starting it. It uses the agent's flags, so that it prints the hive that would run.
 func (a *agent) hiveCommand() *cobra.Command {
 	show := &cobra.Command{
 		Use:   "hive",

@@ -9,8 +9,8 @@ import (
 	"github.com/waggle-net/waggle/pkg/agentlock"
 )
 
-// lockStateDir makes the state directory and takes its lock, so that two agents never share endpoint files and
-// sockets. Until it is given back, the network namespace knows of this agent.
+// lockStateDir creates the state directory and locks it, so that two agents never share endpoint files and sockets. Until the call of unlock, the agent is
+// also announced in its network namespace.
 func lockStateDir(dir string) (unlock func(), err error) {
 	if err := os.MkdirAll(dir, 0o755); err != nil {
 		return nil, fmt.Errorf("make the state directory: %w: run as root, or name a directory of your own with --state-dir", err)

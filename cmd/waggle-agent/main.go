@@ -1,6 +1,5 @@
-// Command waggle-agent is the agent that runs on each node, or with --role=cluster what works for the whole cluster. This
-// package parses options, builds the hive of the role from package daemon, runs it until a signal and chooses the exit
-// code; everything else is in cells.
+// Command waggle-agent is the agent of a node or, with --role=cluster, the control plane for the whole cluster. This package parses options, builds the hive
+// of the role from package daemon, runs the hive until a signal, and selects the exit code; the cells implement all other functions.
 package main
 
 import (
@@ -24,7 +23,7 @@ func main() {
 	os.Exit(run(os.Args[1:], os.Environ(), os.Stdout, os.Stderr))
 }
 
-// run is main with its surroundings as arguments.
+// run is main with arguments, environment and outputs as parameters.
 func run(args, environ []string, stdout, stderr io.Writer) int {
 	a := &agent{environ: environ, stdout: stdout, stderr: stderr, recorder: bootlog.NewRecorder()}
 	if err := a.build(args); err != nil {
@@ -42,18 +41,18 @@ func run(args, environ []string, stdout, stderr io.Writer) int {
 	return 0
 }
 
-// agent is what the commands share.
+// agent holds the state that the commands share.
 type agent struct {
 	environ        []string
 	stdout, stderr io.Writer
-	role           string         // decided before anything else
+	role           string         // determined before all other fields
 	flags          *pflag.FlagSet // of the role
 	hive           *upstream.Hive
 	recorder       *bootlog.Recorder
 	config         config.Effective // set before the hive is populated
 }
 
-// outside provides to the cells what exists before the hive does, and comes after them.
+// outside is a cell that provides objects which exist before the hive. It follows the other cells.
 func (a *agent) outside() cell.Cell {
 	provide := cell.Provide(
 		func() *bootlog.Recorder { return a.recorder },
@@ -63,7 +62,7 @@ func (a *agent) outside() cell.Cell {
 		},
 	)
 	if a.role == config.RoleCluster {
-		return provide // it is started without any capability
+		return provide // the agent was started without capabilities
 	}
 	return cell.Group(cell.Invoke(a.dropCapabilities), provide)
 }

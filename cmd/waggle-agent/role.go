@@ -12,12 +12,12 @@ import (
 	"github.com/waggle-net/waggle/pkg/hive"
 )
 
-// roles are the cells of each role.
+// roles returns the cells of each role.
 func roles() map[string]cell.Cell {
 	return map[string]cell.Cell{config.RoleNode: daemon.Agent, config.RoleCluster: daemon.Cluster}
 }
 
-// build makes the hive of the role that is asked for. Every hive is made, and all but one dropped, to know the flags of each.
+// build builds the hive of the selected role. It builds the hives of all roles to collect their flags, and discards the others.
 func (a *agent) build(args []string) error {
 	sets, all := map[string]*pflag.FlagSet{}, pflag.NewFlagSet("", pflag.ContinueOnError)
 	config.AddFlags(all)
@@ -49,7 +49,7 @@ func (a *agent) build(args []string) error {
 	return nil
 }
 
-// checkRole ends a start whose command line is so odd that the role was not found where it stood.
+// checkRole returns an error if the parsed role differs from the one that build found in the command line.
 func (a *agent) checkRole() error {
 	if role := a.flags.Lookup(config.RoleFlag).Value.String(); role != a.role {
 		return fmt.Errorf("--%s=%s was taken for the value of another option: write --option=value", config.RoleFlag, role)
@@ -57,8 +57,8 @@ func (a *agent) checkRole() error {
 	return nil
 }
 
-// checkProtection ends the start of the agent of a node that would not protect what the options require. The cluster role, which reads the same ConfigMap,
-// protects nothing in Cilium either.
+// checkProtection returns an error if a node's agent would not provide the protection that the options require. The cluster role reads the same ConfigMap and
+// is exempt, since it provides no protection in Cilium either.
 func (a *agent) checkProtection() error {
 	accepted, err := a.flags.GetStringSlice(config.AcceptFlag)
 	if err != nil || a.role == config.RoleCluster {
@@ -67,7 +67,7 @@ func (a *agent) checkProtection() error {
 	return a.config.CheckProtection(accepted)
 }
 
-// short describes the command in its role.
+// short returns the short help text of the role.
 func (a *agent) short() string {
 	if a.role == config.RoleCluster {
 		return "Work for the whole cluster, as one of several replicas"
@@ -75,7 +75,7 @@ func (a *agent) short() string {
 	return "Run the node networking agent"
 }
 
-// lock keeps two agents of a node apart. The cluster role has no state, and a Lease does that for it.
+// lock prevents a second agent on the node. The cluster role has no local state and uses a Lease instead.
 func (a *agent) lock() (unlock func(), err error) {
 	if a.role == config.RoleCluster {
 		return func() {}, nil

@@ -27,7 +27,7 @@ func TestRole_HasItsOwnFlags(t *testing.T) {
 	t.Parallel()
 	dir := t.TempDir()
 	for key, value := range map[string]string{"role": "cluster", "bpf-root": "/x", "cluster-pool-ipv4-mask-size": "25",
-		"enable-wireguard": "true"} { // which the agents of nodes refuse
+		"enable-wireguard": "true"} { // node agents reject this option
 		if err := os.WriteFile(filepath.Join(dir, key), []byte(value), 0o644); err != nil {
 			t.Fatal(err)
 		}
@@ -65,7 +65,7 @@ func TestRole_HasItsOwnFlags(t *testing.T) {
 	}
 }
 
-// TestRoles_AgreeOnFlags: a flag that both roles have is of one type with one default, since they share a ConfigMap.
+// TestRoles_AgreeOnFlags checks that flags of both roles have the same type and default, since the roles share a ConfigMap.
 func TestRoles_AgreeOnFlags(t *testing.T) {
 	t.Parallel()
 	seen := map[string]*pflag.Flag{}
@@ -96,10 +96,10 @@ func clusterProcess(t *testing.T, s *kubetest.Server, name string) (*exec.Cmd, *
 	if err != nil {
 		t.Fatal(err)
 	}
-	l.Close() // the port is free a moment ago
+	l.Close() // the agent can use the port now
 	dir := t.TempDir()
 	program := filepath.Join(dir, "waggle-agent")
-	if err := errors.Join(os.Chmod(filepath.Dir(dir), 0o755), os.Link(os.Args[0], program)); err != nil { // for the other user
+	if err := errors.Join(os.Chmod(filepath.Dir(dir), 0o755), os.Link(os.Args[0], program)); err != nil { // accessible for the other user
 		t.Fatal(err)
 	}
 	cmd := exec.Command(program, "--role=cluster", "--k8s-api-server="+s.URL(), "--operator-api-serve-addr="+l.Addr().String(),
@@ -123,7 +123,7 @@ func clusterProcess(t *testing.T, s *kubetest.Server, name string) (*exec.Cmd, *
 	return cmd, log
 }
 
-// TestCluster_TwoReplicas runs two processes of the cluster role: one works; when it is killed, the other one takes over.
+// TestCluster_TwoReplicas runs two processes of the cluster role: one is the leader; when it is killed, the other one takes over.
 func TestCluster_TwoReplicas(t *testing.T) {
 	t.Parallel()
 	s := kubetest.New(t)

@@ -20,7 +20,7 @@ import (
 	"github.com/waggle-net/waggle/pkg/version"
 )
 
-// serve is the agent: it returns when a signal or a cell ends it.
+// serve runs the agent until a signal or a cell stops it.
 func (a *agent) serve(cmd *cobra.Command) error {
 	log, err := a.prepare(cmd)
 	if err != nil {
@@ -33,7 +33,7 @@ func (a *agent) serve(cmd *cobra.Command) error {
 	if err != nil {
 		return err
 	}
-	a.boundCapabilities(log) // while there are few threads
+	a.boundCapabilities(log) // early, while the process has few threads
 	if err := hive.Populate(a.hive, log); err != nil {
 		return err
 	}
@@ -43,14 +43,14 @@ func (a *agent) serve(cmd *cobra.Command) error {
 	}
 	defer unlock()
 
-	kubeapi.LogTo(log.With("source", "client-go")) // for the whole process, so only now that it is certain to be the agent
+	kubeapi.LogTo(log.With("source", "client-go")) // applies to the whole process, so it is set only once serve is certain to run
 	defer a.watchSignals(log, times)()
 	defer a.boundHeap()()
 	log.Info("Starting waggle-agent", "version", version.String(), "role", a.role)
 	return a.hive.Run(log, upstream.WithStopTimeout(times.hooks))
 }
 
-// prepare reads the configuration and makes the logger.
+// prepare reads the configuration and creates the logger.
 func (a *agent) prepare(cmd *cobra.Command) (*slog.Logger, error) {
 	var err error
 	if a.config, err = config.Load(cmd.Flags(), a.environ); err != nil {
@@ -70,9 +70,9 @@ func (a *agent) prepare(cmd *cobra.Command) (*slog.Logger, error) {
 	return slog.New(bootlog.NewHandler(text, a.recorder)), nil
 }
 
-// watchSignals asks the hive to stop at the first signal, ends the process at the second one, with the exit code of a
-// process that the signal has killed, and with 1 when stopping takes too long; what hung stands in the state directory then.
-// Hive itself listens only once every start hook is done; a signal before that must not be lost.
+// watchSignals stops the hive at the first signal. It ends the process at the second signal, with the exit code of a process that the signal killed, or with
+// 1 if stopping takes too long; then the state directory contains the stacks. Hive itself handles signals only after all start hooks; an earlier signal must
+// not be lost.
 func (a *agent) watchSignals(log *slog.Logger, times stopTimes) (stop func()) {
 	signals := make(chan os.Signal, 2)
 	done := make(chan struct{})
@@ -96,16 +96,16 @@ func (a *agent) watchSignals(log *slog.Logger, times stopTimes) (stop func()) {
 	}
 }
 
-// boundStop returns the exit code of a process that has been asked to stop, 0 if it stops. It returns at times.exit at the latest
-// and calls record at times.record.
+// boundStop waits for the stop of a process and returns its exit code, 0 for a complete stop. It returns at times.exit at the latest and calls record at
+// times.record.
 func boundStop(log *slog.Logger, times stopTimes, done <-chan struct{}, signals <-chan os.Signal, record func()) int {
-	slow := time.AfterFunc(times.record, record) // nothing waits for it: its disk may be what hangs
+	slow := time.AfterFunc(times.record, record) // runs concurrently: its disk may be the reason why the stop hangs
 	defer slow.Stop()
 	return awaitStop(log.With("stopTimeout", times.exit), done, signals, time.After(times.exit))
 }
 
-// awaitStop returns the exit code of a process that did not stop, and 0 for one that did, though it be in the same moment: a
-// select of two that are ready takes either.
+// awaitStop returns the exit code of the process: 0 if it has stopped, even if a signal or the timeout is ready simultaneously. A select with two ready cases
+// chooses either.
 func awaitStop(log *slog.Logger, done <-chan struct{}, signals <-chan os.Signal, late <-chan time.Time) int {
 	stopped := func() bool {
 		select {
@@ -131,7 +131,7 @@ func awaitStop(log *slog.Logger, done <-chan struct{}, signals <-chan os.Signal,
 	return 0
 }
 
-// killedBy is the exit code that shells give to a process which a signal has ended.
+// killedBy returns the exit code that shells report for a process that a signal killed.
 func killedBy(s os.Signal) int {
 	if number, ok := s.(syscall.Signal); ok {
 		return 128 + int(number)
@@ -139,7 +139,7 @@ func killedBy(s os.Signal) int {
 	return 1
 }
 
-// recordStop leaves what keeps the agent from stopping for the next run to report.
+// recordStop writes the stacks of a hanging stop. The next run reports them.
 func (a *agent) recordStop(log *slog.Logger) {
 	const what = "the agent was asked to stop and did not"
 	dir, err := a.flags.GetString("state-dir")

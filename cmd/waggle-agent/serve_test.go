@@ -9,7 +9,7 @@ import (
 	"time"
 )
 
-// The process ends 4.5 s after the signal at the latest, and says why after 3 s: 5 s are promised to who waits for its end.
+// By default the process ends within 4.5 s after the signal and writes the reason after 3 s. The documented limit is 5 s.
 func TestBoundStop_KeepsItsPromises(t *testing.T) {
 	t.Parallel()
 	const never = time.Hour

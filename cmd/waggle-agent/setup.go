@@ -12,16 +12,16 @@ import (
 	"github.com/waggle-net/waggle/pkg/setup"
 )
 
-// defaultCNIBinDir is where container runtimes look for plugins.
+// defaultCNIBinDir is the folder in which container runtimes search for plugins.
 const defaultCNIBinDir = "/opt/cni/bin"
 
-// setupFlags are the flags of the command alone; the agent's own say where its state and socket are.
+// setupFlags holds the flags of this command only; the agent's flags set the paths of state and socket.
 type setupFlags struct {
 	cniBinDir, pluginPath, hostRoot string
 	prepared, once                  bool
 }
 
-// setupCommand prepares the node with the agent's own configuration, so that both mean the same paths.
+// setupCommand returns the command that prepares the node. It reads the agent's configuration, so that both use the same paths.
 func (a *agent) setupCommand() *cobra.Command {
 	var f setupFlags
 	cmd := &cobra.Command{

@@ -20,8 +20,8 @@ import (
 	"github.com/waggle-net/waggle/pkg/hive"
 )
 
-// stages are the stop hooks of the agent in either role that do not only wait for jobs, each with the longest time that it takes by
-// itself. Hooks of 0 close descriptors and wait for nothing. A job ends with its context.
+// stages lists the agent's stop hooks in both roles, except hooks that only wait for jobs, with their maximum duration. Hooks with 0 close descriptors
+// without waiting. A job ends with its context.
 var stages = map[string]time.Duration{
 	"apiserver.(*listener).stop":       1500 * time.Millisecond, // cells/apiserver: TestDrain_IsBounded
 	"basedevices.newKernel.func":       0,
@@ -40,12 +40,12 @@ var stages = map[string]time.Duration{
 	"sysctl.newAnnouncer.func":         0,
 }
 
-// release is how long the job of a leader takes at most to give its Lease back, in the cluster role.
-// cells/leaderelection: TestElection_StopTakesTwoSecondsAtMost.
+// release is the maximum time in which the leader's job releases its Lease, in the cluster role. cells/leaderelection:
+// TestElection_StopTakesTwoSecondsAtMost.
 const release = 2 * time.Second
 
-// TestStop_StagesFitIntoItsTime: what the agent does while it stops, at its longest, one after the other, leaves enough that the
-// stacks of a stop that hangs are not written. A new stop hook needs a bound in the table.
+// TestStop_StagesFitIntoItsTime checks that the sum of the longest stages is less than the time after which the stacks of a hanging stop are written. A new
+// stop hook needs an entry in the table.
 func TestStop_StagesFitIntoItsTime(t *testing.T) {
 	t.Parallel()
 	left, names := maps.Clone(stages), slices.Collect(maps.Keys(stages))
@@ -77,7 +77,7 @@ func TestStop_StagesFitIntoItsTime(t *testing.T) {
 
 var hookLine = regexp.MustCompile(`(?m)^  • (\S+) `)
 
-// stopHooks lists the stop hooks of a role, but for those of job groups. All optional parts that have some are on.
+// stopHooks lists the stop hooks of a role without the ones of job groups. All optional parts with stop hooks are enabled.
 func stopHooks(t *testing.T, role string) (hooks []string) {
 	t.Helper()
 	args := []string{"hive", "--role=" + role, "--k8s-api-server=http://127.0.0.1:9"}
@@ -97,8 +97,8 @@ func stopHooks(t *testing.T, role string) (hooks []string) {
 	return hooks
 }
 
-// TestStop_IsCleanWithCallsUnderWayAndWhileStarting runs a hive whose stages take as long as those of the agent may. It ends with exit
-// code 0 all the same and in time, unless a stage does not end at all.
+// TestStop_IsCleanWithCallsUnderWayAndWhileStarting runs a hive with stages of the maximum duration. The hive must stop in time and with exit code 0, unless
+// a stage never ends.
 func TestStop_IsCleanWithCallsUnderWayAndWhileStarting(t *testing.T) {
 	t.Parallel()
 	interrupts := make(chan os.Signal, 1)
@@ -107,9 +107,9 @@ func TestStop_IsCleanWithCallsUnderWayAndWhileStarting(t *testing.T) {
 	const longAfter = time.Hour
 	calls, hooks := stages["apiserver.(*listener).stop"], timesOfStop(stopTimeout).hooks
 	for name, c := range map[string]struct {
-		start, asked time.Duration // how long the start hooks take, and when the signal comes
-		stop         time.Duration // how long the stages take
-		deaf         bool          // a stage does not see that its time is over
+		start, asked time.Duration // duration of the start hooks; time of the signal
+		stop         time.Duration // duration of the stages
+		deaf         bool          // a stage ignores the end of its context
 		takes        time.Duration // from the signal to the end
 		code         int
 		recorded     bool
@@ -164,7 +164,7 @@ func TestStop_IsCleanWithCallsUnderWayAndWhileStarting(t *testing.T) {
 				if took != c.takes || code != c.code || recorded != c.recorded {
 					t.Errorf("ended after %v with code %d, stacks were written: %v; want %v, %d and %v", took, code, recorded, c.takes, c.code, c.recorded)
 				}
-				time.Sleep(2 * time.Minute) // for what goes on when the process would have ended
+				time.Sleep(2 * time.Minute) // for work that continues after the process would have ended
 			})
 		})
 	}

@@ -8,10 +8,10 @@ import (
 )
 
 const (
-	// stopTimeoutFlag is hidden. The manifests rely on its default. Tests set it to a longer time where other processes use the
-	// CPU or the CPU is emulated: a stop that is slow then succeeds, and only one that hangs fails.
+	// stopTimeoutFlag is hidden, and the manifests rely on its default. Tests set a longer time if other processes use the CPU or the CPU is emulated: then a
+	// slow stop succeeds, and only a hanging one fails.
 	stopTimeoutFlag = "stop-timeout"
-	// stopTimeout is the default. It leaves some of the 5 s that are promised to a machine that is busy.
+	// stopTimeout is the default. The difference to the documented 5 s is a reserve for a busy machine.
 	stopTimeout = 4500 * time.Millisecond
 )
 
@@ -21,14 +21,14 @@ func addStopFlag(flags *pflag.FlagSet) {
 	_ = flags.MarkHidden(stopTimeoutFlag)
 }
 
-// stopTimes are moments of a stop, counted from the signal.
+// stopTimes holds the times of a stop, relative to the signal.
 type stopTimes struct {
-	record time.Duration // the stacks are written for the next run: an operator will want to know what takes so long
-	hooks  time.Duration // the stop hooks that are left are skipped
+	record time.Duration // the stacks are written for the next run, so that an operator can find the cause
+	hooks  time.Duration // the remaining stop hooks are skipped
 	exit   time.Duration // the process ends
 }
 
-// timesOfStop divides the time that a stop may take.
+// timesOfStop derives the times of a stop from its timeout.
 func timesOfStop(timeout time.Duration) stopTimes {
 	return stopTimes{record: timeout - timeout/3, hooks: timeout - timeout/9, exit: timeout}
 }

@@ -7,7 +7,7 @@ import (
 	"time"
 )
 
-// The moments of a stop are those that Documentation/liveness.md promises, and all of them move with the flag.
+// The times of a stop equal the ones in Documentation/liveness.md and scale with the flag.
 func TestStopTimes(t *testing.T) {
 	t.Parallel()
 	want := stopTimes{record: 3 * time.Second, hooks: 4 * time.Second, exit: 4500 * time.Millisecond}

@@ -1,4 +1,4 @@
-// Command waggle-cni is the CNI plugin. Container runtimes run it; people need not.
+// Command waggle-cni is the CNI plugin. Container runtimes run it; users need not.
 package main
 
 import (

@@ -1,4 +1,4 @@
-// Command waggle shows operators what the agent on this node does. See package cli.
+// Command waggle shows operators the state of the agent on this node. See package cli.
 package main
 
 import (
