@@ -17,7 +17,7 @@ import (
 
 const nodePort = 30080
 
-// addresses measures how soon a NodePort is served at an address that the uplink gets, for the host outside.
+// addresses measures the time until a NodePort is reachable from outside at an address that the uplink gets.
 func (b *bench) addresses(ctx context.Context) error {
 	node, err := b.startNode(ctx, nodekit.Options{AgentArgs: []string{"--nodeport-addresses=0.0.0.0/0,::/0"}})
 	if err != nil {
@@ -56,14 +56,14 @@ func (b *bench) addresses(ctx context.Context) error {
 	return nil
 }
 
-// servedBefore waits until the NodePort is served at an address that the node has had from its start.
+// servedBefore waits until the NodePort is reachable at an initial address of the node.
 func servedBefore(ctx context.Context, node *nodekit.Node, addr netip.Addr) error {
 	requests := startRequests(node.OutsideHost(), netip.AddrPortFrom(addr, nodePort))
 	_, err := requests.replied(ctx, time.Now())
 	return errors.Join(err, requests.stop())
 }
 
-// newAddress gives the uplink an address and takes it away, in turn.
+// newAddress adds an address to the uplink and removes it, repeatedly.
 func (b *bench) newAddress(ctx context.Context, node *nodekit.Node, addr netip.Prefix) (took []time.Duration, err error) {
 	if err := knowNeighbour(node, addr.Addr()); err != nil {
 		return nil, err
@@ -102,13 +102,13 @@ func onUplink(node *nodekit.Node, addr netip.Prefix, change func(netlink.Link, *
 			return err
 		}
 		if addr.Addr().Is6() {
-			parsed.Flags = unix.IFA_F_NODAD // the address is usable at once
+			parsed.Flags = unix.IFA_F_NODAD // the address is usable immediately
 		}
 		return change(link, parsed)
 	})
 }
 
-// knowNeighbour gives the host outside a permanent neighbour entry, so that no neighbour discovery is measured.
+// knowNeighbour adds a permanent neighbour entry on the host outside, so that neighbour discovery is not measured.
 func knowNeighbour(node *nodekit.Node, addr netip.Addr) error {
 	var mac net.HardwareAddr
 	if err := node.Do(func() error {
@@ -129,7 +129,7 @@ func knowNeighbour(node *nodekit.Node, addr netip.Addr) error {
 	})
 }
 
-// nodePortManifest is a service of both families with a NodePort, and one backend.
+// nodePortManifest returns a dual-stack Service with a NodePort and one backend.
 func nodePortManifest(backend *nodekit.Pod) string {
 	var text strings.Builder
 	fmt.Fprintf(&text, "{apiVersion: v1, kind: Service, metadata: {namespace: default, name: web}, spec: {type: NodePort, clusterIP: %q, "+

@@ -15,7 +15,7 @@ import (
 	"github.com/waggle-net/waggle/test/nodekit"
 )
 
-// agent measures the start, cold, and what an agent at rest costs.
+// agent measures a cold start and the resources of an idle agent.
 func (b *bench) agent(ctx context.Context) error {
 	var cold []time.Duration
 	for range 5 {
@@ -42,7 +42,7 @@ func (b *bench) agent(ctx context.Context) error {
 	return b.atRest(node)
 }
 
-// restore measures from the start of the process, after a kill, until the last of so many endpoints is ready again.
+// restore measures the time from the start of the process, after a kill, until the last restored endpoint is ready.
 func (b *bench) restore(ctx context.Context) error {
 	node, err := b.startNode(ctx, nodekit.Options{})
 	if err != nil {
@@ -74,7 +74,7 @@ func (b *bench) restore(ctx context.Context) error {
 	return nil
 }
 
-// startToRestored waits until the list of the API has so many endpoints, each of them ready.
+// startToRestored waits until the API lists count endpoints and all are ready.
 func startToRestored(ctx context.Context, node *nodekit.Node, count int) (time.Duration, error) {
 	ctx, cancel := context.WithTimeout(ctx, 60*time.Second)
 	defer cancel()
@@ -117,7 +117,7 @@ func startToReady(ctx context.Context, node *nodekit.Node) (time.Duration, error
 	})
 }
 
-// atRest reads the agent's resident memory and the CPU it takes while nothing happens.
+// atRest measures the agent's resident memory and CPU use while idle.
 func (b *bench) atRest(node *nodekit.Node) error {
 	time.Sleep(3 * time.Second)
 	before, err := cpuTicks(node.AgentPID())
@@ -141,7 +141,7 @@ func (b *bench) atRest(node *nodekit.Node) error {
 	return nil
 }
 
-// residentMemory of the agent, in MB.
+// residentMemory returns the resident set size of the agent in MB.
 func residentMemory(node *nodekit.Node) (float64, error) {
 	status, err := os.ReadFile(fmt.Sprintf("/proc/%d/status", node.AgentPID()))
 	if err != nil {
@@ -155,7 +155,7 @@ func residentMemory(node *nodekit.Node) (float64, error) {
 	return float64(kilobytes) / 1024, err
 }
 
-// cpuTicks is utime + stime of a process (proc(5), fields 14 and 15).
+// cpuTicks returns utime + stime of a process in ticks (proc(5), fields 14 and 15).
 func cpuTicks(pid int) (int, error) {
 	stat, err := os.ReadFile(fmt.Sprintf("/proc/%d/stat", pid))
 	if err != nil {

@@ -19,15 +19,15 @@ import (
 	"github.com/waggle-net/waggle/test/nodekit"
 )
 
-// outage is how long the API server is unreachable, which is longer than the agent's longest pause between two attempts.
+// outage is the duration for which the API server is unreachable. It exceeds the agent's longest pause between two attempts.
 const outage = 15 * time.Second
 
-// apiServer measures what the agent promises of an API server that is away: ADD without its answers, and how soon the agent has what is
-// written after an outage, or at another server. The server is one in memory; `make bench-kube` has a real one.
+// apiServer measures the documented behaviour during an outage of the API server: ADD without its answers, and the time until the agent knows objects that
+// are written after an outage or to another server. The server runs in memory; `make bench-kube` uses a real one.
 func (b *bench) apiServer(ctx context.Context) error {
 	for _, situation := range []struct {
 		name string
-		hang func(*http.Request) bool // reports whether a request is left without an answer
+		hang func(*http.Request) bool // reports whether a request gets no answer
 	}{
 		{"that holds back its watch of pods", func(r *http.Request) bool { return r.URL.Path == "/api/v1/pods" }},
 		{"that answers nothing", func(*http.Request) bool { return true }},
@@ -42,14 +42,14 @@ func (b *bench) apiServer(ctx context.Context) error {
 	return errors.Join(b.stopWithout(ctx), b.inStep(ctx), b.failOver(ctx))
 }
 
-// stopWithout stops an agent whose API server takes requests and answers none.
+// stopWithout stops an agent whose API server accepts requests and answers none.
 func (b *bench) stopWithout(ctx context.Context) error {
 	var times stopTimes
 	for range b.atMost(3) {
 		if err := b.withServer(ctx, nil, func(node *nodekit.Node, server *kubetest.Server) error {
 			hangUp(server, func(*http.Request) bool { return true })
 			putPod(server, "unknown")
-			_, err := node.AddPod(ctx, "unknown") // which has the agent ask for the pod
+			_, err := node.AddPod(ctx, "unknown") // makes the agent request the pod's object
 			return errors.Join(err, times.stop(ctx, node))
 		}); err != nil {
 			return fmt.Errorf("stop: %w", err)
@@ -59,7 +59,7 @@ func (b *bench) stopWithout(ctx context.Context) error {
 	return nil
 }
 
-// hangUp leaves requests without an answer, and ends the watches that are open.
+// hangUp suppresses the answers to requests and closes the open watches.
 func hangUp(server *kubetest.Server, hang func(*http.Request) bool) {
 	server.Fault(func(r *http.Request) (int, string) {
 		if hang(r) {
@@ -72,7 +72,7 @@ func hangUp(server *kubetest.Server, hang func(*http.Request) bool) {
 
 // addsWithout attaches pods whose objects the agent has not seen.
 func (b *bench) addsWithout(ctx context.Context, hang func(*http.Request) bool) (took []time.Duration, err error) {
-	for round := range b.atMost(5) { // each with an agent that does not know yet what the server does
+	for round := range b.atMost(5) { // each with an agent that has not detected the outage yet
 		one, err := b.addWithout(ctx, hang, fmt.Sprintf("unknown-%d", round))
 		if err != nil {
 			return nil, err
@@ -96,7 +96,7 @@ func (b *bench) addWithout(ctx context.Context, hang func(*http.Request) bool, n
 	return took, err
 }
 
-// inStep stops the API server for a while.
+// inStep stops the API server for the duration outage and measures the time until the agent knows an object that is written afterwards.
 func (b *bench) inStep(ctx context.Context) error {
 	var took []time.Duration
 	err := b.withServer(ctx, nil, func(node *nodekit.Node, server *kubetest.Server) error {
@@ -125,7 +125,7 @@ func (b *bench) inStep(ctx context.Context) error {
 	return nil
 }
 
-// failOver stops the API server that the agent uses while a second one over the same objects goes on.
+// failOver stops the API server that the agent uses while a second one with the same objects keeps running.
 func (b *bench) failOver(ctx context.Context) error {
 	var took []time.Duration
 	for range b.atMost(3) {
@@ -164,7 +164,7 @@ func activeServer(ctx context.Context, node *nodekit.Node) (string, error) {
 	return "", errors.Join(err, fmt.Errorf("none of %d API servers is active", len(rows)))
 }
 
-// followed writes a namespace and waits until the agent has it.
+// followed writes a namespace and waits until the agent knows it.
 func (b *bench) followed(ctx context.Context, node *nodekit.Node, server *kubetest.Server, name string) (time.Duration, error) {
 	return timed(func() error {
 		server.Put(&corev1.Namespace{ObjectMeta: metav1.ObjectMeta{Name: name}})
@@ -178,7 +178,7 @@ func (b *bench) followed(ctx context.Context, node *nodekit.Node, server *kubete
 	})
 }
 
-// withServer runs f with a node whose agent follows an API server on the node's loopback, and a second one if there is a place for it.
+// withServer runs f with a node whose agent uses an API server on the node's loopback device. If second is not nil, the agent also gets a second server.
 func (b *bench) withServer(ctx context.Context, second **kubetest.Server, f func(*nodekit.Node, *kubetest.Server) error) error {
 	node, err := nodekit.New(nodekit.Options{BinDir: b.bin, AgentArgs: []string{installedStop}})
 	if err != nil {
@@ -214,7 +214,7 @@ func (b *bench) withServer(ctx context.Context, second **kubetest.Server, f func
 	return f(node, server)
 }
 
-// putPod writes the object of a pod of this node.
+// putPod writes the object of a pod on this node.
 func putPod(server *kubetest.Server, name string) {
 	server.Put(&corev1.Pod{ObjectMeta: metav1.ObjectMeta{Name: name, Namespace: "default", UID: types.UID("uid-" + name), Labels: map[string]string{"app": name}},
 		Spec: corev1.PodSpec{NodeName: "node-1", ServiceAccountName: "default"}})

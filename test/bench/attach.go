@@ -17,23 +17,23 @@ import (
 	"github.com/waggle-net/waggle/test/nodekit"
 )
 
-// crowd is how many pods stand on a node while the cost of one more is measured.
+// crowd is the number of pods on a crowded node, for which the cost of one more pod is measured.
 const crowd = 200
 
-// rest is between two measurements: a node is busy for a while with what has just gone.
+// rest is the pause between two measurements: a node is busy for a while after a deletion.
 const rest = 50 * time.Millisecond
 
-// attach compares ADD and DEL with the reference plugins, one call of each in turn. Their like is a node with IPv4 only;
-// beside it stand one with both families, one that is full of pods, and two where a policy selects each pod, which has an
-// identity of its own: the policies of all others have to know it first.
+// attach compares ADD and DEL with the reference plugins, alternating single calls. The comparable node has IPv4 only. The other nodes are a dual-stack one,
+// one with many pods, and two with a policy that selects each pod. There each pod has its own identity, and the policies of all other pods must first contain
+// this identity.
 func (b *bench) attach(ctx context.Context) error {
 	var ipv4, dual, crowded, guarded, guardedCrowd, control pair
 	only4 := nodekit.Options{IPv6CIDR: "-", AgentArgs: []string{"--enable-ipv6=false"}}
 	sides := []struct {
 		name    string
 		options nodekit.Options
-		pods    int  // that stand there before
-		policy  bool // selects all of them
+		pods    int  // attached before the measurement
+		policy  bool // selects all pods
 		list    listFunc
 		pair    *pair
 	}{
@@ -98,7 +98,7 @@ func (b *bench) attach(ctx context.Context) error {
 	return b.burst(ctx, nodes[2])
 }
 
-// floor is the time of what no ADD goes without: the start of the plugin, which only says its versions, and a veth pair into the pod.
+// floor returns the minimum duration of any ADD: a run of the plugin that only prints its versions, and the creation of a veth pair into the pod.
 func floor(ctx context.Context, node *nodekit.Node, name string) (took time.Duration, err error) {
 	pod, err := node.NewPod(name)
 	if err != nil {
@@ -125,7 +125,7 @@ func floor(ctx context.Context, node *nodekit.Node, name string) (took time.Dura
 	return took, err
 }
 
-// guard writes the pods of a node, and a policy that isolates them all from others than themselves.
+// guard writes manifests of a node's pods and a policy that allows them only traffic between each other.
 func (b *bench) guard(node *nodekit.Node, name string, pods int) error {
 	var names []string
 	for n := range pods {
@@ -139,7 +139,7 @@ func (b *bench) guard(node *nodekit.Node, name string, pods int) error {
 			policyManifest("out", "role: guarded", "Egress", "{to: [{podSelector: {}}]}")))
 }
 
-// burst attaches 100 pods at once.
+// burst attaches 100 pods concurrently.
 func (b *bench) burst(ctx context.Context, node *nodekit.Node) error {
 	took := make([]time.Duration, 100)
 	pods := make([]*nodekit.Pod, len(took))
@@ -158,7 +158,7 @@ func (b *bench) burst(ctx context.Context, node *nodekit.Node) error {
 	if err := group.Wait(); err != nil {
 		return err
 	}
-	p99 := percentile(took, 99) // none was refused: that ends the measurement
+	p99 := percentile(took, 99) // a rejected call ends the measurement
 	b.report("100 ADD at once, p99 (p50)", fmt.Sprintf("%s (%s)", show(p99), show(median(took))), figures.Time(p99), addBurstBudget)
 	for _, pod := range pods {
 		group.Go(func() error { return pod.Detach(ctx) })
@@ -166,10 +166,10 @@ func (b *bench) burst(ctx context.Context, node *nodekit.Node) error {
 	return group.Wait()
 }
 
-// pair collects one side's times.
+// pair holds the durations of one side.
 type pair struct{ adds, dels, both []time.Duration }
 
-// listFunc makes the library and network list of one side.
+// listFunc returns the CNI library and network list of one side.
 type listFunc func(*nodekit.Node) (*libcni.CNIConfig, *libcni.NetworkConfigList, error)
 
 func (p *pair) round(ctx context.Context, node *nodekit.Node, name string, list listFunc) error {
@@ -200,8 +200,8 @@ func waggleList(node *nodekit.Node) (*libcni.CNIConfig, *libcni.NetworkConfigLis
 	return node.CNI("1.0.0")
 }
 
-// referenceList is ptp with host-local. It serves IPv4 only: with IPv6 ptp waits more than a second for duplicate address
-// detection, which would flatter us.
+// referenceList returns ptp with host-local. It is IPv4 only: with IPv6, ptp waits more than a second for duplicate address detection, which would distort
+// the comparison in favour of Waggle.
 func (b *bench) referenceList(node *nodekit.Node) (*libcni.CNIConfig, *libcni.NetworkConfigList, error) {
 	conf, err := libcni.ConfListFromBytes(fmt.Appendf(nil, `{"cniVersion":"1.0.0","name":"reference","plugins":[{"type":"ptp",
 		"ipam":{"type":"host-local","dataDir":%q,"ranges":[[{"subnet":"10.99.0.0/16"}]],
@@ -212,7 +212,7 @@ func (b *bench) referenceList(node *nodekit.Node) (*libcni.CNIConfig, *libcni.Ne
 	return libcni.NewCNIConfigWithCacheDir([]string{b.plugins}, filepath.Join(node.Dir, "reference-cache"), nil), conf, nil
 }
 
-// podCIDR has addresses for thousands of pods: an address is not free again for a while after each round.
+// podCIDR has addresses for thousands of pods: a released address is quarantined for a while.
 const podCIDR = "10.244.0.0/20"
 
 // installedStop is the stop timeout of an installed agent. Nodes of tests have a longer one.

@@ -6,10 +6,10 @@ import (
 	"github.com/waggle-net/waggle/test/bench/figures"
 )
 
-// unlimited is the budget of figures that are only shown.
+// unlimited is the budget of figures without a limit.
 var unlimited figures.Limit
 
-// Budgets of attaching pods, against ptp with host-local in the same run.
+// Budgets of ADD and DEL, relative to ptp with host-local in the same run.
 var (
 	addIPv4Budget    = atMostOf(0.8)
 	addDualBudget    = atMostOf(0.95)
@@ -18,7 +18,7 @@ var (
 	addBurstBudget   = figures.Within(600 * time.Millisecond)
 )
 
-// Budgets of the agent: starts, memory and CPU at rest, sizes of stripped programs.
+// Budgets of the agent: starts, memory and CPU while idle, sizes of stripped programs.
 var (
 	coldStartBudget  = figures.Within(time.Second)
 	restoreBudget    = figures.Within(2 * time.Second) // of 250 endpoints
@@ -28,7 +28,7 @@ var (
 	pluginSizeBudget = figures.AtMost(megabytes(8))
 )
 
-// Budgets of the datapath. The control of request-response is a program that does nothing but redirect to the peer.
+// Budgets of the datapath. The control of request-response is a program that only redirects to the peer.
 var (
 	requestBudget      = atLeastOf(0.98)
 	oneRuleBudget      = atLeastOf(0.99) // of the rate without policy
@@ -38,11 +38,11 @@ var (
 	tunnelUDPBudget    = atLeastOf(0.88)
 	tunnelBulkBudget   = atLeastOf(1 / 1.15)
 	underlayIPv6Budget = atLeastOf(0.65)
-	changesBudget      = atLeastOf(0.98) // while addresses elsewhere change
+	changesBudget      = atLeastOf(0.98) // while addresses on other nodes change
 	changesCPUBudget   = figures.AtMost(figures.Value{Number: 0.5, Unit: "% of a core"})
 	establishedBudget  = figures.AtMost(figures.Value{Number: 40, Unit: figures.NanoSec})
-	oneSidedBudget     = figures.AtMost(figures.Value{Number: 90, Unit: figures.NanoSec})  // what an established flow took when these took up to 289 ns
-	packetBudget       = figures.AtMost(figures.Value{Number: 350, Unit: figures.NanoSec}) // the whole path, without the entry of a flow
+	oneSidedBudget     = figures.AtMost(figures.Value{Number: 90, Unit: figures.NanoSec})  // previously, an established flow took up to 289 ns
+	packetBudget       = figures.AtMost(figures.Value{Number: 350, Unit: figures.NanoSec}) // the whole path, without the creation of a flow entry
 	newFlowBudget      = figures.AtMost(figures.Value{Number: 1200, Unit: figures.NanoSec})
 	instructionsBudget = figures.AtMost(figures.Value{Number: 14_000, Unit: "instructions"})
 	stackBudget        = figures.AtMost(figures.Value{Number: 352, Unit: "bytes"})
@@ -73,10 +73,10 @@ var (
 	largeServiceBudget  = figures.Within(2 * time.Millisecond) // 10,000 endpoints
 	iptablesBudget      = atLeastOf(1)                         // connections, against rules of iptables
 	crowdConnectBudget  = atMostOf(1.03)                       // 30,000 services against one
-	throughBudget       = atLeastOf(0.99)                      // request-response through a ClusterIP against to the pod
+	throughBudget       = atLeastOf(0.99)                      // request-response through a ClusterIP against direct access
 )
 
-// Budgets of the promises of time. Each limits the longest of all rounds.
+// Budgets of documented times. Each limits the maximum over all rounds.
 var (
 	noneBudget        = figures.AtMost(figures.Value{Number: 0, Unit: "failed"})
 	roomBudget        = figures.Within(time.Second)

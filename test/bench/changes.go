@@ -23,8 +23,7 @@ const (
 	changesPerSecond = 100
 )
 
-// addressChanges measures what it costs an established connection with a host outside, and the agent, that pods of another node get other
-// addresses all the time.
+// addressChanges measures the cost of continuous address changes of another node's pods, for an established connection with a host outside and for the agent.
 func (b *bench) addressChanges(ctx context.Context) error {
 	return b.withServer(ctx, nil, func(node *nodekit.Node, server *kubetest.Server) error {
 		far := farPodsOf(server)
@@ -65,7 +64,7 @@ func (b *bench) addressChanges(ctx context.Context) error {
 	})
 }
 
-// atRestWhile reports how much more CPU the agent takes while addresses change.
+// atRestWhile reports the additional CPU use of the agent while addresses change.
 func (b *bench) atRestWhile(ctx context.Context, node *nodekit.Node, far *farPods) error {
 	const window, hertz = 10 * time.Second, 100 // USER_HZ, fixed by the kernel's interface
 	share := func() (float64, error) {
@@ -92,7 +91,7 @@ func (b *bench) atRestWhile(ctx context.Context, node *nodekit.Node, far *farPod
 	return nil
 }
 
-// mean is the mean time of one of many transactions, all that disturbs them included.
+// mean returns the mean duration of many transactions, outliers included.
 func (p path) mean() (time.Duration, error) {
 	took, err := p.exchanges(10 * requests)
 	var sum time.Duration
@@ -108,7 +107,7 @@ type farPods struct {
 	changes int // so far
 }
 
-// farPodsOf makes another node and its pods.
+// farPodsOf creates the objects of another node and its pods.
 func farPodsOf(server *kubetest.Server) *farPods {
 	server.Put(&corev1.Node{ObjectMeta: metav1.ObjectMeta{Name: "node-2", UID: "u2"}, Spec: corev1.NodeSpec{PodCIDRs: []string{"10.51.0.0/16"}},
 		Status: corev1.NodeStatus{Addresses: []corev1.NodeAddress{{Type: corev1.NodeInternalIP, Address: "192.0.2.200"}}}},
@@ -121,7 +120,7 @@ func farPodsOf(server *kubetest.Server) *farPods {
 	return far
 }
 
-// next gives one pod after the other an address that it did not have before.
+// next gives the next pod, in rotation, a new address.
 func (f *farPods) next() {
 	number, turn := f.changes%farCount, f.changes/farCount
 	name := fmt.Sprintf("far-%d", number)
@@ -132,7 +131,7 @@ func (f *farPods) next() {
 	f.changes++
 }
 
-// change changes addresses until stop is called.
+// change changes addresses until the caller calls stop.
 func (f *farPods) change(ctx context.Context) (stop func()) {
 	ctx, cancel := context.WithCancel(ctx)
 	ended := make(chan struct{})

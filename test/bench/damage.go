@@ -23,13 +23,13 @@ import (
 type damage struct {
 	what  string
 	do    func() error
-	whole func() (bool, error) // reports whether the change is undone; a missing object is an error or false
+	whole func() (bool, error) // reports whether the change is repaired; a missing object is an error or false
 }
 
-// podRoute is where the agent's route of IPv4 leads.
+// podRoute is the destination of the agent's IPv4 route.
 var podRoute = netip.MustParsePrefix(podCIDR)
 
-// announced are changes that the kernel sends an event for.
+// announced returns changes for which the kernel sends a notification.
 func announced(d driftNode) []damage {
 	block := tc.Block(podlink.IngressBlock)
 	return []damage{
@@ -87,7 +87,7 @@ func announced(d driftNode) []damage {
 
 func ipcachePin() string { return bpf.PinName(bpf.MapIpcache, bpf.LayoutVersion(bpf.MapIpcache)) }
 
-// silent are changes without an event.
+// silent returns changes without a notification.
 func silent(d driftNode) []damage {
 	key := bpf.NewAddrKey(d.pod.Addr(false))
 	return []damage{
@@ -145,7 +145,7 @@ func withClsact(device string, f func(h *tc.Handle, index int) error) error {
 	})()
 }
 
-// ownRoute returns the agent's route to a prefix, nil for none.
+// ownRoute returns the agent's route to a prefix, or nil.
 func ownRoute(to netip.Prefix) (*netlink.Route, error) {
 	routes, err := netlink.RouteListFiltered(netlink.FAMILY_V4, &netlink.Route{Protocol: desiredroutes.Protocol}, netlink.RT_FILTER_PROTOCOL)
 	for _, r := range routes {

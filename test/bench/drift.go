@@ -18,8 +18,8 @@ import (
 	"github.com/waggle-net/waggle/test/nodekit"
 )
 
-// repairs measures how soon the agent puts right what another program has changed: one kind of damage after the other where the
-// kernel announces the change, all at once where only the comparison of each --verify-interval finds it.
+// repairs measures the time until the agent repairs changes of another program: each kind of damage separately if the kernel announces the change, all kinds
+// together if only the comparison at each --verify-interval finds them.
 func (b *bench) repairs(ctx context.Context) error {
 	node, err := b.startNode(ctx, nodekit.Options{})
 	if err != nil {
@@ -49,7 +49,7 @@ func (b *bench) repairs(ctx context.Context) error {
 	return b.conflict(ctx, d)
 }
 
-// conflict measures what it costs the agent when another program deletes the route to pods all the time.
+// conflict measures the agent's cost when another program deletes the route to pods continuously.
 func (b *bench) conflict(ctx context.Context, d driftNode) error {
 	const lasts, pause = 10 * time.Second, 10 * time.Millisecond
 	before, err := d.routeRepairs(ctx)
@@ -64,7 +64,7 @@ func (b *bench) conflict(ctx context.Context, d driftNode) error {
 	if err := d.Do(func() error {
 		for ; time.Since(began) < lasts && ctx.Err() == nil; time.Sleep(pause) {
 			if route, err := ownRoute(podRoute); err == nil && route != nil {
-				_ = netlink.RouteDel(route) // the agent may replace the route meanwhile
+				_ = netlink.RouteDel(route) // the agent may replace the route concurrently
 			}
 		}
 		return ctx.Err()
@@ -80,13 +80,13 @@ func (b *bench) conflict(ctx context.Context, d driftNode) error {
 	if err != nil {
 		return err
 	}
-	rate, share := float64(after-before)/took, float64(ticksAfter-ticks)/took // a tick is a hundredth of a second
+	rate, share := float64(after-before)/took, float64(ticksAfter-ticks)/took // a tick is 10 ms
 	b.report("repairs of a route that another program deletes every 10 ms", fmt.Sprintf("%.1f/s", rate), figures.Value{Number: rate, Unit: "repairs/s"}, conflictBudget)
 	b.report("CPU of the agent meanwhile", fmt.Sprintf("%.1f %%", share), figures.Value{Number: share, Unit: "% of a core"}, conflictCPUBudget)
 	return nil
 }
 
-// routeRepairs is how often the agent has repaired routes.
+// routeRepairs returns the number of route repairs by the agent.
 func (d driftNode) routeRepairs(ctx context.Context) (n uint64, err error) {
 	agent := client.New(filepath.Join(d.StateDir(), "waggle.sock"))
 	defer agent.Close()
@@ -111,8 +111,7 @@ func (d driftNode) pin(elem ...string) string {
 	return filepath.Join(append([]string{d.BPFRoot(), "waggle"}, elem...)...)
 }
 
-// repaired does some rounds of all kinds of damage: each kind alone, or all of them together, because each then takes until the next
-// comparison.
+// repaired runs rounds with all kinds of damage: one kind at a time, or all together, because each round then lasts until the next comparison.
 func (b *bench) repaired(ctx context.Context, d driftNode, all []damage, together bool, rounds int, budget figures.Limit) error {
 	took := make([][]time.Duration, len(all))
 	var batches [][]int
@@ -137,7 +136,7 @@ func (b *bench) repaired(ctx context.Context, d driftNode, all []damage, togethe
 	return nil
 }
 
-// round does some damages and notes when each is undone.
+// round causes several damages and records the repair time of each.
 func (d driftNode) round(ctx context.Context, all []damage, batch []int, took [][]time.Duration) error {
 	intact := func(i int) error {
 		whole, err := all[i].whole()

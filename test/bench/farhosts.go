@@ -32,18 +32,18 @@ const (
 	remoteNodeVNI           = 6
 )
 
-// farHosts answers for all far nodes, from the namespace outside: ICMP and probes of their health at each address of the underlay, and the same inside
-// the tunnel. It notes when a datagram for a pod arrives.
+// farHosts simulates all far nodes in the namespace outside: it answers ICMP and health probes at each underlay address and inside the tunnel. It records the
+// arrival of datagrams for pods.
 type farHosts struct {
 	socket *net.UDPConn // the tunnel
-	device *os.File     // what is inside goes to the kernel by this device, and replies come from it
+	device *os.File     // injects inner packets into the kernel and receives its replies
 	server *http.Server
 
-	mu   sync.Mutex // guards what follows
+	mu   sync.Mutex // guards the fields below
 	seen map[netip.Addr]time.Time
 }
 
-// startFarHosts needs a node of the cluster to reach its namespace outside.
+// startFarHosts starts farHosts in the namespace outside of a node of the cluster.
 func startFarHosts(node *nodekit.Node) (_ *farHosts, err error) {
 	h := &farHosts{seen: map[netip.Addr]time.Time{}}
 	defer func() {
@@ -80,7 +80,7 @@ func startFarHosts(node *nodekit.Node) (_ *farHosts, err error) {
 	return h, nil
 }
 
-// farRoutes gives this namespace all far addresses, and a route to what real nodes send from inside the tunnel.
+// farRoutes adds all far addresses to this namespace, and a route to the source addresses of real nodes inside the tunnel.
 func farRoutes() error {
 	if err := setUp(farDevice); err != nil {
 		return err
@@ -115,14 +115,14 @@ func network(p netip.Prefix) *net.IPNet {
 	return &net.IPNet{IP: p.Addr().AsSlice(), Mask: net.CIDRMask(p.Bits(), p.Addr().BitLen())}
 }
 
-// hello answers a probe as an agent does.
+// hello answers a health probe as an agent does.
 func hello(w http.ResponseWriter, r *http.Request) {
 	n, _ := strconv.Atoi(r.URL.Query().Get("bytes"))
 	w.Header().Set("Connection", "close")
 	_, _ = w.Write([]byte(strings.Repeat("-", max(0, min(n, 16<<10)))))
 }
 
-// Close ends everything.
+// Close stops all servers and closes the sockets.
 func (h *farHosts) Close() {
 	if h.server != nil {
 		_ = h.server.Close()
@@ -135,7 +135,7 @@ func (h *farHosts) Close() {
 	}
 }
 
-// receive takes frames out of the tunnel until the socket is closed. Datagrams have reached their pod with that.
+// receive decapsulates frames of the tunnel until the socket is closed. A datagram counts as received by its pod at that point.
 func (h *farHosts) receive() {
 	buffer := make([]byte, 1<<16)
 	for {
@@ -146,7 +146,7 @@ func (h *farHosts) receive() {
 		if n < vxlanSize+ethernetSize+20 {
 			continue
 		}
-		inner := buffer[vxlanSize+ethernetSize : n] // of a device of this machine: its lengths are right
+		inner := buffer[vxlanSize+ethernetSize : n] // sent by a device of this machine, so its lengths are valid
 		switch {
 		case inner[0]>>4 != 4:
 		case inner[9] == unix.IPPROTO_UDP:
@@ -160,7 +160,8 @@ func (h *farHosts) receive() {
 	}
 }
 
-// addChecksum computes the checksum of a TCP segment over IPv4 without options. The sender's kernel left it to a device, and veth devices do not compute it.
+// addChecksum computes the checksum of a TCP segment over IPv4 without options. The sender's kernel leaves it to the device, and veth devices do not compute
+// it.
 func addChecksum(packet []byte) {
 	segment := packet[20:binary.BigEndian.Uint16(packet[2:])]
 	segment[16], segment[17] = 0, 0
@@ -179,14 +180,14 @@ func (h *farHosts) note(pod netip.Addr) {
 	}
 }
 
-// reached returns when the first datagram for a pod arrived; zero when none has.
+// reached returns the arrival time of the first datagram for a pod, or the zero time.
 func (h *farHosts) reached(pod netip.Addr) time.Time {
 	h.mu.Lock()
 	defer h.mu.Unlock()
 	return h.seen[pod]
 }
 
-// reply sends into the tunnel what the kernel sends by the device, from the node whose address it has, until the device is closed.
+// reply encapsulates the kernel's packets on the device and sends them from the node that has the source address, until the device is closed.
 func (h *farHosts) reply() {
 	frame := make([]byte, 1<<16)
 	frame[0] = 0x08

@@ -13,17 +13,17 @@ import (
 	"github.com/waggle-net/waggle/pkg/ciliumv2"
 )
 
-// Size of the large cluster beside its two real nodes.
+// Size of the large cluster in addition to its two real nodes.
 const (
 	farNodes      = 5000
 	farPodsOfNode = 30
 	farIdentities = 2000
 )
 
-// The same in words.
+// The same sizes as text.
 const manyNodes, manyPods = "5,000 nodes", "150,000 pods of other nodes"
 
-// Where far nodes and their pods are. [farHosts] receives what is sent to these ranges.
+// Ranges of far nodes and their pods. [farHosts] receives the packets to these ranges.
 var (
 	farUnderlay = netip.MustParsePrefix("198.18.0.0/15")
 	farInner    = netip.MustParsePrefix("10.128.0.0/10")
@@ -31,17 +31,17 @@ var (
 
 const firstFarIdentity = 20000
 
-// farNode is a node that exists as objects alone. Its number begins with 1.
+// farNode is a node that exists only as objects. Its numbers start at 1.
 type farNode int
 
 func (n farNode) name() string { return fmt.Sprintf("far-%d", n) }
 
-// addr is the address of the node in the underlay. Another turn is another address.
+// addr returns the underlay address of the node. Each turn has another address.
 func (n farNode) addr(turn int) netip.Addr {
 	return netip.AddrFrom4([4]byte{198, byte(18 + turn%2), byte(n >> 8), byte(n)})
 }
 
-// podRange is of 256 addresses: the first is the node's router, the second is probed, and pods begin at the tenth.
+// podRange returns the node's 256 pod addresses: the first is the router's, the second is probed, and pods start at the tenth.
 func (n farNode) podRange() netip.Prefix {
 	return netip.PrefixFrom(n.inner(0), 24)
 }
@@ -56,7 +56,7 @@ func farNodeOf(inner netip.Addr) farNode {
 	return farNode(b[1]-128)<<8 | farNode(b[2])
 }
 
-// objects are what Kubernetes and the node's agent write of it.
+// objects returns the objects that Kubernetes and the node's agent write for the node.
 func (n farNode) objects(turn int) []runtime.Object {
 	cidrs := []string{n.podRange().String()}
 	host := n.addr(turn).String()
@@ -70,7 +70,7 @@ func (n farNode) objects(turn int) []runtime.Object {
 	}
 }
 
-// pod is the object of a pod, as the node's agent writes it.
+// pod returns the CiliumEndpoint of a pod as the node's agent writes it.
 func (n farNode) pod(number int) *ciliumv2.CiliumEndpoint {
 	name := fmt.Sprintf("app-%d-6d4cf56db6-%05d", int(n)%50, int(n)*farPodsOfNode+number)
 	id := firstFarIdentity + (int(n)*farPodsOfNode+number)%farIdentities
@@ -90,7 +90,7 @@ func (n farNode) uid(object int) types.UID {
 
 func farNamespace(id int) string { return fmt.Sprintf("team-%d", id%100) }
 
-// farIdentityObjects are those of all far pods.
+// farIdentityObjects returns the identities of all far pods.
 func farIdentityObjects() (all []runtime.Object) {
 	for id := firstFarIdentity; id < firstFarIdentity+farIdentities; id++ {
 		all = append(all, &ciliumv2.CiliumIdentity{ObjectMeta: metav1.ObjectMeta{Name: strconv.Itoa(id)}, SecurityLabels: map[string]string{"k8s:app": strconv.Itoa(id),

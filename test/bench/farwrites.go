@@ -24,7 +24,7 @@ import (
 	"github.com/waggle-net/waggle/test/nodekit"
 )
 
-// written are the times at which an agent last wrote each row of nodes to the kernel.
+// written returns the times at which an agent last wrote each row of nodes to the kernel.
 func (l *large) written(ctx context.Context) (times []time.Time, err error) {
 	slots, err := client.Rows[*nodeslots.Slot](ctx, l.agent, "node-slots")
 	if err != nil {
@@ -49,7 +49,7 @@ func (l *large) written(ctx context.Context) (times []time.Time, err error) {
 	return times, err
 }
 
-// fromRows returns the time from when the last object of a node was a row to when the last row that comes of them was written.
+// fromRows returns the time from the synchronization of the tables of node objects to the last kernel write of a derived row.
 func (l *large) fromRows(ctx context.Context) (time.Duration, error) {
 	filled, err := client.Rows[sources.Source](ctx, l.agent, "sources")
 	if err != nil {
@@ -70,7 +70,7 @@ func (l *large) fromRows(ctx context.Context) (time.Duration, error) {
 	return done.Sub(rows), err
 }
 
-// writtenSince counts the rows that were written since a time.
+// writtenSince counts the rows that were written after a time.
 func (l *large) writtenSince(ctx context.Context, since time.Time) (count int, err error) {
 	written, err := l.written(ctx)
 	for _, at := range written {
@@ -81,8 +81,7 @@ func (l *large) writtenSince(ctx context.Context, since time.Time) (count int, e
 	return count, err
 }
 
-// writeAgain writes what the maps have of far nodes once more, and the routes to them, and returns the CPU time of that. It runs in the namespaces of
-// the node.
+// writeAgain writes the map entries and routes of far nodes again, and returns the CPU time of these writes. It runs in the namespaces of the node.
 func (m farMaps) writeAgain() (cpu time.Duration, routes int, err error) {
 	runtime.LockOSThread()
 	defer runtime.UnlockOSThread()
@@ -131,14 +130,14 @@ func (m farMaps) writeAgain() (cpu time.Duration, routes int, err error) {
 	return threadTime() - before, len(list), nil
 }
 
-// threadTime is the CPU time of this thread.
+// threadTime returns the CPU time of this thread.
 func threadTime() time.Duration {
 	var t unix.Timespec
 	_ = unix.ClockGettime(unix.CLOCK_THREAD_CPUTIME_ID, &t) // the kernel has this clock
 	return time.Duration(t.Nano())
 }
 
-// datagrams go from a place to one address after the other, each to another port, so that no flow is older than it.
+// datagrams sends datagrams from a place to one address after the other, each to another port, so that no flow is older than its address.
 type datagrams struct {
 	conn *net.UDPConn
 	stop func()
@@ -160,7 +159,7 @@ func startDatagrams(from nodekit.Place) (*datagrams, error) {
 	return d, nil
 }
 
-// to changes the address; with an invalid one nothing is sent.
+// to changes the address; an invalid address stops the sending.
 func (d *datagrams) to(addr netip.Addr) {
 	d.mu.Lock()
 	defer d.mu.Unlock()
@@ -180,7 +179,7 @@ func (d *datagrams) run() {
 			continue
 		}
 		if _, err := d.conn.WriteToUDPAddrPort([]byte{0}, netip.AddrPortFrom(target, port)); errors.Is(err, net.ErrClosed) {
-			return // other errors are those of an address that is not reached yet
+			return // other errors mean that the address is not reachable yet
 		}
 	}
 }

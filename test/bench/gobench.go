@@ -14,22 +14,22 @@ import (
 	"github.com/waggle-net/waggle/test/bench/figures"
 )
 
-// figure is one that benchmarks of a package report: the unit of a line, what it is called here, and its budget.
+// figure is a value that benchmarks of a package report: the unit in their output, the name in this report, and the budget.
 type figure struct {
-	benchmark string // the beginning of its name
+	benchmark string // prefix of the benchmark's name
 	unit      string
 	what      string
 	budget    figures.Limit
 	quantity  quantity
 }
 
-// quantity says how values of a unit of package testing are shown, and what budgets limit.
+// quantity defines how values with a unit of package testing are printed, and in which unit budgets limit them.
 type quantity struct {
 	show  func(value float64) string
 	value func(value float64) figures.Value
 }
 
-// Quantities of benchmarks, by the unit that they report.
+// Quantities of benchmarks by their reported unit.
 var (
 	nanoseconds  = quantity{func(v float64) string { return fmt.Sprintf("%.0f ns", v) }, valueIn(figures.NanoSec, 1)}
 	durations    = timesOf(time.Nanosecond)
@@ -49,7 +49,7 @@ func valueIn(unit string, scale float64) func(float64) figures.Value {
 	return func(v float64) figures.Value { return figures.Value{Number: v * scale, Unit: unit} }
 }
 
-// programs measures what the programs and the rules beside them take for a packet, and what the programs are to the verifier.
+// programs measures the time per packet of the programs and of comparable rules, and the programs' cost in the verifier.
 func (b *bench) programs(ctx context.Context) error {
 	if err := b.verified(ctx); err != nil {
 		return err
@@ -71,10 +71,11 @@ func (b *bench) programs(ctx context.Context) error {
 	})
 }
 
-// attribute is what the tests of the programs say of one: by routing mode the instructions that the verifier processed, and the bytes of its deepest stack.
+// attribute matches an attribute that the tests of the programs print: by routing mode, the instructions that the verifier processed and the maximum stack
+// depth in bytes.
 var attribute = regexp.MustCompile(`(?m)^ *=== ATTR +Test[^/ ]*/?(\S*) (verifier|stack):(\S+) (\d+) `)
 
-// verified prints what the verifier makes of each program of packets, steps included. Those of sockets are far below all budgets.
+// verified prints the verifier's figures for each packet program, including its steps. Socket programs are far below all budgets.
 func (b *bench) verified(ctx context.Context) error {
 	out, err := exec.CommandContext(ctx, "go", "test", "-count", "1", "-v", "-run", "Programs_(PassTheVerifier|FitTheStackOfLinux61)$", "./bpf").CombinedOutput()
 	found := attribute.FindAllStringSubmatch(string(out), -1)
@@ -99,7 +100,7 @@ func (b *bench) verified(ctx context.Context) error {
 	return nil
 }
 
-// compiler measures how policies become entries, of which the cell policy is the one user.
+// compiler measures the compilation of policies to entries. Only cell policy uses the compiler.
 func (b *bench) compiler(ctx context.Context) error {
 	if err := b.goBench(ctx, "./pkg/policymap", "Resolve|OneIdentity|AllPods|OnePolicy|Memory", []figure{
 		{"Resolve/", "ns/op", "3,000 rules, 1,000 identities", resolveBudget, durations},
@@ -117,7 +118,7 @@ func (b *bench) compiler(ctx context.Context) error {
 	})
 }
 
-// serviceMaps measures how services come from the rows of Kubernetes into real maps.
+// serviceMaps measures the path of services from Kubernetes rows to real maps.
 func (b *bench) serviceMaps(ctx context.Context) error {
 	return b.goBench(ctx, "./cells/servicemaps", "Privileged", []figure{
 		{"PrivilegedServices", "ns/sync", "50,000 services, from rows of Kubernetes into maps, cold", servicesBudget, durations},
@@ -131,7 +132,7 @@ func (b *bench) serviceMaps(ctx context.Context) error {
 	})
 }
 
-// serviceChanges measures how the cell of services follows changes of backends that many services share, and of a service that has many.
+// serviceChanges measures how the cell of services processes changes of backends that many services share, and of a service with many backends.
 func (b *bench) serviceChanges(ctx context.Context) error {
 	return b.goBench(ctx, "./cells/services", "SharedBackends|SliceEvent|LargeService|ServicesOfTheNode", []figure{
 		{"SharedBackends/", "ns/op", "one of 10 backends of 2,000 services", sharedBackendBudget, durations},
@@ -175,7 +176,7 @@ var (
 	benchmarkUnit = regexp.MustCompile(`([\d.]+(?:e[+-]\d+)?) (\S+)`)
 )
 
-// benchmarkValues reads what "go test -bench" prints: by benchmark and unit.
+// benchmarkValues parses the output of "go test -bench": values by benchmark and unit.
 func benchmarkValues(output string) map[string]map[string][]float64 {
 	values := map[string]map[string][]float64{}
 	for _, line := range benchmarkLine.FindAllStringSubmatch(output, -1) {
@@ -183,7 +184,7 @@ func benchmarkValues(output string) map[string]map[string][]float64 {
 			values[line[1]] = map[string][]float64{}
 		}
 		for _, one := range benchmarkUnit.FindAllStringSubmatch(line[2], -1) {
-			if value, err := strconv.ParseFloat(one[1], 64); err == nil { // the expression lets only numbers pass
+			if value, err := strconv.ParseFloat(one[1], 64); err == nil { // the regular expression matches only numbers
 				values[line[1]][one[2]] = append(values[line[1]][one[2]], value)
 			}
 		}

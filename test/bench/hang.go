@@ -16,14 +16,14 @@ import (
 	"github.com/waggle-net/waggle/test/nodekit"
 )
 
-// What a build for tests can hold up: the work of a loop, and the write transactions of a table.
+// Parts that a test build can freeze: the work of a loop, and the write transactions of a table.
 const (
 	heldLoop  = "loop endpoint-maps/fill-endpoint-maps"
 	heldTable = "table endpoints"
 )
 
-// hangs measures how soon liveness is red because of a loop and of a write transaction that hang, with the limits of a release, and how soon an
-// agent ends whose loop hangs.
+// hangs measures the time until liveness fails after a loop or a write transaction hangs, with the limits of a release, and the time in which an agent with a
+// hanging loop stops.
 func (b *bench) hangs(ctx context.Context) error {
 	agent, err := frozenAgent()
 	if err != nil {
@@ -72,7 +72,7 @@ func (b *bench) hangs(ctx context.Context) error {
 	return nil
 }
 
-// frozenAgent builds an agent whose loops can be held up. It has the limits of a release.
+// frozenAgent builds an agent whose loops can be frozen. It has the limits of a release.
 func frozenAgent() (path string, err error) {
 	dir, err := os.MkdirTemp("", "waggle-bench-")
 	if err != nil {
@@ -81,7 +81,7 @@ func frozenAgent() (path string, err error) {
 	return nodekit.NewBuilds(dir).Agent(nodekit.Build{Tags: "freeze"})
 }
 
-// hanging is a node whose agent's loops can be held up.
+// hanging is a node whose agent's loops can be frozen.
 type hanging struct{ *nodekit.Node }
 
 func (b *bench) newHanging(ctx context.Context, agent string) (hanging, error) {
@@ -93,12 +93,12 @@ func (b *bench) newHanging(ctx context.Context, agent string) (hanging, error) {
 	return hanging{node}, errors.Join(node.StartAgent(), waitReady(ctx, node))
 }
 
-// hold holds up what is named, and nothing for no name.
+// hold freezes the loop or table with a name; an empty name unfreezes all.
 func (h hanging) hold(name string) error {
 	return os.WriteFile(filepath.Join(h.StateDir(), "freeze"), []byte(name), 0o600)
 }
 
-// callADD begins to attach a pod, which gives loops work, and does not wait for the answer.
+// callADD starts an ADD, which gives loops work, and returns when the agent has the endpoint.
 func (h hanging) callADD(ctx context.Context, name string) error {
 	pod, err := h.NewPod(name) // removed with the node
 	if err != nil {
@@ -114,7 +114,7 @@ func (h hanging) callADD(ctx context.Context, name string) error {
 	})
 }
 
-// red holds up what is named, stirs the agent and waits until liveness names it. It lets go and waits until liveness is green again.
+// red freezes a loop or table, calls stir and measures the time until liveness names the loop or table. It unfreezes and waits until liveness succeeds again.
 func (h hanging) red(ctx context.Context, name string, stir func() error) (took time.Duration, err error) {
 	if err := errors.Join(h.hold(name), stir()); err != nil {
 		return 0, err
@@ -125,7 +125,7 @@ func (h hanging) red(ctx context.Context, name string, stir func() error) (took 
 	return took, errors.Join(h.hold(""), h.liveness(ctx, http.StatusOK, ""))
 }
 
-// liveness waits until the agent's health port answers with a status and names a loop or table.
+// liveness waits until the agent's health port returns a status and names a loop or table.
 func (h hanging) liveness(ctx context.Context, status int, name string) error {
 	return await(ctx, 50*time.Millisecond, func() error {
 		var conn net.Conn
@@ -154,7 +154,7 @@ func (h hanging) liveness(ctx context.Context, status int, name string) error {
 	})
 }
 
-// stopOfHanging measures from the last of one or two signals to the end of an agent that waits for a loop which hangs.
+// stopOfHanging measures the time from the last of one or two signals to the exit of an agent with a hanging loop.
 func (b *bench) stopOfHanging(ctx context.Context, agent string, signals, round int) (took time.Duration, err error) {
 	h, err := b.newHanging(ctx, agent)
 	if err != nil {

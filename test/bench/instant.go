@@ -18,11 +18,11 @@ import (
 	"github.com/waggle-net/waggle/test/nodekit"
 )
 
-// streamPort is the port that policies of each state allow; of the ports after it they allow one, by which a state is recognised.
+// streamPort is the port that the policies of both states allow. Each state also allows one of the following ports, which identifies the state.
 const streamPort = 7000
 
-// instant measures how many datagrams are lost that the policy allows before and after a change, and for how long. A rule is replaced while the
-// agent runs; labels of both pods and the policy change together while the agent is down.
+// instant measures the number of lost datagrams, and the duration of the loss, for traffic that the policy allows before and after a change. A rule is
+// replaced while the agent runs; labels of both pods and the policy change together while the agent is stopped.
 func (b *bench) instant(ctx context.Context) error {
 	node, err := b.startNode(ctx, nodekit.Options{})
 	if err != nil {
@@ -84,7 +84,7 @@ func (b *bench) instant(ctx context.Context) error {
 	return stream.stop()
 }
 
-// switching is a node with a client and a server whose policy has two states. Both allow the stream, by entries that differ.
+// switching is a node with a client and a server whose policy has two states. Both states allow the stream with different entries.
 type switching struct {
 	*nodekit.Node
 	client, server *nodekit.Pod
@@ -94,15 +94,15 @@ func (s switching) marker(state int) netip.AddrPort {
 	return netip.AddrPortFrom(s.server.Addr(false), uint16(streamPort+1+state))
 }
 
-// policy isolates both pods whatever their labels are, and allows the client by its label. Labels of one state and the policy of the other
-// allow nothing.
+// policy isolates both pods regardless of their labels, and allows the client by its label. Labels of one state with the policy of the other allow no
+// traffic.
 func (s switching) policy(label string, state int) string {
 	ports := []string{fmt.Sprintf("{protocol: UDP, port: %d}", streamPort), fmt.Sprintf("{protocol: UDP, port: 6000, endPort: %d}", streamPort)}
 	return policyManifest("isolated", "", "Ingress") + policyManifest("switching", label+": server", "Ingress",
 		fmt.Sprintf("{from: [{podSelector: {matchLabels: {%s: client}}}], ports: [%s, {protocol: UDP, port: %d}]}", label, ports[state], streamPort+1+state))
 }
 
-// labelled are the manifests of both pods, each labelled with its name.
+// labelled returns the manifests of both pods, each labelled with its name.
 func labelled(label string) string {
 	text := ""
 	for _, name := range []string{"client", "server"} {
@@ -122,14 +122,14 @@ func (s switching) write(pods, policy string) error {
 	return s.WriteManifest("policies.yaml", policy)
 }
 
-// inForce waits until the port of a state is answered.
+// inForce waits until the port of a state accepts requests.
 func (s switching) inForce(ctx context.Context, state int) error {
 	requests := startRequests(s.client, s.marker(state))
 	_, err := requests.replied(ctx, time.Now())
 	return errors.Join(err, requests.stop())
 }
 
-// rounds switches the state, which is 0 at first and at the end, and returns what was lost each time.
+// rounds switches the state n times, rounded up to an even number so that it ends with state 0, and returns the losses of each switch.
 func (s switching) rounds(ctx context.Context, stream *stream, n int, change func(state int) error) (losses []loss, err error) {
 	for i := range 2 * ((n + 1) / 2) {
 		state, from := (i+1)%2, stream.number()
@@ -145,18 +145,18 @@ func (s switching) rounds(ctx context.Context, stream *stream, n int, change fun
 	return losses, nil
 }
 
-// stream is numbered datagrams from one place to another, one each 0.1 ms or so.
+// stream sends numbered datagrams from one place to another, about every 0.1 ms.
 type stream struct {
 	conn  *net.UDPConn
 	group errgroup.Group
 	stop  func() error
 
-	mu      sync.Mutex // guards what follows
+	mu      sync.Mutex // guards the fields below
 	sent    []time.Duration
 	arrived []bool // by number; may be shorter than sent
 }
 
-// loss is what did not arrive, and when the first and the last of it were sent.
+// loss counts the missing datagrams, with the sending times of the first and the last one.
 type loss struct {
 	count       int
 	first, last time.Duration
@@ -170,7 +170,7 @@ func startStream(from, to nodekit.Place, at netip.AddrPort) (*stream, error) {
 	}); err != nil {
 		return nil, fmt.Errorf("listen at %s: %w", at, err)
 	}
-	_ = s.conn.SetReadBuffer(4 << 20) // the kernel gives what it may
+	_ = s.conn.SetReadBuffer(4 << 20) // the kernel limits the size
 	ctx, cancel := context.WithCancel(context.Background())
 	s.group.Go(func() error { return from.Do(func() error { return s.send(ctx, at) }) })
 	s.group.Go(func() error { s.receive(); return nil })
@@ -190,13 +190,13 @@ func (s *stream) send(ctx context.Context, at netip.AddrPort) error {
 		binary.BigEndian.PutUint64(buffer, uint64(len(s.sent)))
 		s.sent = append(s.sent, time.Since(began))
 		s.mu.Unlock()
-		_ = unix.Sendto(fd, buffer, 0, sockaddr(at)) // a datagram that is not sent is missing at the other end
+		_ = unix.Sendto(fd, buffer, 0, sockaddr(at)) // an unsent datagram counts as missing
 		_ = unix.Nanosleep(&pace, nil)
 	}
 	return nil
 }
 
-// receive ends when the socket is closed.
+// receive records datagrams until the socket is closed.
 func (s *stream) receive() {
 	buffer := make([]byte, 8)
 	for {
@@ -217,14 +217,14 @@ func (s *stream) receive() {
 	}
 }
 
-// number is that of the next datagram.
+// number returns the number of the next datagram.
 func (s *stream) number() int {
 	s.mu.Lock()
 	defer s.mu.Unlock()
 	return len(s.sent)
 }
 
-// lost returns what is missing of the datagrams from a number up to now, once a later one has arrived.
+// lost waits until a later datagram has arrived and returns the missing datagrams from a number on.
 func (s *stream) lost(ctx context.Context, from int) (lost loss, err error) {
 	to := s.number()
 	if err := await(ctx, time.Millisecond, func() error {

@@ -11,7 +11,7 @@ import (
 	"github.com/waggle-net/waggle/test/nodekit"
 )
 
-// relabel measures how soon packets follow labels that a policy selects peers by: those of a pod, and those of its namespace.
+// relabel measures the time until packets follow changed labels that a policy selects peers by: labels of a pod and of its namespace.
 func (b *bench) relabel(ctx context.Context) error {
 	node, err := b.startNode(ctx, nodekit.Options{})
 	if err != nil {

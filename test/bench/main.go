@@ -1,6 +1,6 @@
-// Command bench measures Waggle against a control in one run and prints both side by side, with the budget where there
-// is one. Rounds of both sides are interleaved and medians taken, because absolute times of a shared machine mean little.
-// The promises of time are the exception: each is measured alone, and its budget limits the longest of all rounds.
+// Command bench measures Waggle and a control in one run and prints both side by side, with budgets. It interleaves rounds of both sides and compares
+// medians, because absolute times on a shared machine are not comparable. Documented times are the exception: each is measured alone, and its budget limits
+// the maximum over all rounds.
 package main
 
 import (
@@ -47,7 +47,7 @@ func main() {
 	os.Exit(nodekit.Contain(b.main))
 }
 
-// main runs as a process of its own, so that nothing of an interrupted benchmark stays on the machine.
+// main runs in a separate process, so that an interrupted benchmark leaves no resources on the machine.
 func (b *bench) main() int {
 	ctx, stop := signal.NotifyContext(context.Background(), os.Interrupt, syscall.SIGTERM)
 	defer stop()
@@ -75,7 +75,7 @@ type bench struct {
 	sheet        figures.Sheet
 }
 
-// part is one measurement with rows of its own.
+// part is one measurement with its own rows.
 type part struct {
 	name    string
 	do      func(context.Context) error
@@ -115,7 +115,7 @@ func (b *bench) list() {
 	_ = table.Flush()
 }
 
-// run measures all parts. One that fails leaves the others their rows.
+// run measures all parts. A failing part does not affect the rows of others.
 func (b *bench) run(ctx context.Context) (failures error) {
 	chosen := slices.DeleteFunc(b.parts(), func(p part) bool { return !strings.Contains(p.name, b.only) })
 	if len(chosen) == 0 {

@@ -19,10 +19,10 @@ import (
 	"github.com/waggle-net/waggle/test/nodekit"
 )
 
-// morePolicies are written to see what they cost the agent.
+// morePolicies is the number of policies that are added to measure the agent's memory for them.
 const morePolicies = 1000
 
-// policyMemory prints what policies and flows take of the kernel and of the agent, on a node whose endpoints have some.
+// policyMemory prints the memory of policies and flows in the kernel and in the agent, on a node whose endpoints have policies and flows.
 func (b *bench) policyMemory(ctx context.Context, node *nodekit.Node) error {
 	agent := client.New(filepath.Join(node.StateDir(), "waggle.sock"))
 	defer agent.Close()
@@ -44,7 +44,7 @@ func (b *bench) policyMemory(ctx context.Context, node *nodekit.Node) error {
 	if err := knows(ctx, agent, morePolicies); err != nil {
 		return err
 	}
-	time.Sleep(3 * time.Second) // what it took to get there is let go
+	time.Sleep(3 * time.Second) // until temporary memory is released
 	after, err := residentMemory(node)
 	if err != nil {
 		return err
@@ -65,7 +65,7 @@ func (b *bench) policyMemory(ctx context.Context, node *nodekit.Node) error {
 	return b.mapMemory(ctx, node, agent)
 }
 
-// knows waits until the agent knows as many policies, at least.
+// knows waits until the agent knows at least atLeast policies.
 func knows(ctx context.Context, agent *client.Client, atLeast int) error {
 	ctx, cancel := context.WithTimeout(ctx, 60*time.Second)
 	defer cancel()
@@ -82,7 +82,7 @@ func knows(ctx context.Context, agent *client.Client, atLeast int) error {
 	}
 }
 
-// mapMemory prints what the kernel charges for the maps now.
+// mapMemory prints the memory that the kernel currently charges for the maps.
 func (b *bench) mapMemory(ctx context.Context, node *nodekit.Node, agent *client.Client) error {
 	rows, err := client.Rows[*bpfmaps.Map](ctx, agent, "bpf-maps")
 	if err != nil {

@@ -14,16 +14,16 @@ import (
 	"github.com/waggle-net/waggle/test/nodekit"
 )
 
-// nodePair are a pod on each of two nodes, or two namespaces that one veth pair joins.
+// nodePair is a pod on each of two nodes, or two namespaces that one veth pair joins.
 type nodePair struct {
 	cluster *nodekit.Cluster
-	path    map[bool]path // by whether it is IPv6
+	path    map[bool]path // by IPv6
 	tcp     []time.Duration
 	udp     []time.Duration
 	bulk    []time.Duration
 }
 
-// startPair starts two nodes whose pods reach each other by a routing mode.
+// startPair starts two nodes with a pod each, with agent arguments that set the routing mode.
 func (b *bench) startPair(ctx context.Context, args ...string) (_ *nodePair, err error) {
 	cluster, err := nodekit.NewPair(nodekit.Options{BinDir: b.bin, AgentArgs: append([]string{installedStop}, args...)})
 	if err != nil {
@@ -65,14 +65,14 @@ func (b *bench) startPair(ctx context.Context, args ...string) (_ *nodePair, err
 	return p, nil
 }
 
-// introduce tells a node of a pod of another one what its CiliumEndpoint would say.
+// introduce writes an object for a pod of another node, with the content of its CiliumEndpoint.
 func introduce(to, of *nodekit.Node, pod *nodekit.Pod) error {
 	return to.WriteManifest("endpoint.yaml", fmt.Sprintf(`{apiVersion: cilium.io/v2, kind: CiliumEndpoint, metadata: {name: %q, namespace: default, uid: far},
   status: {id: 1, networking: {node: %q, addressing: [{ipv4: %q, ipv6: %q}]}}}
 `, pod.Name, of.UplinkAddr(false), pod.Addr(false), pod.Addr(true)))
 }
 
-// pastStack returns when the stacks of the nodes no longer forward what the pods exchange.
+// pastStack returns when the network stacks of the nodes no longer forward the pods' packets.
 func (p *nodePair) pastStack(ctx context.Context) error {
 	for begin := time.Now(); ; {
 		before, err := p.forwarded()
@@ -89,7 +89,7 @@ func (p *nodePair) pastStack(ctx context.Context) error {
 	}
 }
 
-// forwarded counts the packets that the stacks of the nodes have forwarded.
+// forwarded returns the number of packets that the network stacks of the nodes have forwarded.
 func (p *nodePair) forwarded() (packets uint64, err error) {
 	for _, n := range p.cluster.Nodes {
 		for _, ipv6 := range []bool{false, true} {
@@ -103,7 +103,7 @@ func (p *nodePair) forwarded() (packets uint64, err error) {
 	return packets, err
 }
 
-// reached returns when one pod has an answer of the other.
+// reached returns when one pod gets an answer from the other.
 func reached(ctx context.Context, from, to *nodekit.Pod, ipv6 bool) error {
 	for begin := time.Now(); ; {
 		err := nodekit.PingBriefly(from, to.Addr(ipv6), 56)
@@ -113,7 +113,7 @@ func reached(ctx context.Context, from, to *nodekit.Pod, ipv6 bool) error {
 	}
 }
 
-// betweenNodes compares request-response between pods of two nodes by routes with that over one bare veth pair, and through the tunnel with that by routes.
+// betweenNodes compares request-response between pods of two nodes: with routes against one bare veth pair, and through the tunnel against routes.
 func (b *bench) betweenNodes(ctx context.Context) error {
 	var pairs []*nodePair
 	for _, mode := range []struct {
@@ -143,7 +143,7 @@ func (b *bench) betweenNodes(ctx context.Context) error {
 		for _, p := range pairs {
 			p.tcp, p.udp, p.bulk = nil, nil, nil
 		}
-		for round := range 2 * b.rounds { // each begins with the other pair
+		for round := range 2 * b.rounds { // each starts with the other pair
 			for i := range pairs {
 				if err := pairs[(i+round)%len(pairs)].round(ipv6); err != nil {
 					return err
@@ -155,7 +155,7 @@ func (b *bench) betweenNodes(ctx context.Context) error {
 	return nil
 }
 
-// showNodes prints the ways between nodes beside the bare pair and the pair of programs that redirect. The budgets of tunnels are those of IPv4 inside.
+// showNodes prints the routing modes beside the bare pair and the pair with redirecting programs. The budgets of tunnels apply to IPv4 inside.
 func (b *bench) showNodes(ipv6 bool, native, tunnel, underlayIPv6, bare, redirected *nodePair) {
 	family, tcp, udp, bulk, underlay := "IPv4", tunnelTCPBudget, tunnelUDPBudget, tunnelBulkBudget, underlayIPv6Budget
 	if ipv6 {
@@ -197,7 +197,7 @@ func (p *nodePair) round(ipv6 bool) error {
 	return nil
 }
 
-// datagrams returns how long each of so many exchanges of one byte by UDP took. Both ends run as in [path.requestResponse].
+// datagrams returns the duration of each of count one-byte UDP exchanges. Both ends run as in [path.requestResponse].
 func (p path) datagrams(count int) (took []time.Duration, err error) {
 	ready, served := make(chan unix.Sockaddr, 1), make(chan error, 1)
 	go func() {
@@ -261,7 +261,7 @@ func (p path) datagrams(count int) (took []time.Duration, err error) {
 	return took, errors.Join(err, <-served)
 }
 
-// datagramSocket is the server's, on this thread's CPU.
+// datagramSocket opens the server's socket and binds the thread to its CPU.
 func (p path) datagramSocket() (int, error) {
 	fd, err := unix.Socket(domain(p.addr), unix.SOCK_DGRAM|unix.SOCK_CLOEXEC, 0)
 	if err != nil {
@@ -273,7 +273,7 @@ func (p path) datagramSocket() (int, error) {
 	return fd, nil
 }
 
-// compareRates reports the rates of two sides and the median of their ratios, which the budget limits, with its interval.
+// compareRates reports the rates of two sides and the median of their ratios with its confidence interval. The budget limits the median.
 func (b *bench) compareRates(what string, ours, control []time.Duration, budget figures.Limit) {
 	rate := func(d []time.Duration) string { return fmt.Sprintf("%.0f/s", float64(time.Second)/float64(median(d))) }
 	low, high := interval(ours, control)

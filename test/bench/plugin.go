@@ -9,8 +9,8 @@ import (
 	"github.com/waggle-net/waggle/test/nodekit"
 )
 
-// absentAgent measures how soon the plugin answers while no agent runs: ADD waits for an agent that is being replaced and then fails,
-// STATUS fails and DEL succeeds at once.
+// absentAgent measures the plugin's response times without a running agent: ADD waits for an agent that is being replaced and then fails, STATUS fails and
+// DEL succeeds immediately.
 func (b *bench) absentAgent(ctx context.Context) error {
 	node, err := b.startNode(ctx, nodekit.Options{})
 	if err != nil {

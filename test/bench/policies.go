@@ -14,7 +14,7 @@ import (
 	"github.com/waggle-net/waggle/test/nodekit"
 )
 
-// podManifests are pods of the namespace "default", each labelled with its own name and with its role.
+// podManifests returns pods in namespace "default", each with labels for its name and its role.
 func podManifests(role string, names ...string) string {
 	var b strings.Builder
 	for _, name := range names {
@@ -24,14 +24,14 @@ func podManifests(role string, names ...string) string {
 	return b.String()
 }
 
-// policyManifest is a policy that isolates whom the labels select, in one direction, and allows what the rules say.
+// policyManifest returns a policy that isolates the pods with the labels in one direction and allows the traffic in the rules.
 func policyManifest(name, labels, direction string, rules ...string) string {
 	return fmt.Sprintf("---\n{apiVersion: networking.k8s.io/v1, kind: NetworkPolicy, metadata: {namespace: default, name: %s}, "+
 		"spec: {podSelector: {matchLabels: {%s}}, policyTypes: [%s], %s: [%s]}}\n",
 		name, labels, direction, strings.ToLower(direction), strings.Join(rules, ", "))
 }
 
-// inForce waits until both directions of a pod's endpoint stand in the kernel with policies of so many entries, at least.
+// inForce waits until the kernel has policies with at least the given number of entries for both directions of a pod's endpoint.
 func inForce(ctx context.Context, node *nodekit.Node, pod *nodekit.Pod, entries int) error {
 	ctx, cancel := context.WithTimeout(ctx, 30*time.Second)
 	defer cancel()

@@ -14,7 +14,7 @@ import (
 	"github.com/waggle-net/waggle/test/nodekit"
 )
 
-// promises are the parts that measure what the documentation promises of times. Nothing else runs beside them.
+// promises returns the parts that measure documented times. They run without other load.
 func (b *bench) promises() []part {
 	return []part{
 		{"promises: room in a full conntrack table", b.room, []figures.Limit{roomBudget}},
@@ -30,7 +30,7 @@ func (b *bench) promises() []part {
 	}
 }
 
-// promised reports the median and the maximum of some rounds. The budget limits the maximum, and is missed when there is none.
+// promised reports the median and the maximum of several rounds. The budget limits the maximum. Without any round the budget is missed.
 func (b *bench) promised(what string, took []time.Duration, budget figures.Limit) {
 	if len(took) == 0 {
 		b.report(what, "none succeeded", figures.Value{Number: math.NaN(), Unit: figures.Second}, budget)
@@ -41,10 +41,10 @@ func (b *bench) promised(what string, took []time.Duration, budget figures.Limit
 		figures.Time(longest), budget)
 }
 
-// atMost is the number of rounds of a measurement that takes long.
+// atMost returns the number of rounds of a slow measurement.
 func (b *bench) atMost(rounds int) int { return min(b.rounds, rounds) }
 
-// latest is how long an event is awaited, far more than any budget of an event. One that does not happen fails the measurement.
+// latest is the timeout of an expected event, far above any budget. Its expiry fails the measurement.
 const latest = 90 * time.Second
 
 // await calls check until it succeeds, with a pause after each failure.
@@ -70,7 +70,7 @@ func waitReady(ctx context.Context, node *nodekit.Node) error {
 	return node.WaitReady(ctx)
 }
 
-// responder answers UDP requests at an address of a place until it is closed.
+// responder answers UDP requests at an address of a place until the connection is closed.
 func responder(at nodekit.Place, addr netip.AddrPort) (conn *net.UDPConn, err error) {
 	if err := nodekit.Bind(at, func() (err error) {
 		conn, err = net.ListenUDP("udp", net.UDPAddrFromAddrPort(addr))
@@ -96,8 +96,8 @@ const (
 	replyTimeout = 300 * time.Millisecond
 )
 
-// requester begins a new UDP flow at a fixed pace, each from a socket of its own, and notes when the second request of a flow has its reply: only
-// with that request a flow needs an entry among the established ones.
+// requester starts a new UDP flow at a fixed rate, each from its own socket, and records when the second request of a flow gets its reply: only this request
+// needs an entry for an established flow.
 type requester struct {
 	stop func() error // ends the requests; further calls return the same error
 
@@ -105,7 +105,7 @@ type requester struct {
 	replies []time.Time
 }
 
-// startRequests sends from a place to a server until stop is called.
+// startRequests sends requests from a place to a server until the caller calls stop.
 func startRequests(from nodekit.Place, server netip.AddrPort) *requester {
 	ctx, cancel := context.WithCancel(context.Background())
 	r, done := &requester{}, make(chan error, 1)
@@ -119,7 +119,7 @@ func startRequests(from nodekit.Place, server netip.AddrPort) *requester {
 				if err != nil {
 					return err
 				}
-				_, _ = conn.Write([]byte("?")) // a request that is not sent has no reply
+				_, _ = conn.Write([]byte("?")) // an unsent request gets no reply
 				open.Go(func() { r.receive(conn) })
 				time.Sleep(requestPace)
 			}
@@ -148,7 +148,7 @@ func (r *requester) receive(conn net.Conn) {
 	}
 }
 
-// replied waits for the first reply after a moment and returns how long after it came.
+// replied waits for the first reply after a moment and returns the time between them.
 func (r *requester) replied(ctx context.Context, moment time.Time) (took time.Duration, err error) {
 	err = await(ctx, 2*time.Millisecond, func() error {
 		r.mu.Lock()
@@ -164,7 +164,7 @@ func (r *requester) replied(ctx context.Context, moment time.Time) (took time.Du
 	return took, err
 }
 
-// silent waits until no reply has come for a while.
+// silent waits until there has been no reply for a while.
 func (r *requester) silent(ctx context.Context) error {
 	const quiet = 2 * replyTimeout
 	return await(ctx, 20*time.Millisecond, func() error {

@@ -9,8 +9,7 @@ import (
 	"github.com/waggle-net/waggle/test/nodekit"
 )
 
-// restart measures an ADD that finds its agent killed: before the ADD begins, or in the middle of it. The agent is started
-// again at once, as by a kubelet without back-off.
+// restart measures an ADD whose agent is killed before or during the call. The agent is restarted immediately, as by a kubelet without back-off.
 func (b *bench) restart(ctx context.Context) error {
 	node, err := b.startNode(ctx, nodekit.Options{})
 	if err != nil {
@@ -19,8 +18,8 @@ func (b *bench) restart(ctx context.Context) error {
 	defer node.Close()
 	for _, side := range []struct {
 		name  string
-		lead  time.Duration // of the ADD
-		fails figures.Limit // an ADD whose agent dies in the middle of it may fail, and the runtime repeats it
+		lead  time.Duration // time between the start of the ADD and the kill
+		fails figures.Limit // an ADD whose agent is killed during the call may fail, and the runtime repeats it
 	}{{"killed before it", 0, noneBudget}, {"killed 10 ms into it", 10 * time.Millisecond, unlimited}} {
 		var took []time.Duration
 		failed := 0
@@ -41,7 +40,7 @@ func (b *bench) restart(ctx context.Context) error {
 	return nil
 }
 
-// addAcrossRestart returns how long the ADD took, 0 if it failed.
+// addAcrossRestart returns the duration of the ADD, or 0 if it failed.
 func addAcrossRestart(ctx context.Context, node *nodekit.Node, name string, lead time.Duration) (took time.Duration, err error) {
 	pod, err := node.NewPod(name)
 	if err != nil {

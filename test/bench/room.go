@@ -17,7 +17,7 @@ import (
 	"github.com/waggle-net/waggle/test/nodekit"
 )
 
-// room measures how long a new flow is refused by a full conntrack table after some of its entries have expired.
+// room measures how long a full conntrack table rejects new flows after some of its entries have expired.
 func (b *bench) room(ctx context.Context) error {
 	const some = 1000 // entries that expire
 	node, err := b.startNode(ctx, nodekit.Options{})
@@ -59,7 +59,7 @@ func (b *bench) room(ctx context.Context) error {
 			if err := requests.silent(ctx); err != nil {
 				return fmt.Errorf("a full table: %w", err)
 			}
-			time.Sleep(time.Duration(round%5) * 100 * time.Millisecond) // at other moments of the collector's rhythm
+			time.Sleep(time.Duration(round%5) * 100 * time.Millisecond) // at different phases of the collector's interval
 			began := time.Now()
 			if err := occupy(table, initiator, some, -2*time.Second); err != nil {
 				return err
@@ -93,8 +93,8 @@ func pinnedMap(node *nodekit.Node, name string) (m *ebpf.Map, err error) {
 	return m, nil
 }
 
-// occupy writes n established flows of an initiator, or as many as the table has slots for. A flow that is there gets another lifetime,
-// which is negative for one that has expired.
+// occupy writes n established flows of an initiator, or as many as fit into the table. An existing flow gets a new lifetime; a negative one means that the
+// flow has expired.
 func occupy(table *ebpf.Map, initiator netip.Addr, n int, lifetime time.Duration) error {
 	now, err := bpf.CtNow()
 	if err != nil {

@@ -10,8 +10,8 @@ import (
 	"github.com/waggle-net/waggle/test/nodekit"
 )
 
-// writeRules makes the service, and others, of rules of iptables-nft in the router: the chains that kube-proxy makes in its mode iptables, with the
-// service that is measured in the middle.
+// writeRules implements the service, and filler services, with iptables-nft rules in the router: the chains that kube-proxy creates in iptables mode. The
+// measured service is in the middle.
 func writeRules(ctx context.Context, pair *nodekit.RoutedPair, fillers int) error {
 	for _, family := range []struct {
 		program string
@@ -32,7 +32,7 @@ func writeRules(ctx context.Context, pair *nodekit.RoutedPair, fillers int) erro
 	return nil
 }
 
-// rules is the input of iptables-restore. Services of IPv6 that fill up have made-up addresses as those of IPv4 have.
+// rules returns the input of iptables-restore. Filler services use synthetic addresses of the selected family.
 func rules(server netip.Addr, ipv6 bool, fillers int) string {
 	r := ruleSet{ipv6: ipv6}
 	for i := range fillers / 2 {
@@ -71,7 +71,7 @@ func (r *ruleSet) filler(i int) {
 	r.service(fmt.Sprintf("filler-%d", i), clusterIP, backend)
 }
 
-// asIPv6 is an address of IPv6 that ends with one of IPv4.
+// asIPv6 returns an IPv6 address that ends with an IPv4 address.
 func asIPv6(a netip.Addr) netip.Addr {
 	b := [16]byte{0xfd, 1}
 	copy(b[12:], a.AsSlice())

@@ -23,15 +23,15 @@ import (
 	"github.com/waggle-net/waggle/test/nodekit"
 )
 
-// kubePair is two nodes with a tunnel between them whose agents follow one API server.
+// kubePair is two nodes with a tunnel between them whose agents use the same API server.
 type kubePair struct {
 	cluster  *nodekit.Cluster
 	one, two *nodekit.Node
-	server   *kubetest.Server   // its objects are those of all servers
-	servers  []*kubetest.Server // one on the loopback of each node
+	server   *kubetest.Server   // its objects are served by all servers
+	servers  []*kubetest.Server // one on the loopback device of each node
 }
 
-// newKubePair starts no agents.
+// newKubePair creates the nodes without starting agents.
 func (b *bench) newKubePair() (_ *kubePair, err error) {
 	cluster, err := nodekit.NewCluster(nodekit.Options{BinDir: b.bin, AgentArgs: []string{installedStop, "--routing-mode=tunnel"}}, 2)
 	if err != nil {
@@ -78,7 +78,7 @@ func (k *kubePair) Close() error {
 	return err
 }
 
-// pods attaches a pod to each node, and waits until one reaches the other.
+// pods attaches a pod to each node and waits until one reaches the other.
 func (k *kubePair) pods(ctx context.Context) (p *nodePair, err error) {
 	var pods []*nodekit.Pod
 	for _, n := range k.cluster.Nodes {
@@ -103,8 +103,8 @@ type large struct {
 	empty float64 // resident memory of that agent in MB, without pods
 }
 
-// largeCluster measures an agent in a cluster of 5,000 nodes and 150,000 pods. The objects of this process are many: it collects its garbage between
-// measurements and not during one.
+// largeCluster measures an agent in a cluster of 5,000 nodes and 150,000 pods. This process has many objects: it runs garbage collections between
+// measurements and not during them.
 func (b *bench) largeCluster(ctx context.Context) error {
 	defer debug.SetGCPercent(debug.SetGCPercent(-1))
 	k, err := b.newKubePair()
@@ -132,7 +132,7 @@ func (b *bench) largeCluster(ctx context.Context) error {
 	return l.maps.Close()
 }
 
-// joinAll reports the CPU time that an agent takes while all nodes join.
+// joinAll reports the agent's CPU time while all nodes join.
 func (l *large) joinAll(ctx context.Context) error {
 	const span = time.Minute
 	l.server.Put(farIdentityObjects()...)
@@ -166,7 +166,7 @@ func (l *large) joinAll(ctx context.Context) error {
 	return l.two.StopAgent(ctx)
 }
 
-// firstSync starts the agent of the first node, to which all nodes are new.
+// firstSync starts the agent of the first node. All nodes are new to it.
 func (l *large) firstSync(ctx context.Context) (err error) {
 	if err := errors.Join(l.one.StartAgent(), waitReady(ctx, l.one)); err != nil {
 		return err
@@ -200,7 +200,7 @@ func (l *large) firstSync(ctx context.Context) (err error) {
 
 // fill adds the pods of all nodes.
 func (l *large) fill(ctx context.Context) (err error) {
-	if err := l.awaitPathTests(ctx); err != nil { // their rows are not of pods
+	if err := l.awaitPathTests(ctx); err != nil { // so that their cost is not attributed to pods
 		return err
 	}
 	if l.empty, err = l.restingMemory(collected); err != nil {
@@ -227,10 +227,10 @@ func (l *large) fill(ctx context.Context) (err error) {
 	return nil
 }
 
-// collected is a time in which an agent collects garbage, also one that makes little: the runtime does so every two minutes.
+// collected is a time in which every agent runs a garbage collection: the Go runtime forces one every two minutes.
 const collected = 130 * time.Second
 
-// restingMemory returns the least resident memory of the first node's agent within a time, in MB.
+// restingMemory returns the minimum resident memory of the first node's agent within a time, in MB.
 func (l *large) restingMemory(within time.Duration) (float64, error) {
 	least, err := residentMemory(l.one)
 	for end := time.Now().Add(within); time.Now().Before(end) && err == nil; {
@@ -242,7 +242,7 @@ func (l *large) restingMemory(within time.Duration) (float64, error) {
 	return least, err
 }
 
-// joinOne reports how long after its objects a node's pods are reached, and how long until the identity of a pod is known.
+// joinOne reports the time from the creation of a node's objects until its pods are reachable, and until the identity of a pod is known.
 func (l *large) joinOne(ctx context.Context) (err error) {
 	if l.pair, err = l.startTwo(ctx); err != nil {
 		return err
@@ -287,7 +287,7 @@ func (l *large) joinOne(ctx context.Context) (err error) {
 	return nil
 }
 
-// startTwo starts the agent of the second node, and a pod on each.
+// startTwo starts the agent of the second node and a pod on each node.
 func (l *large) startTwo(ctx context.Context) (*nodePair, error) {
 	if err := errors.Join(l.two.StartAgent(), waitReady(ctx, l.two)); err != nil {
 		return nil, err
@@ -295,7 +295,7 @@ func (l *large) startTwo(ctx context.Context) (*nodePair, error) {
 	return l.pods(ctx)
 }
 
-// moveNodes gives nodes another address in the underlay, one after the other, and reports what that costs.
+// moveNodes changes the underlay addresses of nodes, one after the other, and reports the cost.
 func (l *large) moveNodes(ctx context.Context) error {
 	var took []time.Duration
 	began := time.Now()
@@ -336,7 +336,7 @@ func (l *large) moveNodes(ctx context.Context) error {
 	return nil
 }
 
-// traffic compares request-response through the tunnel with that in a cluster of three nodes.
+// traffic compares request-response through the tunnel with the same in a cluster of three nodes.
 func (l *large) traffic(ctx context.Context) error {
 	small, err := l.newKubePair()
 	if err != nil {
@@ -352,7 +352,7 @@ func (l *large) traffic(ctx context.Context) error {
 		return err
 	}
 	pairs := []*nodePair{l.pair, control}
-	for round := range 2 * l.rounds { // each begins with the other pair
+	for round := range 2 * l.rounds { // each starts with the other pair
 		for i := range pairs {
 			if err := pairs[(i+round)%len(pairs)].round(false); err != nil {
 				return err
@@ -364,7 +364,7 @@ func (l *large) traffic(ctx context.Context) error {
 	return nil
 }
 
-// atRest reports the CPU time of an agent that has tested all paths once.
+// atRest reports the CPU use of an agent that has tested all paths once.
 func (l *large) atRest(ctx context.Context) error {
 	if err := l.two.StopAgent(ctx); err != nil {
 		return err
@@ -396,9 +396,9 @@ func (l *large) atRest(ctx context.Context) error {
 	return nil
 }
 
-// awaitPathTests waits until the agent of the first node has tested the paths to all but some nodes.
+// awaitPathTests waits until the agent of the first node has tested the paths to all but a few nodes.
 func (l *large) awaitPathTests(ctx context.Context) error {
-	for unknown := farNodes; unknown > farNodes/100; { // the second node is never known while it has no agent
+	for unknown := farNodes; unknown > farNodes/100; { // the path to the second node stays unknown while that node has no agent
 		time.Sleep(10 * time.Second)
 		rows, err := client.Rows[*pathtests.Test](ctx, l.agent, "path-tests")
 		if err != nil {
@@ -414,14 +414,14 @@ func (l *large) awaitPathTests(ctx context.Context) error {
 	return nil
 }
 
-// cpuTime is what a node's agent has used so far.
+// cpuTime returns the CPU time of a node's agent since its start.
 func cpuTime(node *nodekit.Node) (time.Duration, error) {
 	const tick = 10 * time.Millisecond // of USER_HZ, fixed by the kernel's interface
 	ticks, err := cpuTicks(node.AgentPID())
 	return time.Duration(ticks) * tick, err
 }
 
-// farMaps are the maps of an agent that have far nodes and their pods.
+// farMaps holds the agent's maps that contain far nodes and their pods.
 type farMaps struct{ addrs, nodes, ipcache, ranges *ebpf.Map }
 
 func openFarMaps(node *nodekit.Node) (m farMaps, err error) {
@@ -446,7 +446,7 @@ func (m farMaps) Close() (err error) {
 	return err
 }
 
-// node reports whether programs find a node at its address.
+// node reports whether the maps contain a node's address.
 func (m farMaps) node(n farNode, turn int) bool {
 	key := bpf.NewAddrKey(n.addr(turn))
 	var owner bpf.NodeAddr
@@ -454,7 +454,7 @@ func (m farMaps) node(n farNode, turn int) bool {
 	return m.addrs.Lookup(key, &owner) == nil && m.nodes.Lookup(uint32(owner.Node), &slot) == nil && slot.Underlay == key.Addr
 }
 
-// pod reports whether programs know the identity and the node of a pod.
+// pod reports whether the maps contain the identity and the node of a pod.
 func (m farMaps) pod(n farNode, number int) bool {
 	var entry bpf.IpcacheEntry
 	return m.ipcache.Lookup(bpf.NewAddrKey(n.podAddr(number)), &entry) == nil && entry.Identity != 0 && entry.Node != 0

@@ -16,7 +16,7 @@ import (
 	"github.com/waggle-net/waggle/test/nodekit"
 )
 
-// fillers are services beside the one that is measured, on a node that has many.
+// fillers is the number of services on a node with many services, in addition to the measured one.
 const fillers = 30_000
 
 const (
@@ -24,12 +24,12 @@ const (
 	shopBackend = 8080
 )
 
-// shopAddrs are the ClusterIPs of the service that is measured, by whether they are IPv6.
+// shopAddrs are the ClusterIPs of the measured service, by IPv6.
 var shopAddrs = map[bool]netip.Addr{false: netip.MustParseAddr("10.96.0.10"), true: netip.MustParseAddr("fd00:10:96::10")}
 
-// shop is a client, and a server that it reaches directly and through a service, with what was measured of both ways.
+// shop is a client and a server that the client reaches directly and through a service, with the results of both paths.
 type shop struct {
-	paths           map[bool]path // directly, by whether it is IPv6
+	paths           map[bool]path // direct paths, by IPv6
 	through, direct side
 }
 
@@ -41,14 +41,14 @@ func newShop(client, server nodekit.Place, addr func(ipv6 bool) netip.Addr) *sho
 	return s
 }
 
-// services compares new connections through a ClusterIP with those through the same service made of rules of iptables, with one service and with
-// many; and new connections and request-response through it with those directly to the pod, where sockets are translated and where packets are.
+// services compares new connections through a ClusterIP with the same service implemented by iptables rules, with one service and with many. It also compares
+// new connections and request-response through the ClusterIP with direct access, with translation in sockets and in packets.
 func (b *bench) services(ctx context.Context) error {
 	var one, many, packets, rules, manyRules *shop
 	var closers []func() error
 	defer func() {
 		for _, do := range closers {
-			_ = do() // all of it goes with this process
+			_ = do() // the kernel frees all of it with this process
 		}
 	}()
 	for _, s := range []struct {
@@ -96,7 +96,7 @@ func (b *bench) services(ctx context.Context) error {
 	return nil
 }
 
-// round measures both ways, one first and then the other.
+// round measures both paths in the given order.
 func (s *shop) round(ipv6, directFirst bool) error {
 	direct := s.paths[ipv6]
 	through := direct
@@ -147,13 +147,13 @@ func (b *bench) showServices(family string, one, many, packets, rules, manyRules
 	times("and at the packet", packets.through.connected, packets.direct.connected, unlimited)
 }
 
-// openShop attaches the two pods, writes their service and others, and waits until all of them are in force.
+// openShop attaches the two pods, writes their service and the fillers, and waits until the datapath has all of them.
 func openShop(ctx context.Context, node *nodekit.Node, fillers int) (*shop, error) {
 	buyer, err := node.AddPod(ctx, "buyer")
 	if err != nil {
 		return nil, err
 	}
-	seller, err := node.AddPod(ctx, "seller") // both go with the node
+	seller, err := node.AddPod(ctx, "seller") // both are removed with the node
 	if err != nil {
 		return nil, err
 	}
@@ -163,7 +163,7 @@ func openShop(ctx context.Context, node *nodekit.Node, fillers int) (*shop, erro
 	if err := node.WriteManifest("shop.yaml", text.String()); err != nil {
 		return nil, err
 	}
-	const each = 2000 // services of one file, whose size is bounded
+	const each = 2000 // services per file, whose size is limited
 	for at := 0; at < fillers; at += each {
 		text.Reset()
 		for i := at; i < min(at+each, fillers); i++ {
@@ -176,12 +176,12 @@ func openShop(ctx context.Context, node *nodekit.Node, fillers int) (*shop, erro
 	return newShop(buyer, seller, seller.Addr), serving(ctx, node, fillers+2)
 }
 
-// fillerAddr is an address of a filler, or of its backend.
+// fillerAddr returns an address of a filler service or of its backend.
 func fillerAddr(block byte, i int) netip.Addr {
 	return netip.AddrFrom4([4]byte{10, block, byte(i / 250), byte(1 + i%250)})
 }
 
-// manifest writes a service of one family with its slice.
+// manifest writes a service of one family with its EndpointSlice.
 func manifest(text *strings.Builder, name string, clusterIP, backend netip.Addr) {
 	family := "IPv4"
 	if clusterIP.Is6() {
@@ -194,7 +194,7 @@ func manifest(text *strings.Builder, name string, clusterIP, backend netip.Addr)
 		"nodeName: node-1}]}\n", name, name, family, shopBackend, backend)
 }
 
-// serving waits until so many frontends are in force.
+// serving waits until the datapath has the wanted number of frontends.
 func serving(ctx context.Context, node *nodekit.Node, want int) error {
 	ctx, cancel := context.WithTimeout(ctx, 2*time.Minute)
 	defer cancel()

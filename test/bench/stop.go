@@ -13,7 +13,7 @@ import (
 	"github.com/waggle-net/waggle/test/nodekit"
 )
 
-// stops measures how soon the agent ends after SIGTERM: at rest, while pods are attached and detached, and in the middle of its start.
+// stops measures the time from SIGTERM to the agent's exit: while idle, during ADDs and DELs, and during its start.
 func (b *bench) stops(ctx context.Context) error {
 	node, err := b.startNode(ctx, nodekit.Options{})
 	if err != nil {
@@ -54,10 +54,10 @@ func (b *bench) stops(ctx context.Context) error {
 	return nil
 }
 
-// stopTimes are those of one situation.
+// stopTimes holds the durations for one situation.
 type stopTimes struct {
 	took []time.Duration
-	cut  int // ends with exit code 1: a loop had not stopped in time
+	cut  int // exits with code 1: a loop did not stop in time
 }
 
 func (s *stopTimes) stop(ctx context.Context, node *nodekit.Node) error {
@@ -67,13 +67,13 @@ func (s *stopTimes) stop(ctx context.Context, node *nodekit.Node) error {
 	if !errors.As(err, &exit) {
 		return err
 	}
-	if exit.ExitCode() == 1 { // a process that SIGTERM ends before it handles signals has none
+	if exit.ExitCode() == 1 { // a process that SIGTERM kills before it handles signals has no exit code
 		s.cut++
 	}
 	return nil
 }
 
-// eachWay is how many pods are attached, and how many detached, while the agent stops.
+// eachWay is the number of pods that are attached, and detached, while the agent stops.
 const eachWay = 25
 
 func (s *stopTimes) duringCalls(ctx context.Context, node *nodekit.Node, pause time.Duration) error {
@@ -93,7 +93,7 @@ func (s *stopTimes) duringCalls(ctx context.Context, node *nodekit.Node, pause t
 	}
 	var calls sync.WaitGroup
 	for i := range eachWay {
-		calls.Go(func() { _ = added[i].Attach(ctx) }) // a call that the stop interrupts is repeated below, as by a runtime
+		calls.Go(func() { _ = added[i].Attach(ctx) }) // an interrupted call is repeated below, as by a runtime
 		calls.Go(func() { _ = deleted[i].Detach(ctx) })
 	}
 	time.Sleep(pause)

@@ -21,17 +21,17 @@ const (
 	streamSize  = 64 << 20 // bytes of one round of a stream
 )
 
-// side is one pair of ends, and what was measured between them.
+// side is one pair of ends with its results.
 type side struct {
 	name      string
-	path      map[bool]path // by whether it is IPv6
+	path      map[bool]path // by IPv6
 	took      []time.Duration
 	connected []time.Duration
 	streamed  []time.Duration
 }
 
-// traffic compares pairs of pods, one without policies, one with a rule for each of both ends, one with many, with two namespaces that one bare
-// veth pair joins, and with two that a program joins which does nothing but redirect.
+// traffic compares pairs of pods (without policies, with one rule at each end, with many entries) with two namespaces that one bare veth pair joins, and with
+// two namespaces that a redirecting program joins.
 func (b *bench) traffic(ctx context.Context) error {
 	node, err := b.startNode(ctx, nodekit.Options{})
 	if err != nil {
@@ -61,7 +61,7 @@ func (b *bench) traffic(ctx context.Context) error {
 		for _, s := range sides {
 			s.took, s.connected, s.streamed = nil, nil, nil
 		}
-		// Twice as many rounds, because of differences of a hundredth. Each begins with another side.
+		// Twice as many rounds, because the differences are about one percent. Each round starts with another side.
 		for round := range 2 * b.rounds {
 			for i := range sides {
 				if err := sides[(i+round)%len(sides)].round(ipv6); err != nil {
@@ -99,7 +99,7 @@ func (s *side) round(ipv6 bool) error {
 	return nil
 }
 
-// showTraffic prints all sides beside the bare pair, those of pods beside the program that redirects, and those with policies beside the one without.
+// showTraffic prints all sides beside the bare pair, pods beside the redirecting program, and pods with policies beside pods without.
 func (b *bench) showTraffic(family string, sides []*side) {
 	bare, redirected, without := sides[0], sides[1], sides[2]
 	rate := func(d []time.Duration) string { return fmt.Sprintf("%.0f/s", float64(time.Second)/float64(median(d))) }
@@ -125,14 +125,13 @@ func (b *bench) showTraffic(family string, sides []*side) {
 	line("stream "+family+", "+sides[4].name, gbit, sides[4].streamed, bare.streamed, unlimited)
 }
 
-// faster is how many times as fast ours is as the control: the median of the rounds' ratios, for what disturbs a round
-// disturbs both.
+// faster returns the speed of ours relative to the control: the median of the rounds' ratios, because a disturbance of a round affects both sides.
 func faster(ours, control []time.Duration) float64 {
 	ratios := ratios(ours, control)
 	return ratios[len(ratios)/2]
 }
 
-// ratios are those of the rounds, sorted.
+// ratios returns the sorted ratios of the rounds.
 func ratios(ours, control []time.Duration) []float64 {
 	all := make([]float64, len(ours))
 	for i := range ours {
@@ -142,23 +141,23 @@ func ratios(ours, control []time.Duration) []float64 {
 	return all
 }
 
-// interval returns the ratios between which the median of all possible rounds is with a probability of 95 %: those whose ranks differ from
-// the middle by 0.98 times the square root of the number of rounds (the normal approximation of the sign test).
+// interval returns the 95 % confidence interval of the median ratio: the ratios whose ranks differ from the middle by 0.98 times the square root of the
+// number of rounds (the normal approximation of the sign test).
 func interval(ours, control []time.Duration) (low, high float64) {
 	all := ratios(ours, control)
 	middle, off := float64(len(all)-1)/2, 0.98*math.Sqrt(float64(len(all)))
 	return all[max(0, int(math.Floor(middle-off)))], all[min(len(all)-1, int(math.Ceil(middle+off)))]
 }
 
-// pairOfPods are a client and a server on one node.
+// pairOfPods is a client and a server on one node.
 type pairOfPods struct {
 	name, suffix string
-	entries      int // of the policies of each of both ends; 0 for none
+	entries      int // in the policies of each end; 0 for no policies
 }
 
 var pairs = []pairOfPods{{"no policy", "none", 0}, {"1 rule", "one", 1}, {"16,000 entries", "many", 16000}}
 
-// side attaches the pods and waits until their policies are in force.
+// side attaches the pods and waits until their policies are enforced.
 func (p pairOfPods) side(ctx context.Context, node *nodekit.Node) (_ *side, closePods func(), err error) {
 	names := []string{"client-" + p.suffix, "server-" + p.suffix}
 	text := podManifests("pair", names...)
@@ -173,7 +172,7 @@ func (p pairOfPods) side(ctx context.Context, node *nodekit.Node) (_ *side, clos
 	closePods = func() {
 		for _, pod := range pods {
 			if pod != nil {
-				_ = pod.Close() // the node goes as well
+				_ = pod.Close() // the node is closed as well
 			}
 		}
 	}
@@ -183,7 +182,7 @@ func (p pairOfPods) side(ctx context.Context, node *nodekit.Node) (_ *side, clos
 			return nil, nil, err
 		}
 	}
-	for _, pod := range pods { // an entry is there when its peer is
+	for _, pod := range pods { // the number of entries is complete only with the peer
 		if err := inForce(ctx, node, pod, p.entries); err != nil {
 			closePods()
 			return nil, nil, err
@@ -196,7 +195,7 @@ func (p pairOfPods) side(ctx context.Context, node *nodekit.Node) (_ *side, clos
 	return s, closePods, nil
 }
 
-// rules allow the other end, and with more than one entry 100 ports of each of as many networks as make up the rest.
+// rules returns rules that allow the other end and, for more than one entry, 100 ports for each of enough networks.
 func (p pairOfPods) rules(peer, other string) []string {
 	rules := []string{fmt.Sprintf("{%s: [{podSelector: {matchLabels: {app: %s%s}}}]}", peer, other, p.suffix)}
 	if p.entries == 1 {
@@ -208,7 +207,7 @@ func (p pairOfPods) rules(peer, other string) []string {
 		networks = append(networks, fmt.Sprintf("{ipBlock: {cidr: 172.16.%d.0/24}}", i))
 	}
 	for i := range portsEach {
-		ports = append(ports, fmt.Sprintf("{protocol: TCP, port: %d}", 1000+2*i)) // neighbours would become a range
+		ports = append(ports, fmt.Sprintf("{protocol: TCP, port: %d}", 1000+2*i)) // adjacent ports would be merged into a range
 	}
 	return append(rules, fmt.Sprintf("{%s: [%s], ports: [%s]}", peer, strings.Join(networks, ", "), strings.Join(ports, ", ")))
 }
@@ -218,17 +217,17 @@ type path struct {
 	client, server nodekit.Place
 	addr           netip.Addr
 	port           uint16         // of the server, 0 for any
-	service        netip.AddrPort // where clients go to instead; the zero value for nowhere else
+	service        netip.AddrPort // destination of clients instead of the server; the zero value for none
 }
 
-// requestResponse returns the p50 of one transaction. Both ends run blocking system calls on threads of the same CPU,
-// so that neither the scheduler's choice of a CPU nor Go's poller is measured.
+// requestResponse returns the p50 duration of one transaction. Both ends run blocking system calls on threads of the same CPU, which excludes the scheduler's
+// choice of a CPU and Go's poller from the measurement.
 func (p path) requestResponse() (time.Duration, error) {
 	took, err := p.exchanges(requests)
 	return median(took), err
 }
 
-// exchanges returns how long each of so many transactions took.
+// exchanges returns the durations of count transactions.
 func (p path) exchanges(count int) (took []time.Duration, err error) {
 	took = make([]time.Duration, 0, count)
 	err = p.connected(func(fd int) error {
@@ -261,7 +260,7 @@ func (p path) exchanges(count int) (took []time.Duration, err error) {
 	return took, err
 }
 
-// stream returns how long streamSize bytes took, until the server had read the last.
+// stream returns the time for streamSize bytes, until the server has read the last byte.
 func (p path) stream() (took time.Duration, err error) {
 	err = p.connected(func(fd int) error {
 		buffer := make([]byte, 256<<10)
@@ -292,7 +291,7 @@ func (p path) stream() (took time.Duration, err error) {
 	return took, err
 }
 
-// connects returns the p50 of one connection, until it is established. The client resets it, so that neither end remembers.
+// connects returns the p50 time to establish a connection. The client resets the connection, so that neither end keeps state.
 func (p path) connects() (time.Duration, error) {
 	took := make([]time.Duration, 0, connections)
 	err := p.listening(func(listener int) error {
@@ -363,7 +362,7 @@ func (p path) connected(serve, call func(fd int) error, oneCPU bool) error {
 	})
 }
 
-// listening runs a server with a listening socket, and a client that is told its name, each on a thread of its own.
+// listening runs a server with a listening socket and a client with the server's address, each on a separate thread.
 func (p path) listening(serve func(listener int) error, call func(unix.Sockaddr) error) error {
 	listening, served := make(chan unix.Sockaddr, 1), make(chan error, 1)
 	go func() {
@@ -395,8 +394,7 @@ func (p path) listening(serve func(listener int) error, call func(unix.Sockaddr)
 	return <-served
 }
 
-// read, write and accept try again when a signal of Go's scheduler interrupted them: with a time limit on a socket the kernel
-// does not do that itself (signal(7)).
+// read, write and accept retry a call that a signal of Go's scheduler interrupted: the kernel does not restart calls on a socket with a timeout (signal(7)).
 func read(fd int, buffer []byte) (int, error)  { return retried(unix.Read, fd, buffer) }
 func write(fd int, buffer []byte) (int, error) { return retried(unix.Write, fd, buffer) }
 
@@ -418,7 +416,7 @@ func retried(call func(int, []byte) (int, error), fd int, buffer []byte) (int, e
 	}
 }
 
-// prepare sets a time limit, turns Nagle's algorithm off and, if asked, binds the thread to the first CPU.
+// prepare sets a timeout, disables Nagle's algorithm and, with oneCPU, binds the thread to the first CPU.
 func prepare(fd int, oneCPU bool) error {
 	if err := limit(fd); err != nil {
 		return err
@@ -432,7 +430,7 @@ func prepare(fd int, oneCPU bool) error {
 	return nil
 }
 
-// limit gives what a socket waits for 10 s.
+// limit sets the timeouts of a socket to 10 s.
 func limit(fd int) error {
 	limit := unix.Timeval{Sec: 10}
 	for _, option := range []int{unix.SO_RCVTIMEO, unix.SO_SNDTIMEO} {
@@ -468,7 +466,7 @@ func listen(addr netip.Addr, port uint16) (fd int, err error) {
 	if fd, err = unix.Socket(domain(addr), unix.SOCK_STREAM|unix.SOCK_CLOEXEC, 0); err != nil {
 		return 0, err
 	}
-	if err = limit(fd); err == nil { // the round before has left connections that end
+	if err = limit(fd); err == nil { // closing connections of the previous round may still exist
 		err = unix.SetsockoptInt(fd, unix.SOL_SOCKET, unix.SO_REUSEADDR, 1)
 	}
 	if err == nil {

@@ -20,15 +20,15 @@ import (
 )
 
 const (
-	judged    = 100                    // endpoints that a policy selects while it changes
+	judged    = 100                    // endpoints that a changing policy selects
 	flips     = 100                    // changes of each kind
-	probePace = 500 * time.Microsecond // what a sender rests after each round of probes; two CPUs have to do all else as well
-	silence   = 200                    // probes in a row that must be lost before a change counts as done
+	probePace = 500 * time.Microsecond // pause of a sender after each round of probes, which leaves CPU time on a machine with two CPUs
+	silence   = 200                    // consecutive lost probes after which a denial counts as effective
 	probePort = 7000
 )
 
-// verdicts measures how long it takes from a policy's file being renamed into place until packets meet it, with as many
-// endpoints. The measure is when the sender sent the first packet that came through, or the last.
+// verdicts measures the time from the rename of a policy's file into place until the policy applies to packets, with judged endpoints. It takes the sending
+// time of the first probe that was forwarded, or of the last.
 func (b *bench) verdicts(ctx context.Context) error {
 	node, err := b.startNode(ctx, nodekit.Options{})
 	if err != nil {
@@ -55,7 +55,7 @@ func (b *bench) verdicts(ctx context.Context) error {
 			return err
 		}
 		defer pod.Close()
-		if i == 0 || i == len(names)-1 { // the first and the last in every order
+		if i == 0 || i == len(names)-1 { // the first and the last in any order
 			t, err := newTarget(pod)
 			if err != nil {
 				return err
@@ -99,7 +99,7 @@ func (b *bench) flip(ctx context.Context, node *nodekit.Node, p *prober, name st
 	}
 	var opened, closed []time.Duration
 	for range flips {
-		time.Sleep(rand.N(20 * time.Millisecond)) // in no step with anything
+		time.Sleep(rand.N(20 * time.Millisecond)) // decouples the changes from periodic work
 		open, err := p.change(ctx, node, "policies.yaml", allow, p.arrived)
 		if err != nil {
 			return fmt.Errorf("allow: %w", err)
@@ -121,21 +121,21 @@ func (b *bench) flip(ctx context.Context, node *nodekit.Node, p *prober, name st
 	return nil
 }
 
-// prober sends to all of its targets and remembers what has arrived. Its times are since it began.
+// prober sends probes to all targets and records which have arrived. Its times are relative to began.
 type prober struct {
 	began   time.Time
 	targets []*target
 	sent    atomic.Int64 // number of the last probe to all
 }
 
-// target is an endpoint that probes are sent to.
+// target is an endpoint that receives probes.
 type target struct {
 	addr        netip.AddrPort
 	conn        *net.UDPConn
-	first, last atomic.Pointer[probe] // that arrived; nil before; first since the change
+	first, last atomic.Pointer[probe] // latest received probes; nil if there is none; first is reset at each change
 }
 
-// probe is what a datagram holds.
+// probe is the content of a datagram.
 type probe struct {
 	number int64
 	sent   time.Duration
@@ -153,7 +153,7 @@ func newTarget(pod *nodekit.Pod) (*target, error) {
 	return t, nil
 }
 
-// receive ends when the socket is closed.
+// receive records probes until the socket is closed.
 func (t *target) receive() {
 	buffer := make([]byte, 16)
 	for {
@@ -184,15 +184,15 @@ func (p *prober) run(ctx context.Context) error {
 			binary.BigEndian.PutUint64(buffer, uint64(number))
 			binary.BigEndian.PutUint64(buffer[8:], uint64(time.Since(p.began)))
 			to := &unix.SockaddrInet4{Port: int(t.addr.Port()), Addr: t.addr.Addr().As4()}
-			_ = unix.Sendto(fd, buffer, 0, to) // what does not arrive is what is looked for
+			_ = unix.Sendto(fd, buffer, 0, to) // lost probes are part of the measurement
 		}
 		p.sent.Store(number)
-		_ = unix.Nanosleep(&pace, nil) // a signal makes it shorter, which does no harm
+		_ = unix.Nanosleep(&pace, nil) // a signal shortens the pause, which is harmless
 	}
 	return nil
 }
 
-// change writes a manifest and waits until it is in force for all targets. It returns how long the last of them took.
+// change writes a manifest and waits until it is effective for all targets. It returns the time until the last target followed.
 func (p *prober) change(ctx context.Context, node *nodekit.Node, file, manifest string, done func(*target) (time.Duration, bool)) (time.Duration, error) {
 	ctx, cancel := context.WithTimeout(ctx, 20*time.Second)
 	defer cancel()
@@ -221,7 +221,7 @@ func (p *prober) change(ctx context.Context, node *nodekit.Node, file, manifest 
 	return latest - written, nil
 }
 
-// arrived tells when the first probe was sent that came through.
+// arrived returns the sending time of the first received probe since the change.
 func (p *prober) arrived(t *target) (time.Duration, bool) {
 	first := t.first.Load()
 	if first == nil {
@@ -230,7 +230,7 @@ func (p *prober) arrived(t *target) (time.Duration, bool) {
 	return first.sent, true
 }
 
-// lost tells when the last probe was sent that came through, once enough have not.
+// lost returns the sending time of the last received probe, once enough later probes are lost.
 func (p *prober) lost(t *target) (time.Duration, bool) {
 	last := t.last.Load()
 	if last == nil {

@@ -9,14 +9,14 @@ import (
 	"testing"
 )
 
-// wallClock marks a line of a test that compares real time all the same; the reason stands behind it.
+// wallClock marks an exempt comparison of real time in a test; the reason follows the mark.
 const wallClock = "// wall clock: "
 
-// leastPatience is the shortest time after which a loop of a test may give up: a busy machine makes anything wait for seconds.
+// leastPatience is the minimum timeout in seconds of a loop in a test: on a busy machine any operation can take seconds.
 const leastPatience = 15
 
-// A test that compares how long something took with a bound fails when the machine is busy, or passes when the product hangs.
-// Inside testing/synctest time is exact; outside, a loop may only give up waiting, and that not early.
+// A test that compares an elapsed time with a bound fails on a busy machine, or passes although the product hangs. Inside testing/synctest, time is exact;
+// outside, a loop may only have a timeout, and not a short one.
 func TestTests_CompareNoWallTime(t *testing.T) {
 	t.Parallel()
 	bubbles, limits := bubbleFuncs(files(t)), durations(files(t))
@@ -39,7 +39,7 @@ func TestTests_CompareNoWallTime(t *testing.T) {
 	}
 }
 
-// examined are functions, by file, whose times the rule cannot judge, each with what they are. Others mark the line.
+// examined lists functions by file whose times the rule cannot check, each with the reason. Other exemptions mark the line.
 var examined = map[string]string{
 	"cells/ipam/model_test.go next":                                                                    "virtual: the model runs in a bubble",
 	"cells/ipam/model_test.go restart":                                                                 "virtual: the model runs in a bubble",
@@ -128,7 +128,7 @@ func TestTests_CompareNoWallTime_Finds(t *testing.T) {
 	}
 }
 
-// bubbleFuncs lists by folder the functions that run others in a bubble of testing/synctest.
+// bubbleFuncs returns, by folder, the functions that run other functions in a bubble of testing/synctest.
 func bubbleFuncs(all []file) map[string][]string {
 	names := map[string][]string{}
 	for _, f := range all {
@@ -141,8 +141,7 @@ func bubbleFuncs(all []file) map[string][]string {
 	return names
 }
 
-// comparedTimes finds comparisons of elapsed time in functions that use no bubble of testing/synctest, nor one of the functions
-// that do.
+// comparedTimes returns comparisons of elapsed time in functions that use neither a bubble of testing/synctest nor a function in bubbles.
 func comparedTimes(f file, bubbles []string, limits map[string]float64) (found []token.Pos) {
 	for _, decl := range f.syntax.Decls {
 		fn, ok := decl.(*ast.FuncDecl)
@@ -150,7 +149,7 @@ func comparedTimes(f file, bubbles []string, limits map[string]float64) (found [
 			continue
 		}
 		elapsed, deadlines, local := elapsedNames(fn.Body), deadlineNames(fn.Body), withLocal(limits, fn.Body)
-		var loops []ast.Node // that hold the node
+		var loops []ast.Node // loops that contain the node
 		ast.Inspect(fn.Body, func(n ast.Node) bool {
 			patient := false
 			switch n := n.(type) {
@@ -181,7 +180,7 @@ func comparedTimes(f file, bubbles []string, limits map[string]float64) (found [
 	return found
 }
 
-// shortDeadlines finds deadlines of connections that end before [leastPatience], or at a time that is no constant of the package.
+// shortDeadlines returns connection deadlines that are shorter than [leastPatience] or not a constant of the package.
 func shortDeadlines(f file, bubbles []string, limits map[string]float64) (found []token.Pos) {
 	for _, decl := range f.syntax.Decls {
 		fn, ok := decl.(*ast.FuncDecl)
@@ -208,7 +207,7 @@ func shortDeadlines(f file, bubbles []string, limits map[string]float64) (found 
 	return found
 }
 
-// funcAt names the function around a position.
+// funcAt returns the name of the function around a position.
 func (f file) funcAt(pos token.Pos) string {
 	for _, decl := range f.syntax.Decls {
 		if fn, ok := decl.(*ast.FuncDecl); ok && fn.Pos() <= pos && pos <= fn.End() {
@@ -239,7 +238,7 @@ func usesBubble(body *ast.BlockStmt, bubbles []string) (found bool) {
 	return found
 }
 
-// readsClock reports whether a function asks for the real time.
+// readsClock reports whether a function reads the real time.
 func readsClock(body *ast.BlockStmt) (found bool) {
 	ast.Inspect(body, func(n ast.Node) bool {
 		s, ok := n.(*ast.SelectorExpr)
@@ -249,7 +248,7 @@ func readsClock(body *ast.BlockStmt) (found bool) {
 	return found
 }
 
-// elapsedNames are the variables that hold a time that something took.
+// elapsedNames returns the variables that hold an elapsed time.
 func elapsedNames(body *ast.BlockStmt) map[string]bool {
 	names := map[string]bool{}
 	ast.Inspect(body, func(n ast.Node) bool {
@@ -298,7 +297,7 @@ func isName(e ast.Expr, name string) bool {
 	return ok && ident.Name == name
 }
 
-// A sequence that cannot be repeated cannot be debugged: random tests take their numbers from pkg/testseed.
+// A random sequence that cannot be repeated cannot be debugged: tests with random numbers use pkg/testseed.
 func TestTests_TakeNoSeedFromTheClock(t *testing.T) {
 	t.Parallel()
 	for _, f := range files(t) {
@@ -329,10 +328,10 @@ func TestTests_TakeNoSeedFromTheClock_Finds(t *testing.T) {
 	}
 }
 
-// sources are the functions of math/rand that make a source or take one.
+// sources lists the functions of math/rand that create or take a source.
 var sources = []string{"New", "NewPCG", "NewChaCha8", "NewZipf", "NewSource", "Rand", "Source", "PCG", "Zipf"}
 
-// unseeded finds seeds from the clock, and calls of the generator that nobody can seed.
+// unseeded returns seeds from the clock, and calls of the global generator, which has no seed.
 func unseeded(f file) (found []token.Pos) {
 	random, properties := false, false
 	for _, spec := range f.syntax.Imports {
@@ -352,7 +351,7 @@ func unseeded(f file) (found []token.Pos) {
 	return found
 }
 
-// seededCheck reports whether a call is none of testing/quick, or has a source of random numbers. Without one the clock is the seed.
+// seededCheck reports whether a call is not one of testing/quick, or sets a source of random numbers. Without a source, the clock is the seed.
 func seededCheck(call *ast.CallExpr) bool {
 	s, ok := call.Fun.(*ast.SelectorExpr)
 	if !ok || !isName(s.X, "quick") || !strings.HasPrefix(s.Sel.Name, "Check") {
@@ -369,7 +368,7 @@ func seededCheck(call *ast.CallExpr) bool {
 	})
 }
 
-// parse makes a file of a test's source.
+// parse parses the source of a test.
 func parse(t *testing.T, source string) file {
 	t.Helper()
 	fset := token.NewFileSet()

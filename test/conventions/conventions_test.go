@@ -1,4 +1,4 @@
-// Package conventions holds the tree to the rules that a compiler does not know.
+// Package conventions checks rules of the source tree that a compiler does not check.
 package conventions
 
 import (
@@ -20,10 +20,10 @@ import (
 
 const module = "github.com/waggle-net/waggle/"
 
-// maxLines is where a file asks to be two.
+// maxLines is the maximum number of lines in a file.
 const maxLines = 500
 
-// file is one Go file of the tree, with generated ones left out.
+// file is one Go file of the tree. Generated files are excluded.
 type file struct {
 	path   string // relative to the root, with slashes
 	dir    string
@@ -38,7 +38,7 @@ func (f file) at(pos token.Pos) string {
 	return f.path + ":" + strconv.Itoa(f.fset.Position(pos).Line)
 }
 
-// root is the folder of go.mod.
+// root returns the folder of go.mod.
 func root(t *testing.T) string {
 	t.Helper()
 	dir, err := filepath.Abs("../..")
@@ -48,7 +48,7 @@ func root(t *testing.T) string {
 	return dir
 }
 
-// files are all Go files that are not generated.
+// files returns all Go files that are not generated.
 func files(t *testing.T) []file {
 	t.Helper()
 	out, err := parsed()
@@ -61,7 +61,7 @@ func files(t *testing.T) []file {
 	return out
 }
 
-// parsed reads the tree once for all tests.
+// parsed parses the tree once for all tests.
 var parsed = sync.OnceValues(func() (out []file, err error) {
 	const top = "../.."
 	err = filepath.WalkDir(top, func(name string, entry os.DirEntry, err error) error {
@@ -113,7 +113,7 @@ func TestPackagesHaveAComment(t *testing.T) {
 	}
 }
 
-// layers says what a folder may import of this module. Tests may import more: a test kit stands beside what it tests.
+// layers lists the packages of this module that a folder may import. Tests may import more packages: a test kit is in the folder of the tested package.
 var layers = map[string][]string{
 	"pkg":   {"pkg/", "api/", "bpf"},
 	"cells": {"pkg/", "api/", "bpf"},
@@ -142,13 +142,13 @@ func TestImportsPointOneWay(t *testing.T) {
 	}
 }
 
-// sameCell: a cell that has outgrown its folder may import its own parts.
+// sameCell reports whether a folder of a cell imports another folder of the same cell, which is permitted.
 func sameCell(dir, imported string) bool {
 	cell := strings.Join(strings.SplitN(dir, "/", 3)[:2], "/")
 	return strings.HasPrefix(imported+"/", cell+"/")
 }
 
-// forbiddenImports are never linked into a binary.
+// forbiddenImports lists packages that must not be linked into a binary.
 var forbiddenImports = map[string]string{
 	"github.com/cilium/cilium":                "its code is not ours to use",
 	"k8s.io/client-go/kubernetes":             "the typed clientset makes the agent twice as large",
@@ -159,7 +159,7 @@ var forbiddenImports = map[string]string{
 	"k8s.io/client-go/plugin/pkg/client/auth": "an agent runs no programs for its credentials",
 }
 
-// The command line reads tables: with a type of Kubernetes in one of them it would be a quarter larger.
+// The command line reads tables: a Kubernetes type in a table would make its binary a quarter larger.
 func TestTablesHaveNoTypesOfKubernetes(t *testing.T) {
 	t.Parallel()
 	for _, f := range files(t) {
@@ -174,18 +174,18 @@ func TestTablesHaveNoTypesOfKubernetes(t *testing.T) {
 	}
 }
 
-// ofClient are the ways to find the API server. Only one cell may know them; all others are given a client.
+// ofClient is the only cell that may connect to the API server. All other cells get a client.
 const ofClient = "cells/k8sclient"
 
 var findsTheServer = regexp.MustCompile(`^(InClusterConfig|KUBERNETES_SERVICE_(HOST|PORT)|/var/run/secrets/kubernetes\.io/serviceaccount.*)$`)
 
-// informers keep a second copy of all objects; a reflector writes into what it is given.
+// informer matches constructors of informers, which keep a second copy of all objects; a reflector writes into a given store.
 var informer = regexp.MustCompile(`^New.*Informer`)
 
-// nested says that a folder belongs to another module, whose programs are not ours.
+// nested reports whether a folder belongs to another module, whose programs are not part of Waggle.
 func nested(dir string) bool { return strings.HasPrefix(dir+"/", "test/kube/") }
 
-// Package test/tiers knows the packages of two modules. Tests of a third would run in no tier.
+// Package test/tiers knows the packages of two modules. No tier would run the tests of a third one.
 func TestModulesHaveATier(t *testing.T) {
 	t.Parallel()
 	var found []string
@@ -239,8 +239,7 @@ func TestOneCellFindsTheAPIServer(t *testing.T) {
 	}
 }
 
-// execFree are the folders whose code runs on nodes and starts no program, except for starter, which begins the plugin: it
-// tests the program that runtimes start.
+// execFree lists folders whose code runs on nodes and must not start programs. The exception is starter, which starts the plugin to test it as runtimes do.
 var execFree = []string{"cmd/waggle-agent", "cmd/waggle-cni", "cells/", "cni", "pkg/", "daemon"}
 
 const starter = "pkg/setup"
@@ -283,7 +282,7 @@ func TestFilesAreShort(t *testing.T) {
 	}
 }
 
-// rawDump matches the dumps of the netlink library, which return a part of the list when the kernel interrupts them.
+// rawDump matches dump functions of the netlink library that return a partial list if the kernel interrupts the dump.
 var rawDump = regexp.MustCompile(`^(LinkList|AddrList|RouteList|RouteListFiltered|RuleList|NeighList|QdiscList|FilterList|ClassList)$`)
 
 func TestDumpsGoThroughTheWrapper(t *testing.T) {
@@ -305,8 +304,8 @@ func TestDumpsGoThroughTheWrapper(t *testing.T) {
 	}
 }
 
-// TestChangesGoThroughTheFeed finds iterators of a table's changes, which may hand over less than a snapshot has. Packages of the
-// kernel's announcements have methods of this name as well, without a transaction.
+// TestChangesGoThroughTheFeed finds direct uses of a table's change iterators, which may deliver fewer changes than a snapshot contains. Packages for kernel
+// notifications have methods with this name as well, without a transaction.
 func TestChangesGoThroughTheFeed(t *testing.T) {
 	t.Parallel()
 	for _, f := range files(t) {
@@ -326,10 +325,10 @@ func TestChangesGoThroughTheFeed(t *testing.T) {
 	}
 }
 
-// unfinished is spelled so that this file does not match itself.
+// unfinished is split so that it does not match this file.
 var unfinished = regexp.MustCompile(`\b(TO` + `DO|FIX` + `ME|X` + `XX|HA` + `CK)\b|(?i)\bplace` + `holder\b|\bstub` + `bed\b|/wo` + `rk/|\.\./sha` + `red`)
 
-// TestNothingIsLeftUndone searches every text file that is tracked.
+// TestNothingIsLeftUndone searches all tracked text files.
 func TestNothingIsLeftUndone(t *testing.T) {
 	t.Parallel()
 	list := exec.Command("git", "ls-files", "-z")
@@ -344,7 +343,7 @@ func TestNothingIsLeftUndone(t *testing.T) {
 		}
 		content, err := os.ReadFile(filepath.Join(root(t), name))
 		if err != nil {
-			continue // deleted and not committed yet
+			continue // deleted, but the deletion is not committed yet
 		}
 		for i, line := range bytes.Split(content, []byte("\n")) {
 			if word := unfinished.Find(line); word != nil {
@@ -354,7 +353,7 @@ func TestNothingIsLeftUndone(t *testing.T) {
 	}
 }
 
-// TestFolderNames: a folder that could hold anything holds everything after a year.
+// TestFolderNames rejects folder names without a specific meaning, because such folders collect unrelated code.
 func TestFolderNames(t *testing.T) {
 	t.Parallel()
 	for _, f := range files(t) {
@@ -366,7 +365,7 @@ func TestFolderNames(t *testing.T) {
 	}
 }
 
-// TestCellsHavePagesAndScripts: each cell has a design page, and a script that shows what it does.
+// TestCellsHavePagesAndScripts requires for each cell a design page and a script that demonstrates the cell.
 func TestCellsHavePagesAndScripts(t *testing.T) {
 	t.Parallel()
 	cells, err := os.ReadDir(filepath.Join(root(t), "cells"))
@@ -385,7 +384,7 @@ func TestCellsHavePagesAndScripts(t *testing.T) {
 	}
 }
 
-// TestDaemonOnlyLists: package daemon composes and does nothing else.
+// TestDaemonOnlyLists requires that package daemon contains only lists of cells.
 func TestDaemonOnlyLists(t *testing.T) {
 	t.Parallel()
 	for _, f := range files(t) {

@@ -7,7 +7,7 @@ import (
 	"strconv"
 )
 
-// comparesNow returns what the present is compared with in a call of time.Now().Before or time.Now().After.
+// comparesNow returns the argument of a call of time.Now().Before or time.Now().After.
 func comparesNow(call *ast.CallExpr) (end ast.Expr, ok bool) {
 	s, ok := call.Fun.(*ast.SelectorExpr)
 	if !ok || s.Sel.Name != "Before" && s.Sel.Name != "After" || len(call.Args) != 1 {
@@ -21,7 +21,7 @@ func comparesNow(call *ast.CallExpr) (end ast.Expr, ok bool) {
 	return call.Args[0], ok && isName(f.X, "time") && f.Sel.Name == "Now"
 }
 
-// deadlineNames are the variables that are a moment plus a time, each with that time.
+// deadlineNames returns the variables that are a time plus a duration, each with the duration.
 func deadlineNames(body *ast.BlockStmt) map[string]ast.Expr {
 	names := map[string]ast.Expr{}
 	ast.Inspect(body, func(n ast.Node) bool {
@@ -41,7 +41,7 @@ func deadlineNames(body *ast.BlockStmt) map[string]ast.Expr {
 	return names
 }
 
-// added returns the time in a call of Add.
+// added returns the duration in a call of Add.
 func added(e ast.Expr) (ast.Expr, bool) {
 	call, ok := e.(*ast.CallExpr)
 	if !ok || len(call.Args) != 1 {
@@ -51,7 +51,7 @@ func added(e ast.Expr) (ast.Expr, bool) {
 	return call.Args[0], ok && s.Sel.Name == "Add"
 }
 
-// isPast reports whether a moment is a negative time away, which ends what waits.
+// isPast reports whether a deadline is a negative duration away, which ends a blocked operation immediately.
 func isPast(e ast.Expr) bool {
 	d, ok := added(e)
 	if !ok {
@@ -64,7 +64,7 @@ func isPast(e ast.Expr) bool {
 	return ok && minus.Op == token.SUB
 }
 
-// endsLate reports whether a moment is at least [leastPatience] away.
+// endsLate reports whether a deadline is at least [leastPatience] away.
 func endsLate(end ast.Expr, deadlines map[string]ast.Expr, limits map[string]float64) bool {
 	d, ok := added(end)
 	if name, isIdent := end.(*ast.Ident); isIdent {
@@ -73,10 +73,10 @@ func endsLate(end ast.Expr, deadlines map[string]ast.Expr, limits map[string]flo
 	return ok && atLeast(d, leastPatience, limits)
 }
 
-// durations are the constants of each folder that are times, in seconds.
+// durations returns the duration constants of each folder in seconds.
 func durations(all []file) map[string]map[string]float64 {
 	byDir := map[string]map[string]float64{}
-	for range 2 { // a constant may follow from one of a later file
+	for range 2 { // a constant can depend on one in a later file
 		for _, f := range all {
 			if byDir[f.dir] == nil {
 				byDir[f.dir] = map[string]float64{}
@@ -89,7 +89,7 @@ func durations(all []file) map[string]map[string]float64 {
 	return byDir
 }
 
-// withLocal adds the constants of a function to those of its package.
+// withLocal returns the constants of a package and of a function.
 func withLocal(limits map[string]float64, body *ast.BlockStmt) map[string]float64 {
 	local := map[string]float64{}
 	maps.Copy(local, limits)
@@ -120,13 +120,13 @@ func addDurations(to map[string]float64, decl ast.Decl) {
 	}
 }
 
-// seconds computes a constant time; ok is false for all else.
+// seconds evaluates a constant duration; ok is false for all other expressions.
 func seconds(e ast.Expr, limits map[string]float64) (d float64, ok bool) {
 	d, isTime, ok := quantity(e, limits)
 	return d, ok && isTime
 }
 
-// quantity computes a constant time or a number.
+// quantity evaluates a constant duration or a number.
 func quantity(e ast.Expr, limits map[string]float64) (d float64, isTime, ok bool) {
 	switch e := e.(type) {
 	case *ast.ParenExpr:
@@ -158,10 +158,10 @@ func quantity(e ast.Expr, limits map[string]float64) (d float64, isTime, ok bool
 	return 0, false, false
 }
 
-// units are those of package time, in seconds.
+// units are the durations of package time in seconds.
 var units = map[string]float64{"Nanosecond": 1e-9, "Microsecond": 1e-6, "Millisecond": 1e-3, "Second": 1, "Minute": 60, "Hour": 3600}
 
-// atLeast reports whether an expression is a constant time of at least so many seconds.
+// atLeast reports whether an expression is a constant duration of at least the given number of seconds.
 func atLeast(e ast.Expr, least float64, limits map[string]float64) bool {
 	d, ok := seconds(e, limits)
 	return ok && d >= least

@@ -7,7 +7,7 @@ import (
 	"testing"
 )
 
-// TestLoopsHaveAHeartbeat: what is not watched can hang without anybody knowing; see package heartbeat.
+// TestLoopsHaveAHeartbeat requires that the watchdog observes every loop, because a hang of another loop is not detected; see package heartbeat.
 func TestLoopsHaveAHeartbeat(t *testing.T) {
 	t.Parallel()
 	loops := 0
@@ -39,7 +39,7 @@ func TestLoopsHaveAHeartbeat(t *testing.T) {
 
 func (f file) offset(pos token.Pos) int { return f.fset.Position(pos).Offset }
 
-// calleeOf is "package.Function" or "variable.Method" of a call, or empty.
+// calleeOf returns "package.Function" or "variable.Method" of a call, or "".
 func calleeOf(call *ast.CallExpr) string {
 	fun := call.Fun
 	if index, ok := fun.(*ast.IndexExpr); ok {
@@ -56,8 +56,8 @@ func calleeOf(call *ast.CallExpr) string {
 	return x.Name + "." + selector.Sel.Name
 }
 
-// TestIdleLoopsBecomeBusy: a function that says Idle and never Busy or Snapshot is not watched from its first wait on. A comment behind
-// Idle says why that is right.
+// TestIdleLoopsBecomeBusy finds functions that call Idle but neither Busy nor Snapshot: the watchdog ignores them after their first wait. A comment after
+// Idle gives the reason for an exception.
 func TestIdleLoopsBecomeBusy(t *testing.T) {
 	t.Parallel()
 	for _, f := range files(t) {

@@ -18,16 +18,16 @@ import (
 	"testing"
 )
 
-// mayBeCalledLocked are calls out of a cell that a lock may be held across, each with its reason.
+// mayBeCalledLocked lists calls to other cells during which a lock may be held, each with the reason.
 var mayBeCalledLocked = map[string]string{
 	"the function in s.mine":  "compares two strings: whether an object belongs to this node",
 	"the function in c.alive": "leaves a mark in an atomic value: that a pass goes on",
 	"the function in s.alive": "the same",
 }
 
-// TestNoLockIsHeldAcrossACallOutOfTheCell: two cells that each hold their lock while they call the other wait for ever. What
-// leaves a cell is a method of an interface of this module which the cell does not declare itself, a function in a variable,
-// and a send on a channel that may be full. Transactions of tables are taken last, and by the rule of package statedb.
+// TestNoLockIsHeldAcrossACallOutOfTheCell prevents deadlocks of two cells that each hold their lock while they call the other. A call leaves the cell if it
+// calls a method of an interface of this module that another package declares, calls a function in a variable, or sends on a channel that may be full. Table
+// transactions are acquired last, in the order that package statedb defines.
 func TestNoLockIsHeldAcrossACallOutOfTheCell(t *testing.T) {
 	t.Parallel()
 	used, regions := map[string]bool{}, 0
@@ -59,7 +59,7 @@ func TestNoLockIsHeldAcrossACallOutOfTheCell(t *testing.T) {
 	}
 }
 
-// TestLockCheck_Finds runs the check over a cell that does all that is forbidden, and over what is permitted.
+// TestLockCheck_Finds runs the check on a cell with all forbidden and permitted constructs.
 func TestLockCheck_Finds(t *testing.T) {
 	t.Parallel()
 	const source = `package cell
@@ -105,17 +105,17 @@ func (s *s) later() { s.mu.Lock(); defer s.mu.Unlock(); go s.hook() }
 	}
 }
 
-// lockCheck looks at one package.
+// lockCheck checks one package.
 type lockCheck struct {
 	p       typedPackage
-	memo    map[*types.Func][]string // what a function of the package calls outside, also by way of others
+	memo    map[*types.Func][]string // outside calls of a function of the package, including indirect ones
 	found   []finding
 	regions int
 }
 
 type finding struct{ at, call string }
 
-// function follows the statements of each block from a Lock to its Unlock, or to the end when that is deferred.
+// function checks the statements of each block from a Lock to its Unlock, or to the end of the block if the Unlock is deferred.
 func (c *lockCheck) function(fn *ast.FuncDecl) {
 	ast.Inspect(fn.Body, func(n ast.Node) bool {
 		block, ok := n.(*ast.BlockStmt)
@@ -141,7 +141,7 @@ func (c *lockCheck) function(fn *ast.FuncDecl) {
 	})
 }
 
-// mutex tells whether a statement is a call of a mutex's method, and of which.
+// mutex returns the lock and the method if a statement calls a method of a mutex.
 func (c *lockCheck) mutex(stmt ast.Stmt) (lock, method string) {
 	expr, ok := stmt.(*ast.ExprStmt)
 	if !ok {
@@ -162,12 +162,12 @@ func (c *lockCheck) mutex(stmt ast.Stmt) (lock, method string) {
 	return types.ExprString(selector.X), fn.Name()
 }
 
-// outside lists what a piece of code calls outside of the cell.
+// outside lists the calls in a piece of code that leave the cell.
 func (c *lockCheck) outside(code ast.Node) (calls []string) {
 	ast.Inspect(code, func(n ast.Node) bool {
 		switch n := n.(type) {
 		case *ast.GoStmt:
-			return false // another goroutine waits
+			return false // another goroutine blocks
 		case *ast.SelectStmt:
 			if hasDefault(n) {
 				for _, clause := range n.Body.List {
@@ -196,7 +196,7 @@ func hasDefault(s *ast.SelectStmt) bool {
 	return false
 }
 
-// call names the callee when it is outside, and what a function of this package calls outside.
+// call returns the callee if it is outside the cell, and otherwise the outside calls of the called function.
 func (c *lockCheck) call(call *ast.CallExpr) []string {
 	fun := ast.Unparen(call.Fun)
 	var name *ast.Ident
@@ -229,18 +229,18 @@ func (c *lockCheck) call(call *ast.CallExpr) []string {
 	return nil
 }
 
-// ofTransaction tells whether a function takes a transaction: then it is what marks a table of the cell as initialized.
+// ofTransaction reports whether a function takes only a write transaction. A variable with such a function marks a table of the cell as initialized.
 func ofTransaction(s *types.Signature) bool {
 	return s.Params().Len() == 1 && s.Params().At(0).Type().String() == "github.com/cilium/statedb.WriteTxn"
 }
 
-// through lists what a function of the package calls outside.
+// through lists the outside calls of a function of the package.
 func (c *lockCheck) through(fn *types.Func) []string {
 	fn = fn.Origin()
 	if calls, known := c.memo[fn]; known {
 		return calls
 	}
-	c.memo[fn] = nil // for recursion
+	c.memo[fn] = nil // ends recursion
 	for _, f := range c.p.files {
 		for _, decl := range f.Decls {
 			if d, ok := decl.(*ast.FuncDecl); ok && d.Body != nil && c.p.info.Defs[d.Name] == types.Object(fn) {
@@ -263,7 +263,7 @@ func newInfo() *types.Info {
 	return &types.Info{Uses: map[*ast.Ident]types.Object{}, Defs: map[*ast.Ident]types.Object{}, Types: map[ast.Expr]types.TypeAndValue{}}
 }
 
-// typed checks the types of packages of this module, with what the compiler has exported of those that they import.
+// typed type-checks packages of this module, with the compiler's export data for their imports.
 func typed(t *testing.T, pattern string) (out []typedPackage) {
 	t.Helper()
 	fset := token.NewFileSet()
@@ -286,15 +286,15 @@ func typed(t *testing.T, pattern string) (out []typedPackage) {
 	return out
 }
 
-// listedPackage is what `go list` prints of a package.
+// listedPackage is the output of `go list` for a package.
 type listedPackage struct {
 	ImportPath, Dir, Export string
 	GoFiles                 []string
 	DepOnly                 bool
 }
 
-// listed returns the packages of a pattern, and an importer for all that they import. It compiles with the flags of the
-// released programs, so that nothing is compiled for this alone.
+// listed returns the packages of a pattern and an importer for their imports. It compiles with the flags of the released programs, so that the compiled
+// packages are in the build cache.
 func listed(t *testing.T, fset *token.FileSet, pattern string) (packages []listedPackage, imports types.Importer) {
 	t.Helper()
 	list := exec.Command("go", "list", "-trimpath", "-export", "-deps", "-json=ImportPath,Dir,GoFiles,Export,DepOnly", pattern)

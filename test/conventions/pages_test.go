@@ -11,13 +11,13 @@ import (
 	"testing"
 )
 
-// testPages say how tests are run.
+// testPages are the pages that describe how to run tests.
 var testPages = []string{"Documentation/testing.md", "Documentation/kubernetes-tests.md"}
 
-// notTests are the targets of make that test nothing and need not stand on these pages.
+// notTests lists the make targets that test nothing and need not be on these pages.
 var notTests = strings.Fields("help build generate docs packages image demo clean")
 
-// A command that runs nothing is worse than none: `go test -run` of a name that is gone passes.
+// `go test -run` of a removed test passes without running anything, so documented commands must name existing tests.
 func TestPages_CommandsNameWhatExists(t *testing.T) {
 	t.Parallel()
 	tree := readPageTree(t)
@@ -55,7 +55,7 @@ func TestPages_NameEachTargetThatTests(t *testing.T) {
 	}
 }
 
-// The lane leaves out what its list says, and a pattern of a test that is gone says nothing.
+// The soak lane skips the tests in its list of exceptions, so each pattern must match an existing test.
 func TestSoak_ExceptionsNameTests(t *testing.T) {
 	t.Parallel()
 	tree := readPageTree(t)
@@ -128,7 +128,7 @@ var (
 	spans  = regexp.MustCompile("`([^`]+)`")
 )
 
-// commands returns the lines of a page's blocks of code, without comments, and its spans of code.
+// commands returns the lines of a page's code blocks, without comments, and its code spans.
 func commands(page string) (all []string) {
 	for line := range strings.Lines(page) {
 		if strings.HasPrefix(line, "    ") {
@@ -150,7 +150,7 @@ func commands(page string) (all []string) {
 	return all
 }
 
-// pageTree is what commands of a page may name.
+// pageTree lists the names that commands of a page may use.
 type pageTree struct {
 	targets []string            // of the Makefile
 	steps   []string            // of hack/soak
@@ -198,7 +198,7 @@ var (
 	unnamed  = regexp.MustCompile(`^[A-Z|]+$`) // such as NAME or A|B
 )
 
-// targetsOf returns the targets of make that a command names.
+// targetsOf returns the make targets in a command.
 func targetsOf(command string) (targets []string) {
 	for _, call := range makeCall.FindAllStringSubmatch(command, -1) {
 		targets = append(targets, strings.Fields(variable.ReplaceAllString(call[1], ""))...)
@@ -206,7 +206,7 @@ func targetsOf(command string) (targets []string) {
 	return targets
 }
 
-// wrong says what a command names that does not exist.
+// wrong returns an error for each name in a command that does not exist.
 func (p pageTree) wrong(command string) (errs []string) {
 	for _, target := range targetsOf(command) {
 		if !slices.Contains(p.targets, target) {
@@ -248,7 +248,7 @@ func (p pageTree) wrong(command string) (errs []string) {
 	return errs
 }
 
-// wrongFlags judges flags of test/kernels.
+// wrongFlags checks flags of test/kernels.
 func (p pageTree) wrongFlags(flags string) (errs []string) {
 	fields := strings.Fields(flags)
 	value := func(name string) string {
@@ -269,7 +269,7 @@ func (p pageTree) wrongFlags(flags string) (errs []string) {
 	return errs
 }
 
-// wrongPattern judges a regular expression of tests, which must match a test of one of the folders in each of its alternatives.
+// wrongPattern checks a regular expression for tests. Each of its alternatives must match a test of one of the folders.
 func (p pageTree) wrongPattern(run string, dirs []string) (errs []string) {
 	if unnamed.MatchString(run) {
 		return nil

@@ -19,26 +19,26 @@ import (
 	"github.com/waggle-net/waggle/test/kernels/plan"
 )
 
-// benchmarks are the benchmarks whose instructions are counted. They report the time per packet of a program, and the same less the
-// time of an empty program.
+// benchmarks lists the benchmarks whose instructions are counted. They report the time per packet of a program, with and without the time of an empty
+// program.
 var benchmarks = suite{pkg: "bpf", kernels: both, benchmarks: "^Benchmark(Prog|Flow)$"}
 
-// rounds is how often each benchmark runs its two programs, 60 packets each time. The benchmark reports the smallest count.
+// rounds is the number of times that each benchmark runs its two programs, with 60 packets each. The benchmark reports the smallest count.
 const rounds = 25
 
-// A machine whose clock advances by one nanosecond with each instruction, and skips the time in which its only CPU would sleep: a
-// nanosecond that a benchmark reports is an instruction, whatever else this machine does.
+// counting configures a machine whose clock advances by one nanosecond per instruction and skips the time in which its only CPU would sleep: a reported
+// nanosecond is one instruction, regardless of the load of this machine.
 var counting = []string{"-icount", "shift=0,sleep=off,align=off", "-rtc", "base=2026-01-01,clock=vm"}
 
-// countingArgs keep what is random at each boot out of the counts.
+// countingArgs disable randomization at boot, which would change the counts.
 const countingArgs = kernelArgs + " nokaslr norandmaps"
 
-// benchmark is the result of one.
+// benchmark is the result of one benchmark.
 type benchmark struct {
 	Name         string  `json:"name"`
-	Instructions int     `json:"instructions"` // per packet, with the test run's own
-	Net          int     `json:"net"`          // without those of an empty program
-	Ratio        float64 `json:"ratio"`        // to an empty program
+	Instructions int     `json:"instructions"` // per packet, including the test run's overhead
+	Net          int     `json:"net"`          // without the instructions of an empty program
+	Ratio        float64 `json:"ratio"`        // relative to an empty program
 }
 
 // ratio compares the net instructions of two benchmarks.
@@ -47,7 +47,7 @@ type ratio struct {
 	Value float64 `json:"value"`
 }
 
-// counts are the results on one kernel.
+// counts holds the results on one kernel.
 type counts struct {
 	Kernel     string      `json:"kernel"`
 	Benchmarks []benchmark `json:"benchmarks"`
@@ -68,7 +68,7 @@ func runBenchmarks(ctx context.Context, o options, out io.Writer) error {
 			chosen.benchmarks = o.run
 		}
 		r := newKernelRun(k, []suite{chosen}, o)
-		// Programs run on packets and need links to name, nothing else: each further module costs the slow machine a second.
+		// The programs run on packets and need only links to refer to. Each further module costs the slow machine a second.
 		if r.base, err = k.loadOrder(ctx, []string{"veth"}); err != nil {
 			return err
 		}
@@ -113,7 +113,7 @@ func (r *kernelRun) count(ctx context.Context) (c counts, err error) {
 	return c, nil
 }
 
-// benchmarkText is everything that the test binary printed.
+// benchmarkText returns the output of the test binary.
 func benchmarkText(output io.Reader) (string, error) {
 	var text bytes.Buffer
 	lines := bufio.NewScanner(output)
@@ -157,7 +157,7 @@ func parseBenchmarks(text string) (all []benchmark) {
 	return all
 }
 
-// ratios compare the first packet of a flow with a packet of the same flow once it is established.
+// ratios compares the first packet of a flow with a packet of the same flow after it is established.
 func ratios(all []benchmark) (found []ratio) {
 	for _, first := range all {
 		kind, isNew := strings.CutPrefix(first.Name, "Flow/new/")

@@ -13,14 +13,14 @@ import (
 	"github.com/cavaliergopher/cpio"
 )
 
-// fileSystem is what a machine finds in its memory: files by their path there, without the leading slash.
+// fileSystem is the content of a machine's memory file system: files by their path in the machine, without the leading slash.
 type fileSystem struct {
 	files   map[string]string // path outside
-	texts   map[string][]byte // content of files that exist inside only
-	folders []string          // that may be empty
+	texts   map[string][]byte // content of files that exist only inside
+	folders []string          // folders that may be empty
 }
 
-// write packs the files into the archive from which the kernel makes its first file system.
+// write packs the files into the archive from which the kernel creates its initial file system.
 func (f fileSystem) write(to string) (err error) {
 	file, err := os.Create(to)
 	if err != nil {
@@ -49,7 +49,7 @@ func (f fileSystem) write(to string) (err error) {
 	return archive.Close()
 }
 
-// allFolders lists the folders of all files, each behind the one it is in.
+// allFolders lists the folders of all files, each after its parent.
 func (f fileSystem) allFolders() []string {
 	all := map[string]bool{}
 	add := func(folder string) {

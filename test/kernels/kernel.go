@@ -13,30 +13,29 @@ import (
 	"time"
 )
 
-// metaPackages are the packages whose dependency is the newest kernel of a series. Debian 12 has both series.
+// metaPackages are the packages that depend on the newest kernel of a series. Debian 12 has both series.
 var metaPackages = map[string]string{
 	"6.1":  "linux-image-cloud-amd64",
 	"6.12": "linux-image-6.12-cloud-amd64",
 }
 
-// checksumFile holds the SHA-256 of the package that a folder was unpacked from.
+// checksumFile contains the SHA-256 of the package that was unpacked to a folder.
 const checksumFile = "package.sha256"
 
-// kernel is an unpacked package.
+// kernel is an unpacked kernel package.
 type kernel struct {
 	series   string // such as "6.1"
-	unpacked string // folder of the package's files; never written to
-	version  string // as uname prints it
+	unpacked string // folder of the package's files; read-only
+	version  string // in the format of uname
 	id       string // the package's file name and checksum
 	image    string // path of the bootable file
 }
 
-// debian is a package that a machine's package sources offer.
+// debian is a package in the package sources of this machine.
 type debian struct{ name, file, sha256 string }
 
-// fetch finds the newest kernel of a series in the folder of kernels, or downloads its package and unpacks it there. The
-// package is not installed. A machine that does not know the newest kernel, because its lists of packages are missing, uses
-// the last one that it unpacked.
+// fetch returns the newest kernel of a series from the folder of kernels, or downloads its package and unpacks it there. The package is not installed. If the
+// package lists are missing, so that the newest kernel is unknown, fetch returns the kernel that was unpacked last.
 func fetch(ctx context.Context, kernels, series string) (*kernel, error) {
 	kernels, err := filepath.Abs(kernels)
 	if err != nil {
@@ -67,7 +66,7 @@ func fetch(ctx context.Context, kernels, series string) (*kernel, error) {
 	return open(filepath.Join(kernels, p.folder()), series)
 }
 
-// lastUnpacked is the folder of the kernel of a series that was unpacked last, "" without one.
+// lastUnpacked returns the folder of the most recently unpacked kernel of a series, or "".
 func lastUnpacked(kernels, series string) (last string) {
 	folders, _ := filepath.Glob(filepath.Join(kernels, "linux-image-"+series+".*")) // the pattern is valid
 	var newest time.Time
@@ -79,11 +78,11 @@ func lastUnpacked(kernels, series string) (last string) {
 	return last
 }
 
-// folder is the package's folder in the folder of kernels: the name and version of the package, and enough of its checksum to
-// tell two packages of one version apart.
+// folder returns the name of the package's folder: the name and version of the package, and enough of its checksum to distinguish two packages with the same
+// version.
 func (p debian) folder() string { return strings.TrimSuffix(p.file, ".deb") + "_" + p.sha256[:12] }
 
-// open describes a kernel that has been unpacked.
+// open returns an unpacked kernel.
 func open(dir, series string) (*kernel, error) {
 	sum, err := os.ReadFile(filepath.Join(dir, checksumFile))
 	if err != nil {
@@ -98,8 +97,7 @@ func open(dir, series string) (*kernel, error) {
 		id: filepath.Base(dir) + " " + strings.TrimSpace(string(sum))}, nil
 }
 
-// download unpacks a package. Its folder appears only when it is complete, so several runs may do this side by side: the first
-// to finish wins.
+// download downloads and unpacks a package. Its folder appears only when complete, so concurrent runs are possible: the first to finish wins.
 func download(ctx context.Context, kernels, series string, p debian) error {
 	fmt.Printf("%-5s get   %s\n", series, p.file)
 	if err := os.MkdirAll(kernels, 0o755); err != nil {
@@ -110,7 +108,7 @@ func download(ctx context.Context, kernels, series string, p debian) error {
 		return err
 	}
 	defer os.RemoveAll(tmp)
-	// As root, apt would drop to a user without rights for the download, and that user may not write here.
+	// As root, apt would download as an unprivileged user, and that user may not write to this folder.
 	if _, err := command(ctx, tmp, "apt-get", "-q", "-o", "APT::Sandbox::User=root", "download", p.name); err != nil {
 		return err
 	}
@@ -136,7 +134,7 @@ func download(ctx context.Context, kernels, series string, p debian) error {
 	)
 }
 
-// moveInto renames a folder that is complete. It is no error when another run has made the same folder meanwhile.
+// moveInto renames a complete folder. It is no error if another run has created the same folder concurrently.
 func moveInto(from, to string) error {
 	err := os.Rename(from, to)
 	if _, found := os.Stat(to); found == nil {
@@ -145,7 +143,7 @@ func moveInto(from, to string) error {
 	return err
 }
 
-// newest asks the meta package of a series for the package of the kernel itself.
+// newest returns the kernel package that the meta package of a series depends on.
 func newest(ctx context.Context, series string) (debian, error) {
 	meta, found := metaPackages[series]
 	if !found {
@@ -168,7 +166,7 @@ func newest(ctx context.Context, series string) (debian, error) {
 		"(bookworm and bookworm-security)", meta, series)
 }
 
-// parseURI reads a line of `apt-get download --print-uris`: the quoted address, the file's name, its size, its checksum.
+// parseURI parses a line of `apt-get download --print-uris`: the quoted address, the file's name, its size, its checksum.
 func parseURI(name, line string) (debian, error) {
 	fields := strings.Fields(line)
 	if len(fields) == 4 {
@@ -179,7 +177,7 @@ func parseURI(name, line string) (debian, error) {
 	return debian{}, fmt.Errorf("find package %s: apt-get prints %q, want an address, a file, a size and a SHA256", name, strings.TrimSpace(line))
 }
 
-// loadOrder lists the files of modules, each behind the files it needs. Modules that are compiled into the kernel have none.
+// loadOrder returns the files of modules, each after its dependencies. Modules that are compiled into the kernel have none.
 func (k *kernel) loadOrder(ctx context.Context, modules []string) (files []string, err error) {
 	if len(modules) == 0 {
 		return nil, nil
@@ -190,7 +188,7 @@ func (k *kernel) loadOrder(ctx context.Context, modules []string) (files []strin
 		return nil, fmt.Errorf("find modules of kernel %s: %w", k.version, err)
 	}
 	for line := range strings.Lines(out) {
-		// "insmod PATH", or "builtin NAME".
+		// The line is "insmod PATH" or "builtin NAME".
 		if path, found := strings.CutPrefix(strings.TrimSpace(line), "insmod "); found && !slices.Contains(files, path) {
 			files = append(files, path)
 		}
@@ -198,7 +196,7 @@ func (k *kernel) loadOrder(ctx context.Context, modules []string) (files []strin
 	return files, nil
 }
 
-// command runs a program of this machine and returns its output. The error contains what the program wrote to stderr.
+// command runs a program of this machine and returns its output. The error contains the program's stderr.
 func command(ctx context.Context, dir, name string, args ...string) (string, error) {
 	path, err := exec.LookPath(name)
 	if err != nil && os.Geteuid() == 0 {

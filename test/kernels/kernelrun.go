@@ -21,8 +21,8 @@ import (
 type kernelRun struct {
 	kernel   *kernel
 	chosen   []suite
-	left     []suite                      // of the chosen, those that have to run
-	modules  map[string][]string          // paths in load order that a suite needs beyond the base, by package
+	left     []suite                      // chosen suites that have to run
+	modules  map[string][]string          // additional modules of a suite in load order: paths, by package
 	base     []string                     // paths of the modules of all suites in load order
 	hashes   map[string]string            // of the suites, by package
 	testdata map[string]map[string]string // checksums, by package
@@ -35,7 +35,7 @@ type kernelRun struct {
 
 	kernelArgs  string
 	agentBefore string // program: the agent of another revision; empty for none
-	partial     bool   // other tests or programs than those of the table: no stamps
+	partial     bool   // the tests or programs differ from the table's: write no stamps
 	cpu         float64
 	err         error
 }
@@ -51,7 +51,7 @@ func newKernelRun(k *kernel, chosen []suite, o options) *kernelRun {
 		kernelArgs: kernelArgs, timeout: o.timeout, agentBefore: o.agentBefore, partial: o.run != "" || o.agentBefore != ""}
 }
 
-// skipUnchanged leaves out, on each kernel, the suites that have passed with the same inputs.
+// skipUnchanged removes, on each kernel, the suites that have passed with the same inputs.
 func skipUnchanged(ctx context.Context, runs []*kernelRun, o options) error {
 	packages := []string{guestPackage, runnerPackage}
 	for _, r := range runs {
@@ -84,7 +84,7 @@ func skipUnchanged(ctx context.Context, runs []*kernelRun, o options) error {
 	return nil
 }
 
-// judge computes the hash of a suite and decides whether it has to run.
+// judge computes the hash of a suite and decides whether the suite has to run.
 func (r *kernelRun) judge(s suite, ids map[string]string, qemu string, all bool) error {
 	sums, err := checksums(filepath.Join(s.pkg, "testdata"))
 	if err != nil {
@@ -114,7 +114,7 @@ func (r *kernelRun) judge(s suite, ids map[string]string, qemu string, all bool)
 	return nil
 }
 
-// findModules finds the modules of all suites and those of each.
+// findModules determines the modules of all suites and the additional ones of each suite.
 func (r *kernelRun) findModules(ctx context.Context) (err error) {
 	if r.base, err = r.kernel.loadOrder(ctx, baseModules); err != nil {
 		return err
@@ -127,7 +127,7 @@ func (r *kernelRun) findModules(ctx context.Context) (err error) {
 	return nil
 }
 
-// planned is a suite with the modules as files of this kernel.
+// planned returns a suite with the modules as files of this kernel.
 func (r *kernelRun) planned(s suite) plan.Suite {
 	p := s.planned()
 	p.Modules = names(r.modules[s.pkg])
@@ -144,7 +144,7 @@ func names(paths []string) (names []string) {
 	return names
 }
 
-// buildAll links the programs of all suites that are left.
+// buildAll links the programs of all suites that have to run.
 func buildAll(ctx context.Context, runs []*kernelRun) error {
 	files := map[string]string{}
 	for _, r := range runs {
@@ -158,7 +158,7 @@ func buildAll(ctx context.Context, runs []*kernelRun) error {
 	return build(ctx, files)
 }
 
-// packages are the import paths of all programs that the machine needs.
+// packages returns the import paths of all programs that the machine needs.
 func (r *kernelRun) packages() []string {
 	if len(r.left) == 0 {
 		return nil
@@ -175,7 +175,7 @@ func (r *kernelRun) packages() []string {
 
 func programPackage(name string) string { return module + "/cmd/" + name }
 
-// fileSystem is what the machine finds in its memory.
+// fileSystem returns the content of the machine's memory file system.
 func (r *kernelRun) fileSystem() (fileSystem, error) {
 	f := fileSystem{files: map[string]string{
 		"init":          fileOf(r.programs, guestPackage),
@@ -206,11 +206,11 @@ func (r *kernelRun) fileSystem() (fileSystem, error) {
 	return f, err
 }
 
-// inside is a path of the machine as the archive spells it.
+// inside returns a path in the machine in the form that the archive needs.
 func inside(elem ...string) string { return strings.TrimPrefix(path.Join(elem...), "/") }
 
-// leaveStamps remembers the suites that passed, and forgets those that failed. A machine that did not end as it should casts doubt
-// on all suites that it ran.
+// leaveStamps writes stamps of suites that passed and removes the stamps of suites that failed. If a machine ended abnormally, no suite of its run counts as
+// passed.
 func (r *kernelRun) leaveStamps() error {
 	if r.partial {
 		return nil

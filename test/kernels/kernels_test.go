@@ -61,7 +61,7 @@ func TestChoose_TableOrCommandLine(t *testing.T) {
 	if len(all) <= len(some) || len(some) == 0 {
 		t.Errorf("%d suites on the oldest kernel, %d on the newer", len(all), len(some))
 	}
-	// Tests that the table leaves out may be asked for by name, with the programs that the table gives their package.
+	// Omitted tests may be selected by name. The table's programs of their package apply.
 	chosen, err := choose(tree, newer, options{packages: []string{"test/node"}, run: "Spoof_"})
 	if err != nil || len(chosen) != 1 || chosen[0].tests != "Spoof_IsDroppedCountedAndShown" || chosen[0].programs == "" {
 		t.Errorf("one test that the table leaves out: %+v, %v", chosen, err)
@@ -94,7 +94,7 @@ func TestParseURI(t *testing.T) {
 	}
 }
 
-// unpack writes what [open] needs of an unpacked kernel.
+// unpack writes the files of an unpacked kernel that [open] needs.
 func unpack(t *testing.T, dir string) string {
 	t.Helper()
 	if err := errors.Join(os.MkdirAll(filepath.Join(dir, "boot"), 0o755), os.WriteFile(filepath.Join(dir, checksumFile), []byte("sum\n"), 0o644),
@@ -122,7 +122,7 @@ func TestOpen_KernelIsKnownByItsPackage(t *testing.T) {
 	}
 }
 
-// Two runs unpack one package side by side: the first to finish wins, and the second uses its folder.
+// Two runs unpack one package concurrently: the first to finish wins, and the second uses its folder.
 func TestMoveInto_SecondOfTwoIsNoError(t *testing.T) {
 	t.Parallel()
 	dir := t.TempDir()
@@ -184,7 +184,7 @@ func readArchive(t *testing.T, path string) (entries []string) {
 func TestKernelRun_MachineHoldsOnlyWhatIsLeft(t *testing.T) {
 	t.Parallel()
 	r := newKernelRun(&kernel{series: "6.1"}, []suite{{pkg: "bpf"}, {pkg: "cni", programs: "waggle-cni"}}, options{out: "/out"})
-	r.base, r.modules = []string{"/k/veth.ko"}, map[string][]string{"cni": {"/k/wireguard.ko", "/k/tunnel.ko"}} // in the order of loading
+	r.base, r.modules = []string{"/k/veth.ko"}, map[string][]string{"cni": {"/k/wireguard.ko", "/k/tunnel.ko"}} // in load order
 	r.left = r.chosen[1:]
 	f, err := r.fileSystem()
 	if err != nil {

@@ -15,16 +15,16 @@ import (
 
 const qemuProgram = "qemu-system-x86_64"
 
-// A machine for tests has as many CPUs as the smallest that run the tests, and memory for the file system.
+// A test machine has as many CPUs as the smallest machine that runs the tests, and memory for the file system.
 const (
 	machineCPUs   = 2
 	machineMemory = "2G"
 )
 
-// kernelArgs: a kernel that panics turns the machine off.
+// kernelArgs makes a kernel that panics turn the machine off.
 const kernelArgs = "console=ttyS0 loglevel=5 panic=-1 oops=panic"
 
-// hardware are the arguments of a computer without disk, network and screen.
+// hardware returns the arguments for a computer without disk, network and screen.
 func hardware(accel string, cpus int, more ...string) []string {
 	return append([]string{"-accel", accel, "-cpu", "max", "-smp", strconv.Itoa(cpus), "-m", machineMemory,
 		"-nodefaults", "-display", "none", "-no-reboot"}, more...)
@@ -33,13 +33,13 @@ func hardware(accel string, cpus int, more ...string) []string {
 // machine is one emulated computer.
 type machine struct {
 	kernel, initramfs string   // paths
-	console           string   // file for what the kernel prints
+	console           string   // file for the kernel's messages
 	hardware          []string // see [hardware]
 	append            string   // arguments of the kernel
 }
 
-// run starts the machine and returns the CPU time that it took when it is off. The function read gets what leaves by the second
-// serial port, and may ask at any time for the CPU seconds taken so far.
+// run starts the machine and returns its CPU time in seconds after it is off. The function read gets the output of the second serial port, and may call cpu
+// at any time for the CPU seconds so far.
 func (m machine) run(ctx context.Context, read func(output io.Reader, cpu func() float64) error) (seconds float64, err error) {
 	qemu, err := exec.LookPath(qemuProgram)
 	if err != nil {
@@ -73,11 +73,11 @@ func (m machine) run(ctx context.Context, read func(output io.Reader, cpu func()
 	return seconds, nil
 }
 
-// cpuSeconds is the CPU time of a process of this machine, 0 if it has none.
+// cpuSeconds returns the CPU time of a process of this machine, or 0 if the process does not exist.
 func cpuSeconds(pid int) float64 {
-	const ticks = 100 // a second, on every architecture of Linux
+	const ticks = 100 // per second, on every Linux architecture
 	text, _ := os.ReadFile(fmt.Sprintf("/proc/%d/stat", pid))
-	// The name, in parentheses, may contain spaces; user and system time are the 12th and 13th field behind it.
+	// The name, in parentheses, may contain spaces; user and system time are the 12th and 13th field after it.
 	_, behind, _ := strings.Cut(string(text[bytes.LastIndexByte(text, ')')+1:]), " ")
 	fields := strings.Fields(behind)
 	if len(fields) < 13 {
@@ -88,14 +88,14 @@ func cpuSeconds(pid int) float64 {
 	return (user + system) / ticks
 }
 
-// emulator is qemu's version, part of what decides how a suite ends.
+// emulator returns qemu's version, which is an input of a suite.
 func emulator(ctx context.Context) (string, error) {
 	out, err := command(ctx, "", qemuProgram, "--version")
 	first, _, _ := strings.Cut(out, "\n")
 	return first, err
 }
 
-// lastLines is the end of a file, for an error.
+// lastLines returns the end of a file for an error message.
 func lastLines(path string) string {
 	const wanted = 30
 	text, err := os.ReadFile(path)

@@ -20,18 +20,18 @@ import (
 	"github.com/waggle-net/waggle/test/stamps"
 )
 
-// options are the command line.
+// options holds the values of the command line.
 type options struct {
 	kernels     []string      // such as "6.1"
-	packages    []string      // folders in the tree; empty means all of the table
-	run         string        // regular expression of tests to run; "" means those of the table
-	all         bool          // runs suites that have passed as well
-	bench       bool          // runs the benchmarks in place of the suites
+	packages    []string      // folders in the tree; empty means all in the table
+	run         string        // regular expression of tests to run; "" means the table's tests
+	all         bool          // runs suites that have passed, too
+	bench       bool          // runs the benchmarks instead of the suites
 	json        bool          // prints the benchmarks' results as JSON
 	accel       string        // qemu's accelerator
 	agentBefore string        // program: the agent of another revision; empty for none
-	timeout     time.Duration // of each machine, boot to power-off
-	cache       string        // folder that all clones share: kernels and stamps
+	timeout     time.Duration // of each machine, from boot to power-off
+	cache       string        // shared by all clones: kernels and stamps
 	out         string        // folder for the programs and the output of the last run
 }
 
@@ -85,7 +85,7 @@ func parse(flags *flag.FlagSet, args []string, getenv func(string) string) (opti
 	return o, nil
 }
 
-// run finds out which suites of which kernels must run, then lets the machines that have any run side by side.
+// run determines the suites that must run on each kernel, then runs the machines with such suites concurrently.
 func run(ctx context.Context, o options) error {
 	begin := ownCPU()
 	var runs []*kernelRun
@@ -132,7 +132,7 @@ func run(ctx context.Context, o options) error {
 	return err
 }
 
-// boot runs the suites of a kernel that are left, in one machine. Without any it does nothing.
+// boot runs the remaining suites of a kernel in one machine. It does nothing if there are none.
 func (r *kernelRun) boot(ctx context.Context) error {
 	if len(r.left) == 0 {
 		return nil
@@ -154,7 +154,7 @@ func (r *kernelRun) boot(ctx context.Context) error {
 	return err
 }
 
-// start boots a machine with the suites that are left, and hands read what the suites write.
+// start boots a machine with the remaining suites and passes the events of the suites to read.
 func (r *kernelRun) start(ctx context.Context, read func(output io.Reader, cpu func() float64) error) (cpu float64, err error) {
 	m := machine{kernel: r.kernel.image, initramfs: filepath.Join(r.dir, "initramfs"), console: filepath.Join(r.dir, "console.log"),
 		hardware: r.hardware, append: r.kernelArgs}
@@ -174,11 +174,11 @@ func (r *kernelRun) start(ctx context.Context, read func(output io.Reader, cpu f
 	return cpu, err
 }
 
-// ownCPU is the CPU time of this process and of its children that have ended, in seconds.
+// ownCPU returns the CPU time of this process and its terminated children, in seconds.
 func ownCPU() (seconds float64) {
 	for _, who := range []int{unix.RUSAGE_SELF, unix.RUSAGE_CHILDREN} {
 		var usage unix.Rusage
-		if err := unix.Getrusage(who, &usage); err == nil { // it cannot fail for these two
+		if err := unix.Getrusage(who, &usage); err == nil { // cannot fail for these two values
 			seconds += time.Duration(usage.Utime.Nano() + usage.Stime.Nano()).Seconds()
 		}
 	}

@@ -18,7 +18,7 @@ import (
 
 const module = "github.com/waggle-net/waggle"
 
-// The programs of a machine beside the test binaries.
+// Programs of a machine in addition to the test binaries.
 const (
 	guestPackage  = module + "/test/kernels/guest"
 	runnerPackage = "cmd/test2json"
@@ -36,17 +36,17 @@ func goCommand(ctx context.Context, verb []string, args ...string) (string, erro
 	return command(ctx, "", "env", append(words, args...)...)
 }
 
-// listed is a package as `go list -export` describes it.
+// listed is a package in the output of `go list -export`.
 type listed struct {
 	ImportPath string
 	Name       string
-	BuildID    string // hash of what went into the compiler, a slash, hash of what came out
+	BuildID    string // hash of the compiler's input, a slash, hash of its output
 	Deps       []string
 }
 
-// identities returns a hash of each program by its import path; that of the tests of a package ends in ".test". Two programs
-// with one hash are equal byte for byte: the linker sees the same compiled packages and the same flags, and with -trimpath it
-// sees no path of this machine. Nothing is linked for it, which would take most of the time of a run that has nothing to do.
+// identities returns a hash of each program by its import path; the import path of a package's tests ends in ".test". Two programs with one hash are
+// identical: the linker gets the same compiled packages and the same flags, and -trimpath removes the paths of this machine. identities links no programs,
+// because that would take most of the time of a run with nothing to do.
 func identities(ctx context.Context, packages []string) (map[string]string, error) {
 	out, err := goCommand(ctx, []string{"list", "-deps", "-test", "-export", "-json=ImportPath,Name,BuildID,Deps"}, packages...)
 	if err != nil {
@@ -72,14 +72,14 @@ func identitiesOf(list io.Reader, version, flags string) (map[string]string, err
 	}
 	ids := map[string]string{}
 	for path, p := range all {
-		if p.Name != "main" { // no program
+		if p.Name != "main" { // not a program
 			continue
 		}
 		h := sha256.New()
 		fmt.Fprintf(h, "%s %s\n", version, flags)
 		for _, name := range slices.Sorted(slices.Values(append(slices.Clone(p.Deps), path))) {
 			_, content, found := strings.Cut(all[name].BuildID, "/")
-			if !found && name != "unsafe" { // which is not compiled
+			if !found && name != "unsafe" { // unsafe is not compiled
 				return nil, fmt.Errorf("find the hash of package %s, which %s needs: its build id is %q", name, path, all[name].BuildID)
 			}
 			fmt.Fprintf(h, "%s %s\n", name, content)
@@ -89,7 +89,7 @@ func identitiesOf(list io.Reader, version, flags string) (map[string]string, err
 	return ids, nil
 }
 
-// build links programs, each as the file to which its import path leads. A file that is up to date is left alone.
+// build links programs to files by import path. It does not change files that are up to date.
 func build(ctx context.Context, files map[string]string) error {
 	group, ctx := errgroup.WithContext(ctx)
 	group.SetLimit(runtime.NumCPU())
@@ -107,7 +107,7 @@ func build(ctx context.Context, files map[string]string) error {
 	return group.Wait()
 }
 
-// fileOf is where a program is built, below the folder of programs.
+// fileOf returns the file of a program in the folder of programs.
 func fileOf(dir, path string) string {
 	return filepath.Join(dir, strings.ReplaceAll(strings.TrimPrefix(path, module+"/"), "/", "-"))
 }

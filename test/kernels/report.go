@@ -14,18 +14,18 @@ import (
 	"github.com/waggle-net/waggle/test/kernels/plan"
 )
 
-// result is what is known of one suite on one kernel.
+// result is the result of one suite on one kernel.
 type result struct {
 	pkg        string
-	tests      int               // that ended; a test with subtests counts once
+	tests      int               // finished tests; a test with subtests counts once
 	passed     int               // of these
 	ran        map[string]bool   // tests that passed, by name
-	skipped    map[string]string // what each skipped test printed, by its name
-	attributes map[string]string // that tests gave themselves, by key
-	output     map[string]string // of tests that run or failed, by name; under "" what no test printed
+	skipped    map[string]string // output of skipped tests, by name
+	attributes map[string]string // set by tests, by key
+	output     map[string]string // output of running and failed tests, by name; "" for output outside tests
 	ended      bool
 	failed     bool
-	unchanged  *stamp // of a suite that did not run because it has passed
+	unchanged  *stamp // set for a suite that did not run because it has passed
 	faults     []string
 	seconds    float64 // of the machine's clock
 	cpu        float64 // seconds of this machine's CPUs
@@ -37,11 +37,11 @@ type report struct {
 	out     io.Writer
 	results []*result      // in the order of the table
 	cpu     func() float64 // CPU seconds of the emulator so far; nil counts none
-	before  float64        // what cpu returned when the first suite began or the last one ended
+	before  float64        // value of cpu when the first suite began or the last one ended
 	began   bool
 }
 
-// printing keeps the lines of several machines apart.
+// printing serializes the output of several machines.
 var printing sync.Mutex
 
 func newReport(series string, pkgs []string, out io.Writer) *report {
@@ -52,14 +52,14 @@ func newReport(series string, pkgs []string, out io.Writer) *report {
 	return r
 }
 
-// say prints one line, or several of which the first names the subject of the others.
+// say prints one line, or several lines of which the first names the subject of the others.
 func (r *report) say(what, format string, args ...any) {
 	printing.Lock()
 	defer printing.Unlock()
 	fmt.Fprintf(r.out, "%-5s %-5s %s\n", r.series, what, fmt.Sprintf(format, args...))
 }
 
-// of returns the result of a package; nil if the package is not part of the run.
+// of returns the result of a package, or nil if the package is not part of the run.
 func (r *report) of(pkg string) *result {
 	if i := slices.IndexFunc(r.results, func(s *result) bool { return s.pkg == pkg }); i >= 0 {
 		return r.results[i]
@@ -67,7 +67,7 @@ func (r *report) of(pkg string) *result {
 	return nil
 }
 
-// unchanged takes the result of a suite from its stamp.
+// unchanged sets the result of a suite from its stamp.
 func (r *report) unchanged(pkg string, s *stamp) {
 	found := r.of(pkg)
 	found.unchanged, found.ended, found.passed, found.attributes = s, true, s.Tests, s.Attributes
@@ -80,7 +80,7 @@ func (r *report) unchanged(pkg string, s *stamp) {
 	r.say("same", "%-24s %4d tests as passed on %s", pkg, s.Tests, s.Date.Format("2006-01-02"))
 }
 
-// read takes events until there are no more.
+// read processes events until EOF.
 func (r *report) read(from io.Reader) error {
 	lines := bufio.NewScanner(from)
 	lines.Buffer(nil, 1<<20)
@@ -89,7 +89,7 @@ func (r *report) read(from io.Reader) error {
 		if err := json.Unmarshal(lines.Bytes(), &e); err != nil {
 			return fmt.Errorf("read the events of the tests: %w: %q", err, lines.Text())
 		}
-		if r.cpu != nil && !r.began { // what the boot took belongs to no suite
+		if r.cpu != nil && !r.began { // the CPU time of the boot belongs to no suite
 			r.began, r.before = true, r.cpu()
 		}
 		if s := r.of(e.Package); s == nil {
@@ -101,7 +101,7 @@ func (r *report) read(from io.Reader) error {
 	return lines.Err()
 }
 
-// add takes an event and reports whether it ends the suite.
+// add processes an event and reports whether it ends the suite.
 func (s *result) add(e plan.Event) (ended bool) {
 	switch e.Action {
 	case "output":
@@ -138,7 +138,7 @@ func (s *result) test(e plan.Event) {
 	}
 }
 
-// end judges a suite that has ended, and prints it.
+// end evaluates a finished suite and prints its result.
 func (r *report) end(s *result, e plan.Event) {
 	s.ended, s.seconds = true, e.Elapsed
 	if r.cpu != nil {
@@ -164,8 +164,8 @@ func (r *report) fail(s *result) {
 	r.say("FAIL", "%-24s %4d tests %6.1f s, %6.1f CPU s: %s", s.pkg, s.tests, s.seconds, s.cpu, strings.Join(s.faults, "\n"))
 }
 
-// checkSkips compares the skipped tests with the table of those that may be. A row whose test runs is as wrong as a test
-// without a row: it would hide the next skip.
+// checkSkips compares the skipped tests with the table of allowed skips. A row whose test runs is an error, like a skip without a row: it would hide the next
+// skip.
 func (s *result) checkSkips(series string, allowed []allowedSkip) {
 	for _, test := range slices.Sorted(maps.Keys(s.skipped)) {
 		if !slices.ContainsFunc(allowed, func(a allowedSkip) bool { return a.pkg == s.pkg && on(a.kernels, series) && a.test == test }) {
@@ -179,7 +179,7 @@ func (s *result) checkSkips(series string, allowed []allowedSkip) {
 	}
 }
 
-// printed is the output of the tests that failed or did not end.
+// printed returns the output of the failed and unfinished tests.
 func (s *result) printed() string {
 	var b strings.Builder
 	for _, test := range slices.Sorted(maps.Keys(s.output)) {
@@ -188,7 +188,7 @@ func (s *result) printed() string {
 	return strings.TrimRight(b.String(), "\n")
 }
 
-// summary prints what is known when the machine is off: figures of tests, skipped tests, totals.
+// summary prints results after the machine is off: attributes of tests, skipped tests, totals.
 func (r *report) summary(cpu float64) {
 	for _, s := range r.results {
 		for _, key := range slices.Sorted(maps.Keys(s.attributes)) {
@@ -205,10 +205,10 @@ func (r *report) summary(cpu float64) {
 		t.standing, t.unchanged, t.skipped, t.failed, t.unfinished, t.seconds, cpu)
 }
 
-// totals are sums over suites. Tests of unchanged suites do not count as passed.
+// totals holds sums over suites. Tests of unchanged suites do not count as passed.
 type totals struct {
 	passed, skipped               int // tests
-	standing                      int // tests of unchanged suites, which passed before
+	standing                      int // tests of unchanged suites, which passed in a previous run
 	unchanged, failed, unfinished int // suites
 	seconds                       float64
 }
@@ -242,7 +242,7 @@ func (r *report) totals() (t totals) {
 	return t
 }
 
-// err says what is wrong, once the machine is off.
+// err returns the errors of the run after the machine is off.
 func (r *report) err() error {
 	var errs []error
 	var failed, unfinished []string
@@ -257,7 +257,7 @@ func (r *report) err() error {
 	if len(failed) > 0 {
 		errs = append(errs, fmt.Errorf("kernel %s: failed: %s", r.series, strings.Join(failed, ", ")))
 	}
-	if len(unfinished) > 0 { // the first one ran; the others never began
+	if len(unfinished) > 0 { // the first one was running; the others did not start
 		errs = append(errs, fmt.Errorf("kernel %s: the machine was off before the tests of %s ended; so far:\n%s", r.series,
 			strings.Join(unfinished, ", "), r.of(unfinished[0]).printed()))
 	}

@@ -8,7 +8,7 @@ import (
 	"time"
 )
 
-// told is what a machine writes when one test passes, one fails, one is skipped and one gives itself an attribute.
+// told is the output of a machine in which one test passes, one fails, one is skipped and one sets an attribute.
 const told = `{"Action":"start","Package":"bpf"}
 {"Action":"run","Package":"bpf","Test":"TestA"}
 {"Action":"output","Package":"bpf","Test":"TestA","Output":"=== RUN   TestA\n"}
@@ -64,7 +64,7 @@ func TestReport_OKOnlyIfTestsRan(t *testing.T) {
 		end:        false, // the regular expression matches nothing
 		pass:       false, // the machine was off before the end
 		"":         false,
-		pass + `{"Action":"suite failed","Package":"bpf"}`:                            false, // the process failed behind its tests
+		pass + `{"Action":"suite failed","Package":"bpf"}`:                            false, // the process failed after its tests
 		pass + `{"Action":"skip","Package":"bpf","Test":"TestB"}` + "\n" + end:        false, // a skip without a row
 		`{"Action":"skip","Package":"bpf","Test":"TestPrivilegedX"}` + "\n" + end:     false,
 		pass + `{"Action":"fail","Package":"bpf","Test":"TestB"}` + "\n":              false,
@@ -96,7 +96,7 @@ func TestCheckSkips_OnlyThoseOfTheTableAndAllOfThem(t *testing.T) {
 		skipped map[string]string
 		ran     map[string]bool
 		series  string
-		fault   string // "" is none
+		fault   string // "" for none
 	}{
 		"allowed":            {map[string]string{"TestC": "why"}, nil, oldest, ""},
 		"another kernel":     {map[string]string{"TestC": "why"}, nil, newer, "TestC was skipped"},
@@ -113,7 +113,7 @@ func TestCheckSkips_OnlyThoseOfTheTableAndAllOfThem(t *testing.T) {
 	}
 }
 
-// The figures and skips of a suite that did not run come from its stamp; its tests do not count as passed.
+// The attributes and skips of a suite that did not run come from its stamp; its tests do not count as passed.
 func TestReport_UnchangedSuite(t *testing.T) {
 	t.Parallel()
 	var out bytes.Buffer
@@ -131,7 +131,7 @@ func TestReport_UnchangedSuite(t *testing.T) {
 	if err := r.err(); err != nil {
 		t.Error(err)
 	}
-	// A row that went from the table of allowed skips counts also for what has passed before.
+	// The removal of a row from the table of allowed skips also applies to results of previous runs.
 	r = newReport("6.1", []string{"bpf"}, io.Discard)
 	r.unchanged("bpf", &stamp{Skipped: map[string]string{"TestGone": "why"}})
 	if r.err() == nil {

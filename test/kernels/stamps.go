@@ -13,22 +13,22 @@ import (
 	"github.com/waggle-net/waggle/test/kernels/plan"
 )
 
-// inputs are everything that decides how a suite ends on a kernel. The seed of random tests is part of the suite's environment when
-// WAGGLE_SEED names one.
+// inputs holds all inputs that determine the result of a suite on a kernel. The seed of random tests is part of the suite's environment if WAGGLE_SEED is
+// set.
 type inputs struct {
 	Suite    plan.Suite        // arguments, environment, modules and programs by name
-	Base     []string          // modules that are loaded for all suites, in load order
+	Base     []string          // loaded for all suites, in load order
 	Kernel   string            // package, version and checksum of the package
 	Machine  []string          // the emulator's version and arguments
 	Guest    string            // identity of the first process
 	Runner   string            // identity of test2json
 	Binary   string            // identity of the test binary
 	Programs map[string]string // identities of the programs under test, by name
-	Testdata map[string]string // checksums of the package's files for tests, by path
+	Testdata map[string]string // checksums of the package's testdata files, by path
 }
 
 func (i inputs) hash() (string, error) {
-	text, err := json.Marshal(i) // keys of maps are sorted
+	text, err := json.Marshal(i) // sorts the keys of maps
 	if err != nil {
 		return "", err
 	}
@@ -36,7 +36,7 @@ func (i inputs) hash() (string, error) {
 	return hex.EncodeToString(sum[:]), nil
 }
 
-// checksums returns the SHA-256 of each file below a folder, by its path there. A folder that does not exist has none.
+// checksums returns the SHA-256 of each file below a folder by relative path. It returns none for a missing folder.
 func checksums(dir string) (map[string]string, error) {
 	sums := map[string]string{}
 	err := filepath.WalkDir(dir, func(path string, entry fs.DirEntry, err error) error {
@@ -58,11 +58,11 @@ func checksums(dir string) (map[string]string, error) {
 	return sums, err
 }
 
-// stamp is what is remembered of a suite that passed.
+// stamp records a suite that passed.
 type stamp struct {
 	Kernel, Package string
 	Date            time.Time
-	Tests           int               // that passed, without subtests
-	Skipped         map[string]string // what each skipped test printed, by its name
-	Attributes      map[string]string // that tests gave themselves
+	Tests           int               // passed tests, without subtests
+	Skipped         map[string]string // output of skipped tests, by name
+	Attributes      map[string]string // set by tests
 }

@@ -19,7 +19,7 @@ func someInputs() inputs {
 		Testdata: map[string]string{"a.txt": "1"}}
 }
 
-// Each input changes the hash. Fields are found by reflection, so that a new one cannot be left out of the hash.
+// Each input changes the hash. The test finds fields by reflection, so that it covers new ones.
 func TestInputs_EachChangesTheHash(t *testing.T) {
 	t.Parallel()
 	base, err := someInputs().hash()
@@ -56,7 +56,7 @@ func TestInputs_EachChangesTheHash(t *testing.T) {
 	}
 }
 
-// change calls f for each field of a struct and of the structs in it, with a function that gives that field another value.
+// change calls f for each field of a struct and of nested structs, with a function that changes the field's value.
 func change(t *testing.T, of reflect.Type, prefix string, f func(what string, set func(reflect.Value))) {
 	t.Helper()
 	for i := range of.NumField() {
@@ -81,7 +81,7 @@ func change(t *testing.T, of reflect.Type, prefix string, f func(what string, se
 	}
 }
 
-// list is what `go list -deps -test -export -json` prints, with a dependency, a test binary, and a package that has nothing but tests.
+// list is output of `go list -deps -test -export -json` with a dependency, a test binary, and a package that contains only tests.
 const list = `{"ImportPath":"unsafe"}
 {"ImportPath":"a","BuildID":"x/DEP"}
 {"ImportPath":"p"}
@@ -98,7 +98,7 @@ func TestIdentities_ChangeWithWhatIsLinkedAndNothingElse(t *testing.T) {
 		return ids["p.test"]
 	}
 	base := of(list, "go1", "-s")
-	// The hash of what went into the compiler contains the path of the clone; that of what came out does not.
+	// The hash of the compiler's input contains the path of the clone; the hash of its output does not.
 	if of(strings.ReplaceAll(list, "x/DEP", "z/DEP"), "go1", "-s") != base {
 		t.Error("a dependency that compiles to the same is another program")
 	}
@@ -146,7 +146,7 @@ func TestChecksums_OfAllFilesBelow(t *testing.T) {
 	}
 }
 
-// runOf is a run of one suite whose only input that changes is the test binary.
+// runOf returns a run of one suite whose only variable input is the test binary.
 func runOf(t *testing.T, dir string, now time.Time, binary string, o options) *kernelRun {
 	t.Helper()
 	o.cache, o.out = dir, filepath.Join(dir, "out")
@@ -160,7 +160,7 @@ func runOf(t *testing.T, dir string, now time.Time, binary string, o options) *k
 	return r
 }
 
-// finish ends the run's suite as the machine would, and leaves stamps.
+// finish ends the run's suite as the machine would, and writes stamps.
 func finish(t *testing.T, r *kernelRun, action string) {
 	t.Helper()
 	said := `{"Action":"pass","Package":"pkg/tc","Test":"TestA"}` + "\n" + `{"Action":"` + action + `","Package":"pkg/tc"}`
@@ -177,8 +177,8 @@ func TestStamps_SuiteRunsAgainWhenItMust(t *testing.T) {
 	now := time.Now()
 	day := 24 * time.Hour
 	for name, c := range map[string]struct {
-		before  string // how the suite ended before; "" is never
-		again   string // how it ended a second time, in a run of all; "" is never
+		before  string // previous result of the suite; "" for none
+		again   string // result of a second run, with all; "" for none
 		after   time.Duration
 		binary  string
 		options options
@@ -234,7 +234,7 @@ func TestStamps_OfAnotherSeedDoNotHold(t *testing.T) {
 	}
 }
 
-// A run of other tests than the table's leaves no stamp, and a machine that breaks leaves none of what it ran.
+// A run of tests other than the table's leaves no stamp, and an abnormal end of a machine leaves none for its suites.
 func TestStamps_OnlyAWholePassLeavesOne(t *testing.T) {
 	t.Parallel()
 	dir, now := t.TempDir(), time.Now()

@@ -15,46 +15,45 @@ import (
 	"github.com/waggle-net/waggle/test/kernels/plan"
 )
 
-// privileged is the beginning of the name of each test that needs a kernel.
+// privileged is the prefix of the names of tests that need a kernel.
 const privileged = "TestPrivileged"
 
 // suite is a row of the table of suites: tests of one package that run on some kernels.
 type suite struct {
 	pkg      string // folder in the tree, with slashes
-	kernels  string // series, by space
-	tests    string // regular expression of the whole of what follows TestPrivileged in the names of the tests
-	modules  string // that are loaded for this suite beyond [baseModules], by space
-	programs string // programs under test that it runs, by space
-	alone    bool   // one test at a time: each keeps an emulated machine busy
+	kernels  string // space-separated series
+	tests    string // regular expression for the complete test name after TestPrivileged
+	modules  string // space-separated modules that are loaded for this suite in addition to [baseModules]
+	programs string // space-separated programs under test that the suite runs
+	alone    bool   // one test at a time: each test uses all CPUs of an emulated machine
 
-	benchmarks string // regular expression of benchmarks, which run in place of tests
+	benchmarks string // regular expression of benchmarks that run instead of tests
 }
 
-// omission is a row of the table of omissions: tests that do not run on some kernels, and why.
+// omission is a row of the table of omissions: tests that do not run on some kernels, and the reason.
 type omission struct {
-	pkg     string // folder in the tree; with /... at the end all folders below as well
-	kernels string // series, by space
-	tests   string // as of a suite
+	pkg     string // folder in the tree; the suffix /... includes all folders below
+	kernels string // space-separated series
+	tests   string // as in a suite
 	reason  string
 }
 
-// allowedSkip is a row of the table of tests that may skip themselves on some kernels. A test that skips itself and has no row
-// fails the run, and so does a row whose test runs.
+// allowedSkip is a row of the table of tests that may skip themselves on some kernels. A skip without a row fails the run, and so does a row whose test runs.
 type allowedSkip struct {
 	pkg, kernels string
-	test         string // name, with the names of subtests
+	test         string // including the names of subtests
 	reason       string
 }
 
 // on reports whether a row's list of kernels contains a series.
 func on(kernels, series string) bool { return slices.Contains(strings.Fields(kernels), series) }
 
-// whole compiles the regular expression of a row.
+// whole compiles the regular expression of a row, anchored at both ends.
 func whole(tests string) (*regexp.Regexp, error) {
 	return regexp.Compile("^" + privileged + "(" + tests + ")$")
 }
 
-// covers reports whether the row is about a package.
+// covers reports whether the row applies to a package.
 func (o omission) covers(pkg string) bool {
 	if above, all := strings.CutSuffix(o.pkg, "/..."); all {
 		return pkg == above || strings.HasPrefix(pkg, above+"/")
@@ -62,13 +61,13 @@ func (o omission) covers(pkg string) bool {
 	return pkg == o.pkg
 }
 
-// suiteLimit ends a suite that hangs with the stacks of its goroutines, before the time of its machine is over. Beside two busy processes the longest suite takes
-// seven minutes.
+// suiteLimit is the timeout of a suite. A hanging suite then prints the stacks of its goroutines before its machine's timeout. With other load on two CPUs,
+// the longest suite takes seven minutes.
 const suiteLimit = 15 * time.Minute
 
-// planned is the suite as a machine runs it, without its modules, which differ between kernels.
+// planned returns the suite for the machine, without its modules, which differ between kernels.
 func (s suite) planned() plan.Suite {
-	parallel := machineCPUs // some packages would choose more, and emulated CPUs are slow
+	parallel := machineCPUs // the default of some packages is higher, and emulated CPUs are slow
 	if s.alone {
 		parallel = 1
 	}
@@ -77,17 +76,17 @@ func (s suite) planned() plan.Suite {
 		args = []string{"-test.run=^$", "-test.bench=" + s.benchmarks, fmt.Sprintf("-test.benchtime=%dx", rounds), "-test.timeout=60m"}
 	}
 	env := []string{testnet.EmulatedEnv + "=1", plan.ModulesEnv + "=" + s.modules}
-	if seed := os.Getenv(testseed.Env); seed != "" { // part of the suite, so that a stamp of another seed does not hold
+	if seed := os.Getenv(testseed.Env); seed != "" { // part of the suite, so that a stamp of another seed is not valid
 		env = append(env, testseed.Env+"="+seed)
 	}
 	return plan.Suite{Package: s.pkg, Programs: strings.Fields(s.programs), Args: args, Env: env}
 }
 
-// binary is the import path of the suite's test binary.
+// binary returns the import path of the suite's test binary.
 func (s suite) binary() string { return module + "/" + s.pkg + ".test" }
 
-// choose returns the suites of a kernel that the command line asks for. With a regular expression of its own it may name any
-// package that has tests that need a kernel; the table adds the modules and programs.
+// choose returns the suites of a kernel that the command line selects. A regular expression on the command line may select any package with privileged tests;
+// the table provides the modules and programs.
 func choose(tree, series string, o options) ([]suite, error) {
 	var chosen []suite
 	for _, s := range suites {
@@ -113,7 +112,7 @@ func choose(tree, series string, o options) ([]suite, error) {
 	return slices.DeleteFunc(chosen, func(s suite) bool { return !slices.Contains(o.packages, s.pkg) }), nil
 }
 
-// chooseTests makes suites of the tests that a regular expression matches, in the packages named or in all.
+// chooseTests returns suites of the tests that match a regular expression, in the given packages or in all.
 func chooseTests(tests map[string][]string, o options) (chosen []suite, err error) {
 	wanted, err := regexp.Compile(o.run)
 	if err != nil {
@@ -145,10 +144,10 @@ func chooseTests(tests map[string][]string, o options) (chosen []suite, err erro
 	return chosen, nil
 }
 
-// declaration matches the tests of a file that need a kernel.
+// declaration matches declarations of privileged tests.
 var declaration = regexp.MustCompile(`(?m)^func (` + privileged + `\w*)\(`)
 
-// discover finds the tests that need a kernel, by the folder of their package.
+// discover returns the privileged tests by the folder of their package.
 func discover(tree string) (map[string][]string, error) {
 	tests := map[string][]string{}
 	err := filepath.WalkDir(tree, func(path string, entry fs.DirEntry, err error) error {

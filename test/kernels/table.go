@@ -1,26 +1,26 @@
 package main
 
-// Series of kernels: the oldest that Waggle supports, and one with the calls that the oldest lacks (tcx).
+// Kernel series: the oldest that Waggle supports, and one with features that the oldest lacks (tcx).
 const (
 	oldest = "6.1"
 	newer  = "6.12"
 	both   = oldest + " " + newer
 )
 
-// baseModules are what the agent and most tests use and Debian does not compile in. A machine of Debian's loads them when they are
-// first needed; an emulated one loads them at its start.
+// baseModules lists the modules that the agent and most tests use and that Debian does not compile into the kernel. A Debian machine loads them on demand; an
+// emulated machine loads them at its start.
 var baseModules = []string{"veth", "vxlan", "tun", "dummy", "bridge", "macvlan", "cls_bpf", "sch_ingress", "nf_tables", "nft_ct", "nft_chain_nat",
 	"nft_fib_inet", "vrf", "tcp_diag", "udp_diag"}
 
-// espModules are what a state of ESP with AES-GCM needs: the protocol in both families, its configuration, and what the kernel would
-// ask modprobe for when it puts the cipher together.
+// espModules lists the modules for an ESP state with AES-GCM: the protocol in both families, its configuration, and the modules that the kernel would load by
+// modprobe to build the cipher.
 const espModules = "esp4 esp6 xfrm_user gcm ctr ghash-generic seqiv ecb drbg sha512_generic"
 
-// agentPrograms are what a node of test/node runs.
+// agentPrograms lists the programs that a node of test/node runs.
 const agentPrograms = "waggle-agent waggle-cni waggle"
 
-// suites are the tests that run inside kernels. The oldest kernel runs what asks a verifier, a hook, a map, netlink or a socket for
-// something; the newer one what differs from the oldest there: verifier, tcx, and one pass over everything with whole nodes.
+// suites lists the tests that run on kernels. The oldest kernel runs the tests of verifier, hooks, maps, netlink and sockets; the newer kernel runs the tests
+// of parts that differ there: verifier, tcx, and one run with complete nodes.
 var suites = []suite{
 	{pkg: "bpf", kernels: oldest, tests: "Programs_.*|Maps_.*|Resize_(FlowsMeetProgramsOfBoth|DeletesInBoth|DischargesOnce|RefusedInBoth)|Conntrack_(Full|CPUsThatEstablishOneFlow)|Events_.*|OverlayIngress_.*|EncapProbe|NetdevIngress_DecapsulatesWhatTheKernelCan|Real_Tunnel|Real_TunnelCompletesChecksums|Real_Direct|Real_DirectIsTooNarrow|VNI_.*|MadeHere_.*|NetdevEgress_PodsEvadePortsOfSockets|NetdevIngress_RepliesAreNoRequestsOfAService|" +
 		"Real_(Datagrams|Streams|HopsRunOut|ShortFrames|PagedHeaders|AnswerDoesNotFit|GatewayIsReachable|PortUnreachable|Services|" +
@@ -75,7 +75,7 @@ const (
 	noTCX     = "the kernel has no tcx, which came with Linux 6.6"
 )
 
-// omissions are the tests that do not run on a kernel.
+// omissions lists the tests that do not run on a kernel.
 var omissions = []omission{
 	{"bpf", both, "Nat(Share|Guarantee)_.*|Finish_.*|Conntrack_(A.*|Check.*|Connection.*|D.*|E.*|For.*|Guarantee|I.*|J.*|L.*|N.*|O.*|R.*|S.*|T.*|V.*)|Steps_.*|FlowEntry_.*|Fast_.*|Account_.*|Resize_AsWithoutIt|Reject_.*|PodEgress_.*|Netdev_.*|NetdevEgress_(AnswersOf|TheNode|Restores|TheTunnel|Masquerades).*|NetdevIngress_(KeepsTheTunnelForNodes|Decapsulates|DecapsulatesWhenAllHooksAreNew|LeavesTheUnusualToTheDevice|DeliversDirectly|LeavesTheUnusualToTheStack|EstablishedFlowsGoIntoThePod)|Real_Direct(WithoutOffloads|Errors|IsJudged)|Real_EstablishedFlowsGoIntoThePod|Real_Tunnel(FramesEqualThoseOfTheDevice|WithoutOffloads|IsTooNarrow|ByTheDeviceWhereProgramsCannot|Errors)|Service_.*|Services_.*|ARP_.*|ICMP_.*|HostToPod|HostEgress_.*|PodIngress_.*|Policy_.*|ND_.*|IPv6_.*|" +
 		"Fragments|Fragments_.*|Verdict_.*", decision},
@@ -154,5 +154,5 @@ var omissions = []omission{
 	{"test/node", both, "Service_.*", decision + "; bpf Real_Services shows services on the oldest kernel, whose restarts took 170 s here"},
 }
 
-// allowedSkips are the tests that may skip themselves on a kernel. There are none: a test that a kernel cannot run is an omission.
+// allowedSkips lists the tests that may skip themselves on a kernel. The list is empty: a test that a kernel cannot run is an omission.
 var allowedSkips = []allowedSkip{}

@@ -9,11 +9,10 @@ import (
 	"testing"
 )
 
-// allKernels are the series that the tables may name.
+// allKernels returns the series that the tables may use.
 func allKernels() []string { return slices.Sorted(maps.Keys(metaPackages)) }
 
-// Each test that needs a kernel stands in the table of suites or in that of omissions, once for each kernel; no part of a row is
-// left over from a test that is gone.
+// Each privileged test is in the table of suites or of omissions exactly once for each kernel; no part of a row refers to a removed test.
 func TestTables_AreComplete(t *testing.T) {
 	t.Parallel()
 	tests, err := discover("../..")
@@ -28,10 +27,10 @@ func TestTables_AreComplete(t *testing.T) {
 	}
 }
 
-// faultsOf compares the tables with the tests of the tree.
+// faultsOf compares the tables with the tests in the tree.
 func faultsOf(tests map[string][]string, suites []suite, omissions []omission, skips []allowedSkip) (faults []string) {
 	fault := func(format string, args ...any) { faults = append(faults, fmt.Sprintf(format, args...)) }
-	var rows []omission // of both tables; those of suites have no reason
+	var rows []omission // of both tables; rows of suites have no reason
 	for _, s := range suites {
 		rows = append(rows, omission{s.pkg, s.kernels, s.tests, ""})
 	}
@@ -75,7 +74,7 @@ func faultsOf(tests map[string][]string, suites []suite, omissions []omission, s
 	return faults
 }
 
-// faultsOfRow wants that each alternative of a row's regular expression matches a test.
+// faultsOfRow requires that each alternative of a row's regular expression matches a test.
 func faultsOfRow(row omission, tests map[string][]string) (faults []string) {
 	name := row.pkg + " " + row.tests
 	for _, alternative := range alternatives(row.tests) {
@@ -107,8 +106,7 @@ func faultsOfKernels(name, kernels string) (faults []string) {
 	return faults
 }
 
-// alternatives splits a regular expression at its outer |, and those of one group with a common beginning: "A_.*|B_(C|D)" is A_.*,
-// B_C and B_D.
+// alternatives splits a regular expression at its outer |, and at the | of one group with a common prefix: "A_.*|B_(C|D)" becomes A_.*, B_C and B_D.
 func alternatives(tests string) (all []string) {
 	depth, begin := 0, 0
 	for i, c := range tests + "|" {
@@ -137,7 +135,7 @@ func expand(one string) (all []string) {
 	return all
 }
 
-// Each kind of mistake in the tables is found.
+// The check finds each kind of mistake in the tables.
 func TestTables_MistakesAreFound(t *testing.T) {
 	t.Parallel()
 	tests := map[string][]string{"bpf": {"TestPrivilegedMaps_Fit", "TestPrivilegedSock_TCP", "TestPrivilegedSock_UDP"}, "test/kube/a": {"TestPrivilegedKube"}}
@@ -147,7 +145,7 @@ func TestTables_MistakesAreFound(t *testing.T) {
 		suites    []suite
 		omissions []omission
 		skips     []allowedSkip
-		want      string // "" is none
+		want      string // "" for none
 	}{
 		"none":                      {good, goodOmissions, []allowedSkip{{"bpf", oldest, "TestPrivilegedMaps_Fit/large", "no memory"}}, ""},
 		"a test in no row":          {good, goodOmissions[1:], nil, "TestPrivilegedSock_UDP stands in 0 rows"},

@@ -10,10 +10,10 @@ import (
 	"time"
 )
 
-// account counts the CPU time of the process inside and of all that it starts, nodes included. The times that wait(2) reports leave
-// out what was killed with a PID namespace. Without cgroup version 2, which also counts where it has no controllers, it counts nothing.
+// account counts the CPU time of the inner process and all its descendants, including nodes. The times that wait(2) reports omit processes that were killed
+// with a PID namespace. Without a cgroup version 2 hierarchy (one without controllers suffices), account counts nothing.
 type account struct {
-	dir   string   // the cgroup above that of the process and those of nodes
+	dir   string   // the parent of the process's cgroup and of the nodes' cgroups
 	group *os.File // the cgroup of the process: in version 2 only leaves may hold processes
 }
 
@@ -50,7 +50,7 @@ func (a account) close() {
 	}
 }
 
-// text is for who wants to know what tests cost.
+// text returns one line for the log with the CPU time of a test program.
 func (a account) text(program string) string {
 	stat, _ := os.ReadFile(filepath.Join(a.dir, "cpu.stat"))
 	for line := range strings.Lines(string(stat)) {

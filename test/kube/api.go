@@ -17,7 +17,7 @@ import (
 
 func base64Text(b []byte) string { return base64.StdEncoding.EncodeToString(b) }
 
-// makeClient makes the client that speaks to the API server from the control plane's namespace.
+// makeClient creates the HTTP client that reaches the API server from the control plane's network namespace.
 func (c *Cluster) makeClient() error {
 	roots := x509.NewCertPool()
 	if !roots.AppendCertsFromPEM(c.caPEM) {
@@ -79,7 +79,7 @@ func (c *Cluster) Delete(ctx context.Context, path string) error {
 	return err
 }
 
-// Request is one request as admin; it costs far less than a kubectl.
+// Request sends one request as admin. It costs far less than running kubectl.
 func (c *Cluster) Request(ctx context.Context, method, path string, body []byte) ([]byte, error) {
 	return c.requestAt(ctx, c.URL, method, path, body)
 }

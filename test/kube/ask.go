@@ -13,7 +13,7 @@ import (
 	"golang.org/x/sync/errgroup"
 )
 
-// TalkImage holds the program talk, see cmd/talk, and nothing else. Nodes have it after [Cluster.LoadTalk].
+// TalkImage is an image that contains only the program talk, see cmd/talk. Nodes have the image after [Cluster.LoadTalk].
 const TalkImage = "waggle.local/talk:1"
 
 // LoadTalk loads TalkImage on all nodes.
@@ -33,22 +33,22 @@ func Server(name string, on *Node) Pod {
 	return Pod{Name: name, Node: on.Name, Labels: map[string]string{"app": name}, Image: TalkImage, Command: []string{"/bin/talk", "serve", "8080", "8081"}}
 }
 
-// Asker asks targets, all at once, and returns a line for each answer: "SERVER PORT CLIENT". The error has a line for each failure.
+// Asker sends one request to each target concurrently and returns a line for each answer: "SERVER PORT CLIENT". The error has a line for each failure.
 type Asker func(targets ...string) ([]string, error)
 
-// PodAsker asks from a pod with TalkImage. Flags are those of "talk ask".
+// PodAsker returns an Asker that runs "talk ask" with the flags in a pod that uses TalkImage.
 func (c *Cluster) PodAsker(ctx context.Context, pod string, flags ...string) Asker {
 	return asking(flags, func(args ...string) (string, error) { return c.Exec(ctx, pod, append([]string{"talk"}, args...)...) })
 }
 
-// Asker asks as a process of the node. Flags are those of "talk ask".
+// Asker returns an Asker that runs "talk ask" with the flags as a process of the node.
 func (n *Node) Asker(ctx context.Context, flags ...string) Asker {
 	return asking(flags, func(args ...string) (string, error) {
 		return n.Run(ctx, append([]string{n.Tool("kube/talk")}, args...)...)
 	})
 }
 
-// OutsideAsker asks from outside of all nodes.
+// OutsideAsker returns an Asker outside all nodes.
 func (c *Cluster) OutsideAsker(ctx context.Context) Asker {
 	return asking(nil, func(args ...string) (string, error) { return c.RunOutside(ctx, append([]string{c.talk()}, args...)...) })
 }
@@ -63,7 +63,7 @@ func asking(flags []string, talk func(args ...string) (string, error)) Asker {
 	}
 }
 
-// WaitAnswers waits until the answers of targets are those that are wanted, in the order of targets.
+// WaitAnswers waits until the answers of targets equal want, in the order of targets.
 func (c *Cluster) WaitAnswers(ctx context.Context, from Asker, want []string, targets ...string) error {
 	return c.WaitFor(ctx, "answers", func() error {
 		got, err := from(targets...)
@@ -76,10 +76,10 @@ func (c *Cluster) WaitAnswers(ctx context.Context, from Asker, want []string, ta
 
 var noAnswer = regexp.MustCompile(`: dial tcp \S+: i/o timeout|: no answer`)
 
-// Silent is nil when no target answers at all, neither with a connection nor with a refusal. A connection that is made and then silent is an error, too.
+// Silent returns nil if every target times out: no connection, no reply and no rejection. A connection that is accepted without an answer is an error.
 func Silent(from Asker, targets ...string) error { return Fails(noAnswer, from, targets...) }
 
-// Fails is nil when all targets fail, and the program talk says how.
+// Fails returns nil if all targets fail with errors of the program talk that match how.
 func Fails(how *regexp.Regexp, from Asker, targets ...string) error {
 	got, err := from(targets...)
 	if err != nil && len(how.FindAllString(err.Error(), -1)) == len(targets) {
@@ -88,7 +88,7 @@ func Fails(how *regexp.Regexp, from Asker, targets ...string) error {
 	return errors.Join(fmt.Errorf("want %q of each target: %q", how, got), err)
 }
 
-// Targets are those of a network, see cmd/talk, at a port of addresses.
+// Targets returns target URLs of a network, see cmd/talk, for each address at one port.
 func Targets(network, port string, addresses ...string) (targets []string) {
 	for _, a := range addresses {
 		targets = append(targets, network+"://"+net.JoinHostPort(a, port))
@@ -96,7 +96,7 @@ func Targets(network, port string, addresses ...string) (targets []string) {
 	return targets
 }
 
-// BothTargets are Targets of TCP and of UDP.
+// BothTargets returns Targets for TCP and UDP.
 func BothTargets(port string, addresses ...string) []string {
 	return append(Targets("tcp", port, addresses...), Targets("udp", port, addresses...)...)
 }

@@ -18,7 +18,7 @@ type AuditEvent struct {
 	ResponseStatus struct{ Code int }
 }
 
-// AuditLog returns the requests so far that keep accepts.
+// AuditLog returns the requests so far for which keep returns true.
 func (c *Cluster) AuditLog(t testing.TB, keep func(AuditEvent) bool) (events []AuditEvent) {
 	t.Helper()
 	file, err := os.Open(c.AuditLogPath())
@@ -29,7 +29,7 @@ func (c *Cluster) AuditLog(t testing.TB, keep func(AuditEvent) bool) (events []A
 	for lines := bufio.NewReader(file); ; {
 		line, err := lines.ReadBytes('\n')
 		if err != nil {
-			return events // a line without an end is still being written
+			return events // an incomplete last line is still being written
 		}
 		var e AuditEvent
 		if err := json.Unmarshal(line, &e); err != nil {

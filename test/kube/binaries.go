@@ -7,13 +7,13 @@ import (
 	"path/filepath"
 )
 
-// binaries says where the programs are that a cluster consists of.
+// binaries holds the paths of a cluster's programs.
 type binaries struct {
 	waggle string // bin/ of the project: waggle-agent, waggle-cni, waggle and waggle-image.tar
 	kube   string // bin/kube/: Kubernetes' own programs, pause, and images
 }
 
-// findBinaries looks from the working folder upwards: the tests of a package run in its folder.
+// findBinaries searches the working folder and its parents: go test runs a package's tests in the package's folder.
 func findBinaries() (b binaries, err error) {
 	dir, err := os.Getwd()
 	if err != nil {

@@ -13,12 +13,12 @@ import (
 
 // hierarchy is one mounted tree of cgroups. A machine has several in version 1, one in version 2, or both.
 type hierarchy struct {
-	path    string // where it is mounted
+	path    string // mount point
 	version int
-	options string // that choose it when it is mounted again; version 1
+	options string // mount options that select the hierarchy; version 1 only
 }
 
-// hierarchies lists what is mounted below /sys/fs/cgroup.
+// hierarchies lists the cgroup mounts below /sys/fs/cgroup.
 func hierarchies() (all []hierarchy, err error) {
 	mounts, err := os.ReadFile("/proc/self/mounts")
 	if err != nil {
@@ -42,7 +42,7 @@ func hierarchies() (all []hierarchy, err error) {
 	return all, nil
 }
 
-// mountOptions are the options of a mount without the general ones: controllers, or a name.
+// mountOptions returns the controllers or the name in a list of mount options, without the general options.
 func mountOptions(all string) string {
 	kept := slices.DeleteFunc(strings.Split(all, ","), func(o string) bool {
 		return slices.Contains([]string{"rw", "ro", "relatime", "noatime", "nosuid", "nodev", "noexec", "seclabel", "xattr", "clone_children"}, o) ||
@@ -54,15 +54,15 @@ func mountOptions(all string) string {
 	return strings.Join(kept, ",")
 }
 
-// alone reports whether the machine has version 2 alone, with all controllers.
+// alone reports whether version 2 is the only hierarchy of the machine and has all controllers.
 func (h hierarchy) alone() bool { return h.version == 2 && h.path == "/sys/fs/cgroup" }
 
-// tierPrefix begins the name of the cgroup that test/tiers makes for a tier.
+// tierPrefix is the prefix of the cgroups that test/tiers creates for tiers.
 const tierPrefix = "waggle-tier-"
 
-// below returns the cgroup in which clusters have theirs: that of the tier that this process belongs to, whose CPU time then includes
-// that of nodes, and otherwise the root. Only version 2 beside version 1 has such cgroups: version 1 keeps the controllers, and where version 2
-// has them, a cgroup that holds processes has no children with controllers.
+// below returns the parent cgroup for clusters: the cgroup of this process's tier, so that the tier's CPU time includes the nodes, or else the root.
+// Tiers have cgroups only in a version 2 hierarchy beside version 1: there, version 1 keeps the controllers. A version 2 cgroup that holds processes cannot
+// have children with controllers.
 func (h hierarchy) below() string {
 	if h.version == 1 || h.alone() {
 		return h.path
@@ -71,7 +71,7 @@ func (h hierarchy) below() string {
 	return filepath.Join(h.path, tierOf(string(own)))
 }
 
-// tierOf finds the path of a tier's cgroup in the text of /proc/PID/cgroup; "" when the process belongs to none.
+// tierOf returns the path of a tier's cgroup in the text of /proc/PID/cgroup, or "" if the process belongs to no tier.
 func tierOf(text string) string {
 	for line := range strings.Lines(text) {
 		path, found := strings.CutPrefix(strings.TrimSpace(line), "0::")
@@ -88,7 +88,7 @@ func tierOf(text string) string {
 	return ""
 }
 
-// Cgroups lists the cgroups of runs, in all hierarchies, whose name matches a pattern as of [filepath.Match].
+// Cgroups lists the cgroups of test runs in all hierarchies whose names match a pattern of [filepath.Match].
 func Cgroups(pattern string) (dirs []string, err error) {
 	all, err := hierarchies()
 	for _, h := range all {
@@ -98,7 +98,7 @@ func Cgroups(pattern string) (dirs []string, err error) {
 	return dirs, err
 }
 
-// find lists the cgroups of one hierarchy whose name matches a pattern: at the root, or in version 2 below any tier.
+// find lists the cgroups of one hierarchy whose names match a pattern: at the root and, in version 2, below each tier.
 func (h hierarchy) find(pattern string) ([]string, error) {
 	dirs, err := filepath.Glob(filepath.Join(h.path, pattern))
 	if h.version == 1 || err != nil {
@@ -107,7 +107,7 @@ func (h hierarchy) find(pattern string) ([]string, error) {
 	err = filepath.WalkDir(h.path, func(path string, entry fs.DirEntry, err error) error {
 		switch {
 		case errors.Is(err, fs.ErrNotExist):
-			return nil // it was removed meanwhile
+			return nil // removed concurrently
 		case err != nil:
 			return err
 		case !entry.IsDir() || !strings.HasPrefix(entry.Name(), tierPrefix):
@@ -120,7 +120,7 @@ func (h hierarchy) find(pattern string) ([]string, error) {
 	return dirs, err
 }
 
-// makeCgroups makes the cgroup name in every hierarchy and returns the folders.
+// makeCgroups creates the cgroup name in every hierarchy and returns the folders.
 func makeCgroups(name string) (dirs []string, err error) {
 	all, err := hierarchies()
 	if err != nil {
@@ -150,7 +150,7 @@ func makeCgroupsIn(all []hierarchy, name string) (dirs []string, err error) {
 	return dirs, nil
 }
 
-// prepare lets a cgroup's children use all controllers. In version 1 they always may, and beside version 1 no runtime asks version 2 for any.
+// prepare enables all controllers for a cgroup's children. Version 1 needs no such step, and beside version 1 no runtime uses controllers of version 2.
 func (h hierarchy) prepare(dir string) error {
 	if !h.alone() {
 		return nil
@@ -184,7 +184,7 @@ func (h hierarchy) inherit(parent, child string) error {
 	return nil
 }
 
-// removeCgroups removes the cgroup name and all below it from every hierarchy. Processes that were killed need a moment.
+// removeCgroups removes the cgroup name and all its descendants from every hierarchy. It retries, since killed processes exit after a delay.
 func removeCgroups(name string) error {
 	run, node, _ := strings.Cut(name, "/")
 	return retry(30*time.Second, func() error {
@@ -196,7 +196,7 @@ func removeCgroups(name string) error {
 	})
 }
 
-// removeTree removes the folders of a cgroup, the deepest first; the files in them go with them.
+// removeTree removes the folders of a cgroup, the deepest first. The kernel removes the files in them.
 func removeTree(top string) error {
 	var dirs []string
 	err := filepath.WalkDir(top, func(path string, entry fs.DirEntry, err error) error {
@@ -216,7 +216,7 @@ func removeTree(top string) error {
 	return err
 }
 
-// removeStaleCgroups removes what runs have left whose two processes were killed at once.
+// removeStaleCgroups removes the cgroups of runs whose two processes were killed simultaneously.
 func removeStaleCgroups() {
 	dirs, _ := Cgroups("waggle-kube-*") // errors are reported when cgroups are needed
 	stale, live := map[string]bool{}, map[string]bool{}
@@ -233,8 +233,8 @@ func removeStaleCgroups() {
 	}
 }
 
-// inUse says whether a cgroup, or one below it, holds processes, or may soon. The list of processes would not tell: it
-// leaves out those of other PID namespaces.
+// inUse reports whether a cgroup or one of its descendants holds processes or was modified less than a minute ago. The list of processes would not suffice:
+// it omits processes of other PID namespaces.
 func inUse(dir string) bool {
 	info, err := os.Stat(dir)
 	if err != nil || time.Since(info.ModTime()) < time.Minute {

@@ -24,7 +24,7 @@ func TestTierOf(t *testing.T) {
 	}
 }
 
-// TestPrivilegedStaleCgroups_AreRemoved: nobody else removes them when both processes of a run were killed at once.
+// TestPrivilegedStaleCgroups_AreRemoved checks the next run's cleanup after both processes of a run were killed simultaneously.
 func TestPrivilegedStaleCgroups_AreRemoved(t *testing.T) {
 	stale, live, young := cgroupName()+"-stale", cgroupName()+"-live", cgroupName()+"-young"
 	process := exec.Command("sleep", "1000")

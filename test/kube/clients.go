@@ -11,37 +11,37 @@ import (
 	"testing"
 )
 
-// Count is what the program talk says of a target, since its first answer.
+// Count holds what the program talk counts for a target, from the first answer on.
 type Count struct {
 	Target                 string
-	Asked                  int // also before the first answer
+	Asked                  int // including requests before the first answer
 	Good, Failed, Reopened int
 	Answers                map[string]int // by "SERVER PORT CLIENT"
 	Errors                 []string       // the last few
 }
 
-// Clients are programs that talk to targets all the time.
+// Clients are programs that send requests to targets continuously.
 type Clients struct {
 	cluster *Cluster
-	name    string // of processes that are no pods
+	name    string // prefix of the names of processes outside pods
 	flags   []string
-	output  map[string]func(context.Context) (string, error) // what each client has printed
+	output  map[string]func(context.Context) (string, error) // reads the output so far, by client
 }
 
-// NewClients returns Clients without a program. The name distinguishes them from others of the cluster. Flags are those of "talk loop"; the pause between
-// two questions to a target is 50 ms by default.
+// NewClients returns Clients without a program. The name must be unique in the cluster. The flags are passed to "talk loop"; the pause between two requests
+// to a target is 50 ms by default.
 func (c *Cluster) NewClients(name string, flags ...string) *Clients {
 	return &Clients{cluster: c, name: name, flags: flags, output: map[string]func(context.Context) (string, error){}}
 }
 
-// AddPod adds a client in a new pod, of which name, labels and node count. The pod must be on a node, and is not waited for.
+// AddPod adds a client in a new pod with the name, labels and node of pod. The pod must have a node. AddPod does not wait for the pod.
 func (c *Clients) AddPod(ctx context.Context, pod Pod, targets ...string) error {
 	pod.Image, pod.Command = TalkImage, c.command("/bin/talk", targets)
 	if err := c.cluster.CreatePod(ctx, pod); err != nil {
 		return err
 	}
 	n, namespace := c.cluster.Node(pod.Node), orElse(pod.Namespace, c.cluster.Namespace)
-	// From the disk of the node, which can be read while the API server is away.
+	// The log file on the node's disk is readable during an outage of the API server.
 	c.output["pod "+pod.Name] = func(ctx context.Context) (string, error) {
 		return n.Run(ctx, "sh", "-c", "tail -n 2 /var/log/pods/"+namespace+"_"+pod.Name+"_*/main/0.log | sed 's/^[^ ]* [^ ]* F //'")
 	}
@@ -58,7 +58,7 @@ func (c *Clients) AddNode(n *Node, targets ...string) error {
 	return nil
 }
 
-// AddOutside adds a client outside of all nodes. It ends with the test.
+// AddOutside adds a client outside all nodes. The client ends with the test.
 func (c *Clients) AddOutside(t testing.TB, targets ...string) error {
 	t.Helper()
 	process, err := c.cluster.StartOutside(c.name, c.command(c.cluster.talk(), targets)...)
@@ -78,7 +78,7 @@ func (c *Clients) command(program string, targets []string) []string {
 	return slices.Concat([]string{program, "loop"}, c.flags, targets)
 }
 
-// Counts are the latest, by who counts and its target.
+// Counts returns the latest counts by "CLIENT to TARGET".
 func (c *Clients) Counts(ctx context.Context) (map[string]Count, error) {
 	all := map[string]Count{}
 	for who, output := range c.output {
@@ -91,7 +91,7 @@ func (c *Clients) Counts(ctx context.Context) (map[string]Count, error) {
 			return nil, fmt.Errorf("the client %s has counted nothing", who)
 		}
 		var counts []Count
-		if err := json.Unmarshal([]byte(lines[len(lines)-2]), &counts); err != nil { // the last but one ends with its line
+		if err := json.Unmarshal([]byte(lines[len(lines)-2]), &counts); err != nil { // the last line may be incomplete
 			return nil, fmt.Errorf("the client %s says %w\n%s", who, err, lines[len(lines)-2])
 		}
 		for _, one := range counts {
@@ -101,23 +101,23 @@ func (c *Clients) Counts(ctx context.Context) (map[string]Count, error) {
 	return all, nil
 }
 
-// WaitCounts waits until all clients have counted something.
+// WaitCounts waits until all clients have reported counts.
 func (c *Clients) WaitCounts(ctx context.Context) (now map[string]Count, err error) {
 	err = c.cluster.WaitFor(ctx, "the clients", func() (err error) { now, err = c.Counts(ctx); return err })
 	return now, err
 }
 
-// enough are the answers of a target that show how it goes on.
+// enough is the number of answers of a target that a check needs.
 const enough = 10
 
-// Until waits until enough answers of each target that came one after the other please check, and returns the counts. Answers are
-// "SERVER PORT CLIENT".
+// Until waits until check accepts the answers of each target during at least ten successive answers, and returns the counts. Answers are "SERVER PORT
+// CLIENT".
 func (c *Clients) Until(t testing.TB, what string, check func(answers []string) error) map[string]Count {
 	t.Helper()
 	return c.UntilOf(t, "", what, check)
 }
 
-// UntilOf checks only the answers of targets of a network, which begins so.
+// UntilOf is like Until but checks only the answers of targets whose URLs start with network.
 func (c *Clients) UntilOf(t testing.TB, network, what string, check func(answers []string) error) (now map[string]Count) {
 	t.Helper()
 	base, err := c.Counts(t.Context())
@@ -148,7 +148,7 @@ func (c *Clients) UntilOf(t testing.TB, network, what string, check func(answers
 	return now
 }
 
-// more are the answers that came after an earlier count.
+// more returns the answers whose count has grown since before.
 func more(before, now Count) (answers []string) {
 	for _, a := range slices.Sorted(maps.Keys(now.Answers)) {
 		if now.Answers[a] > before.Answers[a] {
@@ -158,11 +158,11 @@ func more(before, now Count) (answers []string) {
 	return answers
 }
 
-// Anybody is a check for [Clients.Until] that any answers please.
+// Anybody is a check for [Clients.Until] that accepts any answers.
 func Anybody([]string) error { return nil }
 
-// Lost holds that no connection has failed since a moment. Datagrams may be lost between the end of a server and the moment at
-// which the cluster says so; the log tells how many were.
+// Lost fails the test if a connection failed between two counts. Datagrams may be lost between the exit of a server and its removal from the Service; the log
+// shows how many.
 func (c *Clients) Lost(t testing.TB, before, now map[string]Count) {
 	t.Helper()
 	connections := 0

@@ -23,50 +23,50 @@ const (
 	DualStackCIDR = "10.244.0.0/16,fd00:10:244::/48"
 )
 
-// NoNodes is for [Options.Nodes] of a cluster whose nodes are those of its tenants.
+// NoNodes is a value of [Options.Nodes] for a cluster that has only the nodes of its tenants.
 const NoNodes = -1
 
-// Options say how a cluster differs from the default: one node, which gets no CIDR.
+// Options configures a cluster. The default is one node without a pod CIDR.
 type Options struct {
 	NodeOptions
 	Nodes         int      // 0 means 1
 	ClusterCIDR   string   // the controller manager allocates nodes' CIDRs from these ranges; "" leaves nodes without
 	APIServerArgs []string // further flags of the API server
-	Controllers   string   // that the controller manager runs, separated by commas; "" means those that tests need
-	LogDir        string   // for the components' logs, and stays; "" means one that goes with the cluster
+	Controllers   string   // comma-separated controllers of the controller manager; "" means the ones that tests need
+	LogDir        string   // persistent folder for the components' logs; "" means one that is removed with the cluster
 }
 
-// NodeOptions say how a node differs from the default.
+// NodeOptions configures a node.
 type NodeOptions struct {
 	KubeletArgs []string // further flags of kubelet
-	Taints      []string // of the new node, as "key=value:Effect"
+	Taints      []string // taints of the new node, as "key=value:Effect"
 	NoBPFFS     bool     // leaves /sys/fs/bpf unmounted, as on a machine without systemd
 	NoKubelet   bool     // the node runs containerd only, until [Node.StartKubelet]
 
-	// OwnDaemonSet gives a tenant a copy of the DaemonSet that [Cluster.InstallShared] has made, which the tenant may change.
+	// OwnDaemonSet gives a tenant its own copy of the DaemonSet of [Cluster.InstallShared]. The tenant may change the copy.
 	OwnDaemonSet bool
 }
 
-// Cluster is a running Kubernetes, or a tenant's view of one.
+// Cluster is a running Kubernetes cluster, or a tenant's view of one.
 type Cluster struct {
 	Nodes     []*Node
-	URL       string // of the API server, inside the cluster's namespaces
+	URL       string // of the API server; reachable from the cluster's namespaces
 	LogDir    string // a file for each component
-	Namespace string // of pods whose names do not say theirs
-	dir       string // all that the cluster writes
+	Namespace string // default for pods without a namespace
+	dir       string // holds all files of the cluster
 	options   Options
 	bin       binaries
 	caPEM     []byte
 	control   place
 	api       *http.Client
-	host      *Cluster // of which this is a tenant's view; nil for a cluster of its own
-	daemonSet string   // the agents', when the tenant has a copy of its own
+	host      *Cluster // the cluster behind a tenant's view; nil for a cluster itself
+	daemonSet string   // name of the tenant's own copy of the agents' DaemonSet; "" without a copy
 
 	etcd, apiserver, second, controllers, scheduler *Process
 
-	lock       sync.Mutex // guards what follows: nodes start side by side
-	components []*Process // those that ought to run; the last of each name
-	made       int        // nodes so far: no number is used twice
+	lock       sync.Mutex // guards the fields below: nodes start concurrently
+	components []*Process // processes expected to run; the latest of each name
+	made       int        // nodes created so far: no number is reused
 	images     []string   // archives that new nodes load
 }
 
@@ -94,8 +94,8 @@ func Start(t testing.TB, options Options) *Cluster {
 	return c
 }
 
-// New starts a cluster inside [Contain] and returns when the control plane is ready and kubelets have registered their
-// nodes. The cluster that comes with an error is to be stopped, too.
+// New starts a cluster inside [Contain] and returns when the control plane is ready and kubelets have registered their nodes. The caller must also stop a
+// cluster that is returned with an error.
 func New(ctx context.Context, options Options) (*Cluster, error) {
 	if os.Getpid() != 1 {
 		return nil, errors.New("not inside Contain: call kube.Main in TestMain")
@@ -126,7 +126,7 @@ func New(ctx context.Context, options Options) (*Cluster, error) {
 	for range options.Nodes {
 		n, err := c.newNode()
 		if n != nil {
-			c.Nodes = append(c.Nodes, n) // a node that is half-made is to be removed as well
+			c.Nodes = append(c.Nodes, n) // before boot: Stop must also remove an incomplete node
 		}
 		if err != nil {
 			return c, err
@@ -135,7 +135,7 @@ func New(ctx context.Context, options Options) (*Cluster, error) {
 	return c, c.startAll(ctx)
 }
 
-// startAll starts what can be started side by side: the control plane, and containerd with the images on each node.
+// startAll starts concurrently: the control plane, and on each node containerd with the images.
 func (c *Cluster) startAll(ctx context.Context) error {
 	var all errgroup.Group
 	all.Go(func() error {
@@ -153,7 +153,7 @@ func (c *Cluster) startAll(ctx context.Context) error {
 	return c.startKubelets(ctx)
 }
 
-// startKubelets returns when the nodes are registered and pods can be made.
+// startKubelets returns when the nodes are registered and pods can be created.
 func (c *Cluster) startKubelets(ctx context.Context) error {
 	if c.options.NoKubelet {
 		return nil
@@ -168,14 +168,14 @@ func (c *Cluster) startKubelets(ctx context.Context) error {
 			return err
 		}
 	}
-	// Pods are rejected before the controller manager has made this.
+	// The API server rejects pods until the controller manager has created this ServiceAccount.
 	return c.WaitFor(ctx, "ServiceAccount "+c.Namespace+"/default", func() error {
 		_, err := c.Get(ctx, "/api/v1/namespaces/"+c.Namespace+"/serviceaccounts/default")
 		return err
 	})
 }
 
-// Node returns a node by name.
+// Node returns the node with a name.
 func (c *Cluster) Node(name string) *Node {
 	i := slices.IndexFunc(c.Nodes, func(n *Node) bool { return n.Name == name })
 	if i < 0 {
@@ -184,7 +184,7 @@ func (c *Cluster) Node(name string) *Node {
 	return c.Nodes[i]
 }
 
-// Stop ends everything and removes what the cluster has written.
+// Stop ends all processes of the cluster and removes its files.
 func (c *Cluster) Stop() error {
 	var failed error
 	for _, n := range c.Nodes {
@@ -202,7 +202,7 @@ func (c *Cluster) path(elem ...string) string {
 
 func (c *Cluster) logPath(name string) string { return filepath.Join(c.LogDir, name+".log") }
 
-// component adds a process to those that ought to run until they are told to end.
+// component registers a started process as expected to run until the cluster stops it.
 func (c *Cluster) component(p *Process, err error) (*Process, error) {
 	if err != nil {
 		return nil, err
@@ -214,7 +214,7 @@ func (c *Cluster) component(p *Process, err error) (*Process, error) {
 	return p, nil
 }
 
-// processes are the components of the cluster; for a tenant, those of the control plane and of its own node.
+// processes returns the components of the cluster; for a tenant, the components of the control plane and of the tenant's node.
 func (c *Cluster) processes() (all []*Process) {
 	if c.host != nil {
 		all = slices.DeleteFunc(c.host.processes(), func(p *Process) bool { return strings.HasPrefix(p.Name, nodePrefix) })

@@ -18,7 +18,7 @@ import (
 	"github.com/waggle-net/waggle/test/kube"
 )
 
-// TestPrivilegedCluster proves the kit by itself, with Debian's reference plugins.
+// TestPrivilegedCluster tests this package without Waggle, with Debian's reference plugins.
 func TestPrivilegedCluster(t *testing.T) {
 	uncover := plant(t)
 	c := kube.Start(t, kube.Options{Nodes: 2, ClusterCIDR: kube.DualStackCIDR})
@@ -33,15 +33,15 @@ func TestPrivilegedCluster(t *testing.T) {
 	t.Run("it survives its parts", func(t *testing.T) { survivesItsParts(t, c) })
 }
 
-// planted is what a machine has that is a node of another cluster, by folder.
+// planted lists files, by folder, that a machine has if it is a node of another cluster.
 var planted = map[string][]string{
 	"/etc": {"cni/net.d/00-planted.conflist", "kubernetes/manifests/planted.yaml"},
 	"/opt": {"cni/bin/planted"},
 	"/var": {"lib/waggle/planted", "lib/cni/planted", "log/pods/planted"},
 }
 
-// plant covers folders of the machine, for this program alone, with copies that hold more. The nodes that are made before uncover is
-// called lie over these.
+// plant covers folders of the machine, for this program only, with copies that contain additional files. Nodes that are created before the call of uncover
+// start from these copies.
 func plant(t *testing.T) (uncover func()) {
 	t.Helper()
 	var covered []string
@@ -73,7 +73,7 @@ func plant(t *testing.T) (uncover func()) {
 	return uncover
 }
 
-// copyFolder copies what programs need: all of /etc, and the first level of others, which may be large.
+// copyFolder copies the files that programs need: all of /etc, and only the first level of other folders, which may be large.
 func copyFolder(dir, to string) error {
 	if err := os.MkdirAll(to, 0o755); err != nil {
 		return err
@@ -101,7 +101,7 @@ func textError(out []byte) error {
 	return errors.New(string(out))
 }
 
-// nothingPlanted finds on nodes what the kit puts there, and nothing of the machine.
+// nothingPlanted requires that nodes have the files of this package and none of the planted files of the machine.
 func nothingPlanted(t *testing.T, c *kube.Cluster) {
 	for _, n := range c.Nodes {
 		out, err := n.Run(t.Context(), "find", "/etc/cni", "/opt/cni", "/etc/kubernetes/manifests", "/var/lib/cni", "/var/lib/waggle", "-type", "f")
@@ -129,7 +129,7 @@ func runsAPod(t *testing.T, c *kube.Cluster) {
 	}
 }
 
-// nodesAreMachines holds the nodes to what a DaemonSet expects of two machines.
+// nodesAreMachines checks the isolation of nodes that a DaemonSet relies on.
 func nodesAreMachines(t *testing.T, c *kube.Cluster) {
 	before := machine(t)
 	for _, n := range c.Nodes {
@@ -165,7 +165,7 @@ func nodesAreMachines(t *testing.T, c *kube.Cluster) {
 	}
 }
 
-// survivesItsParts ends each component and starts it again.
+// survivesItsParts stops each component and starts it again.
 func survivesItsParts(t *testing.T, c *kube.Cluster) {
 	run(t, c, kube.Pod{Name: "early", Node: "node-1"})
 	for _, step := range []func() error{c.StopAPIServer, func() error { return c.StartAPIServer(t.Context()) },
@@ -185,7 +185,7 @@ func survivesItsParts(t *testing.T, c *kube.Cluster) {
 	}
 }
 
-// namesWhatHasEnded ends a component of one tenant; the other does not see it.
+// namesWhatHasEnded stops a component of one tenant and requires that the error names it and the other tenant is unaffected.
 func namesWhatHasEnded(t *testing.T, shared *kube.Cluster) {
 	other, _ := shared.Tenant(t, kube.NodeOptions{NoKubelet: true})
 	c, n := shared.Tenant(t, kube.NodeOptions{NoKubelet: true})
@@ -201,8 +201,8 @@ func namesWhatHasEnded(t *testing.T, shared *kube.Cluster) {
 	}
 }
 
-// tenants has two tests use the cluster at once. Each has its node, where the pods of its namespace run whoever makes them; with the test
-// both go, and the cluster has only its own nodes.
+// tenants runs two tests on one cluster concurrently. Each tenant has a node, and all pods of the tenant's namespace run there regardless of their creator.
+// After the tests, the cluster has only its own nodes.
 func tenants(t *testing.T, shared *kube.Cluster) {
 	var mu sync.Mutex // guards names
 	var names []string
@@ -254,7 +254,7 @@ func tenants(t *testing.T, shared *kube.Cluster) {
 	}
 }
 
-// tokenOfAPod: policies tell nodes apart by what such tokens say.
+// tokenOfAPod checks the node name in a pod's token. Admission policies distinguish nodes by this claim.
 func tokenOfAPod(t *testing.T, c *kube.Cluster) {
 	token, err := c.Token(t.Context(), "default/default", "node-1")
 	if err != nil {
@@ -278,7 +278,7 @@ func tokenOfAPod(t *testing.T, c *kube.Cluster) {
 	}
 }
 
-// bridged makes all nodes ready without Waggle.
+// bridged installs the reference plugins on all nodes and waits until the nodes are ready.
 func bridged(t *testing.T, c *kube.Cluster) {
 	t.Helper()
 	for i, n := range c.Nodes {

@@ -15,9 +15,9 @@ import (
 )
 
 const (
-	insideEnv = "WAGGLE_KUBE_INSIDE" // is set to the name of the cgroups, for the process that Contain has started
-	lifeline  = 3                    // its end of a pipe from the process outside
-	stateRoot = "/run"               // what clusters write: a tmpfs that only they see
+	insideEnv = "WAGGLE_KUBE_INSIDE" // holds the name of the cgroups in the inner process
+	lifeline  = 3                    // descriptor of the inner process for the read end of a pipe from the outer process
+	stateRoot = "/run"               // parent folder of the clusters' files: a tmpfs in the private mount namespace
 )
 
 // Main runs the tests of a package with [Contain] and exits.
@@ -29,15 +29,16 @@ func Main(m *testing.M) {
 	os.Exit(Contain(m.Run))
 }
 
-// Contain starts the running program once more, as the first process of a PID namespace and with mounts of its own; there
-// Contain calls work and exits. Outside it returns the exit code of the process inside.
+// Contain starts the running program again as the first process of a PID namespace with its own mounts. In the inner process, Contain calls work and exits.
+// In the outer process, it returns the exit code of the inner one.
 //
-// Whatever ends either of the two, nothing stays:
-//   - processes, network namespaces and mounts go with the PID namespace, which the kernel ends with its first process;
-//     the first process ends when its pipe to the process outside does
-//   - files are on a tmpfs among those mounts
-//   - cgroups are removed by the process outside, or by the one inside when the other was killed. If both were killed at
-//     once, the next call removes them.
+// No resources remain after either process ends:
+//
+//   - processes, network namespaces and mounts end with the PID namespace, which the kernel ends with its first process;
+//     the first process ends when its pipe to the outer process is closed
+//   - files are on a tmpfs among the private mounts
+//   - cgroups are removed by the outer process, or by the inner one if the outer one was killed. If both were killed
+//     simultaneously, the next call removes the cgroups.
 func Contain(work func() int) int {
 	var err error
 	if name := os.Getenv(insideEnv); name != "" && os.Getpid() == 1 {
@@ -58,7 +59,7 @@ func startInside() (code int, err error) {
 	removeStaleCgroups()
 	name := cgroupName()
 	defer func() { err = errors.Join(err, removeCgroups(name)) }()
-	// Nobody else has the writing end: it closes when this process is gone.
+	// Only this process has the write end: the pipe closes when this process ends.
 	read, write, err := os.Pipe()
 	if err != nil {
 		return 0, err
@@ -68,7 +69,7 @@ func startInside() (code int, err error) {
 	cmd.Args[0] = os.Args[0]
 	cmd.Stdin, cmd.Stdout, cmd.Stderr = os.Stdin, os.Stdout, os.Stderr
 	cmd.Env = append(os.Environ(), insideEnv+"="+name)
-	cmd.ExtraFiles = []*os.File{read} // becomes the descriptor lifeline
+	cmd.ExtraFiles = []*os.File{read} // becomes descriptor lifeline
 	cmd.SysProcAttr = &syscall.SysProcAttr{Cloneflags: unix.CLONE_NEWPID | unix.CLONE_NEWNS}
 	account, err := newAccount(name)
 	if err != nil {
@@ -89,7 +90,7 @@ func startInside() (code int, err error) {
 	for {
 		select {
 		case s := <-signals:
-			_ = cmd.Process.Signal(s) // that it has ended is reported below
+			_ = cmd.Process.Signal(s) // cmd.Wait below reports a process that has already ended
 		case err := <-ended:
 			fmt.Fprintln(os.Stderr, account.text(os.Args[0]))
 			if cmd.ProcessState.Exited() {
@@ -100,20 +101,20 @@ func startInside() (code int, err error) {
 	}
 }
 
-// settleInside gives this process the mounts it expects and ends it when the one outside ends.
+// settleInside mounts the file systems of the inner process and ends the process when the outer one ends.
 func settleInside(cgroup string) error {
 	unix.CloseOnExec(lifeline)
 	go func() {
 		_, _ = io.Copy(io.Discard, os.NewFile(lifeline, "lifeline"))
-		_ = unix.Kill(-1, unix.SIGKILL) // all others of this namespace and those inside
-		_ = leaveAccount()              // nobody is left to read an error
+		_ = unix.Kill(-1, unix.SIGKILL) // all other processes of this PID namespace and of nested ones
+		_ = leaveAccount()              // the error has no reader: the outer process is gone
 		_ = removeCgroups(cgroup)
 		os.Exit(1)
 	}()
 	if err := unix.Mount("", "/", "", unix.MS_REC|unix.MS_PRIVATE, ""); err != nil {
 		return fmt.Errorf("make all mounts private: %w", err)
 	}
-	// The numbers of processes that /proc shows must be those of this namespace.
+	// /proc must show the process ids of this PID namespace.
 	if err := unix.Mount("proc", "/proc", "proc", unix.MS_NOSUID|unix.MS_NODEV|unix.MS_NOEXEC, ""); err != nil {
 		return fmt.Errorf("mount /proc: %w", err)
 	}
@@ -123,10 +124,10 @@ func settleInside(cgroup string) error {
 	return nil
 }
 
-// cgroupName is unique among all processes, also those of other PID namespaces.
+// cgroupName returns a name that is unique among all processes, including processes of other PID namespaces.
 func cgroupName() string { return fmt.Sprintf("waggle-kube-%d-%d", os.Getpid(), time.Now().UnixNano()) }
 
-// retry calls f until it returns nil or the time is over.
+// retry calls f until it returns nil or limit has elapsed.
 func retry(limit time.Duration, f func() error) error {
 	for deadline := time.Now().Add(limit); ; time.Sleep(20 * time.Millisecond) {
 		if err := f(); err == nil || time.Now().After(deadline) {

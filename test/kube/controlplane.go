@@ -20,16 +20,16 @@ const (
 	etcdPeerURL   = "http://127.0.0.1:2380"
 )
 
-// AllControllers is for [Options.Controllers].
+// AllControllers is a value of [Options.Controllers] that enables all controllers.
 const AllControllers = "*"
 
-// controllers are those that tests need. The others watch objects that no test makes.
+// controllers lists the controllers that tests need. The others watch objects that no test creates.
 const controllers = "daemonset-controller,deployment-controller,replicaset-controller,statefulset-controller,job-controller," +
 	"endpointslice-controller,namespace-controller,serviceaccount-controller,root-ca-certificate-publisher-controller,node-ipam-controller," +
 	"node-lifecycle-controller,taint-eviction-controller,pod-garbage-collector-controller,garbage-collector-controller," +
 	"validatingadmissionpolicy-status-controller"
 
-// auditPolicy writes one line for each request that was answered.
+// auditPolicy makes the API server write one line for each answered request.
 const auditPolicy = `{"apiVersion": "audit.k8s.io/v1", "kind": "Policy", "omitStages": ["RequestReceived"], "rules": [{"level": "Metadata"}]}`
 
 func (c *Cluster) startEtcd() (err error) {
@@ -39,7 +39,7 @@ func (c *Cluster) startEtcd() (err error) {
 	return err
 }
 
-// StartAPIServer starts the API server with the data that it had, and returns once it is ready.
+// StartAPIServer starts the API server on the existing data and returns when the server is ready.
 func (c *Cluster) StartAPIServer(ctx context.Context) (err error) {
 	if c.apiserver, err = c.startAPIServer("kube-apiserver", securePort, c.AuditLogPath()); err != nil {
 		return err
@@ -50,7 +50,7 @@ func (c *Cluster) StartAPIServer(ctx context.Context) (err error) {
 	})
 }
 
-// StartSecondAPIServer starts another API server over the same data, and returns its URL once it is ready.
+// StartSecondAPIServer starts another API server on the same data and returns its URL when the server is ready.
 func (c *Cluster) StartSecondAPIServer(ctx context.Context) (url string, err error) {
 	url = "https://" + net.JoinHostPort(apiIPv4, secondPort)
 	if c.second, err = c.startAPIServer("kube-apiserver-2", secondPort, c.logPath("audit-2")); err != nil {
@@ -75,11 +75,10 @@ func (c *Cluster) startAPIServer(name, port, audit string) (*Process, error) {
 		"--audit-policy-file=" + c.path("audit-policy.json"), "--audit-log-path=" + audit}, append(c.serving(), c.options.APIServerArgs...)...)...))
 }
 
-// StopAPIServer ends the API server at once, as an outage does: connections break, and nothing listens until
-// [Cluster.StartAPIServer].
+// StopAPIServer kills the API server, which simulates an outage: connections break, and the port is closed until [Cluster.StartAPIServer].
 func (c *Cluster) StopAPIServer() error { return errors.Join(c.owned(), c.apiserver.Kill()) }
 
-// owned is an error for a tenant: others use the control plane as well.
+// owned returns an error for a tenant, because other tenants use the control plane as well.
 func (c *Cluster) owned() error {
 	if c.host != nil {
 		return errors.New("this control plane is shared: start a cluster of the test's own to disturb it")
@@ -87,7 +86,7 @@ func (c *Cluster) owned() error {
 	return nil
 }
 
-// HangAPIServer lets the API server answer nobody while its connections stay, until [Cluster.ResumeAPIServer].
+// HangAPIServer suspends the API server until [Cluster.ResumeAPIServer]: its connections stay open, but it answers no request.
 func (c *Cluster) HangAPIServer() error {
 	if err := c.owned(); err != nil {
 		return err
@@ -95,7 +94,7 @@ func (c *Cluster) HangAPIServer() error {
 	return c.apiserver.cmd.Process.Signal(unix.SIGSTOP)
 }
 
-// ResumeAPIServer ends what [Cluster.HangAPIServer] began.
+// ResumeAPIServer resumes the API server after [Cluster.HangAPIServer].
 func (c *Cluster) ResumeAPIServer() error { return c.apiserver.cmd.Process.Signal(unix.SIGCONT) }
 
 // Etcd sends a request to etcd's HTTP gateway, such as "/v3/kv/compaction".
@@ -107,10 +106,10 @@ func (c *Cluster) Etcd(ctx context.Context, path, body string, answer any) error
 	return json.Unmarshal(text, answer)
 }
 
-// AuditLogPath is the file with one JSON object for each request that the API server has answered.
+// AuditLogPath returns the path of the audit log: one JSON object for each answered request.
 func (c *Cluster) AuditLogPath() string { return c.logPath("audit") }
 
-// StartControllerManager starts the controller manager; it allocates node CIDRs if the options give a range.
+// StartControllerManager starts the controller manager, which allocates node CIDRs if the options set a range.
 func (c *Cluster) StartControllerManager() (err error) {
 	args := []string{c.bin.kube + "/kube-controller-manager", "--kubeconfig=" + c.path("controllers.kubeconfig"), "--leader-elect=false",
 		"--controllers=" + orElse(c.options.Controllers, controllers), "--service-account-private-key-file=" + c.path("accounts.key"), "--root-ca-file=" + c.path("ca.crt"), "--bind-address=127.0.0.1"}
@@ -125,7 +124,7 @@ func (c *Cluster) StartControllerManager() (err error) {
 	return err
 }
 
-// serving are flags with the certificate of a component. Without them it makes an RSA key each time it starts.
+// serving returns the flags for the serving certificate of a component. Without these flags the component generates an RSA key at each start.
 func (c *Cluster) serving() []string {
 	return []string{"--tls-cert-file=" + c.path("apiserver.crt"), "--tls-private-key-file=" + c.path("apiserver.key")}
 }

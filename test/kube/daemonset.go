@@ -9,15 +9,15 @@ import (
 
 const daemonSets = "/apis/apps/v1/namespaces/" + waggleNamespace + "/daemonsets"
 
-// ownLabel keeps the shared DaemonSet of [Cluster.InstallShared] from a node.
+// ownLabel excludes a node from the shared DaemonSet of [Cluster.InstallShared].
 const ownLabel = "waggle.test/own-daemonset"
 
-// DaemonSet is the name of the DaemonSet whose agent runs on the nodes.
+// DaemonSet returns the name of the DaemonSet whose agent runs on the nodes.
 func (c *Cluster) DaemonSet() string { return orElse(c.daemonSet, waggleDaemonSet) }
 
 func (c *Cluster) daemonSetPath() string { return daemonSets + "/" + c.DaemonSet() }
 
-// InstallShared installs Waggle as [Cluster.InstallWaggle] does, but not on the nodes of tenants with [NodeOptions.OwnDaemonSet].
+// InstallShared installs Waggle as [Cluster.InstallWaggle] does, except on the nodes of tenants with [NodeOptions.OwnDaemonSet].
 func (c *Cluster) InstallShared(ctx context.Context, flags ...string) error {
 	if err := errors.Join(c.owned(), c.addImage(ctx, c.archive())); err != nil {
 		return err
@@ -29,7 +29,7 @@ func (c *Cluster) InstallShared(ctx context.Context, flags ...string) error {
 		{"nodeSelectorTerms": [{"matchExpressions": [{"key": "`+ownLabel+`", "operator": "DoesNotExist"}]}]}}}}}}}`), c.WaitWaggle(ctx))
 }
 
-// WithdrawAgent takes the agents off the nodes and waits until they have gone. Their DaemonSet stays.
+// WithdrawAgent removes the agents from the nodes and waits until their pods are deleted. The DaemonSet stays.
 func (c *Cluster) WithdrawAgent(ctx context.Context) error {
 	if err := c.selectNodes(ctx, `"true"`); err != nil {
 		return err
@@ -55,7 +55,7 @@ func (c *Cluster) selectNodes(ctx context.Context, nowhere string) error {
 	return c.MergePatch(ctx, c.daemonSetPath(), `{"spec": {"template": {"spec": {"nodeSelector": {"nowhere": `+nowhere+`}}}}}`)
 }
 
-// copyDaemonSet makes a copy of the shared DaemonSet for the tenant's node alone.
+// copyDaemonSet creates a copy of the shared DaemonSet that runs on the tenant's node only.
 func (c *Cluster) copyDaemonSet(ctx context.Context) error {
 	var set struct {
 		APIVersion string         `json:"apiVersion"`
@@ -94,7 +94,7 @@ func (c *Cluster) deleteDaemonSet(ctx context.Context) error {
 	return ignoreNotFound(c.Delete(ctx, c.daemonSetPath()+"?propagationPolicy=Background"))
 }
 
-// agentPodReady wants the agent of the tenant's node to be ready.
+// agentPodReady returns nil if the agent of the tenant's node is ready.
 func (c *Cluster) agentPodReady(ctx context.Context) error {
 	pods, err := c.AgentPods(ctx)
 	if err != nil {

@@ -1,6 +1,6 @@
-// Package kube starts a real Kubernetes for a test and leaves nothing of it behind: etcd, kube-apiserver,
-// kube-controller-manager and kube-scheduler in a network namespace of their own, and nodes, each a set of namespaces
-// with its own containerd, kubelet, folders and cgroups. It needs root, and neither Docker nor a registry.
+// Package kube runs a real Kubernetes cluster for a test and removes all its resources afterwards: etcd, kube-apiserver, kube-controller-manager and
+// kube-scheduler in a network namespace of their own, and nodes. Each node is a set of namespaces with its own containerd, kubelet, folders and cgroups. The
+// package needs root, but neither Docker nor a registry.
 //
 // A test package calls [Main] in TestMain and [Start] in its tests:
 //
@@ -18,5 +18,5 @@
 //		...
 //	}
 //
-// Main runs the tests inside a PID namespace whose end ends everything, also when it ends by SIGKILL.
+// Main runs the tests inside a PID namespace. The end of the namespace ends all processes of the tests, also after SIGKILL.
 package kube

@@ -6,8 +6,7 @@ import (
 	"net"
 )
 
-// Forward lets programs of the machine reach the API server through a port of 127.0.0.1, until the program ends, and
-// writes a kubeconfig that says so.
+// Forward forwards a port of 127.0.0.1 on the machine to the API server until the program ends, and writes a kubeconfig for that port.
 func (c *Cluster) Forward(kubeconfig string) error {
 	listener, err := net.Listen("tcp4", "127.0.0.1:0")
 	if err != nil {
@@ -25,7 +24,7 @@ func (c *Cluster) Forward(kubeconfig string) error {
 	return c.writeKubeconfig(kubeconfig, "https://"+listener.Addr().String(), AdminToken, "default")
 }
 
-// forward copies both directions until either ends; kubectl reports what breaks.
+// forward copies both directions until either one ends. It drops errors: kubectl reports broken connections.
 func (c *Cluster) forward(client net.Conn) {
 	defer client.Close()
 	server, err := c.Dial(context.Background(), "tcp4", net.JoinHostPort(apiIPv4, securePort))

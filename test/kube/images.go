@@ -11,7 +11,7 @@ import (
 	"slices"
 )
 
-// Images that every node has.
+// Images that are loaded on every node.
 const (
 	PauseImage  = "waggle.local/pause:1"  // the sandbox of pods
 	ClientImage = "waggle.local/client:1" // busybox
@@ -30,7 +30,7 @@ func (n *Node) LoadImage(ctx context.Context, archive string) error {
 	return nil
 }
 
-// archives are those of the images that a new node has.
+// archives returns the image archives that a new node loads.
 func (c *Cluster) archives() []string {
 	if c.host != nil {
 		return c.host.archives()
@@ -40,7 +40,7 @@ func (c *Cluster) archives() []string {
 	return slices.Clone(c.images)
 }
 
-// addImage loads an image onto all nodes, also those to come.
+// addImage loads an image on all existing and future nodes.
 func (c *Cluster) addImage(ctx context.Context, archive string) error {
 	for _, n := range c.Nodes {
 		if err := n.LoadImage(ctx, archive); err != nil {
@@ -55,7 +55,7 @@ func (c *Cluster) addImage(ctx context.Context, archive string) error {
 	return nil
 }
 
-// imageName reads the first name of the image in an archive.
+// imageName returns the first name of the image in an archive.
 func imageName(archive string) (string, error) {
 	file, err := os.Open(archive)
 	if err != nil {
@@ -78,13 +78,13 @@ func imageName(archive string) (string, error) {
 	}
 }
 
-// Build says how an image of Waggle differs from that of "make image".
+// Build configures an image of Waggle that differs from the one of "make image".
 type Build struct {
-	Generation int    // of its datapath
+	Generation int    // of the agent's datapath
 	Tags       string // build tags
 }
 
-// BuildImage makes an image with another agent, puts it onto all nodes and returns its name. It needs the sources and a compiler.
+// BuildImage builds an image with another agent, loads it on all nodes and returns its name. It needs the sources and a compiler.
 func (c *Cluster) BuildImage(ctx context.Context, build Build) (name string, err error) {
 	name = fmt.Sprintf("waggle.local/waggle:generation-%d", build.Generation)
 	agent, archive := c.path("waggle-agent"), c.path("waggle-image.tar")

@@ -34,16 +34,16 @@ disabled_plugins = ["io.containerd.snapshotter.v1.aufs", "io.containerd.snapshot
 `
 )
 
-// writeFiles writes the configuration of the node's programs. The runtime itself calls the plugin loopback.
+// writeFiles writes the configuration of containerd and kubelet. The runtime itself calls the plugin loopback.
 func (n *Node) writeFiles() error {
-	own, err := newPair(n.Name, nil, []string{n.IPv4, n.IPv6}) // without one, kubelet makes an RSA key each time
+	own, err := newPair(n.Name, nil, []string{n.IPv4, n.IPv6}) // without a certificate, kubelet generates an RSA key at each start
 	if err != nil {
 		return err
 	}
 	failed := errors.Join(
 		n.WriteFile("/etc/kubernetes/kubelet.crt", string(own.certPEM), 0o644), n.WriteFile("/etc/kubernetes/kubelet.key", string(own.keyPEM), 0o600),
 		n.WriteFile("/etc/kubernetes/kubelet.json", kubeletConfig, 0o644),
-		n.WriteFile("/etc/kubernetes/manifests/.keep", "", 0o644), // kubelet leaves out what begins with a dot
+		n.WriteFile("/etc/kubernetes/manifests/.keep", "", 0o644), // kubelet ignores names that start with a dot
 		n.WriteFile("/etc/containerd/config.toml", containerdConfig, 0o644),
 		n.cluster.WriteKubeconfig(n.Path("/etc/kubernetes/kubelet.kubeconfig"), nodeToken(n.Name)))
 	return errors.Join(failed, n.installPlugins("loopback"))
@@ -76,7 +76,7 @@ func (n *Node) startRuntime(ctx context.Context) error {
 	return nil
 }
 
-// StartContainerd starts containerd, also again after [Node.StopContainerd].
+// StartContainerd starts containerd, initially or after [Node.StopContainerd].
 func (n *Node) StartContainerd(ctx context.Context) (err error) {
 	if n.containerd, err = n.cluster.component(n.StartProcess("containerd", "containerd", "--config", "/etc/containerd/config.toml")); err != nil {
 		return err
@@ -87,7 +87,7 @@ func (n *Node) StartContainerd(ctx context.Context) (err error) {
 	})
 }
 
-// StartKubelet starts kubelet, also again after [Node.StopKubelet].
+// StartKubelet starts kubelet, initially or after [Node.StopKubelet].
 func (n *Node) StartKubelet() (err error) {
 	args := []string{n.cluster.bin.kube + "/kubelet", "--config=/etc/kubernetes/kubelet.json", "--kubeconfig=/etc/kubernetes/kubelet.kubeconfig",
 		"--hostname-override=" + n.Name, "--node-ip=" + n.IPv4 + "," + n.IPv6, "--root-dir=/var/lib/kubelet"}
@@ -101,13 +101,13 @@ func (n *Node) StartKubelet() (err error) {
 	return err
 }
 
-// StopKubelet ends kubelet; pods keep running.
+// StopKubelet kills kubelet; pods keep running.
 func (n *Node) StopKubelet() error { return n.kubelet.Kill() }
 
-// RestartKubelet ends kubelet and starts it again.
+// RestartKubelet kills kubelet and starts it again.
 func (n *Node) RestartKubelet() error { return errors.Join(n.StopKubelet(), n.StartKubelet()) }
 
-// StopContainerd ends containerd; containers keep running.
+// StopContainerd kills containerd; containers keep running.
 func (n *Node) StopContainerd() error { return n.containerd.Kill() }
 
 // WaitRegistered waits until the API server has the Node object.
@@ -118,7 +118,7 @@ func (n *Node) WaitRegistered(ctx context.Context) error {
 	})
 }
 
-// WaitReady waits until kubelet says that pods can run.
+// WaitReady waits until kubelet reports the node as ready.
 func (n *Node) WaitReady(ctx context.Context) error {
 	return n.cluster.WaitFor(ctx, n.Name+" to be Ready", func() error {
 		var node object

@@ -18,7 +18,7 @@ import (
 	"github.com/waggle-net/waggle/test/kube"
 )
 
-// asProgram makes the test binary a program that starts a cluster; its value is what it does then.
+// asProgram is the environment variable that makes the test binary run a cluster as a program. Its value selects how the program ends.
 const asProgram = "WAGGLE_KUBE_TEST_AS_PROGRAM"
 
 func TestMain(m *testing.M) {
@@ -35,7 +35,7 @@ func TestMain(m *testing.M) {
 	}))
 }
 
-// startAndEnd runs a pod, and says so when that is done.
+// startAndEnd runs a pod, prints a line when the pod runs, and ends in the given way.
 func startAndEnd(does string) error {
 	ctx, cancel := context.WithTimeout(context.Background(), 3*time.Minute)
 	defer cancel()
@@ -62,8 +62,8 @@ func startAndEnd(does string) error {
 	return nil
 }
 
-// TestPrivilegedCluster_LeavesNothing kills the processes that hold a cluster. In the soak it also ends a cluster by Stop, a panic and an exit,
-// which no other test does: that of cmd/cluster looks for a folder and cgroups alone.
+// TestPrivilegedCluster_LeavesNothing kills the processes that run a cluster and compares the machine before and after. In the soak it also ends a cluster by
+// Stop, a panic and an exit. The test of cmd/cluster checks only a folder and cgroups.
 func TestPrivilegedCluster_LeavesNothing(t *testing.T) {
 	ends := []string{"kill outside", "kill inside"}
 	if os.Getenv("WAGGLE_TEST_SOAK") != "" {
@@ -95,9 +95,9 @@ func TestPrivilegedCluster_LeavesNothing(t *testing.T) {
 					t.Fatal(err)
 				}
 			}
-			for read(t, output) != "" { // until nobody has the output
+			for read(t, output) != "" { // until all writers of the output have ended
 			}
-			_ = cmd.Wait() // its end is what was asked for
+			_ = cmd.Wait() // the error is expected: the process was killed
 			compare(t, before)
 			if left := cgroups(t, name); len(left) > 0 {
 				t.Errorf("cgroups are left: %q", left)
@@ -106,7 +106,7 @@ func TestPrivilegedCluster_LeavesNothing(t *testing.T) {
 	}
 }
 
-// cgroups are those of a program, which all have one name.
+// cgroups lists the cgroups of a program by their common name.
 func cgroups(t *testing.T, name string) []string {
 	t.Helper()
 	dirs, err := kube.Cgroups(name)
@@ -134,7 +134,7 @@ func machine(t *testing.T) []string {
 	return facts
 }
 
-// compare waits until the machine is as it was: what was killed takes a moment.
+// compare waits until the machine is in its initial state: killed processes exit after a delay.
 func compare(t *testing.T, before []string) {
 	t.Helper()
 	for deadline := time.Now().Add(30 * time.Second); ; time.Sleep(50 * time.Millisecond) {
@@ -150,8 +150,8 @@ func compare(t *testing.T, before []string) {
 	}
 }
 
-// newTier makes a cgroup like that of a tier of test/tiers. It is removed with the test, which fails when anything is left in it. It is nil on a machine
-// with cgroups of version 2 alone, where clusters are not below a tier.
+// newTier creates a cgroup like the one of a tier of test/tiers. The cleanup of the test removes the cgroup and fails if it is not empty. newTier returns nil
+// on a machine with only cgroup version 2, where clusters are not below a tier.
 func newTier(t *testing.T) *os.File {
 	t.Helper()
 	own, err := os.ReadFile("/proc/self/cgroup")
@@ -195,7 +195,7 @@ func newTier(t *testing.T) *os.File {
 	return nil
 }
 
-// program starts the test binary as a program, in the cgroup of a tier unless that is nil; the reader ends when all that could write to it has ended.
+// program starts the test binary as a program, in the cgroup of a tier unless tier is nil. The reader returns EOF when all writers have ended.
 func program(t *testing.T, does string, tier *os.File) (*exec.Cmd, *bufio.Reader) {
 	t.Helper()
 	reader, writer, err := os.Pipe()
@@ -219,7 +219,7 @@ func program(t *testing.T, does string, tier *os.File) (*exec.Cmd, *bufio.Reader
 	return cmd, bufio.NewReader(reader)
 }
 
-// read returns a line, or "" at the end.
+// read returns a line, or "" at EOF.
 func read(t *testing.T, r *bufio.Reader) string {
 	t.Helper()
 	line, err := r.ReadString('\n')
@@ -229,7 +229,7 @@ func read(t *testing.T, r *bufio.Reader) string {
 	return strings.TrimSpace(line)
 }
 
-// onlyChild returns the process that another has started.
+// onlyChild returns the single child process of pid.
 func onlyChild(t *testing.T, pid int) (child int) {
 	t.Helper()
 	threads, err := os.ReadDir(fmt.Sprintf("/proc/%d/task", pid))
@@ -241,7 +241,7 @@ func onlyChild(t *testing.T, pid int) (child int) {
 		if err != nil {
 			t.Fatal(err)
 		}
-		_, _ = fmt.Sscan(string(text), &child) // most have none
+		_, _ = fmt.Sscan(string(text), &child) // most processes have no children
 	}
 	if child == 0 {
 		t.Fatalf("process %d has no child", pid)

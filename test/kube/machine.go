@@ -9,9 +9,9 @@ import (
 	"strings"
 )
 
-// Machine lists what clusters must not leave on a machine, one fact a line, so that two moments can be compared: mounts and processes,
-// which inside [Contain] are those of this program, links and files by the names that clusters use, and cgroups and settings of the kernel
-// that kubelet would like to change. What else happens on the machine does not show. The cgroups of runs have names of their own.
+// Machine lists resources that clusters must not leave on a machine, one a line, for a comparison before and after a test: mounts and processes (inside
+// [Contain], only the ones of this program), links and files with names that clusters use, cgroups, and kernel settings that kubelet may change. It omits
+// unrelated resources. The cgroups of runs have unique names.
 func Machine() (facts []string, err error) {
 	links, err := net.Interfaces()
 	if err != nil {
@@ -59,10 +59,10 @@ func Machine() (facts []string, err error) {
 	return facts, nil
 }
 
-// clusterLink matches the links of clusters, of Waggle and of the reference plugins.
+// clusterLink matches the names of links of clusters, of Waggle and of the reference plugins.
 var clusterLink = regexp.MustCompile(`^(` + bridgeName + `|port-.*|pods|veth.*|waggle_.*|lxc.*)$`)
 
-// zombie says whether a process has ended and only waits for its parent, which may be slow or careless.
+// zombie reports whether a process has exited and its parent has not reaped it yet.
 func zombie(dir string) bool {
 	status, err := os.ReadFile(dir + "/status")
 	return err != nil || strings.Contains(string(status), "\nState:\tZ")

@@ -8,7 +8,7 @@ import (
 	"strings"
 )
 
-// The control plane's namespace holds a bridge with these addresses, and one end of each node's uplink is a port of it.
+// The control plane's namespace has a bridge with these addresses. One end of each node's uplink is a port of the bridge.
 const (
 	bridgeName = "nodes"
 	apiIPv4    = "192.0.2.1"
@@ -16,7 +16,7 @@ const (
 	uplinkName = "eth0"
 )
 
-// maxNodes is how many nodes a control plane may have had.
+// maxNodes is the maximum number of nodes that a control plane creates over its lifetime.
 const maxNodes = 200
 
 const nodePrefix = "node-"
@@ -25,12 +25,12 @@ func nodeName(index int) string { return fmt.Sprint(nodePrefix, index+1) }
 func nodeIPv4(index int) string { return fmt.Sprintf("192.0.2.%d", index+11) }
 func nodeIPv6(index int) string { return fmt.Sprintf("2001:db8:2::%d", index+11) }
 
-// makeBridge prepares the control plane's namespace. Forwarding is on, as on a router between the nodes.
+// makeBridge sets up the control plane's namespace with forwarding enabled, as on a router between the nodes.
 func (c *Cluster) makeBridge() (err error) {
 	if c.control, err = newNetwork(); err != nil {
 		return err
 	}
-	// A new namespace forwards nothing.
+	// Forwarding is disabled in a new namespace.
 	if err := c.control.do(func() error {
 		return errors.Join(os.WriteFile("/proc/sys/net/ipv4/ip_forward", []byte("1"), 0), os.WriteFile("/proc/sys/net/ipv6/conf/all/forwarding", []byte("1"), 0))
 	}); err != nil {
@@ -46,16 +46,16 @@ func (c *Cluster) makeBridge() (err error) {
 
 func portOf(n *Node) string { return "port-" + n.Name }
 
-// disconnect takes a node's uplink away, if the kernel has not done so with the node's namespace.
+// disconnect removes a node's uplink unless the kernel has already removed it with the node's namespace.
 func (c *Cluster) disconnect(n *Node) error {
 	_, err := run(context.Background(), c.control, nil, "ip", "link", "delete", portOf(n))
-	if err != nil && (strings.Contains(err.Error(), "Cannot find device") || strings.Contains(err.Error(), "No such device")) { // before ip, or under its hands
+	if err != nil && (strings.Contains(err.Error(), "Cannot find device") || strings.Contains(err.Error(), "No such device")) { // deleted since
 		return nil
 	}
 	return err
 }
 
-// connect gives a node its uplink.
+// connect creates a node's uplink.
 func (c *Cluster) connect(n *Node) error {
 	port := portOf(n)
 	if err := c.ip(c.control, fmt.Sprintf(`

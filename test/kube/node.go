@@ -18,11 +18,11 @@ import (
 //go:embed node-init.sh
 var nodeInit string
 
-// joinCgroups moves a shell into the node's own cgroups, which the first process has listed.
+// joinCgroups moves a shell into the node's own cgroups. The node's first process has written the list of cgroups.
 const joinCgroups = `while read -r dir; do echo 0 >"$dir/cgroup.procs" || exit 1; done </run/cgroups`
 
-// Node is a machine, as far as kubelet can tell: namespaces of all kinds but that of users, cgroups of its own, /run,
-// /sys and a bpffs of its own, and /etc, /opt and /var that can be written without changing those of the machine.
+// Node is a machine from kubelet's view. It has namespaces of all kinds except user namespaces, its own cgroups, /run, /sys and bpffs, and writable copies of
+// /etc, /opt and /var that do not affect the machine.
 type Node struct {
 	Name       string
 	IPv4, IPv6 string // of the uplink eth0
@@ -34,7 +34,7 @@ type Node struct {
 	cgroup     string
 }
 
-// newNode makes the namespaces, cgroups and uplink of a node; no program but the first process runs on it.
+// newNode creates the namespaces, cgroups and uplink of a node and starts only its first process.
 func (c *Cluster) newNode() (*Node, error) {
 	index, err := c.nextIndex()
 	if err != nil {
@@ -48,7 +48,7 @@ func (c *Cluster) newNode() (*Node, error) {
 	return n, n.writeFiles()
 }
 
-// nextIndex counts the nodes that the control plane has had.
+// nextIndex returns the next node number of the control plane.
 func (c *Cluster) nextIndex() (int, error) {
 	if c.host != nil {
 		return c.host.nextIndex()
@@ -62,7 +62,7 @@ func (c *Cluster) nextIndex() (int, error) {
 	return c.made - 1, nil
 }
 
-// boot makes what a machine has before its first program is started.
+// boot sets up cgroups, namespaces and the uplink before the node's programs start.
 func (n *Node) boot() error {
 	if err := n.startInit(); err != nil {
 		return err
@@ -75,7 +75,7 @@ func (n *Node) boot() error {
 	return n.cluster.connect(n)
 }
 
-// startInit starts the node's first process and waits until it has made the node's mounts.
+// startInit starts the node's first process and waits until this process has created the node's mounts.
 func (n *Node) startInit() error {
 	cgroups, err := makeCgroups(n.cgroup)
 	if err != nil {
@@ -112,8 +112,8 @@ func (n *Node) startInit() error {
 	return nil
 }
 
-// Path is where this program finds a file of the node. An absolute link on the way would lead to a file of the machine;
-// the one that every machine has, /var/run, is taken care of.
+// Path returns the path by which this program reaches a file of the node. An absolute symbolic link in the path would lead to a file of the machine; Path
+// resolves the one that every machine has, /var/run.
 func (n *Node) Path(path string) string {
 	if rest, ok := strings.CutPrefix(path, "/var/run/"); ok {
 		path = "/run/" + rest
@@ -121,8 +121,8 @@ func (n *Node) Path(path string) string {
 	return fmt.Sprintf("/proc/%d/root%s", n.init.PID(), path)
 }
 
-// WriteFile puts a file onto the node at once: it is never seen half-written. The temporary file is in the same folder:
-// containerd 1.6 does not notice a configuration of networks that is moved in from another one.
+// WriteFile writes a file of the node atomically. The temporary file is in the same folder: containerd 1.6 does not notice a network configuration that is
+// moved in from another folder.
 func (n *Node) WriteFile(path, content string, mode os.FileMode) error {
 	temporary := filepath.Join(filepath.Dir(path), ".new-"+filepath.Base(path))
 	if err := os.MkdirAll(n.Path(filepath.Dir(path)), 0o755); err != nil {
@@ -140,17 +140,17 @@ func (n *Node) ReadFile(path string) (string, error) {
 	return string(text), err
 }
 
-// Run runs a program on the node to its end and returns what it printed.
+// Run runs a program on the node until it exits and returns its output.
 func (n *Node) Run(ctx context.Context, argv ...string) (string, error) {
 	return run(ctx, n.place, nil, argv...)
 }
 
-// StartProcess starts a program on the node that ends with the node at the latest.
+// StartProcess starts a program on the node. The program ends with the node at the latest.
 func (n *Node) StartProcess(name string, argv ...string) (*Process, error) {
 	return n.cluster.start(n.Name+"-"+name, n.place, argv...)
 }
 
-// Kill ends the processes of the node whose command lines begin so, as the kernel does when memory is short. It is an error when there are none.
+// Kill sends SIGKILL to the processes of the node whose command lines start with command, as the OOM killer does. It returns an error if none match.
 func (n *Node) Kill(ctx context.Context, command string) error {
 	_, err := n.Run(ctx, "sh", "-c", `for p in /proc/[0-9]*; do case "$(tr '\0' ' ' < $p/cmdline)" in "$0"*) kill -9 ${p#/proc/} && ok=1;; esac; done 2>/dev/null; [ "$ok" ]`, command)
 	return err
@@ -159,21 +159,20 @@ func (n *Node) Kill(ctx context.Context, command string) error {
 // Do runs f on a thread inside the node's namespaces.
 func (n *Node) Do(f func() error) error { return n.place.do(f) }
 
-// PowerOff ends all processes of the node, its first at the head, as if the power had failed. What is left is its disk: /etc,
-// /opt and /var.
+// PowerOff simulates a power failure: it kills the node's first process and with it all others. Only the disk remains: /etc, /opt and /var.
 func (n *Node) PowerOff() error {
 	for _, p := range []*Process{n.kubelet, n.containerd} {
 		if p != nil {
 			p.told.Store(true)
 		}
 	}
-	if err := n.init.Kill(); err != nil { // the kernel ends all others with it
+	if err := n.init.Kill(); err != nil { // the kernel kills all other processes of the PID namespace with it
 		return err
 	}
 	return errors.Join(closeNamespaces(n.place.namespaces), n.cluster.disconnect(n), removeCgroups(n.cgroup))
 }
 
-// PowerOn starts the node again after [Node.PowerOff], with containerd and without kubelet.
+// PowerOn starts the node again after [Node.PowerOff], with containerd but without kubelet.
 func (n *Node) PowerOn(ctx context.Context) error {
 	if err := n.boot(); err != nil {
 		return fmt.Errorf("start %s again: %w", n.Name, err)

@@ -5,7 +5,7 @@ import (
 	"fmt"
 )
 
-// object is what the kit reads of any object.
+// object holds the fields that this package reads of Kubernetes objects.
 type object struct {
 	Metadata struct {
 		Name              string
@@ -25,7 +25,7 @@ type object struct {
 	}
 }
 
-// condition is nil when a condition of the object is True.
+// condition returns nil if the object's condition of a type is True.
 func (o object) condition(kind string) error {
 	for _, c := range o.Status.Conditions {
 		if c.Type == kind && c.Status == "True" {
@@ -41,7 +41,7 @@ func (o object) condition(kind string) error {
 func jsonText(value any) string {
 	text, err := json.Marshal(value)
 	if err != nil {
-		panic(err) // only what has a JSON form is given
+		panic(err) // callers pass only values with a JSON form
 	}
 	return string(text)
 }

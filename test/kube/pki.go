@@ -15,8 +15,7 @@ import (
 	"time"
 )
 
-// Tokens by which components and persons authenticate; the API server reads them from a file. Clusters are reachable
-// from their own namespaces only.
+// Tokens of components and users. The API server reads the tokens from a file. Clusters are reachable only from their own namespaces.
 const (
 	AdminToken     = "admin" // of a member of system:masters
 	tokensTemplate = "admin,admin,admin,system:masters\n" +
@@ -26,8 +25,7 @@ const (
 
 func nodeToken(node string) string { return "kubelet-" + node }
 
-// writeCredentials writes the certificate authority, the API server's certificate, the key of ServiceAccounts' tokens
-// and the file of tokens.
+// writeCredentials writes the certificate authority, the API server's certificate, the signing key of ServiceAccount tokens and the token file.
 func (c *Cluster) writeCredentials() error {
 	ca, err := newPair("waggle-kube", nil, nil)
 	if err != nil {
@@ -61,7 +59,7 @@ func (c *Cluster) writeCredentials() error {
 	return c.writeKubeconfig(c.adminKubeconfig(), c.URL, AdminToken, c.Namespace)
 }
 
-// WriteKubeconfig writes a kubeconfig for a token. It can be used in the namespaces of the control plane and of nodes.
+// WriteKubeconfig writes a kubeconfig for a token. The kubeconfig works in the namespaces of the control plane and of nodes.
 func (c *Cluster) WriteKubeconfig(path, token string) error {
 	return c.writeKubeconfig(path, c.URL, token, "default")
 }
@@ -77,14 +75,14 @@ func (c *Cluster) writeKubeconfig(path, url, token, namespace string) error {
 `, url, base64Text(c.caPEM), token, namespace), 0o600)
 }
 
-// pair is a certificate with its key.
+// pair is a certificate with its private key.
 type pair struct {
 	cert            *x509.Certificate
 	key             *ecdsa.PrivateKey
 	certPEM, keyPEM []byte
 }
 
-// newPair makes a certificate for some addresses that issuer has signed; without one it signs itself and may sign others.
+// newPair creates a certificate for addresses, signed by issuer. Without an issuer the certificate is self-signed and is a CA.
 func newPair(name string, issuer *pair, addresses []string) (p pair, err error) {
 	if p.key, err = ecdsa.GenerateKey(elliptic.P256(), rand.Reader); err != nil {
 		return p, err

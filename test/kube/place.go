@@ -10,10 +10,10 @@ import (
 	"golang.org/x/sys/unix"
 )
 
-// place is where a program runs: a set of namespaces, and the cgroups to join.
+// place is an execution environment of programs: a set of namespaces, and the cgroups to join.
 type place struct {
 	namespaces []namespace
-	join       string // a shell command that moves the shell into the place's cgroups; "" when it has none
+	join       string // shell command that moves the shell into the place's cgroups; "" if there are none
 }
 
 type namespace struct {
@@ -21,7 +21,7 @@ type namespace struct {
 	kind int // CLONE_NEW...
 }
 
-// kinds is in the order in which a thread enters.
+// kinds lists the namespaces in the order in which a thread enters them.
 var kinds = []struct {
 	name string
 	kind int
@@ -47,7 +47,7 @@ func closeNamespaces(all []namespace) (err error) {
 	return err
 }
 
-// newNetwork makes a network namespace with nothing but lo in it.
+// newNetwork creates a network namespace that contains only lo.
 func newNetwork() (p place, err error) {
 	err = onThread(func() error {
 		if err := unix.Unshare(unix.CLONE_NEWNET); err != nil {
@@ -60,8 +60,7 @@ func newNetwork() (p place, err error) {
 	return p, err
 }
 
-// do runs f on a thread inside the place. Processes that f starts and sockets that it opens are inside too; goroutines
-// that it starts are not.
+// do runs f on a thread inside the place. Processes that f starts and sockets that f opens are inside too; goroutines that f starts are not.
 func (p place) do(f func() error) error {
 	return onThread(func() error {
 		for _, n := range p.namespaces {
@@ -73,7 +72,7 @@ func (p place) do(f func() error) error {
 	})
 }
 
-// command is a program that joins the place's cgroups before it begins. It is to be started with [place.do].
+// command returns a program that joins the place's cgroups before it starts. The caller must start the program inside [place.do].
 func (p place) command(argv ...string) *exec.Cmd {
 	if p.join != "" {
 		argv = append([]string{"/bin/sh", "-c", p.join + `; exec "$0" "$@"`}, argv...)
@@ -81,8 +80,8 @@ func (p place) command(argv ...string) *exec.Cmd {
 	return exec.Command(argv[0], argv[1:]...)
 }
 
-// onThread runs f on a thread of its own, which ends with f and so never carries a namespace to other goroutines. The main
-// thread cannot end, and what /proc says of this process is said of that one: while it is locked here, another one comes.
+// onThread runs f on a separate thread that ends with f, so that no other goroutine inherits its namespaces. The main thread cannot be used: it cannot end,
+// and /proc/self describes it. While this goroutine is locked to the main thread, onThread runs f on another one.
 func onThread(f func() error) error {
 	result := make(chan error, 1)
 	go func() {
@@ -92,7 +91,7 @@ func onThread(f func() error) error {
 			result <- onThread(f)
 			return
 		}
-		// Threads share the view of the file system, and setns refuses a mount namespace as long as they do.
+		// Threads share their file system context, and setns rejects a mount namespace while the context is shared.
 		if err := unix.Unshare(unix.CLONE_FS); err != nil {
 			result <- fmt.Errorf("unshare the view of the file system: %w", err)
 			return

@@ -4,8 +4,8 @@ import (
 	"fmt"
 )
 
-// InstallBridge makes Debian's reference plugins the node's network: pods get addresses of a range on a bridge of the
-// node. It proves a cluster, or a test, without Waggle.
+// InstallBridge configures Debian's reference plugins as the node's network: pods get addresses of a range on a bridge of the node. It serves tests of a
+// cluster without Waggle.
 func (n *Node) InstallBridge(cidr string) error {
 	if err := n.installPlugins("bridge", "host-local"); err != nil {
 		return err

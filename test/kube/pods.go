@@ -5,11 +5,11 @@ import (
 	"fmt"
 )
 
-// Pod says what is special about a pod; everything else is as small as it can be.
+// Pod holds the settings of a pod. Its object has no fields other than these and the required ones.
 type Pod struct {
 	Namespace string // "" means [Cluster.Namespace]
 	Name      string
-	Node      string // "" leaves it to the scheduler
+	Node      string // "" lets the scheduler choose
 	Labels    map[string]string
 	Image     string   // "" means ClientImage
 	Command   []string // nil sleeps
@@ -20,7 +20,7 @@ type Pod struct {
 	HostPaths  map[string]string // folder of the node, mounted at the same path -> mount propagation, "" for none
 }
 
-// CreatePod creates a pod and does not wait.
+// CreatePod creates a pod and does not wait until it runs.
 func (c *Cluster) CreatePod(ctx context.Context, p Pod) error {
 	namespace := orElse(p.Namespace, c.Namespace)
 	command := p.Command
@@ -63,7 +63,7 @@ func (c *Cluster) RunPod(ctx context.Context, p Pod) error {
 	return c.WaitPodReady(ctx, orElse(p.Namespace, c.Namespace)+"/"+p.Name)
 }
 
-// WaitPodReady waits for a pod, "namespace/name" or its name alone, and describes it when that is in vain.
+// WaitPodReady waits until a pod, "namespace/name" or a name, is ready. The error after a timeout describes the pod.
 func (c *Cluster) WaitPodReady(ctx context.Context, pod string) error {
 	err := c.WaitFor(ctx, "pod "+pod+" to be Ready", func() error {
 		o, err := c.pod(ctx, pod)
@@ -87,7 +87,7 @@ func (c *Cluster) PodIPs(ctx context.Context, pod string) (ips []string, err err
 	return ips, err
 }
 
-// DeletePod deletes a pod, "namespace/name" or its name alone, and waits until kubelet has removed it.
+// DeletePod deletes a pod, "namespace/name" or a name, and waits until kubelet has removed it.
 func (c *Cluster) DeletePod(ctx context.Context, pod string) error {
 	if err := c.Delete(ctx, c.podPath(pod)); err != nil {
 		return err

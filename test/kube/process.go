@@ -15,17 +15,17 @@ import (
 	"golang.org/x/sys/unix"
 )
 
-// Process is a program that runs as a part of a cluster.
+// Process is a running program of a cluster.
 type Process struct {
 	Name string // of its log
 	cmd  *exec.Cmd
 	log  string
 	done chan struct{}
 	err  error       // of Wait; valid once done is closed
-	told atomic.Bool // somebody wanted it to end
+	told atomic.Bool // Stop or Kill was called
 }
 
-// startProcess starts a program in a place; what it prints is added to the log.
+// startProcess starts a program in a place and appends its output to the log.
 func startProcess(at place, name, log string, argv ...string) (*Process, error) {
 	return startCommand(at.do, at.command(argv...), name, log)
 }
@@ -45,24 +45,24 @@ func startCommand(do func(func() error) error, cmd *exec.Cmd, name, log string) 
 	return p, nil
 }
 
-// StartOutside starts a program outside of all nodes, beside the control plane, where the router between the nodes is. It ends
-// with the test program at the latest.
+// StartOutside starts a program outside all nodes, in the control plane's namespace, which is the router between the nodes. The program ends with the test
+// program at the latest.
 func (c *Cluster) StartOutside(name string, argv ...string) (*Process, error) {
 	return c.start("outside-"+name, c.control, argv...)
 }
 
-// RunOutside runs a program there to its end and returns what it printed.
+// RunOutside runs a program in the control plane's namespace until it exits and returns its output.
 func (c *Cluster) RunOutside(ctx context.Context, argv ...string) (string, error) {
 	return run(ctx, c.control, nil, argv...)
 }
 
-// PID is the process id as this program sees it.
+// PID returns the process id in this program's PID namespace.
 func (p *Process) PID() int { return p.cmd.Process.Pid }
 
 // Done is closed when the process has ended.
 func (p *Process) Done() <-chan struct{} { return p.done }
 
-// Log returns all that the process and its predecessors of the same name have printed.
+// Log returns the output of the process and of previous processes with the same name.
 func (p *Process) Log() string {
 	text, err := os.ReadFile(p.log)
 	if err != nil {
@@ -71,10 +71,10 @@ func (p *Process) Log() string {
 	return string(text)
 }
 
-// Stop ends the process with SIGTERM and waits for it.
+// Stop sends SIGTERM to the process and waits until it has ended.
 func (p *Process) Stop() error { return p.end(unix.SIGTERM) }
 
-// Kill ends the process with SIGKILL and waits for it.
+// Kill sends SIGKILL to the process and waits until it has ended.
 func (p *Process) Kill() error {
 	err := p.end(unix.SIGKILL)
 	if exit := (*exec.ExitError)(nil); errors.As(err, &exit) && !exit.Exited() {
@@ -101,7 +101,7 @@ func (p *Process) end(signal syscall.Signal) error {
 	}
 }
 
-// ended says that the process is gone although nobody told it to go.
+// ended returns an error if the process has ended without a call of Stop or Kill.
 func (p *Process) ended() error {
 	if p.told.Load() {
 		return nil
@@ -114,7 +114,7 @@ func (p *Process) ended() error {
 	}
 }
 
-// run runs a program in a place to its end and returns what it printed.
+// run runs a program in a place until it exits and returns its output.
 func run(ctx context.Context, at place, stdin io.Reader, argv ...string) (string, error) {
 	cmd := at.command(argv...)
 	var stdout, stderr strings.Builder

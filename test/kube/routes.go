@@ -5,8 +5,7 @@ import (
 	"net/netip"
 )
 
-// Route makes the control plane, and through it other nodes, send packets for a range of pods to a node, as the router of
-// a data centre would.
+// Route routes a range of pod addresses to a node on the control plane, which is the router between the nodes, as a data center router would.
 func (c *Cluster) Route(cidr string, n *Node) error {
 	prefix, err := netip.ParsePrefix(cidr)
 	if err != nil {
@@ -19,7 +18,7 @@ func (c *Cluster) Route(cidr string, n *Node) error {
 	return c.ip(c.control, fmt.Sprintf("%s route replace %s via %s", family, prefix, via))
 }
 
-// ServerAddresses are those of the API server, one of each family.
+// ServerAddresses returns the API server's addresses, one per family.
 func ServerAddresses() []string { return []string{apiIPv4, apiIPv6} }
 
 // ServerPort is the port of the API server.

@@ -9,9 +9,9 @@ import (
 	"testing"
 )
 
-// Tenant adds a node to the cluster that belongs to the test, and is removed with it. The view that Tenant returns has this node alone.
-// Its namespace is the test's own; the pods of that namespace run on the test's node. What is not in a namespace of the test's own is
-// shared with the other tenants: the control plane cannot be disturbed through the view.
+// Tenant adds a node to the cluster for one test; the cleanup of the test removes the node. The returned view contains only this node. Its namespace belongs
+// to the test, and all pods of that namespace run on the test's node. The tenants share all other objects: the view returns errors for calls that disturb the
+// control plane.
 func (c *Cluster) Tenant(t testing.TB, options NodeOptions) (*Cluster, *Node) {
 	t.Helper()
 	ctx, cancel := context.WithTimeout(t.Context(), waitTimeout)
@@ -45,18 +45,18 @@ func (c *Cluster) Tenant(t testing.TB, options NodeOptions) (*Cluster, *Node) {
 	return view, n
 }
 
-// CreateNamespace makes a namespace whose pods run on the tenant's node. It must be deleted with [Cluster.DeleteNamespace].
+// CreateNamespace creates a namespace whose pods run on the tenant's node. The caller must delete it with [Cluster.DeleteNamespace].
 func (c *Cluster) CreateNamespace(ctx context.Context, name string, labels map[string]string) error {
 	return c.Create(ctx, "/api/v1/namespaces", map[string]any{"apiVersion": "v1", "kind": "Namespace", "metadata": map[string]any{"name": name,
 		"labels": labels, "annotations": map[string]string{"scheduler.alpha.kubernetes.io/node-selector": "kubernetes.io/hostname=" + c.Nodes[0].Name}}})
 }
 
-// DeleteNamespace deletes a namespace and does not wait until it is empty.
+// DeleteNamespace deletes a namespace and does not wait until the namespace is empty.
 func (c *Cluster) DeleteNamespace(ctx context.Context, name string) error {
 	return ignoreNotFound(c.Delete(ctx, "/api/v1/namespaces/"+name))
 }
 
-// leave removes the tenant's node and its objects. The node goes first: nothing is left then that pods could be stopped on.
+// leave removes the tenant's node, then its objects. In this order no kubelet is left that would have to stop the pods.
 func (c *Cluster) leave() error {
 	ctx, cancel := context.WithTimeout(context.Background(), waitTimeout)
 	defer cancel()
@@ -67,7 +67,7 @@ func (c *Cluster) leave() error {
 		c.deletePodsOf(ctx, n), c.DeleteNamespace(ctx, c.Namespace))
 }
 
-// deletePodsOf deletes the objects of all pods of a node without asking its kubelet.
+// deletePodsOf deletes the objects of all pods of a node without waiting for its kubelet.
 func (c *Cluster) deletePodsOf(ctx context.Context, n *Node) error {
 	var list struct{ Items []object }
 	if err := c.GetObject(ctx, "/api/v1/pods?fieldSelector=spec.nodeName%3D"+n.Name, &list); err != nil {
@@ -88,8 +88,8 @@ func ignoreNotFound(err error) error {
 	return err
 }
 
-// GivePodCIDRs gives a registered Node the ranges of its pods, as the controller manager of a cluster with [Options.ClusterCIDR] does.
-// A Node keeps the ranges that it has; made again, it has none.
+// GivePodCIDRs sets the pod CIDRs of a registered Node, as the controller manager of a cluster with [Options.ClusterCIDR] does. The CIDRs of a Node are
+// immutable; a Node that is deleted and registered again has none.
 func (n *Node) GivePodCIDRs(ctx context.Context, cidrs ...string) error {
 	_, err := n.cluster.Request(ctx, http.MethodPatch, "/api/v1/nodes/"+n.Name,
 		fmt.Appendf(nil, `{"spec": {"podCIDR": %q, "podCIDRs": %s}}`, cidrs[0], jsonText(cidrs)))

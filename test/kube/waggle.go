@@ -11,7 +11,7 @@ import (
 	"strings"
 )
 
-// Names of what "waggle install" makes.
+// Names of objects that "waggle install" prints.
 const (
 	waggleNamespace = "kube-system"
 	waggleDaemonSet = "waggle"
@@ -19,8 +19,8 @@ const (
 	cniConf         = "/etc/cni/net.d/05-waggle.conflist"
 )
 
-// InstallWaggle installs Waggle as a person would: the image of "make image" on each node, "waggle install" with further
-// flags piped into kubectl, and then it waits until all agents and all nodes are ready.
+// InstallWaggle installs Waggle as a user would: it loads the image of "make image" on each node, pipes the output of "waggle install" with further flags
+// into kubectl, and waits until all agents and nodes are ready.
 func (c *Cluster) InstallWaggle(ctx context.Context, flags ...string) error {
 	if err := errors.Join(c.owned(), c.addImage(ctx, c.archive())); err != nil {
 		return err
@@ -31,10 +31,10 @@ func (c *Cluster) InstallWaggle(ctx context.Context, flags ...string) error {
 	return c.WaitWaggle(ctx)
 }
 
-// ApplyWaggle applies what "waggle install" prints, with further flags, and waits for nothing. There is no proxy of
-// Services, so agents are told where the API server is.
+// ApplyWaggle applies the output of "waggle install" with further flags and does not wait. The cluster has no kube-proxy, so the flags tell agents the API
+// server's address.
 func (c *Cluster) ApplyWaggle(ctx context.Context, flags ...string) error {
-	// The name would be the right one without this, unless the programs were built again since.
+	// This sets the image name of the archive, which differs from the default if the programs were built again after the image.
 	image, err := imageName(c.archive())
 	if err = errors.Join(c.owned(), err); err != nil {
 		return fmt.Errorf("%w: run \"make image\"", err)
@@ -47,10 +47,10 @@ func (c *Cluster) ApplyWaggle(ctx context.Context, flags ...string) error {
 	return c.Apply(ctx, manifests)
 }
 
-// archive is what "make image" makes.
+// archive returns the path of the archive that "make image" writes.
 func (c *Cluster) archive() string { return filepath.Join(c.bin.waggle, "waggle-image.tar") }
 
-// WaitWaggle waits until the agents of the DaemonSet and the nodes are ready, and shows the agents' pods when that is in vain.
+// WaitWaggle waits until the agents of the DaemonSet and the nodes are ready. The error after a timeout describes the agents' pods.
 func (c *Cluster) WaitWaggle(ctx context.Context) error {
 	ctx, cancel := context.WithTimeout(ctx, waitTimeout)
 	defer cancel()
@@ -97,7 +97,7 @@ func (c *Cluster) describeAgents(ctx context.Context) (text string) {
 	return text
 }
 
-// AgentPods returns the pods of the DaemonSet as "namespace/name", in the order of their nodes. A tenant sees that of its own node.
+// AgentPods returns the pods of the DaemonSet as "namespace/name", ordered by node name. For a tenant it returns only the pod on the tenant's node.
 func (c *Cluster) AgentPods(ctx context.Context) (pods []string, err error) {
 	var list struct{ Items []object }
 	if err := c.GetObject(ctx, "/api/v1/namespaces/"+waggleNamespace+"/pods", &list); err != nil {
@@ -117,8 +117,7 @@ func (c *Cluster) AgentPods(ctx context.Context) (pods []string, err error) {
 	return pods, nil
 }
 
-// Token returns a token of a ServiceAccount, "namespace/name", that is bound to a node, as kubelet's tokens are. It lasts
-// an hour.
+// Token returns a token of a ServiceAccount, "namespace/name", that is bound to a node, as kubelet's tokens are. The token is valid for one hour.
 func (c *Cluster) Token(ctx context.Context, account, node string) (string, error) {
 	namespace, name := c.splitName(account)
 	var n object
@@ -138,11 +137,11 @@ func (c *Cluster) Token(ctx context.Context, account, node string) (string, erro
 	return answer.Status.Token, nil
 }
 
-// AgentKubeconfig is the file on a node with the token of [Node.StartAgent].
+// AgentKubeconfig is the path on a node of the kubeconfig with the token of [Node.StartAgent].
 const AgentKubeconfig = "/etc/kubernetes/waggle.kubeconfig"
 
-// StartAgent runs the agent as a process of the node, without an image and a pod, with the token of [Cluster.Token] or
-// with AdminToken. The plugin is put where the runtime looks for it. Further flags come last, so they win.
+// StartAgent runs the agent as a process of the node, without an image or a pod, with a token of [Cluster.Token] or with AdminToken. It installs the plugin
+// into the runtime's plugin folder. Further flags follow the default ones and override them.
 func (n *Node) StartAgent(token string, flags ...string) (*Process, error) {
 	plugin, err := os.ReadFile(n.Tool("waggle-cni"))
 	if err != nil {
@@ -159,22 +158,22 @@ func (n *Node) StartAgent(token string, flags ...string) (*Process, error) {
 		"--cgroup-root=/sys/fs/cgroup"}, flags...)...))
 }
 
-// Tool is the path of one of Waggle's programs on the node.
+// Tool returns the path of one of Waggle's programs on the node.
 func (n *Node) Tool(name string) string { return filepath.Join(n.cluster.bin.waggle, name) }
 
-// Waggle runs the operator's command on the node and returns what it printed.
+// Waggle runs the program waggle on the node and returns its output.
 func (n *Node) Waggle(ctx context.Context, args ...string) (string, error) {
 	return n.Run(ctx, append([]string{n.Tool("waggle")}, args...)...)
 }
 
-// WaitAgentReady waits until the node's agent says that pods can be attached, and shows its status when that is in vain.
+// WaitAgentReady waits until the node's agent reports that pods can be attached. The error after a timeout contains the agent's status.
 func (n *Node) WaitAgentReady(ctx context.Context) error {
 	err := n.cluster.WaitFor(ctx, "the agent of "+n.Name, func() error {
 		_, err := n.Waggle(ctx, "status", "--brief")
 		return err
 	})
 	if err != nil {
-		status, _ := n.Waggle(context.WithoutCancel(ctx), "status") // it exits with 1 while the agent is not ready
+		status, _ := n.Waggle(context.WithoutCancel(ctx), "status") // the exit code is 1 while the agent is not ready
 		return fmt.Errorf("%w\nits status:\n%s", err, status)
 	}
 	return nil

@@ -10,12 +10,12 @@ import (
 // Bounds of the pause between two calls of a check.
 const minPause, maxPause = 50 * time.Millisecond, 500 * time.Millisecond
 
-// waitTimeout limits waits that take seconds on an idle machine, so that a busy machine is no failure and a hang is found.
+// waitTimeout limits waits that take seconds on an idle machine: a busy machine must not fail a test, and a hang must be detected.
 const waitTimeout = 3 * time.Minute
 
-// WaitFor calls check until it returns nil. It pauses three times as long as a call takes, within bounds, which leaves the CPU
-// to the processes under test. It returns an error when the context ends, after waitTimeout if the context has no
-// deadline, or when a component has ended unexpectedly. The error wraps the last one of check.
+// WaitFor calls check until it returns nil. The pause between calls is three times the duration of a call, within bounds, so that the tested processes get
+// the CPU. WaitFor returns an error when the context ends, after waitTimeout if the context has no deadline, or when a component has ended unexpectedly. The
+// error wraps the last error of check.
 func (c *Cluster) WaitFor(ctx context.Context, what string, check func() error) error {
 	if _, limited := ctx.Deadline(); !limited {
 		var cancel context.CancelFunc
@@ -26,7 +26,7 @@ func (c *Cluster) WaitFor(ctx context.Context, what string, check func() error) 
 	var last error
 	for {
 		called := time.Now()
-		// What a check says that was cut short would hide what it said before.
+		// The error of a check that the context cut short must not replace the previous, more useful one.
 		if err := check(); err == nil {
 			return nil
 		} else if last == nil || ctx.Err() == nil {
@@ -45,7 +45,7 @@ func (c *Cluster) WaitFor(ctx context.Context, what string, check func() error) 
 	}
 }
 
-// Ended says which components have ended although nobody has stopped them; nil when none has.
+// Ended returns an error that names the components that ended without being stopped, or nil if there are none.
 func (c *Cluster) Ended() error {
 	var failed error
 	for _, p := range c.processes() {

@@ -18,14 +18,14 @@ import (
 	"github.com/waggle-net/waggle/pkg/client"
 )
 
-// process is a child that runs inside a node.
+// process is a child process inside a node.
 type process struct {
 	cmd  *exec.Cmd
 	done chan struct{}
 	err  error // of Wait; valid once done is closed
 }
 
-// StartAgent starts the agent and returns at once; see [Node.WaitReady].
+// StartAgent starts the agent and returns immediately; see [Node.WaitReady].
 func (n *Node) StartAgent() error {
 	var output io.Writer = n.options.Output
 	if output == nil {
@@ -60,10 +60,10 @@ func (n *Node) StartAgent() error {
 	return nil
 }
 
-// AgentPID is the process id of the running agent.
+// AgentPID returns the process id of the running agent.
 func (n *Node) AgentPID() int { return n.agent.cmd.Process.Pid }
 
-// AgentLog returns what the agent wrote to its log file.
+// AgentLog returns the content of the agent's log file.
 func (n *Node) AgentLog() string {
 	text, err := os.ReadFile(n.path("agent.log"))
 	if err != nil {
@@ -72,9 +72,9 @@ func (n *Node) AgentLog() string {
 	return string(text)
 }
 
-// WaitReady waits until the agent says that pods can be attached.
+// WaitReady waits until the agent reports that pods can be attached.
 func (n *Node) WaitReady(ctx context.Context) error {
-	// It asks what `waggle status` asks, without a process for each question, and through the agent's view of the node's mounts.
+	// This queries the API that `waggle status` uses, without a process per query, and through the agent's view of the node's mounts.
 	agent := client.New(filepath.Join("/proc", strconv.Itoa(n.AgentPID()), "root", n.StateDir(), "waggle.sock"))
 	defer agent.Close()
 	for {
@@ -97,22 +97,22 @@ func (n *Node) WaitReady(ctx context.Context) error {
 	}
 }
 
-// Pause is the interval between two polls, by the duration of the first: polling uses a quarter of a CPU at most, so that waiting tests leave
-// the CPUs to working ones.
+// Pause returns the interval between two polls, from the duration of the first one: polling uses at most a quarter of a CPU, so that waiting tests leave the
+// CPUs to other tests.
 func Pause(took time.Duration) time.Duration {
 	return min(max(3*took, 20*time.Millisecond), 200*time.Millisecond)
 }
 
 const (
-	// stopTimeout is the time in which the agent of a node must stop, in place of the 4.5 s of an installed one. A CPU that is
-	// emulated or busy may need more than those; a stop hook that hangs needs more than this as well.
+	// stopTimeout is the stop timeout of the agent on a node, instead of the 4.5 s of an installed agent. An emulated or busy CPU may need more than 4.5 s; a
+	// hanging stop hook exceeds this timeout as well.
 	stopTimeout = 20 * time.Second
-	// endTimeout is the time from a signal to the end of the process, also of an agent whose test gives it longer to stop.
+	// endTimeout is the maximum time from a signal to the end of the process, also of an agent with a longer stop timeout.
 	endTimeout = time.Minute
 )
 
-// StopAgent ends the agent with SIGTERM and waits for it. An exit code other than 0 is an error, on every CPU: a stop hook has
-// failed, or it did not return in time. The error has what the agent logged since the signal.
+// StopAgent sends SIGTERM to the agent and waits for its end. An exit code other than 0 is an error, on every CPU: a stop hook failed or did not return in
+// time. The error contains the agent's log since the signal.
 func (n *Node) StopAgent(ctx context.Context) error {
 	before := len(n.AgentLog())
 	err := n.EndAgent(ctx, syscall.SIGTERM)
@@ -132,7 +132,7 @@ func (n *Node) KillAgent(ctx context.Context) error {
 	return err
 }
 
-// EndAgent sends the agent a signal and waits for its end. The error is that of its exit code, or says that it did not end.
+// EndAgent sends a signal to the agent and waits for its end. It returns an error for the exit code or for a timeout.
 func (n *Node) EndAgent(ctx context.Context, signal os.Signal) error {
 	p := n.agent
 	if p == nil {
@@ -154,7 +154,7 @@ func (n *Node) EndAgent(ctx context.Context, signal os.Signal) error {
 	}
 }
 
-// Waggle runs the operator's command against the node's agent and returns what it printed.
+// Waggle runs the program waggle against the node's agent and returns its output.
 func (n *Node) Waggle(ctx context.Context, args ...string) (string, error) {
 	args = append([]string{"--host", "unix://" + filepath.Join(n.StateDir(), "waggle.sock")}, args...)
 	cmd := exec.CommandContext(ctx, filepath.Join(n.options.BinDir, "waggle"), args...)
@@ -166,7 +166,7 @@ func (n *Node) Waggle(ctx context.Context, args ...string) (string, error) {
 	return stdout.String(), nil
 }
 
-// AddAgentArgs gives the agent further flags from its next start on.
+// AddAgentArgs adds flags of the agent, which apply from its next start on.
 func (n *Node) AddAgentArgs(args ...string) {
 	n.options.AgentArgs = append(slices.Clone(n.options.AgentArgs), args...)
 }

@@ -11,7 +11,7 @@ import (
 	"github.com/waggle-net/waggle/pkg/testnet"
 )
 
-// agentOf returns a node whose agent is a shell that does what a script says once it gets SIGTERM.
+// agentOf returns a node whose agent is a shell that runs a script on SIGTERM.
 func agentOf(t *testing.T, script string) *Node {
 	t.Helper()
 	n := &Node{Dir: t.TempDir()}
@@ -32,13 +32,13 @@ func agentOf(t *testing.T, script string) *Node {
 	p := &process{cmd: cmd, done: make(chan struct{})}
 	go func() { p.err = cmd.Wait(); close(p.done) }()
 	n.agent = p
-	if _, err := os.ReadFile(ready); err != nil { // until the shell has its trap
+	if _, err := os.ReadFile(ready); err != nil { // until the shell has set its trap
 		t.Fatal(err)
 	}
 	return n
 }
 
-// A stop that fails is an error with the log since the signal, also where the CPU is emulated.
+// A failing stop is an error that contains the log since the signal, also on an emulated CPU.
 func TestStopAgent_FailsForEveryExitCodeButZero(t *testing.T) {
 	for _, emulated := range []string{"", "1"} {
 		t.Setenv(testnet.EmulatedEnv, emulated)

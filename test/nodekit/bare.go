@@ -13,12 +13,12 @@ import (
 	"github.com/waggle-net/waggle/pkg/tc"
 )
 
-// BarePair is two namespaces that one veth pair joins without any program, or several by way of programs that only redirect: the controls of
+// BarePair is two namespaces that one veth pair joins without any program, or several veth pairs with programs that only redirect. It is the control of
 // benchmarks.
 type BarePair struct {
 	client, server namespaces
-	between        []namespaces    // of the ends of several pairs; none when one pair joins both namespaces
-	programs       []*ebpf.Program // at these ends
+	between        []namespaces    // with the inner ends of several pairs; none if one pair joins both namespaces
+	programs       []*ebpf.Program // attached to these ends
 }
 
 var (
@@ -26,15 +26,15 @@ var (
 	bareServer = []netip.Prefix{netip.MustParsePrefix("10.9.9.2/24"), netip.MustParsePrefix("fd00:9:9::2/64")}
 )
 
-// NewBarePair makes a pair without any program.
+// NewBarePair creates a pair without any program.
 func NewBarePair() (*BarePair, error) {
 	return newPair(func(b *BarePair) error {
 		return b.client.Do(func() error { return vethTo(b.server, "eth0", nil) })
 	})
 }
 
-// NewRedirectedPair makes two namespaces, each with a veth pair to a third one as pods have them to their node. The programs there do nothing but
-// redirect to the other namespace: no datapath between pods can be faster.
+// NewRedirectedPair creates two namespaces, each with a veth pair to a third one, as pods have to their node. The programs in the third namespace only
+// redirect to the other pair: no datapath between pods can be faster.
 func NewRedirectedPair() (*BarePair, error) {
 	return newPair(func(b *BarePair) error {
 		node, err := b.addBetween()
@@ -55,8 +55,8 @@ func NewRedirectedPair() (*BarePair, error) {
 	})
 }
 
-// NewRedirectedNodes makes two namespaces, each with a veth pair to a namespace that stands for its node, and a pair between those two. The programs
-// there do nothing but redirect: no datapath between pods of two nodes can be faster.
+// NewRedirectedNodes creates two namespaces, each with a veth pair to a namespace that represents its node, and a pair between those two. The programs in the
+// nodes only redirect: no datapath between pods of two nodes can be faster.
 func NewRedirectedNodes() (*BarePair, error) {
 	return newPair(func(b *BarePair) error {
 		var nodes []namespaces
@@ -103,7 +103,7 @@ func (b *BarePair) addBetween() (namespaces, error) {
 	return ns, err
 }
 
-// newPair makes the namespaces, which join connects by links that are called eth0 there.
+// newPair creates the namespaces. The function join connects them by links, which are named eth0 in the two namespaces.
 func newPair(join func(*BarePair) error) (_ *BarePair, err error) {
 	b := &BarePair{}
 	if b.client, err = newNamespaces(); err != nil {
@@ -124,16 +124,16 @@ func newPair(join func(*BarePair) error) (_ *BarePair, err error) {
 	return b, nil
 }
 
-// vethTo makes a veth pair: a link of this name here, and eth0 in another namespace.
+// vethTo creates a veth pair: one end with this name in the current namespace, and eth0 in another one.
 func vethTo(peer namespaces, name string, mac net.HardwareAddr) error {
 	return netlink.LinkAdd(&netlink.Veth{LinkAttrs: netlink.LinkAttrs{Name: name, HardwareAddr: mac}, PeerName: "eth0",
 		PeerNamespace: netlink.NsFd(int(peer.net.Fd())), PeerHardwareAddr: mac})
 }
 
-// endMAC is the address of both ends of the pair to the client, number 0, or the server, number 1: a frame to one end is one to the other.
+// endMAC returns the address of both ends of the pair to the client, number 0, or the server, number 1: a frame for one end is valid at the other.
 func endMAC(number int) net.HardwareAddr { return net.HardwareAddr{2, 9, 9, 0, 0, byte(number)} }
 
-// endTo makes a veth pair to the namespace of the client or the server, and returns the index of the end here.
+// endTo creates a veth pair to the namespace of the client or the server, and returns the index of the local end.
 func endTo(to namespaces, number int) (int, error) {
 	name := fmt.Sprintf("to%d", number)
 	if err := vethTo(to, name, endMAC(number)); err != nil {
@@ -142,7 +142,7 @@ func endTo(to namespaces, number int) (int, error) {
 	return upWithClsact(name)
 }
 
-// upWithClsact sets a link up that can have programs, and returns its index.
+// upWithClsact sets a link up, adds a clsact qdisc for programs, and returns the link's index.
 func upWithClsact(name string) (int, error) {
 	handle, err := tc.Open()
 	if err != nil {
@@ -159,7 +159,7 @@ func upWithClsact(name string) (int, error) {
 	return link.Attrs().Index, nil
 }
 
-// redirect lets what arrives at one link continue at another one, by bpf_redirect or bpf_redirect_peer.
+// redirect redirects packets from one link to another one, by bpf_redirect or bpf_redirect_peer.
 func (b *BarePair) redirect(from, to int, helper asm.BuiltinFunc) error {
 	handle, err := tc.Open()
 	if err != nil {
@@ -175,7 +175,7 @@ func (b *BarePair) redirect(from, to int, helper asm.BuiltinFunc) error {
 	return handle.ReplaceFilter(tc.Ingress(from), "redirect", program.FD())
 }
 
-// Client and Server are the two ends; Addr is the server's address in a family.
+// Client and Server return the two ends; Addr returns the server's address in a family.
 func (b *BarePair) Client() Place { return place{b.client} }
 func (b *BarePair) Server() Place { return place{b.server} }
 func (b *BarePair) Addr(ipv6 bool) netip.Addr {
@@ -185,7 +185,7 @@ func (b *BarePair) Addr(ipv6 bool) netip.Addr {
 	return bareServer[0].Addr()
 }
 
-// Close removes the namespaces, and with them all else.
+// Close removes the namespaces and thereby all links and programs.
 func (b *BarePair) Close() error {
 	err := errors.Join(b.client.Close(), b.server.Close())
 	for _, ns := range b.between {

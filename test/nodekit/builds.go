@@ -17,31 +17,30 @@ import (
 	"golang.org/x/sys/unix"
 )
 
-// Build says how an agent differs from the one that is released.
+// Build configures an agent that differs from the released one.
 type Build struct {
-	// Generation of its datapath; 0 is that of the sources.
+	// Generation of the datapath; 0 keeps the one in the sources.
 	Generation int
-	// Replace puts other files in place of sources and embedded objects: by absolute path, the path of the other file.
+	// Replace maps absolute paths of sources and embedded objects to the files that replace them.
 	Replace map[string]string
-	// Name tells builds that replace files apart, in this run and in later ones.
+	// Name distinguishes builds with replaced files, in this run and in later ones.
 	Name string
-	// Tags are build tags, separated by commas: "freeze" lets tests hold up loops, and "shortlimits" makes the limits of liveness a tenth
-	// (package heartbeat).
+	// Tags are comma-separated build tags: "freeze" lets tests freeze loops, and "shortlimits" reduces the limits of liveness to a tenth (package heartbeat).
 	Tags string
 }
 
-// Builds makes agents of other versions, each once.
+// Builds builds agents of other versions, each once.
 type Builds struct {
 	dir string
 
-	mu   sync.Mutex        // guards made, and is held while one is built: two at once would only compete
-	made map[string]string // path by what was asked for
+	mu   sync.Mutex        // guards made, and serializes builds, which would compete for the CPUs
+	made map[string]string // path by build
 }
 
-// NewBuilds keeps what it builds in dir.
+// NewBuilds returns Builds that stores programs in dir.
 func NewBuilds(dir string) *Builds { return &Builds{dir: dir, made: make(map[string]string)} }
 
-// BuildPrograms puts waggle-agent, waggle-cni and waggle into dir. The flags are those of the Makefile, whose compiled packages are then used again.
+// BuildPrograms builds waggle-agent, waggle-cni and waggle in dir. It uses the flags of the Makefile, so that the compiled packages are reused.
 func BuildPrograms(dir string) error {
 	for _, name := range []string{"waggle-agent", "waggle-cni", "waggle"} {
 		cmd := exec.Command("go", "build", "-trimpath", "-buildvcs=false", "-o", filepath.Join(dir, name), "github.com/waggle-net/waggle/cmd/"+name)
@@ -53,7 +52,7 @@ func BuildPrograms(dir string) error {
 	return nil
 }
 
-// Agent returns the path of an agent that is built so.
+// Agent returns the path of the agent for a build, and builds it if necessary.
 func (b *Builds) Agent(build Build) (string, error) {
 	key, err := json.Marshal(build)
 	if err != nil {
@@ -91,7 +90,7 @@ func (b *Builds) Agent(build Build) (string, error) {
 	return path, nil
 }
 
-// linked puts a program to path. It is kept at a place in the cache that clones share, and linked again only when it is not current there.
+// linked creates a program at path. It links the program into the cache that clones share, unless the cached file is current.
 func linked(path, place string, args []string) error {
 	cache, err := cacheDir()
 	if err != nil {
@@ -101,7 +100,7 @@ func linked(path, place string, args []string) error {
 	if err := os.MkdirAll(filepath.Dir(kept), 0o755); err != nil {
 		return err
 	}
-	lock, err := os.OpenFile(kept+".lock", os.O_CREATE|os.O_RDWR, 0o644) // other runs build the same program
+	lock, err := os.OpenFile(kept+".lock", os.O_CREATE|os.O_RDWR, 0o644) // serializes with other runs that build the same program
 	if err != nil {
 		return err
 	}
@@ -121,10 +120,10 @@ func linked(path, place string, args []string) error {
 	return os.WriteFile(path, program, 0o755)
 }
 
-// UseAgent makes a program the node's agent from its next start on; "" is the one in BinDir.
+// UseAgent selects the node's agent program from its next start on; "" selects the one in BinDir.
 func (n *Node) UseAgent(path string) { n.agentPath = path }
 
-// UpgradeAgent stops the agent as a DaemonSet's update does, starts another build in its place and waits until that is ready.
+// UpgradeAgent stops the agent as a DaemonSet's update does, starts another build and waits until it is ready.
 func (n *Node) UpgradeAgent(ctx context.Context, path string) error {
 	n.UseAgent(path)
 	if err := errors.Join(n.StopAgent(ctx), n.StartAgent()); err != nil {
@@ -133,8 +132,8 @@ func (n *Node) UpgradeAgent(ctx context.Context, path string) error {
 	return n.WaitReady(ctx)
 }
 
-// Datapath compiles the datapath from changed sources, and returns what an agent with it has to replace. edit gets the
-// name and the text of each source, header and hand-written Go file in bpf/ and returns what it shall be.
+// Datapath compiles the datapath from changed sources, and returns the replacements for a [Build]. The function edit gets the name and the text of each
+// source, header and hand-written Go file in bpf/ and returns the new text.
 func (b *Builds) Datapath(edit func(name, text string) string) (map[string]string, error) {
 	root, err := moduleRoot()
 	if err != nil {
@@ -144,7 +143,7 @@ func (b *Builds) Datapath(edit func(name, text string) string) (map[string]strin
 	if err != nil {
 		return nil, err
 	}
-	// A copy of the folder in a module of the same name: the generator is a tool of the module.
+	// The copy of the folder is in a module with the same name, because the generator is a tool of the module.
 	if err := os.CopyFS(filepath.Join(dir, "bpf"), os.DirFS(filepath.Join(root, "bpf"))); err != nil {
 		return nil, err
 	}
@@ -172,11 +171,11 @@ func (b *Builds) Datapath(edit func(name, text string) string) (map[string]strin
 	return replace, nil
 }
 
-// objects are the files that the generator makes in bpf/.
+// objects matches the files that the generator creates in bpf/.
 const objects = "*_bpfel.*"
 
-// compiled compiles the datapath in the copy of a module, and returns the objects. They follow from the sources, the module's tools and
-// the Debian packages of the compiler; while none of these changes they come from the cache that clones share, unless WAGGLE_ALL is set.
+// compiled compiles the datapath in a copy of the module and returns the objects. Their inputs are the sources, the module's tools and the Debian packages of
+// the compiler. If no input has changed, the objects come from the cache that clones share, unless WAGGLE_ALL is set.
 func compiled(module string) ([]string, error) {
 	key, err := hashDatapath(module)
 	if err != nil {
@@ -202,7 +201,7 @@ func compiled(module string) ([]string, error) {
 	return made, keep(kept, made)
 }
 
-// keptObjects returns the objects in a folder of the cache; none when WAGGLE_ALL is set, which ignores cached results.
+// keptObjects returns the objects in a folder of the cache, or none if WAGGLE_ALL is set, which disables cached results.
 func keptObjects(dir string) ([]string, error) {
 	if os.Getenv("WAGGLE_ALL") != "" {
 		return nil, nil
@@ -210,7 +209,7 @@ func keptObjects(dir string) ([]string, error) {
 	return filepath.Glob(filepath.Join(dir, objects))
 }
 
-// hashDatapath is the SHA-256 of all that the objects of bpf/ follow from.
+// hashDatapath returns the SHA-256 of all inputs of the objects in bpf/.
 func hashDatapath(module string) (string, error) {
 	sum := sha256.New()
 	versions, err := exec.Command("dpkg-query", "-W", "clang-19", "llvm-19", "libbpf-dev", "linux-libc-dev").Output()
@@ -235,7 +234,7 @@ func hashDatapath(module string) (string, error) {
 	return hex.EncodeToString(sum.Sum(nil)), nil
 }
 
-// cacheDir is the folder with what follows from content alone: $WAGGLE_CACHE, or waggle in the user's cache folder.
+// cacheDir returns the folder for files that depend only on their inputs: $WAGGLE_CACHE, or waggle in the user's cache folder.
 func cacheDir() (string, error) {
 	if dir := os.Getenv("WAGGLE_CACHE"); dir != "" {
 		return dir, nil
@@ -244,7 +243,7 @@ func cacheDir() (string, error) {
 	return filepath.Join(dir, "waggle"), err
 }
 
-// keep copies files to a folder that appears with all of them or not at all.
+// keep copies files to a folder atomically: the folder appears with all files or not at all.
 func keep(dir string, files []string) error {
 	if err := os.MkdirAll(filepath.Dir(dir), 0o755); err != nil {
 		return err
@@ -269,7 +268,7 @@ func keep(dir string, files []string) error {
 	return nil
 }
 
-// editFiles rewrites the files of a folder and lists the Go files that became different.
+// editFiles rewrites the files of a folder and returns the changed Go files.
 func editFiles(dir string, edit func(name, text string) string) (changed []string, err error) {
 	for _, pattern := range []string{"*.c", "*.h", "layouts.go"} {
 		paths, err := filepath.Glob(filepath.Join(dir, pattern))
@@ -296,7 +295,7 @@ func editFiles(dir string, edit func(name, text string) string) (changed []strin
 	return changed, nil
 }
 
-// Edit returns the replacement of one file of the module, by its path below the root, with the text that edit makes of it.
+// Edit returns the replacement of one file of the module, by its path below the root, with the text that edit returns.
 func (b *Builds) Edit(path string, edit func(text []byte) []byte) (map[string]string, error) {
 	root, err := moduleRoot()
 	if err != nil {

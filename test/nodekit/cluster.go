@@ -10,33 +10,32 @@ import (
 	"github.com/vishvananda/netlink"
 )
 
-// bridge is the name of the cluster's underlay in the namespace outside.
+// bridge is the name of the cluster's underlay bridge in the namespace outside.
 const bridge = "underlay"
 
-// Cluster is nodes that share an underlay: a bridge in a namespace of its own, to which eth0 of each node is connected. That
-// namespace is also the host outside of all nodes, see [Node.Outside], with the addresses OutsideIPv4 and OutsideIPv6, through
-// which the default routes lead. Each node has an agent, mounts, a cgroup and pod ranges of its own, and a manifest of each Node
-// object. No node has a route to the pods of another.
+// Cluster is a set of nodes with a common underlay: a bridge in a separate namespace, to which eth0 of each node is connected. That namespace is also the
+// host outside of all nodes, see [Node.Outside], with the addresses OutsideIPv4 and OutsideIPv6, which are the gateways of the default routes. Each node has
+// its own agent, mounts, cgroup and pod ranges, and manifests of all Node objects. No node has a route to the pods of another.
 type Cluster struct {
 	Nodes   []*Node
 	outside namespaces
 	joined  bool // no bridge: eth0 of both nodes are the ends of one veth pair
 }
 
-// member says which node of a cluster a node is.
+// member identifies a node of a cluster.
 type member struct {
 	cluster *Cluster
-	number  int // from 1 on
+	number  int // starts at 1
 }
 
-// NewCluster makes nodes node-1, node-2 and so on with options, which must not name ranges of pods. Node i has the pod ranges
-// 10.244.i.0/24 and fd00:10:244:i::/64, and the i-th addresses from UplinkIPv4 and UplinkIPv6 on. The agents are not started.
+// NewCluster creates nodes node-1, node-2 and so on with options, which must not set pod ranges. Node i has the pod ranges 10.244.i.0/24 and
+// fd00:10:244:i::/64, and the i-th addresses from UplinkIPv4 and UplinkIPv6 on. NewCluster does not start the agents.
 func NewCluster(options Options, nodes int) (*Cluster, error) {
 	return newCluster(&Cluster{}, options, nodes)
 }
 
-// NewPair makes two nodes as [NewCluster] does, but eth0 of one is the peer of eth0 of the other: a benchmark of what passes between nodes does not
-// measure a bridge. Their default routes lead nowhere.
+// NewPair creates two nodes as [NewCluster] does, but eth0 of one is the peer of eth0 of the other, so that benchmarks between nodes do not include a bridge.
+// The gateway of their default routes does not exist.
 func NewPair(options Options) (*Cluster, error) {
 	return newCluster(&Cluster{joined: true}, options, 2)
 }
@@ -72,7 +71,7 @@ func newCluster(c *Cluster, options Options, nodes int) (_ *Cluster, err error) 
 	return c, c.writeManifests()
 }
 
-// writeManifests gives each node the Node objects of the others.
+// writeManifests writes the Node objects of the other nodes on each node.
 func (c *Cluster) writeManifests() error {
 	for _, n := range c.Nodes {
 		for _, other := range c.Nodes {
@@ -87,7 +86,7 @@ func (c *Cluster) writeManifests() error {
 	return nil
 }
 
-// Forget deletes the Node object of a node for all other nodes. The node itself stays as it is.
+// Forget deletes the Node object of a node on all other nodes. The node itself does not change.
 func (c *Cluster) Forget(gone *Node) (err error) {
 	for _, n := range c.Nodes {
 		if n != gone {
@@ -97,7 +96,7 @@ func (c *Cluster) Forget(gone *Node) (err error) {
 	return err
 }
 
-// Close stops the agents and removes everything.
+// Close stops the agents and removes all resources.
 func (c *Cluster) Close() (err error) {
 	for _, n := range c.Nodes {
 		err = errors.Join(err, n.Close())
@@ -135,10 +134,10 @@ func (n *Node) plugIn() error {
 	return n.Do(func() error { return address("eth0", OutsideIPv4, n.uplinks...) })
 }
 
-// spareEnd is the name of the end of a veth pair that waits outside for the second node.
+// spareEnd is the name of the veth end that is outside until the second node is created.
 const spareEnd = "spare"
 
-// joinPeer makes a veth pair for the first node of a pair, whose other end the second node takes.
+// joinPeer creates a veth pair for the first node of a pair; the second node takes the other end.
 func (n *Node) joinPeer() error {
 	if n.options.member.number == 1 {
 		return n.Do(func() error {
@@ -164,7 +163,7 @@ func (n *Node) joinPeer() error {
 	})
 }
 
-// plugIntoBridge connects eth0 with the bridge, whose port has the name of the node.
+// plugIntoBridge connects eth0 with the bridge. The bridge port has the name of the node.
 func (n *Node) plugIntoBridge() error {
 	if err := n.Do(func() error {
 		return netlink.LinkAdd(&netlink.Veth{LinkAttrs: netlink.LinkAttrs{Name: "eth0"}, PeerName: n.name,
@@ -188,10 +187,10 @@ func (n *Node) plugIntoBridge() error {
 	})
 }
 
-// Name is the name of the Node object.
+// Name returns the name of the Node object.
 func (n *Node) Name() string { return n.name }
 
-// UplinkAddr is the address of the node's uplink in a family.
+// UplinkAddr returns the address of the node's uplink in a family.
 func (n *Node) UplinkAddr(ipv6 bool) netip.Addr {
 	if ipv6 {
 		return n.uplinks[1].Addr()

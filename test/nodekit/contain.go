@@ -14,26 +14,25 @@ import (
 	"github.com/waggle-net/waggle/pkg/testnet"
 )
 
-// insideEnv marks the process that [Contain] has started; lifeline is its end of a pipe from the process outside.
+// insideEnv marks the process that [Contain] has started; lifeline is the descriptor of the read end of a pipe from the outer process.
 const (
 	insideEnv = "NODEKIT_INSIDE"
 	lifeline  = 3
 )
 
-// groupEnv names the control group below which nodes make theirs.
+// groupEnv contains the control group below which nodes create theirs.
 const (
 	groupEnv    = "NODEKIT_CGROUP"
 	groupPrefix = "waggle-nodekit"
 )
 
-// private is the folder that is empty inside and takes temporary files: every machine has it, and no test reads it.
+// private is a folder for temporary files that is empty in the inner process: every machine has the folder, and no test reads it.
 const private = "/run"
 
-// Contain starts the running program once more, as the first process of a PID namespace and with mounts of its own; there
-// Contain calls work and exits. Outside it returns the exit code of the process inside. When that process ends, for
-// whatever reason, the kernel kills all that it has started and drops their namespaces and temporary files; and it ends
-// when the process outside does. So even SIGKILL of either leaves nothing behind. Control groups, which no namespace ends, are
-// removed by the process outside; when that was killed, by the one inside, or if need be by the next call.
+// Contain starts the running program again as the first process of a PID namespace with its own mounts. In the inner process, Contain calls work and exits.
+// In the outer process, it returns the exit code of the inner one. When the inner process ends, the kernel kills all its descendants and removes their
+// namespaces and temporary files. The inner process ends with the outer one. So even SIGKILL of either leaves no resources. Control groups do not end with a
+// namespace: the outer process removes them, or the inner one if the outer one was killed, or else the next call.
 func Contain(work func() int) int {
 	var err error
 	if os.Getenv(insideEnv) != "" {
@@ -51,7 +50,7 @@ func Contain(work func() int) int {
 }
 
 func startInside() (code int, err error) {
-	// Nobody else has the writing end: it closes when this process is gone.
+	// Only this process has the write end: the pipe closes when this process ends.
 	read, write, err := os.Pipe()
 	if err != nil {
 		return 0, err
@@ -66,7 +65,7 @@ func startInside() (code int, err error) {
 	cmd.Args[0] = os.Args[0]
 	cmd.Stdin, cmd.Stdout, cmd.Stderr = os.Stdin, os.Stdout, os.Stderr
 	cmd.Env = append(os.Environ(), insideEnv+"=1", "TMPDIR="+private, groupEnv+"="+group.Path)
-	cmd.ExtraFiles = []*os.File{read} // becomes the descriptor lifeline
+	cmd.ExtraFiles = []*os.File{read} // becomes descriptor lifeline
 	cmd.SysProcAttr = &syscall.SysProcAttr{Cloneflags: unix.CLONE_NEWPID | unix.CLONE_NEWNS}
 	signals := make(chan os.Signal, 4)
 	signal.Notify(signals, unix.SIGINT, unix.SIGTERM, unix.SIGHUP, unix.SIGQUIT)
@@ -81,7 +80,7 @@ func startInside() (code int, err error) {
 	for {
 		select {
 		case s := <-signals:
-			_ = cmd.Process.Signal(s) // that it has ended is reported below
+			_ = cmd.Process.Signal(s) // an ended process is reported below
 		case err := <-ended:
 			if cmd.ProcessState.Exited() {
 				return cmd.ProcessState.ExitCode(), nil
@@ -98,14 +97,14 @@ func makeGroup() (*testnet.Cgroup, error) {
 	return testnet.MakeCgroup("", groupPrefix)
 }
 
-// settleInside gives this process the mounts it expects and ends it when the one outside ends.
+// settleInside mounts the file systems of the inner process and ends the process when the outer one ends.
 func settleInside() error {
 	unix.CloseOnExec(lifeline)
 	go func() {
 		_, _ = io.Copy(io.Discard, os.NewFile(lifeline, "lifeline"))
-		_ = unix.Kill(-1, unix.SIGKILL)               // all others of this namespace
-		_ = testnet.RemoveCgroup(os.Getenv(groupEnv)) // nobody is left to read an error
-		os.Exit(1)                                    // as the first process of the namespace it takes all others along
+		_ = unix.Kill(-1, unix.SIGKILL)               // all other processes of this namespace
+		_ = testnet.RemoveCgroup(os.Getenv(groupEnv)) // the error has no reader
+		os.Exit(1)                                    // ends all processes of the namespace, because this is the first one
 	}()
 	if err := os.Unsetenv(insideEnv); err != nil {
 		return err
@@ -113,7 +112,7 @@ func settleInside() error {
 	if err := unix.Mount("", "/", "", unix.MS_REC|unix.MS_PRIVATE, ""); err != nil {
 		return fmt.Errorf("make all mounts private: %w", err)
 	}
-	// The numbers of processes that /proc shows must be those of this namespace.
+	// /proc must show the process ids of this PID namespace.
 	if err := unix.Mount("proc", "/proc", "proc", unix.MS_NOSUID|unix.MS_NODEV|unix.MS_NOEXEC, ""); err != nil {
 		return fmt.Errorf("mount /proc: %w", err)
 	}

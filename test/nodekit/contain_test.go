@@ -14,7 +14,7 @@ import (
 	"github.com/waggle-net/waggle/pkg/testnet"
 )
 
-// asProgram makes the test binary a contained program. Its value is what the program does.
+// asProgram is the environment variable that makes the test binary a contained program. Its value selects the program's action.
 const asProgram = "NODEKIT_TEST_AS_PROGRAM"
 
 func TestMain(m *testing.M) {
@@ -30,7 +30,7 @@ func TestMain(m *testing.M) {
 	}
 }
 
-// startAndWait leaves a file and starts a process that outlives its parent, then waits to be killed.
+// startAndWait creates a file, starts a process that outlives its parent, and waits to be killed.
 func startAndWait() int {
 	dir, err := os.MkdirTemp("", "contained-")
 	if err != nil {
@@ -38,7 +38,7 @@ func startAndWait() int {
 		return 1
 	}
 	child := exec.Command("sleep", "1000")
-	child.Stdout = os.Stdout // so that the reader of the output sees it live
+	child.Stdout = os.Stdout // keeps the pipe of the output open while the child runs
 	child.SysProcAttr = &syscall.SysProcAttr{Setsid: true}
 	if err := child.Start(); err != nil {
 		fmt.Println(err)
@@ -49,7 +49,7 @@ func startAndWait() int {
 	return 0
 }
 
-// program starts the test binary as a contained program; the reader ends when all that could write has ended.
+// program starts the test binary as a contained program; the reader returns EOF when all writers have ended.
 func program(t *testing.T, does string) (*exec.Cmd, io.Reader) {
 	t.Helper()
 	testnet.RequirePrivileges(t)

@@ -13,9 +13,9 @@ import (
 	"golang.org/x/sys/unix"
 )
 
-const ethPAll = 0x0300 // ETH_P_ALL in network order
+const ethPAll = 0x0300 // ETH_P_ALL in network byte order
 
-// packetSocket opens a raw socket on a device of the calling thread's namespace.
+// packetSocket opens a raw socket on a device in the calling thread's namespace.
 func packetSocket(device string) (int, error) {
 	link, err := net.InterfaceByName(device)
 	if err != nil {
@@ -31,7 +31,7 @@ func packetSocket(device string) (int, error) {
 	return fd, nil
 }
 
-// SendFrame puts a frame onto a device of a place, whatever the kernel would think of it.
+// SendFrame sends a frame on a device of a place without checks by the kernel.
 func SendFrame(from Place, device string, frame []byte) error {
 	return from.Do(func() error {
 		fd, err := packetSocket(device)
@@ -46,7 +46,7 @@ func SendFrame(from Place, device string, frame []byte) error {
 	})
 }
 
-// Capture collects the frames that a device of a place receives, and sends, while f runs and a moment longer.
+// Capture captures the frames that a device of a place receives and sends, during f and a short time afterwards.
 func Capture(at Place, device string, f func() error) (frames [][]byte, err error) {
 	var fd int
 	if err := at.Do(func() (err error) { fd, err = packetSocket(device); return err }); err != nil {
@@ -56,7 +56,7 @@ func Capture(at Place, device string, f func() error) (frames [][]byte, err erro
 	if err := f(); err != nil {
 		return nil, err
 	}
-	const settle = 100 * time.Millisecond // for what is still on its way
+	const settle = 100 * time.Millisecond // for frames in flight
 	pause := unix.NsecToTimeval(int64(settle))
 	if err := unix.SetsockoptTimeval(fd, unix.SOL_SOCKET, unix.SO_RCVTIMEO, &pause); err != nil {
 		return nil, err
@@ -76,8 +76,7 @@ func Capture(at Place, device string, f func() error) (frames [][]byte, err erro
 	}
 }
 
-// StreamWaggle starts the operator's command for something that does not end by itself. The caller reads its output and
-// calls stop.
+// StreamWaggle starts the program waggle with a command that does not end by itself. The output is written to output until the caller calls stop.
 func (n *Node) StreamWaggle(output io.Writer, args ...string) (stop func(), err error) {
 	args = append([]string{"--host", "unix://" + filepath.Join(n.StateDir(), "waggle.sock")}, args...)
 	cmd := exec.Command(filepath.Join(n.options.BinDir, "waggle"), args...)
@@ -87,6 +86,6 @@ func (n *Node) StreamWaggle(output io.Writer, args ...string) (stop func(), err 
 	}
 	return func() {
 		_ = cmd.Process.Signal(syscall.SIGTERM)
-		_ = cmd.Wait() // it was told to end
+		_ = cmd.Wait() // the error is expected after the signal
 	}, nil
 }

@@ -12,9 +12,9 @@ import (
 	"strings"
 )
 
-// Machine describes everything of a node that an agent might change, one fact a line: links, addresses, routes and rules of
-// all tables, permanent neighbours, traffic control, nftables, kernel settings, mounts, and the files of the node's
-// directory with what is pinned there. It is slower than [Node.Snapshot] and leaves out less.
+// Machine describes all resources of a node that an agent might change, one a line: links, addresses, routes and rules of all tables, permanent neighbours,
+// traffic control, nftables, kernel settings, mounts, and the files in the node's folder including pinned objects. It is slower and more complete than
+// [Node.Snapshot].
 func (n *Node) Machine() (facts []string, err error) {
 	err = n.Do(func() error {
 		for _, add := range []func() ([]string, error){networkFacts, settingFacts, n.mountFacts, n.fileFacts} {
@@ -30,7 +30,7 @@ func (n *Node) Machine() (facts []string, err error) {
 	return facts, err
 }
 
-// timers are what bridges show of their running ones.
+// timers matches running timers in the attributes of bridges.
 var timers = regexp.MustCompile(`[a-z]+_timer [0-9.]+`)
 
 func networkFacts() (facts []string, err error) {
@@ -57,7 +57,7 @@ func networkFacts() (facts []string, err error) {
 	return facts, nil
 }
 
-// settingFacts reads all settings of the namespace. Those that count or cannot be read are left out.
+// settingFacts returns the kernel settings of the namespace. It omits counters and unreadable files.
 func settingFacts() (facts []string, err error) {
 	err = filepath.WalkDir("/proc/sys/net", func(path string, d fs.DirEntry, err error) error {
 		if err != nil || d.IsDir() || strings.HasSuffix(path, "_count") {
@@ -81,13 +81,12 @@ func (n *Node) mountFacts() (facts []string, err error) {
 	return facts, err
 }
 
-// fileFacts lists the node's files, but for what belongs to the kit: manifests, namespaces of pods, what the runtime's
-// library and the agent's log write.
+// fileFacts lists the node's files, except files of this package: manifests, namespaces of pods, files of the runtime's library and the agent's log.
 func (n *Node) fileFacts() (facts []string, err error) {
 	own := []string{n.path("netns"), n.path("cni-cache"), n.path("agent.log"), n.path("proc")}
 	err = filepath.WalkDir(n.Dir, func(path string, d fs.DirEntry, err error) error {
 		if errors.Is(err, fs.ErrNotExist) && path != n.Dir {
-			return nil // it went meanwhile
+			return nil // removed concurrently
 		}
 		if err != nil {
 			return err

@@ -5,7 +5,7 @@ import (
 	"path/filepath"
 )
 
-// WriteManifest replaces a file of manifests, all at once.
+// WriteManifest replaces a file of manifests atomically.
 func (n *Node) WriteManifest(name, text string) error {
 	hidden := filepath.Join(n.ManifestsDir(), "."+name)
 	if err := os.WriteFile(hidden, []byte(text), 0o600); err != nil {

@@ -15,8 +15,8 @@ import (
 
 // namespaces is a pair of open namespaces that threads can enter.
 type namespaces struct {
-	net, mnt *os.File // mnt is nil when only the network namespace differs
-	// group is the control group of all that is started inside; nil leaves it where it is.
+	net, mnt *os.File // nil if only the network namespace differs
+	// group is the control group of all processes that are started inside; nil keeps the current one.
 	group *testnet.Cgroup
 }
 
@@ -28,7 +28,7 @@ func (n namespaces) Close() error {
 	return err
 }
 
-// newNamespaces makes a network namespace with lo up and a mount namespace whose mounts nobody else sees.
+// newNamespaces creates a network namespace with lo up and a mount namespace with private mounts.
 func newNamespaces() (ns namespaces, err error) {
 	err = onThread(func() error {
 		if err := unix.Unshare(unix.CLONE_NEWNET | unix.CLONE_NEWNS); err != nil {
@@ -52,8 +52,7 @@ func newNamespaces() (ns namespaces, err error) {
 	return ns, err
 }
 
-// Do runs f on a thread inside the namespaces. Processes that f starts and sockets that it opens are inside too;
-// goroutines that it starts are not.
+// Do runs f on a thread inside the namespaces. Processes that f starts and sockets that f opens are inside too; goroutines that f starts are not.
 func (n namespaces) Do(f func() error) error {
 	return onThread(func() error {
 		if err := n.enter(); err != nil {
@@ -80,8 +79,8 @@ func (n namespaces) enter() error {
 	return nil
 }
 
-// bindNetwork makes a network namespace and mounts it at path, as container runtimes do. It must run inside the mount
-// namespace in which path is to appear.
+// bindNetwork creates a network namespace and mounts it at path, as container runtimes do. The caller must be in the mount namespace in which path is to
+// appear.
 func bindNetwork(path string) error {
 	if err := os.MkdirAll(filepath.Dir(path), 0o755); err != nil {
 		return err
@@ -103,8 +102,8 @@ func bindNetwork(path string) error {
 	return nil
 }
 
-// withoutDAD lets links that are made later use their link-local addresses at once: nobody else is on their wires, and
-// a second of duplicate address detection would be a second of every test.
+// withoutDAD lets subsequently created links use their link-local addresses immediately: duplicates are impossible on their wires, and duplicate address
+// detection would delay every test by a second.
 func withoutDAD() error {
 	if err := os.WriteFile("/proc/sys/net/ipv6/conf/default/accept_dad", []byte("0"), 0); err != nil {
 		return fmt.Errorf("turn off duplicate address detection: %w", err)
@@ -123,8 +122,8 @@ func loopbackUp() error {
 	return nil
 }
 
-// onThread runs f on a thread of its own, which ends with f and so never carries a namespace to other goroutines. The main
-// thread cannot end, and what /proc says of this process is said of that one: while it is locked here, another one comes.
+// onThread runs f on a separate thread that ends with f, so that no other goroutine inherits its namespaces. The main thread cannot be used: it cannot end,
+// and /proc/self describes it. While this goroutine is locked to the main thread, onThread runs f on another one.
 func onThread(f func() error) error {
 	result := make(chan error, 1)
 	go func() {
@@ -134,7 +133,7 @@ func onThread(f func() error) error {
 			result <- onThread(f)
 			return
 		}
-		// Threads share the view of the file system, and setns refuses a mount namespace as long as they do.
+		// Threads share their file system context, and setns rejects a mount namespace while the context is shared.
 		if err := unix.Unshare(unix.CLONE_FS); err != nil {
 			result <- fmt.Errorf("unshare the view of the file system: %w", err)
 			return

@@ -1,6 +1,5 @@
-// Package nodekit makes whole nodes for tests, the demonstration and benchmarks: private network and mount namespaces,
-// an uplink to a host outside, the real agent, and pods that the real plugin attaches as a container runtime does.
-// Nothing of a node is visible outside it, so several can run side by side.
+// Package nodekit creates complete nodes for tests, the demonstration and benchmarks: private network and mount namespaces, an uplink to a host outside, the
+// real agent, and pods that the real plugin attaches as for a container runtime. A node is isolated, so several can run concurrently.
 package nodekit
 
 import (
@@ -19,7 +18,7 @@ import (
 	"github.com/waggle-net/waggle/pkg/testnet"
 )
 
-// Options say how a node differs from the default, which is dual-stack with room for 254 pods.
+// Options configures a node. The default is dual-stack with 254 pod addresses.
 type Options struct {
 	BinDir    string    // holds waggle-agent, waggle-cni and waggle
 	IPv4CIDR  string    // pods' range; "" means 10.244.1.0/24, "-" none
@@ -27,9 +26,9 @@ type Options struct {
 	AgentArgs []string  // further flags of the agent
 	Output    io.Writer // of the agent; nil keeps it in a file, see [Node.AgentLog]
 	Tunnel    bool      // the uplink has no link header
-	Reduced   bool      // the agent has only what the DaemonSet's container has, see [Node.reduce]
+	Reduced   bool      // the agent has only the privileges of the DaemonSet's container, see [Node.reduce]
 
-	member *member // of a cluster; nil is a node that has a host outside of its own
+	member *member // of a cluster; nil for a node with its own host outside
 }
 
 // Addresses of the uplink.
@@ -40,9 +39,9 @@ var (
 	OutsideIPv6 = netip.MustParsePrefix("2001:db8:2::1/64")
 )
 
-// Node is one machine, as far as networking goes.
+// Node is the network part of one machine.
 type Node struct {
-	Dir     string // everything the node writes
+	Dir     string // contains all files of the node
 	options Options
 	ns      namespaces
 	outside namespaces
@@ -51,12 +50,12 @@ type Node struct {
 	name    string
 	uplinks []netip.Prefix // addresses of eth0, of IPv4 and IPv6
 
-	leaveTunnel func() error // removes the uplink when it is a tunnel
+	leaveTunnel func() error // removes the uplink if it is a tunnel
 
-	agentPath string // of another build than BinDir's, see [Node.UseAgent]
+	agentPath string // of another build than in BinDir, see [Node.UseAgent]
 }
 
-// New makes the namespaces, the uplink and the manifest of the Node object. The agent is not started yet.
+// New creates the namespaces, the uplink and the manifest of the Node object. It does not start the agent.
 func New(options Options) (_ *Node, err error) {
 	bins, err := filepath.Abs(options.BinDir)
 	if err != nil {
@@ -76,7 +75,7 @@ func New(options Options) (_ *Node, err error) {
 	if n.ns, err = newNamespaces(); err != nil {
 		return nil, err
 	}
-	// The agent translates the sockets of the node and of its pods, and of nobody else on this machine.
+	// The agent attaches its socket programs to this cgroup, so that they translate only sockets of the node and of its pods.
 	if n.ns.group, err = testnet.MakeCgroup(os.Getenv(groupEnv), groupPrefix); err != nil {
 		return nil, err
 	}
@@ -101,7 +100,7 @@ func (n *Node) path(elem ...string) string {
 	return filepath.Join(append([]string{n.Dir}, elem...)...)
 }
 
-// StateDir, ManifestsDir and BPFRoot are where the node's agent keeps things.
+// StateDir, ManifestsDir and BPFRoot return the folders of the node's agent.
 func (n *Node) StateDir() string     { return n.path("run") }
 func (n *Node) ManifestsDir() string { return n.path("manifests") }
 func (n *Node) BPFRoot() string      { return n.path("bpf") }
@@ -123,7 +122,7 @@ func (n *Node) connectUplink() error {
 	return n.Outside(func() error { return address("eth0", UplinkIPv4, OutsideIPv4, OutsideIPv6) })
 }
 
-// addPair connects the node with the host outside by devices of one name.
+// addPair connects the node with the host outside by devices with one name.
 func (n *Node) addPair(name string) error {
 	return n.Do(func() error {
 		return netlink.LinkAdd(&netlink.Veth{LinkAttrs: netlink.LinkAttrs{Name: name}, PeerName: name,
@@ -131,7 +130,7 @@ func (n *Node) addPair(name string) error {
 	})
 }
 
-// addTunnel does the same by devices without a link header.
+// addTunnel connects the node with the host outside by devices without a link header.
 func (n *Node) addTunnel(name string) error {
 	var ends [2]*os.File
 	open := func(end **os.File) func() error {
@@ -150,9 +149,9 @@ func (n *Node) addTunnel(name string) error {
 	return nil
 }
 
-// AddUplink connects the node with the host outside once more, by devices of one name. A default route of the node leads there, behind that of
-// the first uplink: without one a veth is nothing that leads out. Both ends know each other: the kernel asks again only after a second when the
-// first question comes before the other end is up.
+// AddUplink adds another connection to the host outside, by devices with one name. It adds a default route with a lower preference than the first uplink's,
+// because the agent ignores a veth device without a default route as an uplink. Both ends have permanent neighbour entries: the kernel retries a neighbour
+// solicitation only after a second if the first one is sent before the other end is up.
 func (n *Node) AddUplink(name string, here, there []netip.Prefix) error {
 	if err := n.addPair(name); err != nil {
 		return err
@@ -198,7 +197,7 @@ func (n *Node) AddUplink(name string, here, there []netip.Prefix) error {
 	return n.Outside(func() error { return know(inside, here) })
 }
 
-// address gives a link its addresses, sets it up and, for the gateway's family, adds a default route.
+// address adds addresses to a link, sets it up and, for the gateway's family, adds a default route.
 func address(name string, gateway netip.Prefix, addrs ...netip.Prefix) error {
 	if err := linkUp(name, addrs...); err != nil {
 		return err
@@ -206,7 +205,7 @@ func address(name string, gateway netip.Prefix, addrs ...netip.Prefix) error {
 	return defaultRoute(name, gateway.Addr())
 }
 
-// linkUp gives a link its addresses and sets it up.
+// linkUp adds addresses to a link and sets it up.
 func linkUp(name string, addrs ...netip.Prefix) error {
 	link, err := netlink.LinkByName(name)
 	if err != nil {
@@ -217,7 +216,7 @@ func linkUp(name string, addrs ...netip.Prefix) error {
 		if err != nil {
 			return err
 		}
-		parsed.Flags = 0x02 // IFA_F_NODAD: usable at once
+		parsed.Flags = 0x02 // IFA_F_NODAD: usable immediately
 		if err := netlink.AddrAdd(link, parsed); err != nil {
 			return fmt.Errorf("add %s to %s: %w", a, name, err)
 		}
@@ -240,7 +239,7 @@ func (n *Node) writeNodeManifest() error {
 	return os.WriteFile(filepath.Join(n.ManifestsDir(), "node.yaml"), []byte(n.nodeManifest()), 0o644)
 }
 
-// PodRanges are the ranges of the node's pods, as its Node object has them.
+// PodRanges returns the ranges of the node's pods in its Node object.
 func (n *Node) PodRanges() (cidrs []string) {
 	for _, c := range []struct{ chosen, standard string }{
 		{n.options.IPv4CIDR, "10.244.1.0/24"}, {n.options.IPv6CIDR, "fd00:10:244:1::/64"}} {
@@ -255,7 +254,7 @@ func (n *Node) PodRanges() (cidrs []string) {
 	return cidrs
 }
 
-// nodeManifest is the Node object.
+// nodeManifest returns the Node object.
 func (n *Node) nodeManifest() string {
 	cidrs := n.PodRanges()
 	return fmt.Sprintf("apiVersion: v1\nkind: Node\nmetadata:\n  name: %s\nspec:\n  podCIDR: %s\n  podCIDRs: [%s]\n"+
@@ -263,7 +262,7 @@ func (n *Node) nodeManifest() string {
 		n.name, cidrs[0], strings.Join(cidrs, ", "), n.uplinks[0].Addr(), n.uplinks[1].Addr())
 }
 
-// Close stops the agent and removes everything.
+// Close stops the agent and removes all resources.
 func (n *Node) Close() error {
 	var err error
 	if n.agent != nil {
@@ -286,7 +285,7 @@ func (n *Node) Close() error {
 	return errors.Join(err, os.RemoveAll(n.Dir))
 }
 
-// Cgroup is the control group of the node: all that [Node.Do] and [Pod.Do] start is in it, sockets that they make belong to it.
+// Cgroup returns the path of the node's control group. It contains all processes of [Node.Do] and [Pod.Do], and owns their sockets.
 func (n *Node) Cgroup() string { return n.ns.group.Path }
 
 // place is a pair of namespaces as an end of traffic.
@@ -294,13 +293,13 @@ type place struct{ ns namespaces }
 
 func (p place) Do(f func() error) error { return p.ns.Do(f) }
 
-// Host is the node itself as an end of traffic.
+// Host returns the node itself as an end of traffic.
 func (n *Node) Host() Place { return place{n.ns} }
 
-// OutsideHost is the host at the other end of the uplink.
+// OutsideHost returns the host at the other end of the uplink.
 func (n *Node) OutsideHost() Place { return place{n.outside} }
 
-// RouteFromOutside gives the host outside a route to each prefix by way of the node.
+// RouteFromOutside adds a route on the host outside for each prefix, with the node as the gateway.
 func (n *Node) RouteFromOutside(prefixes ...string) error {
 	return n.Outside(func() error {
 		for _, p := range prefixes {

@@ -16,7 +16,7 @@ import (
 	"golang.org/x/sys/unix"
 )
 
-// Pod is a network namespace on a node, with what the runtime remembers of it.
+// Pod is a network namespace on a node, with the state that a runtime keeps for it.
 type Pod struct {
 	node        *Node
 	ns          namespaces
@@ -28,8 +28,8 @@ type Pod struct {
 	Result      *types100.Result // of the last ADD
 }
 
-// NewPod makes a pod's network namespace without attaching it. The name may have a namespace of Kubernetes in front, as in
-// "kube-system/dns"; else it is in "default".
+// NewPod creates a pod's network namespace without attaching it. The name may have the prefix of a Kubernetes namespace, as in "kube-system/dns"; the default
+// is "default".
 func (n *Node) NewPod(name string) (*Pod, error) {
 	namespace := "default"
 	if before, after, found := strings.Cut(name, "/"); found {
@@ -52,7 +52,7 @@ func (n *Node) NewPod(name string) (*Pod, error) {
 	return p, nil
 }
 
-// AddPod makes a pod, see [Node.NewPod], and attaches it.
+// AddPod creates a pod, see [Node.NewPod], and attaches it.
 func (n *Node) AddPod(ctx context.Context, name string) (*Pod, error) {
 	p, err := n.NewPod(name)
 	if err != nil {
@@ -67,10 +67,10 @@ func (n *Node) AddPod(ctx context.Context, name string) (*Pod, error) {
 // Do runs f inside the pod's network namespace.
 func (p *Pod) Do(f func() error) error { return p.ns.Do(f) }
 
-// Sandboxed is the pod as an end of traffic whose sockets are in no control group of the node, as those of a virtual machine.
+// Sandboxed returns the pod as an end of traffic whose sockets are in no control group of the node, as those of a virtual machine.
 func (p *Pod) Sandboxed() Place { return place{namespaces{net: p.ns.net}} }
 
-// Runtime is what a runtime passes to the plugin for this pod.
+// Runtime returns the parameters that a runtime passes to the plugin for this pod.
 func (p *Pod) Runtime() *libcni.RuntimeConf {
 	return &libcni.RuntimeConf{ContainerID: p.ContainerID, NetNS: p.NetnsPath, IfName: p.IfName, Args: [][2]string{
 		{"IgnoreUnknown", "1"}, {"K8S_POD_NAMESPACE", p.Namespace}, {"K8S_POD_NAME", p.Name}, {"K8S_POD_INFRA_CONTAINER_ID", p.ContainerID}}}
@@ -134,7 +134,7 @@ func (p *Pod) Close() error {
 	}))
 }
 
-// Addr returns the pod's address in a family; invalid when it has none.
+// Addr returns the pod's address in a family, or an invalid address if it has none.
 func (p *Pod) Addr(ipv6 bool) netip.Addr {
 	for _, ip := range p.Result.IPs {
 		if addr, ok := netip.AddrFromSlice(ip.Address.IP); ok && addr.Unmap().Is6() == ipv6 {
@@ -144,7 +144,7 @@ func (p *Pod) Addr(ipv6 bool) netip.Addr {
 	return netip.Addr{}
 }
 
-// Gateway returns the router address that the pod was given in a family.
+// Gateway returns the router address in the pod's ADD result for a family.
 func (p *Pod) Gateway(ipv6 bool) netip.Addr {
 	for _, ip := range p.Result.IPs {
 		if addr, ok := netip.AddrFromSlice(ip.Gateway); ok && addr.Unmap().Is6() == ipv6 {

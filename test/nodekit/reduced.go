@@ -9,13 +9,12 @@ import (
 	"github.com/waggle-net/waggle/pkg/bpffs"
 )
 
-// containerCapabilities are those of the DaemonSet's main container.
+// containerCapabilities are the capabilities of the DaemonSet's main container.
 const containerCapabilities = "-all,+net_admin,+net_raw,+bpf,+perfmon"
 
-// reduce does for the agent what container runtimes do, and the init container before it: the BPF file system is mounted,
-// the root is read-only, /proc/sys too while --procfs names one that is not, and the command has the capabilities of the
-// container, one more with the flag that needs it.
-// Mounts are changed in a namespace of the agent's own, so the plugin keeps those of the node.
+// reduce gives the agent the environment that container runtimes and the init container provide: the BPF file system is mounted, the root is read-only,
+// /proc/sys too while --procfs names a writable one, and the command has the capabilities of the container, plus one with the flag that needs it. The mounts
+// are changed in the agent's own mount namespace, so the plugin keeps the node's mounts.
 func (n *Node) reduce(command []string) ([]string, error) {
 	err := n.Do(func() error {
 		if _, err := bpffs.Ensure(n.BPFRoot()); err != nil {
@@ -32,7 +31,7 @@ func (n *Node) reduce(command []string) ([]string, error) {
 		}
 		return unix.Mount("/proc", n.hostProc(), "", unix.MS_BIND, "")
 	})
-	// The node's directory lies below /run, a file system of its own, which stays writable.
+	// The node's folder is below /run, a separate file system, which stays writable.
 	const script = `mount -o bind /proc/sys /proc/sys && mount -o remount,bind,ro /proc/sys && mount -o remount,bind,ro / && exec "$@"`
 	capabilities := containerCapabilities
 	if slices.Contains(command, "--bpf-lb-sock-terminate-pod-connections") {

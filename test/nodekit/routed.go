@@ -9,11 +9,11 @@ import (
 	"github.com/vishvananda/netlink"
 )
 
-// RoutedPair is two namespaces that meet in a third one, which forwards between their veth pairs, without any program: pods of a node
-// that only the kernel serves. It is the control of services.
+// RoutedPair is two namespaces whose veth pairs end in a third one, which forwards between them without any program, like pods of a node whose kernel
+// implements services. It is the control of services.
 type RoutedPair struct{ client, router, server namespaces }
 
-// Addresses of the two ends and of the router at each of them.
+// Addresses of the two ends, and of the router at each of them.
 var (
 	routedClient    = []netip.Prefix{netip.MustParsePrefix("10.9.10.2/24"), netip.MustParsePrefix("fd00:9:10::2/64")}
 	routedServer    = []netip.Prefix{netip.MustParsePrefix("10.9.11.2/24"), netip.MustParsePrefix("fd00:9:11::2/64")}
@@ -21,7 +21,7 @@ var (
 	routersAtServer = []netip.Prefix{netip.MustParsePrefix("10.9.11.1/24"), netip.MustParsePrefix("fd00:9:11::1/64")}
 )
 
-// NewRoutedPair makes it.
+// NewRoutedPair creates the namespaces and links.
 func NewRoutedPair() (_ *RoutedPair, err error) {
 	r := &RoutedPair{}
 	defer func() {
@@ -74,7 +74,7 @@ func (r *RoutedPair) join(end namespaces, name string, ends, routers []netip.Pre
 	})
 }
 
-// Client, Router and Server are the three namespaces; Addr is the server's address in a family.
+// Client, Router and Server return the three namespaces; Addr returns the server's address in a family.
 func (r *RoutedPair) Client() Place { return place{r.client} }
 func (r *RoutedPair) Router() Place { return place{r.router} }
 func (r *RoutedPair) Server() Place { return place{r.server} }
@@ -85,7 +85,7 @@ func (r *RoutedPair) Addr(ipv6 bool) netip.Addr {
 	return routedServer[0].Addr()
 }
 
-// Close removes the namespaces, and with them the links.
+// Close removes the namespaces and thereby the links.
 func (r *RoutedPair) Close() (err error) {
 	for _, ns := range []namespaces{r.client, r.router, r.server} {
 		if ns.net != nil {

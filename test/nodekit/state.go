@@ -13,7 +13,7 @@ import (
 	"github.com/waggle-net/waggle/pkg/podlink"
 )
 
-// PodLinks lists the host ends of pod links that are on the node, those waiting for deletion included.
+// PodLinks lists the host ends of pod links on the node, including those pending deletion.
 func (n *Node) PodLinks() (names []string, err error) {
 	err = n.Do(func() error {
 		links, err := netlink.LinkList()
@@ -28,7 +28,7 @@ func (n *Node) PodLinks() (names []string, err error) {
 	return names, err
 }
 
-// Snapshot describes what a node's kernel and file system hold, one fact a line, so that two moments can be compared.
+// Snapshot describes the state of a node's kernel and file system, one item a line, for comparisons.
 func (n *Node) Snapshot() (lines []string, err error) {
 	err = n.Do(func() error {
 		links, err := netlink.LinkList()
@@ -48,7 +48,7 @@ func (n *Node) Snapshot() (lines []string, err error) {
 			}
 		}
 		return filepath.WalkDir(n.StateDir(), func(path string, entry fs.DirEntry, err error) error {
-			resting := filepath.Base(filepath.Dir(path)) == "addresses" // for a while after DEL: no left-over
+			resting := filepath.Base(filepath.Dir(path)) == "addresses" // quarantined for a while after DEL: not left over
 			if err == nil && !entry.IsDir() && !resting {
 				lines = append(lines, "file "+strings.TrimPrefix(path, n.Dir))
 			}
@@ -59,7 +59,7 @@ func (n *Node) Snapshot() (lines []string, err error) {
 	return lines, err
 }
 
-// Changes says what differs between two lists of facts; nil when nothing does.
+// Changes returns an error with the differences between two lists, or nil if they are equal.
 func Changes(before, after []string) error {
 	var changes []string
 	for _, fact := range before {

@@ -15,13 +15,13 @@ import (
 	"golang.org/x/sys/unix"
 )
 
-// Place is where traffic starts or ends: a pod, the node (a [Place] from [Node.Place]) or the host outside.
+// Place is an end of traffic: a pod, the node (a [Place] from [Node.Place]) or the host outside.
 type Place interface {
 	Do(f func() error) error
 }
 
-// Bind does what binds an address at a place, again while the address is in use: a socket that was closed a moment ago lives on
-// in a program that this process is just starting, until execve(2) has closed what was not meant for it.
+// Bind calls f, which binds an address at a place, and retries while the address is in use: a recently closed socket stays open in a child process that this
+// process is starting, until execve(2) has closed inherited descriptors.
 func Bind(at Place, f func() error) error {
 	return at.Do(func() error {
 		for deadline := time.Now().Add(answerTimeout); ; time.Sleep(time.Millisecond) {
@@ -32,19 +32,19 @@ func Bind(at Place, f func() error) error {
 	})
 }
 
-// A packet that is lost is not sent again, so it is missed however long is waited for its answer; one that a busy machine has kept
-// waiting is not. Go says that the time is over also when the answer came in time, and nobody has looked.
+// A lost packet is not sent again, so a longer timeout does not help; a packet that a busy machine delays needs a long timeout. Go reports a timeout even if
+// the answer arrived in time and no goroutine has read it.
 const (
-	answerTimeout = 15 * time.Second // for an answer that must come
-	silence       = 2 * time.Second  // for one that need not, or must not
+	answerTimeout = 15 * time.Second // for a required answer
+	silence       = 2 * time.Second  // for an optional or forbidden answer
 )
 
-// Ping sends one ICMP echo with size bytes of data from a place and waits for its reply, which must come.
+// Ping sends one ICMP echo request with size bytes of data from a place and returns an error unless a reply arrives.
 func Ping(from Place, to netip.Addr, size int) error {
 	return pingWithin(answerTimeout, from, to, size)
 }
 
-// PingBriefly does the same and gives up soon: for what is tried again, and for what must not be answered.
+// PingBriefly is Ping with a short timeout: for retries, and for requests that must not be answered.
 func PingBriefly(from Place, to netip.Addr, size int) error {
 	return pingWithin(silence, from, to, size)
 }
@@ -58,8 +58,8 @@ func pingWithin(limit time.Duration, from Place, to netip.Addr, size int) error 
 	})
 }
 
-// pings counts the echo requests of this process. A raw socket receives the replies to all pings of its network namespace:
-// the sequence number distinguishes pings that run at the same time.
+// pings counts the echo requests of this process. A raw socket receives the replies to all pings of its network namespace: the sequence number distinguishes
+// concurrent pings.
 var pings atomic.Uint32
 
 func ping(limit time.Duration, to netip.Addr, size int) error {
@@ -88,7 +88,7 @@ func ping(limit time.Duration, to netip.Addr, size int) error {
 	}
 	buffer := make([]byte, len(packet)+128)
 	for {
-		n, _, err := conn.ReadFrom(buffer) // Read would leave the IPv4 header in front
+		n, _, err := conn.ReadFrom(buffer) // Read would include the IPv4 header
 		if err != nil {
 			return err
 		}
@@ -121,12 +121,12 @@ func TCP(from, to Place, addr netip.Addr, size int) error {
 	return TCPThrough(from, netip.AddrPort{}, to, netip.AddrPortFrom(addr, 0), size)
 }
 
-// TCPFrom does the same with a client that sends from a certain address of its place.
+// TCPFrom is TCP with a given source address.
 func TCPFrom(from Place, source netip.Addr, to Place, addr netip.Addr, size int) error {
 	return tcp(from, &net.TCPAddr{IP: source.AsSlice()}, netip.AddrPort{}, to, netip.AddrPortFrom(addr, 0), size)
 }
 
-// TCPThrough does the same with a service in front of the listener; none when it is not valid.
+// TCPThrough is TCP with the address of a service in front of the listener; an invalid address means no service.
 func TCPThrough(from Place, service netip.AddrPort, to Place, at netip.AddrPort, size int) error {
 	return tcp(from, nil, service, to, at, size)
 }
@@ -158,7 +158,7 @@ func tcp(from Place, source net.Addr, service netip.AddrPort, to Place, at netip
 	return echo(conn, size)
 }
 
-// through is where a client sends to.
+// through returns the destination address of a client.
 func through(service netip.AddrPort, server net.Addr) string {
 	if service.IsValid() {
 		return service.String()
@@ -166,12 +166,12 @@ func through(service netip.AddrPort, server net.Addr) string {
 	return server.String()
 }
 
-// UDP does the same with one datagram.
+// UDP sends one datagram to a server at to and compares the echo.
 func UDP(from, to Place, addr netip.Addr, size int) error {
 	return UDPThrough(from, netip.AddrPort{}, to, netip.AddrPortFrom(addr, 0), size)
 }
 
-// UDPThrough does the same with a service in front of the server; none when it is not valid.
+// UDPThrough is UDP with the address of a service in front of the server; an invalid address means no service.
 func UDPThrough(from Place, service netip.AddrPort, to Place, at netip.AddrPort, size int) error {
 	var server net.PacketConn
 	if err := Bind(to, func() (err error) {
@@ -219,7 +219,7 @@ func echo(conn net.Conn, size int) error {
 	return nil
 }
 
-// Spoof sends one UDP datagram whose source address is not the sender's.
+// Spoof sends one UDP datagram with a forged source address.
 func Spoof(from Place, src, dst netip.Addr) error {
 	return from.Do(func() error {
 		packet, family := udpPacket(src, dst)
@@ -258,7 +258,7 @@ func udpPacket(src, dst netip.Addr) (packet []byte, family int) {
 		header[0], header[6], header[7] = 0x60, unix.IPPROTO_UDP, 64
 		binary.BigEndian.PutUint16(header[4:], uint16(len(udp)))
 		header = append(append(header, src.AsSlice()...), dst.AsSlice()...)
-		// IPv6 does not let UDP go without a checksum (RFC 8200, section 8.1), which covers a header of its own.
+		// IPv6 requires a checksum for UDP (RFC 8200, section 8.1), which covers a pseudo-header.
 		pseudo := append(append(src.AsSlice(), dst.AsSlice()...), 0, 0, 0, byte(len(udp)), 0, 0, 0, unix.IPPROTO_UDP)
 		binary.BigEndian.PutUint16(udp[6:], Checksum(append(pseudo, udp...)))
 		return append(header, udp...), unix.AF_INET6
@@ -271,7 +271,7 @@ func udpPacket(src, dst netip.Addr) (packet []byte, family int) {
 	return append(header, udp...), unix.AF_INET
 }
 
-// ClosedPort sends a datagram to a port on which nobody listens, and wants the ICMP error back.
+// ClosedPort sends a datagram to a closed port and returns an error unless the ICMP error arrives.
 func ClosedPort(from Place, to netip.Addr) error {
 	return from.Do(func() error {
 		conn, err := net.Dial("udp", netip.AddrPortFrom(to, 9).String())
@@ -290,7 +290,7 @@ func ClosedPort(from Place, to netip.Addr) error {
 	})
 }
 
-// Listen opens a UDP port at a place and tells where each datagram came from, until the test ends.
+// Listen opens a UDP port at a place and sends the source address of each datagram to the channel, until the test ends.
 func Listen(t testing.TB, at Place, addr netip.Addr, port uint16) <-chan netip.Addr {
 	t.Helper()
 	var conn *net.UDPConn

@@ -17,7 +17,7 @@ type event struct {
 	Elapsed                                                float64 // seconds
 }
 
-// counts is what the tests of a tier came to. A test with subtests counts once.
+// counts holds the numbers of test results of a tier. A test with subtests counts once.
 type counts struct {
 	run, cached, skipped, failed int
 	packages, cachedPackages     int
@@ -32,19 +32,19 @@ func (c *counts) add(o counts) {
 	c.cachedPackages += o.cachedPackages
 }
 
-// outcome is a test that the report names.
+// outcome is a test in the report.
 type outcome struct {
 	name   string // package and test
 	output string
-	took   time.Duration // without the time that it was paused for parallel tests
+	took   time.Duration // without the time in which it was paused for parallel tests
 }
 
-// results collects the events of one `go test`.
+// results collects the events of one `go test` run.
 type results struct {
 	out     io.Writer
 	counts  counts
 	skips   []outcome
-	slow    []outcome // more than slowAfter: tests and their subtests, without those of subtests
+	slow    []outcome // more than slowAfter: tests and subtests, excluding nested subtests
 	failing []string  // packages and tests
 	output  map[string]*strings.Builder
 	passed  map[string]int // tests that passed, by package
@@ -55,7 +55,7 @@ type results struct {
 	onFailure func() // runs when a test or package fails
 }
 
-// slowAfter is the time after which a test is expected in the list of expensive ones.
+// slowAfter is the duration above which a test must be in the list of expensive tests.
 const slowAfter = 15 * time.Second
 
 func newResults(out io.Writer) *results {
@@ -63,8 +63,7 @@ func newResults(out io.Writer) *results {
 		running: map[string]bool{}, onFailure: func() {}}
 }
 
-// read takes events until there are no more. Lines that are no events, such as errors of the compiler, are printed. What runs
-// is printed now and then.
+// read processes events until EOF. It prints other lines, such as compiler errors. It periodically prints the running tests.
 func (r *results) read(from io.Reader) error {
 	lines := bufio.NewScanner(from)
 	lines.Buffer(nil, 16<<20)
@@ -84,7 +83,7 @@ func (r *results) read(from io.Reader) error {
 	return lines.Err()
 }
 
-// progress prints how far the tests have come.
+// progress prints the state of the tests.
 func (r *results) progress(after time.Duration) {
 	passed := 0
 	for _, n := range r.passed {
@@ -133,7 +132,7 @@ func (r *results) add(e event) {
 	}
 }
 
-// keep holds output until it is known whether it is wanted.
+// keep stores output until the result decides whether it is printed.
 func (r *results) keep(key string, e event) {
 	if e.Test == "" {
 		r.cached[e.Package] = r.cached[e.Package] || strings.Contains(e.Output, "\t(cached)")
@@ -181,7 +180,7 @@ func (r *results) endTest(key string, e event) {
 	}
 }
 
-// endPackage prints a package's last line, as go does; for one that failed, also what no test said.
+// endPackage prints a package's last line, as go does; for a failed package, also the output outside tests.
 func (r *results) endPackage(e event) {
 	said := r.said(e.Package)
 	r.counts.packages++
@@ -205,7 +204,7 @@ func (r *results) endPackage(e event) {
 	}
 }
 
-// unfinished prints the output of the tests that a package's process did not live to end.
+// unfinished prints the output of tests that were running when the package's process ended.
 func (r *results) unfinished(pkg string) {
 	for key := range r.output {
 		if strings.HasPrefix(key, pkg+" ") {

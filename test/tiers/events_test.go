@@ -8,7 +8,7 @@ import (
 	"time"
 )
 
-// stream is what `go test -json` prints.
+// stream returns output of `go test -json`.
 func stream(t *testing.T, events ...event) string {
 	t.Helper()
 	var b strings.Builder

@@ -13,7 +13,7 @@ import (
 	"time"
 )
 
-// gitIn is a call of git for the clone in a folder. A git that runs this program, as in "git rebase -x", names its own clone in the environment.
+// gitIn returns a git command for the clone in a folder. If git runs this program, as in "git rebase -x", the environment names git's own clone.
 func gitIn(root string, args ...string) *exec.Cmd {
 	cmd := exec.Command("git", args...)
 	cmd.Dir = root
@@ -21,9 +21,9 @@ func gitIn(root string, args ...string) *exec.Cmd {
 	return cmd
 }
 
-// setFileTimes gives each file of a clean clone a modification time that follows from its content. Go's test cache compares the
-// times and sizes of the files that a test has read: with these, two clones of one tree share their results. Folders get one
-// time, since the cache compares what they hold. It changes nothing when the clone has changes that are not committed.
+// setFileTimes gives each file of a clean clone a modification time that is derived from its content. Go's test cache compares times and sizes of the files
+// that a test has read: with derived times, two clones of one tree share their results. All folders get the same time, since the cache compares their
+// entries. setFileTimes changes nothing in a clone with uncommitted changes.
 func setFileTimes(root string) error {
 	git := func(args ...string) ([]byte, error) {
 		out, err := gitIn(root, args...).Output()
@@ -71,7 +71,7 @@ func setFileTimes(root string) error {
 	return nil
 }
 
-// epoch is the first second that files get, long before any of them was written.
+// epoch is the earliest derived time in seconds, long before the creation of any file.
 const epoch = 1_000_000_000
 
 // contentTime derives a time from the first 56 bits of a blob's id: 28 bits of seconds, 28 bits of nanoseconds.

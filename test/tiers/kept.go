@@ -14,15 +14,14 @@ import (
 	"time"
 )
 
-// passedTier is what is remembered of a tier that passed.
+// passedTier records a tier that passed.
 type passedTier struct {
 	Tier, Seed             string
 	Date                   time.Time
 	Run, Skipped, Packages int
 }
 
-// decidesKube reports whether a file of the tree, by its path with slashes, decides how the tests of the tier kube end: all but pages and the tests of
-// other tiers.
+// decidesKube reports whether a file, by its path with slashes, affects the result of tier kube: all files except pages and the tests of other tiers.
 func decidesKube(name string) bool {
 	for _, dir := range []string{"test/kube/", "test/tiers/", "test/stamps/"} {
 		if strings.HasPrefix(name, dir) {
@@ -35,9 +34,9 @@ func decidesKube(name string) bool {
 	return !strings.HasSuffix(name, "_test.go") && !strings.Contains("/"+path.Dir(name)+"/", "/testdata/")
 }
 
-// sources returns a hash of the files that decide how a tier ends, the compiler, the machine, and what the environment says to the compiler and to
-// tests. It is "" where results are not kept: of other tiers, outside of CI (bin/ may hold programs of another tree, and skips are not failures), and for a tree
-// that is no clone or has changes that are not committed.
+// sources returns a hash of all inputs of a tier's result: the files, the compiler, the machine, and the environment variables for the compiler and for
+// tests. It returns "" if results are not stored: for other tiers, outside CI (bin/ may contain programs of another tree, and skips are not failures), and
+// for a tree that is not a clone or has uncommitted changes.
 func (r *runner) sources(t tier) string {
 	if t.decides == nil || !r.clean {
 		return ""
@@ -80,7 +79,7 @@ func (r *runner) kept(v verdict) (verdict, bool) {
 	return v, true
 }
 
-// keep remembers a tier that ran and passed, and forgets one that failed.
+// keep records a tier that ran and passed, and removes the record of one that failed.
 func (r *runner) keep(v verdict, seed string) error {
 	switch {
 	case v.sources == "" || v.counts.cached > 0 && v.counts.run == 0:

@@ -12,7 +12,7 @@ import (
 	"github.com/waggle-net/waggle/test/stamps"
 )
 
-// A tier whose result is kept runs again when a file that decides changes, after a failure, and when all is to run.
+// A tier with a stored result runs again after a change of a relevant file, after a failure, and if all tests are to run.
 func TestKept_RunsAgainWhenItMust(t *testing.T) {
 	t.Setenv(testseed.Env, "")
 	t.Setenv("GOFLAGS", "")
@@ -20,7 +20,7 @@ func TestKept_RunsAgainWhenItMust(t *testing.T) {
 	git(t, dir, "init", "-q")
 	for i, c := range []struct {
 		write, text string // committed before the run
-		untracked   string // a file that is not
+		untracked   string // an uncommitted file
 		seed        string // in the environment
 		all         bool
 		ran, fails  bool

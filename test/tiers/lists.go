@@ -5,8 +5,8 @@ import (
 	"strings"
 )
 
-// permittedSkips names the tests that may be skipped where everything is installed, each with the reason. Any other skip is a
-// failure when CI=true: a property that is not tested is not proved.
+// permittedSkips lists the tests that may be skipped on a complete installation, each with the reason. Any other skip is a failure if CI=true: a property
+// that is not tested is not proved.
 var permittedSkips = map[string]string{
 	"test/kernels/modules TestPrivilegedModules_WireGuardLink":          "this machine's kernel need not have the module: test/kernels loads it",
 	"test/kernels/modules TestPrivilegedModules_FairQueue":              "this machine's kernel need not have the module: test/kernels loads it",
@@ -19,8 +19,8 @@ var permittedSkips = map[string]string{
 	"test/node TestPrivilegedWedge_LittleCPUIsNone":                     "takes every CPU for a minute: only the soak does",
 }
 
-// expensive names the tests that use more than 10 s of CPU time or more than 15 s of waiting, each with the reason. So do their
-// direct subtests, for which a row of the parent does not count. A row that ends in /* holds for all subtests of a test.
+// expensive lists the tests that use more than 10 s of CPU time or wait for more than 15 s, each with the reason. Direct subtests need separate rows: a row
+// of the parent does not cover them. A row that ends in /* covers all subtests of a test.
 var expensive = map[string]string{
 	"bpf TestObjects_AreBuiltFromTheSources":                                    "compiles every program with clang",
 	"cells/identity TestMany_ObjectsFromElsewhere":                              "tens of thousands of label sets, under the race detector",
@@ -103,5 +103,5 @@ var expensive = map[string]string{
 	"test/nodekit/load TestPrivilegedLoad_SeesLoss":                             "traffic with gaps of every kind",
 }
 
-// kernelsFlags are flags for test/kernels, from the Makefile's KERNELS_FLAGS.
+// kernelsFlags returns the flags for test/kernels in KERNELS_FLAGS, which the Makefile sets.
 func kernelsFlags() []string { return strings.Fields(os.Getenv("KERNELS_FLAGS")) }

@@ -17,14 +17,14 @@ import (
 	"github.com/waggle-net/waggle/pkg/testnet"
 )
 
-// group is the control group of one tier. Nodes of test/node make theirs below it. A nil group is that of a machine that gives
-// this process none: CPU time is then what the kernel adds up for children that were waited for.
+// group is the control group of one tier. Nodes of test/node create their groups below it. group is nil on a machine without suitable control groups: the CPU
+// time is then the kernel's sum over children that were waited for.
 type group struct {
 	path string
 	dir  *os.File
 }
 
-// newGroup makes a group below that of this process.
+// newGroup creates a group below the one of this process.
 func newGroup(name string) (*group, error) {
 	mounts, err := cgroups.Mounts("/proc/self/mountinfo")
 	if err != nil || len(mounts) == 0 {
@@ -41,7 +41,7 @@ func newGroup(name string) (*group, error) {
 		}
 		path := filepath.Join(mounts[0], below, fmt.Sprintf("waggle-tier-%s-%d", name, os.Getpid()))
 		if os.Mkdir(path, 0o755) != nil {
-			return nil, nil // not root, or a group of the user's that takes none below it
+			return nil, nil // not root, or the user's group permits no children
 		}
 		dir, err := os.Open(path)
 		return &group{path, dir}, err
@@ -49,14 +49,14 @@ func newGroup(name string) (*group, error) {
 	return nil, nil
 }
 
-// join makes a process that is about to start a member.
+// join makes a process a member at its start.
 func (g *group) join(attr *syscall.SysProcAttr) {
 	if g != nil {
 		attr.UseCgroupFD, attr.CgroupFD = true, int(g.dir.Fd())
 	}
 }
 
-// cpu returns the CPU time of all members and former members, of groups below as well.
+// cpu returns the CPU time of all current and former members, including groups below.
 func (g *group) cpu() time.Duration {
 	if g == nil {
 		return 0
@@ -71,7 +71,7 @@ func (g *group) cpu() time.Duration {
 	return 0
 }
 
-// remove kills the members that are left, and removes the group.
+// remove kills the remaining members and removes the group.
 func (g *group) remove() error {
 	if g == nil {
 		return nil
@@ -81,7 +81,7 @@ func (g *group) remove() error {
 	return testnet.RemoveCgroup(g.path)
 }
 
-// machineID stands for what tests of the kernel depend on outside the tree: the kernel, the number of CPUs, the installed Debian packages.
+// machineID identifies the inputs of privileged tests outside the tree: the kernel, the number of CPUs, the installed Debian packages.
 func machineID() string {
 	sum := sha256.New()
 	fmt.Fprintln(sum, runtime.NumCPU(), os.Geteuid())
@@ -93,7 +93,7 @@ func machineID() string {
 	return hex.EncodeToString(sum.Sum(nil))[:16]
 }
 
-// condition says how busy the machine is: a failure under load is still a failure, and this is where to begin.
+// condition describes the load of the machine. A failure under load is a failure, but the load can be its cause.
 func condition(since cpuTimes) string {
 	load, _ := os.ReadFile("/proc/loadavg")
 	lines := []string{"at " + time.Now().UTC().Format(time.TimeOnly) + " UTC, load average: " + string(bytes.TrimSpace(load)), since.until(readCPUTimes())}
@@ -108,7 +108,7 @@ func condition(since cpuTimes) string {
 	return strings.Join(lines, "\n")
 }
 
-// cpuTimes are the machine's, in ticks of 10 ms: user, nice, system, idle, iowait, irq, softirq, steal.
+// cpuTimes holds the machine's CPU times in ticks of 10 ms: user, nice, system, idle, iowait, irq, softirq, steal.
 type cpuTimes [8]uint64
 
 func readCPUTimes() (t cpuTimes) {
@@ -122,7 +122,7 @@ func readCPUTimes() (t cpuTimes) {
 	return t
 }
 
-// until says how the CPUs spent their time between two readings.
+// until describes the use of the CPUs between two readings.
 func (t cpuTimes) until(now cpuTimes) string {
 	var all uint64
 	for i := range t {

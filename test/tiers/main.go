@@ -62,7 +62,7 @@ func run(ctx context.Context, args []string) error {
 	return r.run(ctx, chosen, seed)
 }
 
-// run runs tiers stage by stage, all of them also when one fails.
+// run runs tiers stage by stage. It continues after a failure.
 func (r *runner) run(ctx context.Context, chosen []tier, seed string) error {
 	began := time.Now()
 	var verdicts []verdict
@@ -101,7 +101,7 @@ func (r *runner) run(ctx context.Context, chosen []tier, seed string) error {
 // inCI reports whether .ci/run started the tests, in a clean clone.
 func inCI() bool { return os.Getenv("CI") == "true" }
 
-// stages divides tiers by their stage, in the order of the stages.
+// stages groups tiers by their stage, in the order of the stages.
 func stages(chosen []tier) [][]tier {
 	sorted := slices.Clone(chosen)
 	slices.SortStableFunc(sorted, func(a, b tier) int { return cmp.Compare(a.stage, b.stage) })
@@ -115,7 +115,7 @@ func stages(chosen []tier) [][]tier {
 	return all
 }
 
-// stage runs tiers at the same time. Each line of a tier that has company begins with the name of the tier.
+// stage runs tiers concurrently. If there are several, each output line starts with the name of its tier.
 func (r *runner) stage(ctx context.Context, together []tier, seed string) []verdict {
 	verdicts := make([]verdict, len(together))
 	var running sync.WaitGroup
@@ -130,7 +130,7 @@ func (r *runner) stage(ctx context.Context, together []tier, seed string) []verd
 	return verdicts
 }
 
-// seedOf returns the seed that the tier's tests use in a run whose tree has the given seed; "" for a tier without random tests.
+// seedOf returns the seed of the tier's tests in a run whose tree has the given seed, or "" for a tier without random tests.
 func (t tier) seedOf(tree string) string {
 	switch t.seed {
 	case treeSeed:
@@ -141,8 +141,8 @@ func (t tier) seedOf(tree string) string {
 	return ""
 }
 
-// chooseSeed returns the seed for the tiers with [treeSeed]: WAGGLE_SEED, or else a number from the hash of the committed
-// tree, so that each change is tested with other random sequences and each repetition with the same.
+// chooseSeed returns the seed for the tiers with [treeSeed]: WAGGLE_SEED, or else a number from the hash of the committed tree. So each change is tested with
+// other random sequences, and a repetition uses the same ones.
 func chooseSeed() (string, error) {
 	if seed := os.Getenv(testseed.Env); seed != "" {
 		return seed, nil

@@ -11,8 +11,8 @@ import (
 	"strings"
 )
 
-// raced names the packages with the most goroutines and locks. They run under the race detector, and only so. cells/ctgc and cells/policy
-// are none of them: there, most of the time goes into tests of a single goroutine, which the detector makes several times as expensive.
+// raced lists the packages with the most goroutines and locks. They run only under the race detector. cells/ctgc and cells/policy are not in the list: most
+// of their time is in single-goroutine tests, which the detector slows down several times.
 var raced = strings.Fields(`
 	pkg/hive pkg/bootlog pkg/ipalloc pkg/deletequeue pkg/kubeapi pkg/writeback pkg/heartbeat pkg/inventory pkg/rtnl
 	cells/health cells/metrics cells/ipam cells/endpointmanager cells/unmanagedpods cells/endpointmaps cells/endpointstate
@@ -21,7 +21,7 @@ var raced = strings.Fields(`
 	cells/services cells/servicemaps cells/sockterm cells/masquerade cells/servicehealth cells/nodeaddresses cells/ipmasqagent
 	cells/apiserver cells/monitor cells/devices cells/nodes cells/noderoutes cells/nodeids cells/nodemaps cells/nodehealth cells/pathtest cells/ipcache pkg/agentcall`)
 
-// special names packages whose tier does not follow from their tests, each with the reason.
+// special lists packages whose tier does not follow from their tests, each with the reason.
 var special = map[string]struct{ tier, reason string }{
 	"test/demo":         {"node", "runs whole nodes"},
 	"test/node":         {"node", "runs whole nodes"},
@@ -35,8 +35,8 @@ var special = map[string]struct{ tier, reason string }{
 	"tools/reference":   {"machine", "compares pages with the whole tree"},
 }
 
-// unseen names the packages of the tier machine whose results are never cached, each with what they depend on and the test cache does
-// not see. It sees the test program, the files of the tree that the tests open, and the environment.
+// unseen lists the packages of tier machine whose results are never cached, each with the input that the test cache does not track. The cache tracks the test
+// program, the files of the tree that the tests open, and the environment.
 var unseen = map[string]string{
 	"api/v1":           "the generator",
 	"cni":              "the plugin, which the tests compile",
@@ -44,16 +44,16 @@ var unseen = map[string]string{
 	"tools/reference":  "what the compiler says of the tree",
 }
 
-// privileged is how tests are named that need root and a kernel.
+// privileged is the start of a declaration of a test that needs root and a kernel.
 var privileged = []byte("\nfunc TestPrivileged")
 
-// tree knows the packages with tests.
+// tree holds the packages with tests.
 type tree struct {
 	root  string
-	tests map[string]string // tier by folder, with slashes; nested modules are not part
+	tests map[string]string // tier by folder, with slashes; without nested modules
 }
 
-// readTree finds the packages with tests below root, and the tier of each.
+// readTree returns the packages with tests below root, and the tier of each.
 func readTree(root string) (*tree, error) {
 	t := &tree{root: root, tests: map[string]string{}}
 	err := walkTests(root, func(dir string, source []byte) {
@@ -102,7 +102,7 @@ func isModule(dir string) bool {
 	return err == nil
 }
 
-// of returns the packages of a tier as arguments of go.
+// of returns the packages of a tier as arguments for go.
 func (t *tree) of(tier string) []string {
 	var all []string
 	for dir, name := range t.tests {
@@ -114,7 +114,7 @@ func (t *tree) of(tier string) []string {
 	return all
 }
 
-// split divides packages into those that run under the race detector and the others. Packages below one of raced belong to it.
+// split divides packages into those in raced and the others. Packages below a folder in raced belong to raced.
 func (t *tree) split(packages []string) (race, rest []string) {
 	for _, p := range packages {
 		if slices.ContainsFunc(raced, func(r string) bool { return p == "./"+r || strings.HasPrefix(p, "./"+r+"/") }) {
@@ -126,7 +126,7 @@ func (t *tree) split(packages []string) (race, rest []string) {
 	return race, rest
 }
 
-// visible divides packages of the tier machine into those whose results the test cache may keep and the others.
+// visible divides packages of tier machine into those with cacheable results and the others.
 func visible(packages []string) (cached, always []string) {
 	for _, p := range packages {
 		if unseen[strings.TrimPrefix(p, "./")] != "" {
@@ -138,7 +138,7 @@ func visible(packages []string) (cached, always []string) {
 	return cached, always
 }
 
-// nested returns the packages with tests of another module in the tree, as arguments of go in its folder.
+// nested returns the packages with tests of another module in the tree, as arguments for go in the module's folder.
 func (t *tree) nested(module string) []string {
 	var all []string
 	err := walkTests(filepath.Join(t.root, filepath.FromSlash(module)), func(dir string, _ []byte) { all = append(all, "./"+dir) })

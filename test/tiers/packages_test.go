@@ -68,7 +68,7 @@ func testExists(t *testing.T, name string) bool {
 	return has(`(?m)^func `+top+`\(`) && has(`"`+strings.ReplaceAll(regexp.QuoteMeta(sub), "_", "[_ ]"))
 }
 
-// Results of hermetic packages come from the test cache, which does not see what other programs read.
+// The test cache stores results of hermetic packages and does not track files that other programs read.
 func TestTree_HermeticTestsStartNoPrograms(t *testing.T) {
 	t.Parallel()
 	own := map[string]string{
@@ -95,7 +95,7 @@ func TestTree_HermeticTestsStartNoPrograms(t *testing.T) {
 	}
 }
 
-// A result that the cache keeps must tell the cache of the machine, or it would outlive the kernel that it was made with.
+// A test with a cacheable result must read the machine's identity, or the result would remain valid with another kernel.
 func TestTree_CachedTestsOfTheMachineSaySo(t *testing.T) {
 	t.Parallel()
 	cached, always := visible(thisTree(t).of("machine"))

@@ -11,13 +11,13 @@ import (
 	"github.com/waggle-net/waggle/pkg/testseed"
 )
 
-// tooMuch is the share of its budget above which a tier fails.
+// tooMuch is the factor of the budget above which a tier fails.
 const tooMuch = 1.3
 
-// slowAnywhere is what no inexpensive test takes on any machine: beside two busy processes none took half of it.
+// slowAnywhere is a limit that no inexpensive test exceeds on any machine: with two other busy processes, no test took half of it.
 const slowAnywhere = 90 * time.Second
 
-// check completes a verdict by what the lists and the budget say, and returns warnings.
+// check adds violations of the lists and of the budget to a verdict, and returns warnings.
 func (v *verdict) check(strict bool) (warnings []string) {
 	for _, s := range v.skips {
 		reason := strings.TrimSpace(s.output)
@@ -50,12 +50,12 @@ func (v *verdict) check(strict bool) (warnings []string) {
 	return warnings
 }
 
-// budget returns how much CPU time the tier may use on this machine.
+// budget returns the permitted CPU time of the tier on this machine.
 func (v *verdict) budget() time.Duration {
 	return time.Duration(float64(v.tier.budget) * v.slowness)
 }
 
-// isExpensive reports whether a test has a row in the list of expensive tests, or its parent one for all its subtests.
+// isExpensive reports whether the list of expensive tests has a row for a test, or a row of its parent for all subtests.
 func isExpensive(name string) bool {
 	name = testOf(name)
 	parent, _, sub := strings.Cut(name[strings.LastIndex(name, " ")+1:], "/")
@@ -63,8 +63,8 @@ func isExpensive(name string) bool {
 	return expensive[name] != "" || sub && expensive[all] != ""
 }
 
-// slowParent reports whether a name is that of a subtest whose parent took long and stands in no list: one finding is enough. The time
-// of parallel subtests is not part of their parent's.
+// slowParent reports whether a subtest's parent is slow and not in the list: one finding is enough. The time of parallel subtests is not part of their
+// parent's.
 func (v *verdict) slowParent(name string) bool {
 	pkg, test, _ := strings.Cut(name, " ")
 	parent, _, sub := strings.Cut(test, "/")
@@ -72,14 +72,14 @@ func (v *verdict) slowParent(name string) bool {
 	return sub && !isExpensive(parent) && slices.ContainsFunc(v.slow, func(s outcome) bool { return s.name == parent })
 }
 
-// testOf shortens the name of a package and a test as the lists have it: "bpf TestX".
+// testOf converts the name of a package and a test to the format of the lists: "bpf TestX".
 func testOf(name string) string {
 	return strings.TrimPrefix(name, module+"/")
 }
 
 const module = "github.com/waggle-net/waggle"
 
-// failure prints which parts of a tier failed, the seed of its tests, and the condition of the machine at the first failure.
+// failure prints the failed parts of a tier, the seed of its tests, and the condition of the machine at the first failure.
 func (v *verdict) failure(out io.Writer, seed string) {
 	fmt.Fprintf(out, "\n%s FAILED:\n", v.tier.name)
 	for _, f := range v.failed {
@@ -91,8 +91,8 @@ func (v *verdict) failure(out io.Writer, seed string) {
 	fmt.Fprintf(out, "  %s\n", strings.ReplaceAll(v.condition, "\n", "\n  "))
 }
 
-// summary prints a line for each tier, and at last how many tests passed, failed and were skipped.
-// The time of all is that of the run, in which tiers of one stage share theirs.
+// summary prints a line for each tier, then the numbers of passed, failed and skipped tests. The total time is the duration of the run, in which the tiers of
+// a stage overlap.
 func summary(out io.Writer, all []verdict, took time.Duration) (ok bool) {
 	t := tabwriter.NewWriter(out, 0, 0, 2, ' ', tabwriter.AlignRight)
 	fmt.Fprint(t, "\ntier\ttests run\tcached\tskipped\tfailed\tpackages\tcached\tminutes\tCPU-s\tbudget\t\t\n")

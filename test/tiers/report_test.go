@@ -67,7 +67,7 @@ func TestCheck_SlowTestsStandInTheList(t *testing.T) {
 	}
 }
 
-// A parent that waits for its subtests and is not in the list stands for them.
+// If a parent waits for its subtests and is not in the list, only the parent is reported.
 func TestCheck_SlowParentIsNamedOnce(t *testing.T) {
 	t.Parallel()
 	v := verdict{tier: tier{budget: time.Hour}, slowness: 1, slow: []outcome{
@@ -103,7 +103,7 @@ func TestRun_FailureOfACommandFailsItsTier(t *testing.T) {
 	}
 }
 
-// Each of two tiers of one stage waits for a file that the other makes, and one of the next stage finds both.
+// Each of two tiers of one stage waits for a file that the other creates, and a tier of the next stage finds both files.
 func TestRun_TiersOfAStageRunAtTheSameTime(t *testing.T) {
 	t.Parallel()
 	dir := t.TempDir()
@@ -138,7 +138,7 @@ func TestPrefixed_EachLine(t *testing.T) {
 	}
 }
 
-// The seed that is printed repeats the tests: it is the one that they had, and a green run prints it too.
+// The printed seed is the one that the tests used, and a successful run prints it, too.
 func TestRun_PrintsTheSeedThatTestsHave(t *testing.T) {
 	show := func(*tree, bool) []call {
 		return []call{{args: []string{"sh", "-c", "echo $0 got ${WAGGLE_SEED:-1}; exit $EXIT"}}}
@@ -167,7 +167,7 @@ func TestRun_PrintsTheSeedThatTestsHave(t *testing.T) {
 	}
 }
 
-// Commands that have caches of their own learn that none of them counts.
+// The option -all also disables the caches of the commands themselves.
 func TestRun_AllReachesEveryCommand(t *testing.T) {
 	t.Setenv(allEnv, "")
 	for _, all := range []bool{false, true} {
@@ -182,7 +182,7 @@ func TestRun_AllReachesEveryCommand(t *testing.T) {
 	}
 }
 
-// What the machine does minutes after a failure explains nothing.
+// Only the condition at the time of a failure helps to explain it.
 func TestRun_ConditionIsThatOfTheFirstFailure(t *testing.T) {
 	t.Parallel()
 	v := verdict{before: readCPUTimes()}
@@ -202,7 +202,7 @@ func TestRun_ConditionIsThatOfTheFirstFailure(t *testing.T) {
 	if v.condition != "the first" {
 		t.Errorf("a later failure replaced the condition by %q", v.condition)
 	}
-	// A tier whose failure only its lists or its budget tell has the condition of its end.
+	// If only the lists or the budget fail a tier, the condition is the one at its end.
 	r := &runner{tree: &tree{root: "."}, out: &locked{out: &strings.Builder{}}}
 	quiet := tier{name: "quiet", budget: time.Hour, calls: func(*tree, bool) []call { return []call{{args: []string{"true"}}} }}
 	if v := r.tier(context.Background(), quiet, "7"); !strings.Contains(v.condition, "load average") {

@@ -19,10 +19,10 @@ import (
 	"github.com/waggle-net/waggle/test/stamps"
 )
 
-// verdict is how a tier ended.
+// verdict is the result of a tier.
 type verdict struct {
 	tier tier
-	// sources is the hash of what decides how the tier ends; "" when its result is not kept.
+	// sources is the hash of all inputs of the result; "" if the result is not stored.
 	sources string
 	counts  counts
 	skips   []outcome
@@ -32,8 +32,8 @@ type verdict struct {
 	took    time.Duration
 	before  cpuTimes
 
-	slowness  float64 // by which the budget is multiplied; the larger of the measurements before and after the tier
-	condition string  // of the machine at the first failure, or when the tier ended
+	slowness  float64 // factor of the budget; the larger of the measurements before and after the tier
+	condition string  // of the machine at the first failure, or at the end of the tier
 }
 
 // measureSlowness measures the machine and keeps the largest result.
@@ -43,7 +43,7 @@ func (v *verdict) measureSlowness() error {
 	return err
 }
 
-// noteCondition records how busy the machine is, once.
+// noteCondition records the load of the machine on its first call.
 func (v *verdict) noteCondition() {
 	if v.condition == "" {
 		v.condition = condition(v.before)
@@ -54,12 +54,12 @@ func (v *verdict) noteCondition() {
 type runner struct {
 	tree   *tree
 	all    bool // ignore cached results
-	clean  bool // a clone of CI, whose programs are built from it and where skips are failures
+	clean  bool // a clone in CI: programs are built from it, and skips are failures
 	out    io.Writer
 	stamps stamps.Store[passedTier]
 }
 
-// removeOld removes a file that may be absent.
+// removeOld removes a file. A missing file is no error.
 func removeOld(name string) error {
 	if err := os.Remove(name); !errors.Is(err, os.ErrNotExist) {
 		return err
@@ -67,7 +67,7 @@ func removeOld(name string) error {
 	return nil
 }
 
-// tier runs the commands of one tier. All run, also after one has failed.
+// tier runs all commands of one tier. It continues after a failed command.
 func (r *runner) tier(ctx context.Context, t tier, seed string) (v verdict) {
 	v = verdict{tier: t, before: readCPUTimes(), slowness: 1}
 	began := time.Now()
@@ -94,7 +94,7 @@ func (r *runner) tier(ctx context.Context, t tier, seed string) (v verdict) {
 		if t.seed == treeSeed {
 			c.env = append(c.env, testseed.Env+"="+seed)
 		}
-		if r.all { // what the command itself caches
+		if r.all { // disables caches of the command itself
 			c.env = append(c.env, allEnv+"=1")
 		}
 		used, err := r.call(ctx, c, g, &v)
@@ -106,10 +106,10 @@ func (r *runner) tier(ctx context.Context, t tier, seed string) (v verdict) {
 			}
 		}
 	}
-	if err := v.measureSlowness(); err != nil { // again: a tier takes minutes, and other machines of the host have their own load
+	if err := v.measureSlowness(); err != nil { // a tier takes minutes, and the load of the host's other machines may have changed
 		v.failed = append(v.failed, err.Error())
 	}
-	v.cpu = max(children, g.cpu()) // processes that were killed unseen are in one, those that moved to another group in the other
+	v.cpu = max(children, g.cpu()) // only g includes killed processes without a wait; only children includes processes in other groups
 	v.took = time.Since(began)
 	if err := g.remove(); err != nil {
 		v.failed = append(v.failed, err.Error())
@@ -117,7 +117,7 @@ func (r *runner) tier(ctx context.Context, t tier, seed string) (v verdict) {
 	return v
 }
 
-// call runs one command and returns its CPU time, with that of the children that it waited for.
+// call runs one command and returns its CPU time, including the children that it waited for.
 func (r *runner) call(ctx context.Context, c call, g *group, v *verdict) (time.Duration, error) {
 	cmd := exec.CommandContext(ctx, c.args[0], c.args[1:]...)
 	cmd.Dir = filepath.Join(r.tree.root, c.dir)
@@ -147,7 +147,7 @@ func (r *runner) call(ctx context.Context, c call, g *group, v *verdict) (time.D
 	return cmd.ProcessState.UserTime() + cmd.ProcessState.SystemTime(), err
 }
 
-// events reads what `go test -json` prints into the verdict, and appends it to the record of the tier.
+// events adds the output of `go test -json` to the verdict, and appends it to the record of the tier.
 func (r *runner) events(tier string, from io.Reader, v *verdict) error {
 	record, err := os.OpenFile(r.record(tier), os.O_APPEND|os.O_CREATE|os.O_WRONLY, 0o644)
 	if err != nil {
@@ -164,18 +164,18 @@ func (r *runner) events(tier string, from io.Reader, v *verdict) error {
 	return err
 }
 
-// record names the file with the events of a tier's tests: when each started, paused and ended, and what it printed.
+// record returns the path of the file with the events of a tier's tests: the times when each started, paused and ended, and its output.
 func (r *runner) record(tier string) string {
 	return filepath.Join(r.tree.root, "bin", "tests", tier+".json")
 }
 
-// discard reads to the end, so that the writer does not wait.
+// discard reads until EOF, so that the writer does not block.
 func discard(from io.Reader) error {
 	_, err := io.Copy(io.Discard, from)
 	return err
 }
 
-// lines prints what other commands say. One of them is test/kernels, which counts its tests in its last line.
+// lines prints the output of other commands. One of them is test/kernels, whose last line contains the numbers of its tests.
 func (r *runner) lines(from io.Reader, v *verdict) error {
 	lines := bufio.NewScanner(from)
 	lines.Buffer(nil, 16<<20)
@@ -192,7 +192,7 @@ func (r *runner) lines(from io.Reader, v *verdict) error {
 // kernelsLine is the last line of test/kernels.
 const kernelsLine = "kernels: %d tests passed, %d tests in %d suites unchanged, %d skipped"
 
-// locked lets several tiers print whole pieces of text.
+// locked serializes writes of several tiers.
 type locked struct {
 	mu  sync.Mutex
 	out io.Writer
@@ -204,7 +204,7 @@ func (l *locked) Write(p []byte) (int, error) {
 	return l.out.Write(p)
 }
 
-// prefixed puts a prefix before each line. Each call of Write takes whole lines.
+// prefixed writes a prefix before each line. Each call of Write must contain complete lines.
 type prefixed struct {
 	prefix string
 	out    io.Writer

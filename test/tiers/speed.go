@@ -7,19 +7,18 @@ import (
 )
 
 const (
-	// budgetStart is the CPU time of a start of a process on the machine that the budgets were measured on, where the whole run took 1,842 CPU-seconds
-	// with empty caches.
+	// budgetStart is the CPU time of one process start on the machine on which the budgets were measured. There, the whole run took 1,842 CPU-seconds with
+	// empty caches.
 	budgetStart = 450 * time.Microsecond
-	// maxSlowness bounds what a budget is multiplied by. On the slowest machine seen so far, a start took 2.5 ms; load is no excuse.
+	// maxSlowness is the maximum factor of a budget. On the slowest known machine, a process start took 2.5 ms; load does not increase the factor.
 	maxSlowness = 6
-	// starts is how many processes one measurement starts. They take half a second on a slow machine.
+	// starts is the number of process starts in one measurement. They take half a second on a slow machine.
 	starts = 100
 )
 
-// slowness returns how many times slower than [budgetStart] this machine starts a process, from 1 to [maxSlowness]. It takes the fastest of
-// many starts, on which other processes have the least influence. Virtual machines that compute equally fast differ in what the kernel's work on
-// memory and processes costs: in some, the host handles each page fault. Nothing of this project is measured, so a change to it does
-// not change the result.
+// slowness returns the ratio of this machine's process start time to [budgetStart], from 1 to [maxSlowness]. It uses the fastest of many starts, which other
+// processes influence least. Virtual machines with equal computing speed differ in the cost of the kernel's work on memory and processes: on some, the host
+// handles each page fault. The measurement uses no code of this project, so changes of this project do not affect it.
 func slowness() (float64, error) {
 	fastest := time.Hour
 	for range starts {
@@ -32,7 +31,7 @@ func slowness() (float64, error) {
 	return slownessOf(fastest), nil
 }
 
-// slownessOf returns the slowness of a machine where the start of a process takes the given CPU time.
+// slownessOf returns the slowness of a machine on which a process start takes the given CPU time.
 func slownessOf(start time.Duration) float64 {
 	return max(1, min(float64(start)/float64(budgetStart), maxSlowness))
 }

@@ -9,21 +9,21 @@ import (
 	"github.com/waggle-net/waggle/pkg/testnet"
 )
 
-// tier is a group of tests that need the same things.
+// tier is a group of tests with the same requirements.
 type tier struct {
 	name   string
 	about  string
-	budget time.Duration // of CPU time, when all is compiled from nothing, above is a warning, above 1.3 times a failure
+	budget time.Duration // of CPU time with empty caches; more is a warning, more than 1.3 times is a failure
 	calls  func(tree *tree, all bool) []call
 	seed   seeding
 	scaled bool // the budget is multiplied by the slowness of the machine
-	stage  int  // stages run in their order, the tiers of one stage at the same time
+	stage  int  // stages run in order, the tiers of one stage concurrently
 
-	// decides reports whether a file of the tree decides how the tier ends. The result is then kept until such a file changes; nil: it is not kept.
+	// decides reports whether a file of the tree affects the tier's result. The result is stored until such a file changes; nil: it is not stored.
 	decides func(name string) bool
 }
 
-// seeding is where the random tests of a tier take their seed from. WAGGLE_SEED overrides both sources.
+// seeding is the source of the seed for a tier's random tests. WAGGLE_SEED overrides both sources.
 type seeding int
 
 const (
@@ -37,10 +37,10 @@ type call struct {
 	args   []string
 	dir    string   // relative to the tree; "" is its root
 	env    []string // in addition to the environment
-	events bool     // the command prints the events of `go test -json`
+	events bool     // the command prints events of `go test -json`
 }
 
-// tiers lists all tiers, by stage. Tiers share a stage where one waits while the other computes.
+// tiers lists all tiers by stage. A stage combines tiers that wait with tiers that compute.
 var tiers = []tier{
 	{name: "lint", budget: 700 * time.Second, calls: lint, about: "go vet, gofmt and staticcheck"},
 	{name: "hermetic", budget: 900 * time.Second, calls: hermetic, stage: 1, seed: constantSeed,
@@ -54,10 +54,10 @@ var tiers = []tier{
 		about: "a real Kubernetes; the result is cached by content, kernel and Debian packages"},
 }
 
-// plain compiles tests as `make build` compiles programs, so that packages are compiled once; vet has run in the tier lint.
+// plain compiles tests with the flags of `make build`, so that packages are compiled once; the tier lint has run vet.
 var plain = []string{"go", "test", "-json", "-trimpath", "-vet=off"}
 
-// noCgo belongs to plain.
+// noCgo is the environment of plain.
 var noCgo = []string{"CGO_ENABLED=0"}
 
 func goTest(flags []string, packages []string) call {
@@ -72,17 +72,17 @@ func raceTest(flags []string, packages []string) call {
 	return c
 }
 
-// allEnv names the environment variable that makes every command ignore cached results: make lint, test/kernels, hack/kube-binaries, test/nodekit.
+// allEnv is the environment variable that makes every command ignore cached results: make lint, test/kernels, hack/kube-binaries, test/nodekit.
 const allEnv = "WAGGLE_ALL"
 
-// uncached makes `go test` run what it has a result of.
+// uncached makes `go test` ignore its stored results.
 const uncached = "-count=1"
 
 func lint(*tree, bool) []call {
 	return []call{{args: []string{"make", "--no-print-directory", "lint"}}}
 }
 
-// hermetic packages mostly sleep or compute little, so more of them than CPUs run at once.
+// hermetic packages mostly sleep or compute little, so more packages than CPUs run concurrently.
 func hermetic(t *tree, all bool) []call {
 	flags := []string{"-p", "4", "-timeout", "10m"}
 	if all {
@@ -107,7 +107,7 @@ func machine(t *tree, all bool) []call {
 	return calls
 }
 
-// node runs the tests of the kit beside the others; load generators take turns by themselves.
+// node also runs the tests of test/nodekit. Load generators serialize themselves.
 func node(t *tree, _ bool) []call {
 	return []call{goTest([]string{"-p", "2", "-timeout", "20m", uncached}, t.of("node"))}
 }
@@ -116,8 +116,8 @@ func kernels(*tree, bool) []call {
 	return []call{{args: append([]string{"go", "run", "-trimpath", "./test/kernels"}, kernelsFlags()...), env: noCgo}}
 }
 
-// kube compiles only the folders with tests: Kubernetes' own programs are linked by make, not tested. Two packages run at once, as
-// clusters wait more than they compute; the one with the most tests is the last by name and begins first.
+// kube compiles only the folders with tests: make links Kubernetes' own programs, which are not tested. Two packages run concurrently, because clusters
+// mostly wait; the package with the most tests is the last by name and starts first.
 func kube(t *tree, _ bool) []call {
 	packages := t.nested("test/kube")
 	slices.Reverse(packages)
@@ -127,7 +127,7 @@ func kube(t *tree, _ bool) []call {
 	return []call{vet, c}
 }
 
-// slowness returns by what the budget is multiplied on a machine whose slowness measure returns.
+// slowness returns the factor of the budget on a machine whose slowness measure returns.
 func (t tier) slowness(measure func() (float64, error)) (float64, error) {
 	if !t.scaled {
 		return 1, nil
@@ -135,7 +135,7 @@ func (t tier) slowness(measure func() (float64, error)) (float64, error) {
 	return measure()
 }
 
-// find returns the tier of a name.
+// find returns the tier with a name.
 func find(name string) (tier, bool) {
 	for _, t := range tiers {
 		if t.name == name {

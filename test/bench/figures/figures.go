@@ -1,5 +1,4 @@
-// Package figures holds what a benchmark measured, each figure beside its control and its budget, and prints all of them as a
-// table for people or as JSON.
+// Package figures holds the results of a benchmark, each with its control and its budget, and prints all of them as a table or as JSON.
 package figures
 
 import (
@@ -8,11 +7,11 @@ import (
 	"time"
 )
 
-// Units of values. Any other word is a unit as well: it counts things of that name.
+// Units of values. Any other word is the name of a counted thing.
 const (
 	Second  = "s"
 	NanoSec = "ns"
-	Ratio   = "x" // of the control
+	Ratio   = "x" // relative to the control
 )
 
 // Value is one number with its unit.
@@ -32,7 +31,7 @@ func Of(figure, control float64) Value {
 	return Value{figure / control, Ratio}
 }
 
-// String is the value as budgets show it: "600 ms", "0.98", "55 MB".
+// String returns the value in the format of budgets: "600 ms", "0.98", "55 MB".
 func (v Value) String() string {
 	number := strconv.FormatFloat(v.Number, 'g', 6, 64)
 	switch v.Unit {
@@ -70,14 +69,14 @@ const (
 	least
 )
 
-// AtMost is a budget that a figure must not exceed, AtLeast one that a figure must reach.
+// AtMost returns a budget that a figure must not exceed, AtLeast one that a figure must reach.
 func AtMost(bound Value) Limit  { return Limit{bound, most} }
 func AtLeast(bound Value) Limit { return Limit{bound, least} }
 
-// Within is a budget of time.
+// Within returns a budget for a duration.
 func Within(d time.Duration) Limit { return AtMost(Time(d)) }
 
-// String is empty for no budget.
+// String returns "" for no budget.
 func (l Limit) String() string {
 	switch l.kind {
 	case most:
@@ -95,7 +94,7 @@ func (l Limit) missed(v Value) bool {
 	}
 	switch l.kind {
 	case most:
-		return !(v.Number <= l.bound.Number) // not a number misses as well
+		return !(v.Number <= l.bound.Number) // NaN misses the budget as well
 	case least:
 		return !(v.Number >= l.bound.Number)
 	}

@@ -12,9 +12,9 @@ import (
 type Row struct {
 	Part    string  `json:"part"`
 	What    string  `json:"what"`
-	Waggle  string  `json:"waggle"`            // as the table shows it, often with a second figure in brackets
-	Control string  `json:"control,omitempty"` // empty: nothing to compare with
-	Value   float64 `json:"value"`             // the figure that the budget limits: the ratio, where there is a control
+	Waggle  string  `json:"waggle"`            // text in the table, often with a second figure in brackets
+	Control string  `json:"control,omitempty"` // empty without a control
+	Value   float64 `json:"value"`             // the figure that the budget limits: the ratio if there is a control
 	Unit    string  `json:"unit"`
 	Budget  string  `json:"budget,omitempty"`
 	Missed  bool    `json:"missed"`
@@ -26,15 +26,15 @@ type Sheet struct {
 	rows []Row
 }
 
-// Begin names the part of the benchmark that adds the rows from now on.
+// Begin sets the part of the benchmark for subsequent rows.
 func (s *Sheet) Begin(part string) { s.part = part }
 
-// Add adds a figure: as the table shows it, the control that it is compared with or "", and the value that the budget limits.
+// Add adds a figure: its text in the table, the control's text or "", and the value that the budget limits.
 func (s *Sheet) Add(what, shown, control string, value Value, budget Limit) {
 	row := Row{Part: s.part, What: what, Waggle: shown, Control: control, Value: value.Number, Unit: value.Unit,
 		Budget: budget.String(), Missed: budget.missed(value)}
 	if math.IsNaN(row.Value) || math.IsInf(row.Value, 0) {
-		row.Value = 0 // JSON knows neither
+		row.Value = 0 // JSON cannot represent NaN and infinity
 	}
 	s.rows = append(s.rows, row)
 }
@@ -52,7 +52,7 @@ func (s *Sheet) Missed() (missed []Row) {
 	return missed
 }
 
-// WriteTable prints all rows, and after them once more those that miss their budgets.
+// WriteTable prints all rows, then the rows that miss their budgets again.
 func (s *Sheet) WriteTable(w io.Writer) error {
 	table := tabwriter.NewWriter(w, 2, 8, 2, ' ', 0)
 	fmt.Fprintln(table, "WHAT\tWAGGLE\tCONTROL\tRATIO\tBUDGET\t")
@@ -87,7 +87,7 @@ func (s *Sheet) WriteTable(w io.Writer) error {
 	return err
 }
 
-// WriteJSON prints all rows as one array, with an empty one for none.
+// WriteJSON prints all rows as one array, which is empty if there are none.
 func (s *Sheet) WriteJSON(w io.Writer) error {
 	out := json.NewEncoder(w)
 	out.SetIndent("", "  ")

@@ -1,5 +1,5 @@
-// Command guest is the first process of an emulated machine: it mounts, loads modules, runs one suite after the other, writes
-// what `go test -json` would to the second serial port, and turns the machine off.
+// Command guest is the first process of an emulated machine: it mounts file systems, loads modules, runs one suite after the other, writes events in the
+// format of `go test -json` to the second serial port, and turns the machine off.
 package main
 
 import (
@@ -20,7 +20,7 @@ import (
 // moduleCompressed is the flag of finit_module(2) for a compressed file, MODULE_INIT_COMPRESSED_FILE.
 const moduleCompressed = 4
 
-// descriptors is how many files a suite may have open, as on a node.
+// descriptors is the maximum number of open files of a suite, as on a node.
 const descriptors = 1 << 20
 
 func main() {
@@ -29,18 +29,18 @@ func main() {
 		os.Exit(1)
 	}
 	if err := runSuites(); err != nil {
-		fmt.Println("guest:", err) // on the console; the command outside misses the suites
+		fmt.Println("guest:", err) // to the console; the command outside reports the missing suites
 	}
 	unix.Sync()
-	err := unix.Reboot(unix.LINUX_REBOOT_CMD_RESTART) // qemu exits in place of a restart
-	panic(err)                                        // which ends the machine as well
+	err := unix.Reboot(unix.LINUX_REBOOT_CMD_RESTART) // qemu exits instead of restarting
+	panic(err)                                        // ends the machine as well
 }
 
 func runSuites() error {
 	if err := mountAll(); err != nil {
 		return err
 	}
-	// The kernel begins with 4,096, which tests of several loads of all programs and maps at the same time exceed.
+	// The kernel's initial limit is 4,096. Tests that load all programs and maps several times concurrently exceed it.
 	if err := unix.Setrlimit(unix.RLIMIT_NOFILE, &unix.Rlimit{Cur: descriptors, Max: descriptors}); err != nil {
 		return fmt.Errorf("allow %d open files: %w", descriptors, err)
 	}
@@ -64,13 +64,13 @@ func runSuites() error {
 			return fmt.Errorf("suite %s: %w", s.Package, err)
 		}
 	}
-	if err := unix.IoctlSetInt(int(output.Fd()), unix.TCSBRK, 1); err != nil { // waits until everything is sent
+	if err := unix.IoctlSetInt(int(output.Fd()), unix.TCSBRK, 1); err != nil { // waits until all output is sent
 		return fmt.Errorf("drain the serial port: %w", err)
 	}
 	return output.Close()
 }
 
-// run runs one suite and writes its events, and at last whether it passed.
+// run runs one suite and writes its events, and finally an event with its result.
 func run(s plan.Suite, output *os.File) error {
 	if err := loadModules(s.Modules); err != nil {
 		return err
@@ -97,8 +97,8 @@ func run(s plan.Suite, output *os.File) error {
 	return json.NewEncoder(output).Encode(end)
 }
 
-// programsOf makes a folder with the programs that the suite names and no others, so that a suite cannot depend on a program
-// whose change would not run it again.
+// programsOf creates a folder with only the programs that the suite lists: otherwise a suite could depend on a program whose changes do not invalidate its
+// stamp.
 func programsOf(s plan.Suite) (dir string, err error) {
 	if len(s.Programs) == 0 {
 		return "", nil
@@ -139,7 +139,7 @@ func loadModules(names []string) error {
 	return nil
 }
 
-// loadModule loads a module; one that is loaded already is left alone.
+// loadModule loads a module unless it is loaded already.
 func loadModule(path string) error {
 	file, err := os.Open(path)
 	if err != nil {
@@ -151,7 +151,7 @@ func loadModule(path string) error {
 		flags = moduleCompressed
 	}
 	if strings.HasPrefix(filepath.Base(path), "dummy.ko") {
-		parameters = "numdummies=0" // as Debian's modprobe passes
+		parameters = "numdummies=0" // default of Debian's modprobe
 	}
 	if err := unix.FinitModule(int(file.Fd()), parameters, flags); err != nil && !errors.Is(err, unix.EEXIST) {
 		return err
@@ -159,7 +159,7 @@ func loadModule(path string) error {
 	return nil
 }
 
-// openSerial opens a serial port that passes bytes on unchanged.
+// openSerial opens a serial port in raw mode.
 func openSerial(path string) (*os.File, error) {
 	port, err := os.OpenFile(path, os.O_RDWR|unix.O_NOCTTY, 0)
 	if err != nil {

@@ -1,3 +1,3 @@
-// Package modules holds tests of what kernel modules bring that only some suites need. The tests show that a module which a row
-// in the table of suites (test/kernels) names is loaded before the suite, with everything the module itself needs.
+// Package modules tests features of kernel modules that only some suites need. The tests check that a module in the table of suites (test/kernels) is loaded
+// before the suite with all its dependencies.
 package modules

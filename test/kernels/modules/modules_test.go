@@ -14,7 +14,7 @@ import (
 	"github.com/waggle-net/waggle/test/kernels/plan"
 )
 
-// requireModules skips the test where modules are not loaded for it: on a machine that has a kernel of its own.
+// requireModules skips the test unless the environment lists the modules: on a real machine, no modules are loaded for the test.
 func requireModules(t *testing.T, names ...string) {
 	t.Helper()
 	loaded := strings.Fields(os.Getenv(plan.ModulesEnv))
@@ -28,7 +28,7 @@ func requireModules(t *testing.T, names ...string) {
 	}
 }
 
-// inNamespace runs f in a network namespace of its own.
+// inNamespace runs f in a new network namespace.
 func inNamespace(t *testing.T, f func() error) {
 	t.Helper()
 	testnet.New(t).Do(func() {
@@ -73,7 +73,7 @@ func TestPrivilegedModules_FairQueue(t *testing.T) {
 	})
 }
 
-// A state of ESP needs the protocol's module of the family, and those of the cipher.
+// An ESP state needs the protocol's module of the family, and the modules of the cipher.
 func TestPrivilegedModules_ESPState(t *testing.T) {
 	t.Parallel()
 	requireModules(t, "esp4", "esp6", "xfrm_user")

@@ -1,5 +1,5 @@
-// Package plan is the agreement between the command that starts an emulated machine and the machine's first process: the
-// paths in the machine's file system, the list of suites, and the events that the machine reports.
+// Package plan is the protocol between the command that starts an emulated machine and the machine's first process: the paths in the machine's file system,
+// the list of suites, and the events that the machine reports.
 package plan
 
 // Paths in a machine's file system.
@@ -13,19 +13,19 @@ const (
 	AgentBefore = "/agent-before" // the agent of another revision
 )
 
-// ProgramsEnv names the folder with the programs under test, for tests that otherwise build them.
+// ProgramsEnv is the variable with the folder of the programs under test, for tests that otherwise build them.
 const ProgramsEnv = "PROGRAMS_UNDER_TEST"
 
-// AgentBeforeEnv names the agent of another revision, for tests that replace the agent of a node.
+// AgentBeforeEnv is the variable with the path of another revision's agent, for tests that replace the agent of a node.
 const AgentBeforeEnv = "AGENT_BEFORE"
 
-// ModulesEnv lists the modules, by space, that were loaded for a suite alone.
+// ModulesEnv is the variable with the space-separated modules that were loaded for one suite only.
 const ModulesEnv = "MODULES_UNDER_TEST"
 
-// Plan is everything that the first process of a machine does.
+// Plan is the work of a machine's first process.
 type Plan struct {
-	Modules []string // file names in ModuleDir in load order; loaded before the first suite
-	Suites  []Suite  // in the order in which they run
+	Modules []string // file names in ModuleDir, in load order; loaded before the first suite
+	Suites  []Suite  // in execution order
 }
 
 // Suite is one run of a test binary.
@@ -33,12 +33,11 @@ type Suite struct {
 	Package  string   // folder in the tree, with slashes
 	Args     []string // of the test binary
 	Env      []string
-	Modules  []string // file names in ModuleDir in load order; loaded before the suite runs
-	Programs []string // names in ProgramDir that the suite sees
+	Modules  []string // file names in ModuleDir, in load order; loaded before the suite runs
+	Programs []string // names in ProgramDir that the suite can use
 }
 
-// Actions of the events that end a suite. The "fail" of `go test -json` does not say whether it means the package or a test
-// in which the package panicked.
+// Actions of the events that end a suite. The "fail" of `go test -json` is ambiguous: the package failed, or a test in which the package panicked.
 const (
 	Passed = "suite passed"
 	Failed = "suite failed"

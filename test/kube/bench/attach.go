@@ -19,7 +19,7 @@ import (
 	"github.com/waggle-net/waggle/test/kube"
 )
 
-// times are those of calls that are alike.
+// times holds the durations of calls of the same kind.
 type times []time.Duration
 
 func (t times) String() string {
@@ -35,22 +35,22 @@ func (t times) quantile(percent int) time.Duration {
 	return sorted[min(len(sorted)-1, len(sorted)*percent/100)].Round(10 * time.Microsecond)
 }
 
-// attachments are the times of ADD, and those of a start of the plugin that only prints its versions: what that takes longer on a busy machine is not
-// the agent's.
+// attachments holds the durations of ADD, and of plugin runs that only print the supported versions. On a busy machine, the increase of the latter is not
+// caused by the agent.
 type attachments struct{ adds, starts times }
 
 func (a attachments) String() string {
 	return fmt.Sprintf("%s; a start of the plugin: %s", a.adds, a.starts)
 }
 
-// against returns the ratios of the medians in this situation to those in another one.
+// against returns the ratios of the medians to the medians of another measurement.
 func (a attachments) against(o attachments) (adds, starts float64) {
 	ratio := func(x, y times) float64 { return x.quantile(50).Seconds() / y.quantile(50).Seconds() }
 	return ratio(a.adds, o.adds), ratio(a.starts, o.starts)
 }
 
-// attached attaches pods one after the other, as a container runtime does, detaches each again, and returns the times of ADD. Kubelet, which would
-// attach them too, is stopped meanwhile. The function with, unless it is nil, is called before kubelet begins again.
+// attached attaches pods sequentially, as a container runtime does, detaches each of them and returns the durations of ADD. Kubelet would also attach the
+// pods and is stopped meanwhile. If with is not nil, attached calls it before kubelet starts again.
 func (m *measurement) attached(ctx context.Context, count int, with func() error) (took attachments, err error) {
 	if err := m.node.StopKubelet(); err != nil {
 		return took, err
@@ -72,7 +72,7 @@ func (m *measurement) attached(ctx context.Context, count int, with func() error
 	return took, nil
 }
 
-// pod is one whose network namespace holds nothing else.
+// pod is a pod without containers: only a network namespace.
 type pod struct {
 	m           *measurement
 	name        string
@@ -80,7 +80,7 @@ type pod struct {
 	addr        netip.Addr    // IPv4
 }
 
-// newPod creates the object of a pod, waits until it is bound to the node, and calls ADD. Its identity is that of all with the same app.
+// newPod creates the object of a pod, waits until the pod is bound to the node, and calls ADD. Pods with the same app share an identity.
 func (m *measurement) newPod(ctx context.Context, name, app string) (*pod, error) {
 	p := &pod{m: m, name: name}
 	if err := m.cluster.CreatePod(ctx, kube.Pod{Name: name, Node: m.node.Name, Labels: map[string]string{"app": app}}); err != nil {
@@ -133,7 +133,7 @@ func (p *pod) remove(ctx context.Context) error {
 	return errors.Join(err, gone, p.m.cluster.Delete(ctx, "/api/v1/namespaces/"+namespace+"/pods/"+p.name))
 }
 
-// call runs the plugin on the node, see the CNI specification, section 2.
+// call runs the plugin on the node according to section 2 of the CNI specification.
 func (p *pod) call(command string) ([]byte, error) {
 	n := p.m.node
 	config, err := pluginConfig(n)
@@ -169,7 +169,7 @@ func (p *pod) do(f func() error) error {
 	})
 }
 
-// pluginConfig is what a runtime passes to the one plugin of the agent's list, see the CNI specification, section 3.
+// pluginConfig returns the configuration that a runtime passes to the agent's plugin according to section 3 of the CNI specification.
 func pluginConfig(n *kube.Node) ([]byte, error) {
 	files, err := filepath.Glob(n.Path("/etc/cni/net.d/*waggle*.conflist"))
 	if err != nil || len(files) == 0 {

@@ -8,7 +8,7 @@ import (
 	"time"
 )
 
-// churn measures the agent while pods come and go elsewhere: what it takes, how long ADD takes, and when packets obey a policy.
+// churn measures the agent while pods are created and deleted on other nodes: its resources, the duration of ADD, and the latency of policy changes.
 func (s sizes) churn(ctx context.Context, m *measurement, empty attachments) (err error) {
 	ctx, stop := context.WithCancel(ctx)
 	defer stop()
@@ -27,7 +27,7 @@ func (s sizes) churn(ctx context.Context, m *measurement, empty attachments) (er
 	if err != nil {
 		return err
 	}
-	if ctx.Err() != nil { // the churn has failed, and says why
+	if ctx.Err() != nil { // the error of the churn is returned below
 		return nil
 	}
 	rate := float64(events.Load()-before) / time.Since(began).Seconds()

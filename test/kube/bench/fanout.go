@@ -23,30 +23,30 @@ import (
 )
 
 const (
-	// watchers is how many nodes follow the pods of the cluster, and manyNodes how many the result is extrapolated to.
+	// watchers is the number of nodes that watch the pods of the cluster. The result is extrapolated to manyNodes.
 	watchers, manyNodes = 50, 5000
-	changeRate          = 50              // changes of pods a second
-	rounds              = 2               // with and without nodes that follow, in turn: other load on the machine then disturbs both
-	quiet               = 3 * time.Second // without a byte for a watcher: all changes have arrived
+	changeRate          = 50              // pod changes per second
+	rounds              = 2               // each with and without watching nodes, alternating: other load on the machine then affects both
+	quiet               = 3 * time.Second // without received bytes, after which all changes have arrived
 )
 
-// fanout measures what a change of a pod costs the API server when nodes follow CiliumEndpoints, and when they follow slices.
+// fanout measures the cost of a pod change on the API server, with nodes that watch CiliumEndpoints and with nodes that watch CiliumEndpointSlices.
 type fanout struct {
 	cluster *kube.Cluster
 	node    *kube.Node
 	load    load.Cluster
-	time    time.Duration // for which pods change
-	changes int           // that were made so far
+	time    time.Duration // duration of one measurement
+	changes int           // number of changes so far
 }
 
-// run needs the pods of the load, and no agent.
+// run needs the pods of the load. No agent may run.
 func (f *fanout) run(ctx context.Context) (err error) {
 	fmt.Printf("\n%-28s %-22s %12s %14s %12s %16s %16s\n", "pods change", "nodes follow", "CPU/change", "CPU/node more", "to a node", "CPU, 5,000 nodes", "traffic, 5,000")
 	const endpoints = "/apis/cilium.io/v2/ciliumendpoints"
 	if err := f.measure(ctx, "all CiliumEndpoints", func(int) string { return endpoints }); err != nil {
 		return err
 	}
-	// An agent that reads slices follows these as well.
+	// An agent that reads slices also watches the CiliumEndpoints of its node.
 	if err := f.measure(ctx, "own CiliumEndpoints", func(i int) string { return fmt.Sprintf("%s?labelSelector=waggle.io%%2Fnode%%3Dnode-%d", endpoints, i) }); err != nil {
 		return err
 	}
@@ -65,8 +65,8 @@ func (f *fanout) run(ctx context.Context) (err error) {
 	return f.measure(ctx, "CiliumEndpointSlices", func(int) string { return "/apis/cilium.io/v2alpha1/ciliumendpointslices" })
 }
 
-// measure prints a line for changes all over the cluster, and one for changes of pods that were created one after the other, as those of a Deployment are. path is what
-// node i follows.
+// measure prints two lines: for changes of pods in arbitrary order, and for changes in the order of creation, such as a Deployment's pods. Node i watches
+// path(i).
 func (f *fanout) measure(ctx context.Context, follow string, path func(i int) string) error {
 	for _, pattern := range []struct {
 		name string
@@ -94,7 +94,7 @@ func (f *fanout) measure(ctx context.Context, follow string, path func(i int) st
 	return nil
 }
 
-// changed makes changes while some nodes follow, and returns for each change the seconds of CPU time of the API server and the bytes that a node receives.
+// changed changes pods while nodes watch, and returns per change the seconds of CPU time of the API server and the bytes that one node receives.
 func (f *fanout) changed(ctx context.Context, nodes int, pod func(int) int, path func(int) string) (seconds, bytes float64, err error) {
 	ctx, cancel := context.WithCancel(ctx)
 	var received atomic.Int64
@@ -110,7 +110,7 @@ func (f *fanout) changed(ctx context.Context, nodes int, pod func(int) int, path
 			_, _ = io.Copy(counter{&received}, body) // until ctx ends
 		})
 	}
-	time.Sleep(quiet) // watches begin
+	time.Sleep(quiet) // let the watches start
 	rest, err := f.spent(ctx, func() error { time.Sleep(quiet); return nil })
 	if err != nil {
 		return 0, 0, err
@@ -138,7 +138,7 @@ type counter struct{ n *atomic.Int64 }
 
 func (c counter) Write(p []byte) (int, error) { c.n.Add(int64(len(p))); return len(p), nil }
 
-// watch follows objects on a connection of its own, as each node has.
+// watch opens a watch on a separate connection, as each node has.
 func (f *fanout) watch(ctx context.Context, path string) (io.ReadCloser, error) {
 	collection, query, _ := strings.Cut(path, "?")
 	var list struct{ Metadata metav1.ListMeta }
@@ -169,7 +169,7 @@ func (f *fanout) watch(ctx context.Context, path string) (io.ReadCloser, error) 
 	return response.Body, nil
 }
 
-// change changes pods at [changeRate]: a named port, which other nodes have to know.
+// change changes pods at [changeRate]. It changes a named port, which other nodes must learn.
 func (f *fanout) change(ctx context.Context, pod func(int) int) error {
 	config := f.cluster.Config()
 	config.QPS, config.Burst = -1, -1
@@ -195,7 +195,7 @@ func (f *fanout) change(ctx context.Context, pod func(int) int) error {
 	return nil
 }
 
-// spent returns the CPU time that the API server takes while something is done, in seconds.
+// spent returns the CPU time in seconds that the API server uses during do.
 func (f *fanout) spent(ctx context.Context, do func() error) (float64, error) {
 	before, err := f.cpu(ctx)
 	if err != nil {
@@ -208,7 +208,7 @@ func (f *fanout) spent(ctx context.Context, do func() error) (float64, error) {
 	return after - before, err
 }
 
-// cpu is the CPU time of the API server, in seconds.
+// cpu returns the CPU time of the API server in seconds.
 func (f *fanout) cpu(ctx context.Context) (float64, error) {
 	body, err := f.cluster.Get(ctx, "/metrics")
 	if err != nil {

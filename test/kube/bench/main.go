@@ -1,5 +1,5 @@
-// Command bench measures the agent on a node of a real Kubernetes: at rest, with 200 pods, and with the objects of 5,000 nodes elsewhere written
-// straight into the API server, at rest and while pods come and go there; and the API server while 50 nodes follow those pods.
+// Command bench measures the agent on a node of a real Kubernetes: idle, with 200 pods, and with the objects of 5,000 other nodes, written directly into the
+// API server, both without and with creation and deletion of pods there. It also measures the API server while 50 nodes watch those pods.
 package main
 
 import (
@@ -39,7 +39,7 @@ func main() {
 	}))
 }
 
-// namespace is that of the pods on the node.
+// namespace is the namespace of the pods on the node.
 const namespace = "default"
 
 type sizes struct {
@@ -59,7 +59,7 @@ func (s sizes) run(ctx context.Context) (err error) {
 	if err := c.ApplyWaggle(ctx, "--only", "crds"); err != nil {
 		return err
 	}
-	// The API server serves a new definition after a second or two, which are no time of the agent.
+	// The API server serves a new definition after one or two seconds. The measurement of the agent must not include this time.
 	if err := c.WaitFor(ctx, "the custom resources to be served", func() error {
 		_, err := c.Kubectl(ctx, "get", "ciliumnodes,ciliumendpoints,ciliumendpointslices,ciliumidentities,ciliumnetworkpolicies,ciliumclusterwidenetworkpolicies,ciliumcidrgroups", "-A")
 		return err
@@ -82,7 +82,7 @@ func (s sizes) run(ctx context.Context) (err error) {
 	if err := m.measure(ctx, fmt.Sprintf("%d pods on the node", s.pods)); err != nil {
 		return err
 	}
-	// The controller manager would mark nodes without a kubelet and so write each of them again and again.
+	// The controller manager would mark nodes without a kubelet as unready and so write each of them repeatedly.
 	if err := c.StopControllerManager(); err != nil {
 		return err
 	}
@@ -103,7 +103,7 @@ func (s sizes) run(ctx context.Context) (err error) {
 	return (&fanout{cluster: c, node: c.Nodes[0], load: s.cluster, time: s.changes}).run(ctx)
 }
 
-// startPods starts pods and waits until all are Ready.
+// startPods creates pods and waits until all are Ready.
 func (s sizes) startPods(ctx context.Context, c *kube.Cluster) error {
 	ctx, cancel := context.WithTimeout(ctx, 20*time.Minute)
 	defer cancel()

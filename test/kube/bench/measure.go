@@ -11,7 +11,7 @@ import (
 	"github.com/waggle-net/waggle/test/kube"
 )
 
-// settle is how long an agent has for what its start leaves to do, among that the copy of the objects on disk.
+// settle is the time for work that the agent does after its start, such as the snapshot of the objects on disk.
 const settle = 45 * time.Second
 
 // measurement restarts the agent and watches it.
@@ -56,17 +56,17 @@ func (m *measurement) measure(ctx context.Context, situation string) (err error)
 	return nil
 }
 
-// usage is what the agent takes of the machine.
+// usage is the agent's use of resources.
 type usage struct {
-	memory, peak float64 // resident, in MB; the peak is that since the agent's start
-	cpu          float64 // in percent of one
+	memory, peak float64 // resident set size in MB; peak is the maximum since the agent's start
+	cpu          float64 // percent of one CPU
 }
 
 func (u usage) String() string {
 	return fmt.Sprintf("%7.1f MB %7.1f MB %8.2f %%", u.memory, u.peak, u.cpu)
 }
 
-// watch measures the agent for the time of rest.
+// watch measures the agent for the duration rest.
 func (m *measurement) watch() (used usage, err error) {
 	before, err := cpu(m.agent.PID())
 	if err != nil {
@@ -99,7 +99,7 @@ func (m *measurement) synced(ctx context.Context) error {
 	return nil
 }
 
-// published wants every CiliumEndpoint of this node to be what it should.
+// published returns nil if every CiliumEndpoint of this node has the desired content.
 func (m *measurement) published(ctx context.Context) error {
 	out, err := m.node.Waggle(ctx, "db", "show", "desired-ciliumendpoints")
 	if err != nil {
@@ -112,7 +112,7 @@ func (m *measurement) published(ctx context.Context) error {
 	return nil
 }
 
-// cpu is the processor time that a process has used, in clock ticks of 10 ms: fields 14 and 15 of proc_pid_stat(5).
+// cpu returns the CPU time of a process, which proc_pid_stat(5) reports in clock ticks of 10 ms in fields 14 and 15.
 func cpu(pid int) (time.Duration, error) {
 	text, err := os.ReadFile(fmt.Sprintf("/proc/%d/stat", pid))
 	if err != nil {
@@ -128,7 +128,7 @@ func cpu(pid int) (time.Duration, error) {
 	return time.Duration(user+system) * tick, err
 }
 
-// resident is a size of a process's resident memory in MB: VmRSS now, VmHWM at its most, see proc_pid_status(5).
+// resident returns a line of a process's status in MB: VmRSS is the resident set size, VmHWM its maximum, see proc_pid_status(5).
 func resident(pid int, line string) (float64, error) {
 	text, err := os.ReadFile(fmt.Sprintf("/proc/%d/status", pid))
 	if err != nil {

@@ -15,14 +15,14 @@ import (
 	"k8s.io/client-go/kubernetes"
 )
 
-// latencies are the times until packets obey a policy that was written.
+// latencies holds the times from a policy change until packets obey it.
 type latencies struct {
 	fromWrite  times // since the request was sent
-	fromAnswer times // since the API server answered it; 0 when packets obeyed earlier
+	fromAnswer times // since the API server's answer; 0 if packets obeyed earlier
 }
 
-// verdicts changes a policy of a pod again and again, so that it allows another pod and denies it in turn, while that one sends a datagram each
-// millisecond.
+// verdicts changes a policy of a pod repeatedly, so that it allows and denies another pod alternately. The other pod sends one datagram per millisecond
+// meanwhile.
 func (m *measurement) verdicts(ctx context.Context, writes int) (l latencies, err error) {
 	server, err := m.newPod(ctx, "verdict-server", "verdict-server")
 	if err != nil {
@@ -86,14 +86,14 @@ type probe struct {
 
 	lock     sync.Mutex
 	sent     []time.Time // by number
-	answered int         // the highest number that was answered; -1 for none
-	heard    time.Time   // when it was
+	answered int         // highest answered number; -1 for none
+	heard    time.Time   // time of the latest answer
 }
 
 const (
 	probeInterval = time.Millisecond
 	probePort     = 7777
-	silence       = 300 * time.Millisecond // without an answer, after which packets count as denied
+	silence       = 300 * time.Millisecond // time without an answer after which packets count as denied
 	obeyWithin    = 30 * time.Second
 )
 
@@ -171,7 +171,7 @@ func (p *probe) receive(socket *net.UDPConn) {
 	}
 }
 
-// changed waits until packets are answered, or are not, and returns when the first one was sent of which that is true, after a moment.
+// changed waits until packets are answered (allowed) or not. It returns the sending time of the first packet after since that has the new verdict.
 func (p *probe) changed(ctx context.Context, allowed bool, since time.Time) (time.Time, error) {
 	ctx, cancel := context.WithTimeout(ctx, obeyWithin)
 	defer cancel()

@@ -11,10 +11,10 @@ import (
 	"github.com/waggle-net/waggle/test/kube"
 )
 
-// use is what RBAC grants and an audit log shows.
+// use is a permission that RBAC grants, or a request in an audit log.
 type use struct{ account, resource, verb string }
 
-// granted reads the roles that "waggle install" prints.
+// granted returns the permissions in the roles that "waggle install" prints.
 func granted(t *testing.T, c *kube.Cluster) map[use]bool {
 	t.Helper()
 	out, err := c.Nodes[0].Waggle(t.Context(), "install", "--only", "rbac", "-o", "json")
@@ -47,13 +47,13 @@ func granted(t *testing.T, c *kube.Cluster) map[use]bool {
 
 const accounts = "system:serviceaccount:kube-system:"
 
-// requests are those of Waggle's accounts so far.
+// requests returns the audited requests of Waggle's accounts so far.
 func requests(t *testing.T, c *kube.Cluster) []kube.AuditEvent {
 	t.Helper()
 	return c.AuditLog(t, func(e kube.AuditEvent) bool { return strings.HasPrefix(e.User.Username, accounts+"waggle") })
 }
 
-// used are the requests of Waggle's accounts that the API server has allowed since the first ones, and those that RBAC has refused.
+// used returns the requests of Waggle's accounts, from index first on, that the API server has allowed, and the ones that RBAC has denied.
 func used(t *testing.T, c *kube.Cluster, first int) (allowed map[use]bool, refused []string) {
 	t.Helper()
 	allowed = map[use]bool{}
@@ -75,7 +75,7 @@ func used(t *testing.T, c *kube.Cluster, first int) (allowed map[use]bool, refus
 	return allowed, slices.Compact(refused)
 }
 
-// rare are verbs that only accidents need, each with the test that has the accident.
+// rare maps verbs that only failures need to the tests that cause these failures.
 var rare = map[use]string{
 	{"waggle-cluster", "ciliumnodes.cilium.io", "get"}:             "a CiliumNode that changed since the list: cells/clusterpool",
 	{"waggle-cluster", "ciliumendpointslices.cilium.io", "get"}:    "a slice that changed since it was read: cells/ciliumendpointslices",
@@ -85,7 +85,7 @@ var rare = map[use]string{
 	{"waggle", "ciliumendpoints.cilium.io", "get"}:                 "an object of that name that is there already: cells/ciliumendpoints",
 }
 
-// verbsAreExact lets a cluster live for a while with the accounts that are printed.
+// verbsAreExact runs a cluster with the printed accounts and compares the granted permissions with the used ones.
 func verbsAreExact(t *testing.T, c *kube.Cluster) {
 	first := len(requests(t, c))
 	if err := c.InstallWaggle(t.Context(), "--set", "ipam=cluster-pool", "--set", "annotate-k8s-node=true", "--set", "cluster-pool-ipv4-cidr=10.244.0.0/16",
@@ -120,10 +120,10 @@ func verbsAreExact(t *testing.T, c *kube.Cluster) {
 	}
 }
 
-// live makes pods, changes the labels of one and deletes it.
+// live creates pods, changes the labels of one and deletes it.
 func live(t *testing.T, c *kube.Cluster) {
 	t.Helper()
-	// The one that stays shows that identities are in use at all.
+	// The remaining pod shows that identities are in use.
 	for _, p := range []kube.Pod{{Name: "stays", Node: "node-2", Labels: map[string]string{"stays": "yes"}}, {Name: "client", Node: "node-1"}} {
 		if err := c.RunPod(t.Context(), p); err != nil {
 			t.Fatal(err)
@@ -150,12 +150,12 @@ func live(t *testing.T, c *kube.Cluster) {
 	if err := c.DeletePod(t.Context(), "client"); err != nil {
 		t.Fatal(err)
 	}
-	// What a pod and a node left behind that are no more is the cluster role's to remove, and policies are its to judge.
+	// The cluster role removes objects of deleted pods and nodes, and validates policies.
 	for path, text := range map[string]string{
 		endpoints: `{"apiVersion": "cilium.io/v2", "kind": "CiliumEndpoint", "metadata": {"name": "orphan"}}`,
 		"/apis/cilium.io/v2/ciliumnodes": `{"apiVersion": "cilium.io/v2", "kind": "CiliumNode", "spec": {},
 			"metadata": {"name": "gone", "labels": {"app.kubernetes.io/managed-by": "waggle"}}}`,
-		// Policies of which something is not enforced.
+		// Policies with parts that are not enforced.
 		"/apis/cilium.io/v2/namespaces/default/ciliumnetworkpolicies": `{"apiVersion": "cilium.io/v2", "kind": "CiliumNetworkPolicy", "metadata": {"name": "names"},
 			"spec": {"endpointSelector": {}, "egress": [{"toFQDNs": [{"matchName": "example.com"}]}]}}`,
 		"/apis/cilium.io/v2/ciliumclusterwidenetworkpolicies": `{"apiVersion": "cilium.io/v2", "kind": "CiliumClusterwideNetworkPolicy", "metadata": {"name": "nodes"},

@@ -1,4 +1,4 @@
-// Package install holds what "waggle install" prints against a real API server.
+// Package install tests the output of "waggle install" against a real API server.
 package install
 
 import (
@@ -13,19 +13,19 @@ import (
 
 func TestMain(m *testing.M) { kube.Main(m) }
 
-// TestPrivilegedInstall uses one cluster of two nodes, first without agents and then with.
+// TestPrivilegedInstall uses one cluster of two nodes, first without agents and then with agents.
 func TestPrivilegedInstall(t *testing.T) {
 	c := kube.Start(t, kube.Options{Nodes: 2, NodeOptions: kube.NodeOptions{Taints: []string{"node.cilium.io/agent-not-ready=true:NoSchedule", "other=true:NoSchedule"}}})
 	var manifests string
 	t.Run("RealAPIServer", func(t *testing.T) { manifests = realAPIServer(t, c) })
 	if t.Failed() {
-		return // the next one needs a clean cluster
+		return // the next subtest needs a clean cluster
 	}
 	removed(t, c, manifests)
 	t.Run("VerbsAreExact", func(t *testing.T) { verbsAreExact(t, c) })
 }
 
-// removed makes the cluster as it was: without Waggle, and with nodes of which no agent has said anything.
+// removed restores the initial state of the cluster: without Waggle, and with nodes without conditions and annotations of agents.
 func removed(t *testing.T, c *kube.Cluster, manifests string) {
 	t.Helper()
 	if _, err := c.KubectlInput(t.Context(), manifests, "delete", "--timeout=60s", "-f", "-"); err != nil {
@@ -43,7 +43,7 @@ func removed(t *testing.T, c *kube.Cluster, manifests string) {
 	}
 }
 
-// realAPIServer runs all checks of what is printed. No agent runs, as nodes have no image.
+// realAPIServer runs all checks of the printed manifests. No agent runs, because nodes have no image.
 func realAPIServer(t *testing.T, c *kube.Cluster) (manifests string) {
 	manifests, err := c.Nodes[0].Waggle(t.Context(), "install", "--k8s-api-server", c.URL, "--set", "ipam=cluster-pool")
 	if err != nil {
@@ -72,7 +72,7 @@ func realAPIServer(t *testing.T, c *kube.Cluster) (manifests string) {
 	return manifests
 }
 
-// clusterAccount tries what lies beside each of its permissions.
+// clusterAccount tries requests just outside each permission of the cluster role's account.
 func clusterAccount(t *testing.T, c *kube.Cluster) {
 	token, err := c.Token(t.Context(), "kube-system/waggle-cluster", "node-1")
 	if err != nil {
@@ -128,7 +128,7 @@ func established(t *testing.T, c *kube.Cluster) {
 	}
 }
 
-// withoutWarnings waits until the controller manager has checked the types of the expressions.
+// withoutWarnings waits until the controller manager has type-checked the expressions.
 func withoutWarnings(t *testing.T, c *kube.Cluster) {
 	err := c.WaitFor(t.Context(), "expressions to be checked", func() error {
 		var list struct {
@@ -161,7 +161,7 @@ func withoutWarnings(t *testing.T, c *kube.Cluster) {
 	}
 }
 
-// checked holds the schemas, as the API server understands them, against objects.
+// checked validates objects against the schemas as the API server interprets them.
 func checked(t *testing.T, c *kube.Cluster) {
 	for name, o := range map[string]struct{ path, object, want string }{
 		"node": {"ciliumnodes", `{"kind": "CiliumNode", "metadata": {"name": "x"}, "spec": {"bootid": "1", "addresses": [{"type": "InternalIP", "ip": "192.0.2.1"}],

@@ -13,10 +13,10 @@ import (
 	"github.com/waggle-net/waggle/test/kube"
 )
 
-// write is a request of an agent.
+// write is a write request of an agent.
 type write struct{ method, path, kind, body string }
 
-// send makes the request with a token.
+// send sends the request with a token.
 func (w write) send(ctx context.Context, c *kube.Cluster, token string) error {
 	request, err := http.NewRequestWithContext(ctx, w.method, c.URL+w.path, strings.NewReader(w.body))
 	if err != nil {
@@ -48,7 +48,7 @@ func endpointOf(name, node string) string {
 	return fmt.Sprintf(`{"apiVersion": "cilium.io/v2", "kind": "CiliumEndpoint", "metadata": {"name": %q, "labels": {"waggle.io/node": %q}}}`, name, node)
 }
 
-// writes are the requests that an agent makes for its node.
+// writes returns the requests that an agent sends for its node.
 func writes(node string) map[string]write {
 	return map[string]write{
 		"annotation": {"PATCH", "/api/v1/nodes/" + node + "/status", merge, `{"metadata": {"annotations": {"network.cilium.io/ipv4-cilium-host": "10.0.0.1"}}}`},
@@ -64,7 +64,7 @@ func writes(node string) map[string]write {
 	}
 }
 
-// order: what must be there first comes first.
+// order lists the requests such that each follows its prerequisites.
 var order = []string{"annotation", "condition", "condition of paths", "make the CiliumNode", "change the CiliumNode", "make an endpoint", "change an endpoint", "delete an endpoint"}
 
 func ownNode(t *testing.T, c *kube.Cluster) {
@@ -87,7 +87,7 @@ func ownNode(t *testing.T, c *kube.Cluster) {
 	}
 	refused(t, c, loose, all["change the CiliumNode"], nobody)
 
-	// Objects of the other node, made by its own agent.
+	// Objects of the other node, created by that node's agent.
 	otherToken, err := c.Token(t.Context(), kube.AgentAccount, other)
 	if err != nil {
 		t.Fatal(err)
@@ -106,7 +106,7 @@ func ownNode(t *testing.T, c *kube.Cluster) {
 	rangesOfOwnNode(t, c, token, own)
 	allowed(t.Context(), t, c, token, all["delete an endpoint"])
 
-	// Others are not concerned.
+	// The policy does not apply to other accounts.
 	if err := c.MergePatch(t.Context(), "/api/v1/nodes/"+other, `{"metadata": {"labels": {"a": "b"}}}`); err != nil {
 		t.Error(err)
 	}
@@ -114,7 +114,7 @@ func ownNode(t *testing.T, c *kube.Cluster) {
 	refused(t, c, token, write{"DELETE", "/apis/cilium.io/v2/ciliumnodes/" + own, "json", ""}, "cannot delete resource")
 }
 
-// partsOfOwnNode: its own Node is not an agent's to change at will.
+// partsOfOwnNode checks that an agent can change only certain parts of its own Node.
 func partsOfOwnNode(t *testing.T, c *kube.Cluster, token, node string) {
 	path := "/api/v1/nodes/" + node
 	for want, writes := range map[string][]write{
@@ -132,7 +132,7 @@ func partsOfOwnNode(t *testing.T, c *kube.Cluster, token, node string) {
 	}
 }
 
-// rangesOfOwnNode: an agent cannot say which addresses are those of its pods. The cluster role gives a range, an administrator another one later.
+// rangesOfOwnNode checks that an agent cannot set the pod ranges of its node. The cluster role sets a range, and an administrator later changes it.
 func rangesOfOwnNode(t *testing.T, c *kube.Cluster, token, node string) {
 	path := "/apis/cilium.io/v2/ciliumnodes/" + node
 	ranges := func(list string) write {
@@ -166,7 +166,7 @@ func rangesOfOwnNode(t *testing.T, c *kube.Cluster, token, node string) {
 		fmt.Sprintf(`{"apiVersion": "cilium.io/v2", "kind": "CiliumNode", "metadata": {"name": %q}, "spec": {"ipam": {"podCIDRs": ["10.0.0.0/8"]}}}`, node)}, never)
 }
 
-// withoutTaint takes the agent's taint of a node away and leaves the others, as the agent does.
+// withoutTaint removes the agent's taint from a node and keeps the others, as the agent does.
 func withoutTaint(t *testing.T, c *kube.Cluster, node string) write {
 	t.Helper()
 	var object struct {
@@ -185,7 +185,7 @@ func withoutTaint(t *testing.T, c *kube.Cluster, node string) write {
 	return write{}
 }
 
-// looseToken is a token of the agents' account that was made for no pod and no node.
+// looseToken returns a token of the agents' account that is bound to no pod and no node.
 func looseToken(t *testing.T, c *kube.Cluster) string {
 	t.Helper()
 	body, err := c.Request(t.Context(), "POST", "/api/v1/namespaces/kube-system/serviceaccounts/waggle/token",

@@ -12,16 +12,16 @@ import (
 	"k8s.io/client-go/rest"
 )
 
-// Churn removes pods of the cluster and creates them again with another address, until the context ends. Each of these events writes the
-// CiliumEndpoint of the pod and the EndpointSlice of the Service with the pod's number. It begins perSecond events a second, as long as the API
-// server answers fast enough, and counts in done those that have ended. The error is that of the first request that failed.
+// Churn deletes pods of the cluster and creates them again with another address until the context ends. Each event writes the pod's CiliumEndpoint and the
+// EndpointSlice of the Service with the pod's number. Churn starts perSecond events a second as long as the API server keeps up, and counts completed events
+// in done. It returns the error of the first failed request.
 func (c Cluster) Churn(ctx context.Context, config *rest.Config, perSecond int, done *atomic.Int64) error {
 	clients, err := newClients(config)
 	if err != nil {
 		return err
 	}
 	began := time.Now()
-	var last atomic.Int64 // about the last event that has begun
+	var last atomic.Int64 // number of the latest started event, approximately
 	err = c.each(ctx, math.MaxInt, func(ctx context.Context, event int) error {
 		last.Store(int64(event))
 		due := began.Add(time.Duration(event) * time.Second / time.Duration(perSecond))
@@ -36,13 +36,13 @@ func (c Cluster) Churn(ctx context.Context, config *rest.Config, perSecond int, 
 		}
 		return err
 	})
-	if ctx.Err() != nil { // requests that the end of the context cut short are no failures
+	if ctx.Err() != nil { // requests that the end of the context interrupted are not failures
 		return c.bringBack(context.WithoutCancel(ctx), clients, int(last.Load()))
 	}
 	return err
 }
 
-// bringBack creates the pods that are away when events end about a number: those of its block and of the blocks before and after it.
+// bringBack creates the pods that are deleted after the event with a number: those of its block and of the neighbouring blocks.
 func (c Cluster) bringBack(ctx context.Context, clients clients, event int) error {
 	block := event / (2 * gap)
 	for number := max(0, (block-1)*gap); number < (block+2)*gap; number++ {
@@ -53,10 +53,10 @@ func (c Cluster) bringBack(ctx context.Context, clients clients, event int) erro
 	return nil
 }
 
-// gap is the number of events between the removal of a pod and its return.
+// gap is the number of events between the deletion and the creation of a pod.
 const gap = 100
 
-// event number n removes a pod, or brings back the one that was removed gap events before.
+// event deletes a pod, or creates the pod that was deleted gap events before, depending on the event's number.
 func (c Cluster) event(ctx context.Context, clients clients, n int) error {
 	block, within := n/(2*gap), n%(2*gap)
 	number := block*gap + within%gap

@@ -1,5 +1,5 @@
-// Package load writes the objects of a large cluster straight into an API server: nodes without a kubelet, pods that have only a
-// CiliumEndpoint, policies, and Services with one endpoint each. An agent cannot tell the difference.
+// Package load writes the objects of a large cluster directly into an API server: nodes without a kubelet, pods that have only a CiliumEndpoint, policies,
+// and Services with one endpoint each. An agent cannot distinguish them from real ones.
 package load
 
 import (
@@ -28,28 +28,28 @@ import (
 
 var (
 	ciliumNodes = schema.GroupVersionResource{Group: "cilium.io", Version: "v2", Resource: "ciliumnodes"}
-	// CiliumEndpoints is the resource of the pods elsewhere.
+	// CiliumEndpoints is the resource that represents the pods of other nodes.
 	CiliumEndpoints  = schema.GroupVersionResource{Group: "cilium.io", Version: "v2", Resource: "ciliumendpoints"}
 	ciliumIdentities = schema.GroupVersionResource{Group: "cilium.io", Version: "v2", Resource: "ciliumidentities"}
 )
 
-// Label marks all objects of this package.
+// Label is on all objects of this package.
 const Label = "waggle.test/load"
 
 // Namespaces is the number of namespaces that the objects are spread over.
 const Namespaces = 100
 
-// Cluster is the number of objects of each kind.
+// Cluster configures the number of objects of each kind.
 type Cluster struct {
 	Nodes, Pods, Identities, Policies, Services int
 
-	// LocalNamespace is a namespace of pods that run. One policy in thirty stands there and selects one of them by its label "app",
-	// "bench-NNN"; the others are in namespaces of pods elsewhere.
+	// LocalNamespace is a namespace of running pods. One policy in thirty is in this namespace and selects one pod by its label "app", "bench-NNN"; the
+	// others are in namespaces of other nodes' pods.
 	LocalNamespace string
-	Writers        int // requests in flight; 0 means 32
+	Writers        int // concurrent requests; 0 means 32
 }
 
-// clients are without a limit of requests per second.
+// clients are API clients without a rate limit.
 type clients struct {
 	typed   kubernetes.Interface
 	dynamic dynamic.Interface
@@ -67,7 +67,7 @@ func newClients(config *rest.Config) (c clients, err error) {
 	return c, nil
 }
 
-// Write creates all objects. Objects that exist already are left alone. It stops at the first error.
+// Write creates all objects and skips existing ones. It stops at the first error.
 func (c Cluster) Write(ctx context.Context, k *kube.Cluster) error {
 	clients, err := newClients(k.Config())
 	if err != nil {
@@ -125,7 +125,7 @@ func (c Cluster) createEndpoint(ctx context.Context, clients clients, pod, life 
 	return err
 }
 
-// each calls one for 0 to count-1, several at once.
+// each calls one for 0 to count-1 with several concurrent calls.
 func (c Cluster) each(ctx context.Context, count int, one func(context.Context, int) error) error {
 	writers := c.Writers
 	if writers == 0 {
@@ -154,12 +154,12 @@ func (c Cluster) each(ctx context.Context, count int, one func(context.Context, 
 
 func name(kind string, i int) string { return fmt.Sprintf("load-%s-%05d", kind, i) }
 
-// nodeIP counts through 172.16.0.0/12.
+// nodeIP returns the i-th address of 172.16.0.0/12.
 func nodeIP(i int) string {
 	return netip.AddrFrom4([4]byte{172, byte(16 + i>>16), byte(i >> 8), byte(i)}).String()
 }
 
-// podCIDR counts through 10.128.0.0/9 in steps of a /24.
+// podCIDR returns the i-th /24 of 10.128.0.0/9.
 func podCIDR(i int) netip.Prefix {
 	return netip.PrefixFrom(netip.AddrFrom4([4]byte{10, byte(128 + i>>8), byte(i), 0}), 24)
 }
@@ -202,7 +202,7 @@ func ciliumIdentity(i int) *unstructured.Unstructured {
 	return untyped("CiliumIdentity", fmt.Sprint(identityID(i)), map[string]any{"security-labels": identityLabels(i)})
 }
 
-// identityID keeps clear of the low numbers, which tests of other things may meet.
+// identityID returns numbers above the low ones, which other tests may use.
 func identityID(i int) int64 { return int64(20000 + i) }
 
 func namespace(i int) string { return fmt.Sprintf("load-%02d", i%Namespaces) }
@@ -214,7 +214,7 @@ func identityLabels(i int) map[string]any {
 		"k8s:io.cilium.k8s.policy.serviceaccount": "default", "k8s:io.cilium.k8s.policy.cluster": "default"}
 }
 
-// place returns the node of a pod and the pod's address in one of its lives, of which two that follow each other differ.
+// place returns the node of a pod and the pod's address in its life-th incarnation. Successive incarnations have different addresses.
 func (c Cluster) place(pod, life int) (node int, addr netip.Addr) {
 	nodes := max(1, c.Nodes)
 	node = pod % nodes
@@ -223,7 +223,7 @@ func (c Cluster) place(pod, life int) (node int, addr netip.Addr) {
 	return node, netip.AddrFrom4(base)
 }
 
-// CiliumEndpointOf returns namespace and name of the CiliumEndpoint of a pod, by the pod's number.
+// CiliumEndpointOf returns the namespace and the name of the CiliumEndpoint of a pod by number.
 func (c Cluster) CiliumEndpointOf(pod int) (in, named string) {
 	return namespace(c.identityOf(pod)), name("pod", pod)
 }
@@ -248,7 +248,7 @@ func (c Cluster) ciliumEndpoint(i, life int) *unstructured.Unstructured {
 	return o
 }
 
-// networkPolicy allows two applications of all namespaces, one of its own and a range outside.
+// networkPolicy allows two applications of all namespaces, one of its own namespace and a range outside the cluster.
 func (c Cluster) networkPolicy(i int) *networkingv1.NetworkPolicy {
 	p := &networkingv1.NetworkPolicy{ObjectMeta: meta("policy", i)}
 	p.Namespace = namespace(i)
@@ -269,7 +269,7 @@ func (c Cluster) networkPolicy(i int) *networkingv1.NetworkPolicy {
 	return p
 }
 
-// service has an address of its own choice, clear of those that the API server chose before.
+// service has an explicit address that differs from the addresses that the API server allocated before.
 func service(i int) *corev1.Service {
 	s := &corev1.Service{TypeMeta: metav1.TypeMeta{APIVersion: "v1", Kind: "Service"}, ObjectMeta: meta("service", i)}
 	s.Namespace = namespace(i)
@@ -282,8 +282,8 @@ func service(i int) *corev1.Service {
 	return s
 }
 
-// putService writes a Service into etcd: the API server records each address of Services with a client of its own, which is limited to some tens
-// of requests a second.
+// putService writes a Service directly into etcd: the API server records each Service address with an internal client that is limited to a few dozen requests
+// a second.
 func putService(ctx context.Context, k *kube.Cluster, i int) error {
 	s := service(i)
 	s.UID, s.CreationTimestamp = types.UID(fmt.Sprintf("00000000-0000-4000-8000-%012d", i)), metav1.Now()

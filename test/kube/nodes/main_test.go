@@ -1,5 +1,5 @@
-// Package nodes_test holds Waggle's tunnel to what pods of a real Kubernetes of three nodes rely on: nodes go and come back and agents are replaced, and
-// neither a connection is lost nor a denied one comes about.
+// Package nodes_test tests Waggle's tunnel on a real Kubernetes with three nodes: nodes leave and join, agents are replaced, no connection may fail, and no
+// denied connection may succeed.
 package nodes_test
 
 import (

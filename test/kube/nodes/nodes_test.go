@@ -13,7 +13,7 @@ import (
 
 const notReadyTaint = "node.cilium.io/agent-not-ready"
 
-// TestPrivilegedNodes_OfARealKubernetes goes through the life of a cluster of three nodes. After each step it looks at what clients do all the time.
+// TestPrivilegedNodes_OfARealKubernetes runs the lifecycle of a cluster of three nodes. After each step it checks the clients that run continuously.
 func TestPrivilegedNodes_OfARealKubernetes(t *testing.T) {
 	w := newWorld(t)
 	t.Run("pods of all nodes reach each other", w.reach)
@@ -21,7 +21,7 @@ func TestPrivilegedNodes_OfARealKubernetes(t *testing.T) {
 	w.talk(t)
 	t.Run("policies between nodes", w.policies)
 	if t.Failed() {
-		return // clients would wait in vain
+		return // the clients of later steps would only time out
 	}
 	t.Run("a node is drained, goes and joins again", w.rejoined)
 	t.Run("the DaemonSet is rolled over", w.rolledOver)
@@ -32,8 +32,8 @@ func TestPrivilegedNodes_OfARealKubernetes(t *testing.T) {
 	}
 }
 
-// reach asks the pods of other nodes from each node and its pod, and other nodes from each pod. Pods meet pods under their own addresses, and other nodes
-// under that of their own node.
+// reach sends requests to the pods of other nodes from each node and its pod, and to other nodes from each pod. Other pods see a pod's own address, and other
+// nodes see the address of the pod's node.
 func (w *world) reach(t *testing.T) {
 	for _, n := range w.Nodes {
 		process, err := n.StartProcess("server", n.Tool("kube/talk"), "serve", "8080")
@@ -59,7 +59,7 @@ func (w *world) reach(t *testing.T) {
 	}
 }
 
-// services asks the server on the second node by its Service from everywhere.
+// services sends requests to the server on the second node through its Service from all clients.
 func (w *world) services(t *testing.T) {
 	if err := w.Apply(t.Context(), web); err != nil {
 		t.Fatal(err)
@@ -78,7 +78,7 @@ func (w *world) services(t *testing.T) {
 	w.ask(t, w.PodAsker(t.Context(), "one"), "two", w.internal(t, w.three), nodePort(w.three)...)
 }
 
-// talk starts the clients that go on to the end of the test.
+// talk starts the clients that run until the end of the test.
 func (w *world) talk(t *testing.T) {
 	t.Helper()
 	one, two := w.ips["one"], w.ips["two"]
@@ -98,12 +98,12 @@ func (w *world) talk(t *testing.T) {
 	w.talking.Until(t, "answers", kube.Anybody)
 }
 
-// direct are connections to a pod, one for each question and one for all.
+// direct returns targets for direct connections to a pod: one connection per request, and one kept connection.
 func direct(ips []string) []string {
 	return append(kube.Targets("tcp", "8080", ips...), kube.Targets("tcp-kept", "8080", ips...)...)
 }
 
-// rejoined drains the third node, ends it and deletes its Node; then the node comes back, with another range of pods.
+// rejoined drains the third node, stops it and deletes its Node; then the node registers again with another pod range.
 func (w *world) rejoined(t *testing.T) {
 	before, ranges := w.talking.Until(t, "answers", kube.Anybody), w.podRanges(t)
 	w.drain(t)
@@ -127,7 +127,7 @@ func (w *world) rejoined(t *testing.T) {
 	w.serve(t, kube.Server("three", w.three))
 	w.reach(t)
 
-	// A new server has to be on the third node, and clients everywhere come to it.
+	// The new server must run on the third node, and all clients must reach it.
 	if err := w.MergePatch(t.Context(), "/apis/apps/v1/namespaces/default/deployments/web", `{"spec": {"replicas": 4}}`); err != nil {
 		t.Fatal(err)
 	}
@@ -149,7 +149,7 @@ func (w *world) rejoined(t *testing.T) {
 	w.stillDenied(t)
 }
 
-// drain evicts all pods of the third node. Its server of the Service serves until all clients have found others, and is killed then.
+// drain evicts all pods of the third node. The pod of its Service keeps serving until all clients use other servers, and is killed then.
 func (w *world) drain(t *testing.T) {
 	t.Helper()
 	name := w.webOnThree(t)

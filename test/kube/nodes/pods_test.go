@@ -7,7 +7,7 @@ import (
 	"testing"
 )
 
-// webOnThree waits for the server of Deployment web on the third node, and returns its name.
+// webOnThree waits for the server of Deployment web on the third node and returns its name.
 func (w *world) webOnThree(t *testing.T) (name string) {
 	t.Helper()
 	if err := w.WaitFor(t.Context(), "a server of web on "+w.three.Name, func() (err error) { name, err = w.readyWeb(t); return err }); err != nil {
@@ -35,7 +35,7 @@ func (w *world) readyWeb(t *testing.T) (string, error) {
 	return "", fmt.Errorf("of %d none is ready", len(list.Items))
 }
 
-// served lists the servers of Deployment web among those that answered.
+// served returns the servers of Deployment web in answers.
 func (w *world) served(answers []string) (servers []string) {
 	for _, a := range answers {
 		if name, _, _ := strings.Cut(a, " "); w.ips[name] == nil {
@@ -45,7 +45,7 @@ func (w *world) served(answers []string) (servers []string) {
 	return servers
 }
 
-// podRanges are those of the third node.
+// podRanges returns the pod ranges of the third node.
 func (w *world) podRanges(t *testing.T) []string {
 	t.Helper()
 	var n struct{ Spec struct{ PodCIDRs []string } }
@@ -55,7 +55,7 @@ func (w *world) podRanges(t *testing.T) []string {
 	return n.Spec.PodCIDRs
 }
 
-// takesPods wants the third node to be registered, and without a taint: the agent has tried an attach.
+// takesPods returns nil if the third node is registered and has no taint: its agent's self-test has passed.
 func (w *world) takesPods(t *testing.T) error {
 	var n struct {
 		Spec struct{ Taints []struct{ Key string } }

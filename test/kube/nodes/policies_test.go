@@ -9,13 +9,13 @@ import (
 	"github.com/waggle-net/waggle/test/kube"
 )
 
-// briefly is how long a connection that must not come about is watched.
+// briefly is the time for which the test observes a connection that must not succeed.
 const briefly = "2s"
 
 const guardedPolicy = "/apis/networking.k8s.io/v1/namespaces/default/networkpolicies/guarded"
 
-// policies has the policies of testdata/policies.yaml before the pods that they are about, so that no first packet may pass. The guarded server is on the
-// second node. Its denied clients go on to the end.
+// policies creates the policies of testdata/policies.yaml before the pods that they select, so that not even a first packet may pass. The guarded server is
+// on the second node. Its denied clients run until the end of the test.
 func (w *world) policies(t *testing.T) {
 	if err := w.Apply(t.Context(), policies); err != nil {
 		t.Fatal(err)
@@ -50,7 +50,7 @@ func (w *world) policies(t *testing.T) {
 	w.revoked(t)
 }
 
-// egress has a pod that may send to the server on the second node alone.
+// egress creates a pod that may send only to the server on the second node.
 func (w *world) egress(t *testing.T) {
 	t.Helper()
 	w.serve(t, kube.Server("restrained", w.one))
@@ -60,7 +60,7 @@ func (w *world) egress(t *testing.T) {
 	}
 }
 
-// revoked takes the access away from the allowed client, whose open connections end, and gives it back.
+// revoked revokes the access of the allowed client, which closes its open connections, and restores it.
 func (w *world) revoked(t *testing.T) {
 	t.Helper()
 	w.guard(t, "nobody", "DENIED")
@@ -72,7 +72,7 @@ func (w *world) revoked(t *testing.T) {
 	w.allowed.Until(t, "answers again", kube.Anybody)
 }
 
-// guard lets pods with a label connect to the guarded server, and waits until its node says so of the allowed client.
+// guard allows pods with a label to connect to the guarded server, and waits until the server's node reports the verdict for the allowed client.
 func (w *world) guard(t *testing.T, access, verdict string) {
 	t.Helper()
 	if err := w.MergePatch(t.Context(), guardedPolicy, fmt.Sprintf(`{"spec": {"ingress": [{"from": [{"podSelector": {"matchLabels": {"access": %q}}}]}]}}`, access)); err != nil {
@@ -89,10 +89,10 @@ func (w *world) guard(t *testing.T, access, verdict string) {
 	}
 }
 
-// questions are those of a target that show that none is answered.
+// questions is the number of unanswered requests per target that proves a denial.
 const questions = 2
 
-// stillDenied holds that the denied clients go on to ask, and never had an answer. The pod of the third node and that node are denied as well.
+// stillDenied checks that the denied clients keep sending requests and never received an answer. The third node and its pod are denied as well.
 func (w *world) stillDenied(t *testing.T) {
 	t.Helper()
 	before, err := w.denied.Counts(t.Context())
@@ -120,7 +120,8 @@ func (w *world) stillDenied(t *testing.T) {
 	}
 }
 
-// stopped waits until clients have no more answers. The first counts are of before: clients print them twice a second.
+// stopped waits until clients receive no more answers. An increase replaces the base counts and the check is repeated, since clients print counts only twice
+// a second.
 func (w *world) stopped(t *testing.T, clients *kube.Clients) {
 	t.Helper()
 	before, err := clients.Counts(t.Context())
@@ -144,7 +145,7 @@ func (w *world) stopped(t *testing.T, clients *kube.Clients) {
 	}
 }
 
-// asked is nil when each target was asked some questions.
+// asked returns nil if each target has received the required number of requests.
 func asked(before, now map[string]kube.Count) (err error) {
 	for name, one := range now {
 		if n := one.Asked - before[name].Asked; n < questions {
@@ -154,7 +155,7 @@ func asked(before, now map[string]kube.Count) (err error) {
 	return err
 }
 
-// shown wants a command of a node to print a text.
+// shown waits until the output of a command on a node contains a text.
 func (w *world) shown(t *testing.T, n *kube.Node, text string, command ...string) error {
 	out, err := n.Waggle(t.Context(), command...)
 	if err == nil && !strings.Contains(out, text) {

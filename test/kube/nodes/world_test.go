@@ -27,16 +27,16 @@ var (
 	policies string
 )
 
-// tunnelled is what the status says of a node with a tunnel.
+// tunnelled is a line in the status of a node with a tunnel.
 const tunnelled = "Network: Tunnel [vxlan]   Host: BPF"
 
-// world is a cluster of three nodes with a tunnel between their pods. The router between the nodes knows no way to any pod.
+// world is a cluster of three nodes with a tunnel between their pods. The router between the nodes has no routes to pods.
 type world struct {
 	*kube.Cluster
 	one, two, three *kube.Node
 	ips             map[string][]string // of the servers "one", "two" and "three", each on the node of that name, IPv4 first
-	talking         *kube.Clients       // none of whose connections may fail
-	allowed, denied *kube.Clients       // of the guarded server, see [world.policies]
+	talking         *kube.Clients       // clients whose connections must not fail
+	allowed, denied *kube.Clients       // clients of the guarded server, see [world.policies]
 }
 
 func newWorld(t *testing.T) *world {
@@ -67,12 +67,12 @@ func newWorld(t *testing.T) *world {
 	return w
 }
 
-// servers are the pods that answer, by name.
+// servers returns the nodes of the server pods by pod name.
 func (w *world) servers() map[string]*kube.Node {
 	return map[string]*kube.Node{"one": w.one, "two": w.two, "three": w.three}
 }
 
-// serve starts a pod and keeps its addresses.
+// serve starts a pod and stores its addresses.
 func (w *world) serve(t *testing.T, pod kube.Pod) {
 	t.Helper()
 	err := w.RunPod(t.Context(), pod)
@@ -84,7 +84,7 @@ func (w *world) serve(t *testing.T, pod kube.Pod) {
 	}
 }
 
-// tunnels wants a node to have the tunnel.
+// tunnels requires that the status of a node reports the tunnel.
 func (w *world) tunnels(t *testing.T, n *kube.Node) {
 	t.Helper()
 	if status, err := n.Waggle(t.Context(), "status"); err != nil || !strings.Contains(status, tunnelled) {
@@ -92,7 +92,7 @@ func (w *world) tunnels(t *testing.T, n *kube.Node) {
 	}
 }
 
-// ask waits until a server answers targets, and sees the client under its address of the target's family.
+// ask waits until a server answers all targets and reports the client address of the target's family.
 func (w *world) ask(t *testing.T, from kube.Asker, server string, clients []string, targets ...string) {
 	t.Helper()
 	var want []string
@@ -110,7 +110,7 @@ func (w *world) ask(t *testing.T, from kube.Asker, server string, clients []stri
 	}
 }
 
-// internal are the addresses under which a node itself sends to pods of other nodes, IPv4 first.
+// internal returns the source addresses of a node's own packets to pods of other nodes, IPv4 first.
 func (w *world) internal(t *testing.T, n *kube.Node) []string {
 	t.Helper()
 	var object struct {

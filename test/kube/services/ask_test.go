@@ -11,16 +11,16 @@ import (
 	"github.com/waggle-net/waggle/test/kube"
 )
 
-// pod asks from a pod that has the program talk.
+// pod returns an Asker in a pod that runs the program talk.
 func (w *world) pod(t *testing.T, name string) kube.Asker { return w.PodAsker(t.Context(), name) }
 
-// node asks as a process of a node.
+// node returns an Asker that is a process of the node.
 func (w *world) node(t *testing.T, n *kube.Node) kube.Asker { return n.Asker(t.Context()) }
 
-// outside asks from outside.
+// outside returns an Asker outside all nodes.
 func (w *world) outside(t *testing.T) kube.Asker { return w.OutsideAsker(t.Context()) }
 
-// answers waits until a server answers all targets, and sees the client under its address of the target's family.
+// answers waits until a server answers all targets and reports the client address of the target's family.
 func (w *world) answers(t *testing.T, from kube.Asker, server string, clients []string, targets ...string) {
 	t.Helper()
 	var want []string
@@ -36,16 +36,16 @@ func (w *world) answers(t *testing.T, from kube.Asker, server string, clients []
 	}
 }
 
-// refusal is nil when all targets refuse.
+// refusal returns nil if all targets reject the requests.
 func refusal(from kube.Asker, targets ...string) error { return kube.Fails(refused, from, targets...) }
 
 var (
 	refused = regexp.MustCompile(`: connection refused`)
-	// notPermitted is what a process of a node is told at once when nobody on the node may answer.
+	// notPermitted matches the immediate error of a node's process if no backend on the node is eligible.
 	notPermitted = regexp.MustCompile(`: operation not permitted`)
 )
 
-// known waits until the maps of a node have targets.
+// known waits until the maps of a node contain targets.
 func (w *world) known(t *testing.T, n *kube.Node, targets ...string) {
 	t.Helper()
 	if err := w.WaitFor(t.Context(), "the maps of "+n.Name, func() error {
@@ -61,7 +61,7 @@ func (w *world) known(t *testing.T, n *kube.Node, targets ...string) {
 	}
 }
 
-// frontend is a target as Waggle lists it.
+// frontend returns a target in the notation of Waggle's lists.
 func frontend(target string) string {
 	protocol := "/TCP"
 	if strings.HasPrefix(target, "udp") {
@@ -75,7 +75,7 @@ func addressOf(target string) netip.AddrPort {
 	return netip.MustParseAddrPort(address)
 }
 
-// lead makes the router send packets for addresses of no node to one.
+// lead adds routes on the router to a node for addresses that no node has.
 func (w *world) lead(t *testing.T, n *kube.Node, ipv4, ipv6 string) {
 	t.Helper()
 	if err := errors.Join(w.Route(ipv4+"/32", n), w.Route(ipv6+"/128", n)); err != nil {
@@ -83,7 +83,7 @@ func (w *world) lead(t *testing.T, n *kube.Node, ipv4, ipv6 string) {
 	}
 }
 
-// balance gives a Service addresses, as a load balancer's controller does.
+// balance sets the load balancer addresses of a Service, as a load balancer's controller does.
 func (w *world) balance(t *testing.T, name, ipv4, ipv6 string) {
 	t.Helper()
 	if err := w.MergePatch(t.Context(), servicePath(name)+"/status",

@@ -8,7 +8,7 @@ import (
 	"github.com/waggle-net/waggle/test/kube"
 )
 
-// clients are programs that talk to the Services of testdata/web.yaml all the time: in a pod, on a node and outside.
+// clients are programs that send requests continuously to the Services of testdata/web.yaml: in a pod, on a node and outside.
 type clients struct {
 	*world
 	*kube.Clients
@@ -21,7 +21,7 @@ func newClients(t *testing.T, w *world) *clients {
 	c := w.NewClients("client")
 	if err := errors.Join(
 		c.AddPod(t.Context(), kube.Pod{Name: "client", Node: w.a.Name}, inside...),
-		// The two ways to a server are different pods': the port of one socket can be that of another which goes another way.
+		// The two paths to a server need different pods: a socket on one path could have the same port as a socket on the other path.
 		c.AddPod(t.Context(), kube.Pod{Name: "client-of-nodes", Node: w.a.Name},
 			append(kube.Targets("tcp", webPort, w.b.IPv4, w.b.IPv6), kube.Targets("udp", timePort, w.b.IPv4)...)...),
 		c.AddNode(w.a, slices.Concat(inside, kube.Targets("tcp", webPort, "127.0.0.1", w.a.IPv4, w.a.IPv6))...),

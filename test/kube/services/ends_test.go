@@ -11,7 +11,7 @@ import (
 	"github.com/waggle-net/waggle/test/kube"
 )
 
-// lateServer is not ready, or is given time after it was told to end.
+// lateServer is a pod that is not ready, or that has a delay before it exits.
 const lateServer = `
 apiVersion: v1
 kind: Pod
@@ -28,7 +28,7 @@ spec:
       %[3]s
 `
 
-// unready has a server that is never ready, which is for the clients of one Service and not for those of another.
+// unready tests a server that is never ready. One Service publishes it to clients, another one does not.
 func unready(t *testing.T, s *stays) {
 	published := s.service(t, "published", "ClusterIP", 86, "app: unready", "publishNotReadyAddresses: true")
 	unpublished := s.service(t, "unpublished", "ClusterIP", 87, "app: unready", "")
@@ -37,7 +37,7 @@ func unready(t *testing.T, s *stays) {
 	s.refused(t, s.pod(t, "one"), "80", unpublished...)
 }
 
-// ending has a server that was told to end, which answers as long as nobody else does.
+// ending tests a terminating server, which gets traffic only as long as no other server is ready.
 func ending(t *testing.T, s *stays) {
 	cluster := s.service(t, "ending", "NodePort", 88, "app: ending", "")
 	inside, node := kube.BothTargets("80", cluster...), kube.BothTargets("30088", s.b.IPv4, s.b.IPv6)
@@ -73,13 +73,13 @@ func ending(t *testing.T, s *stays) {
 	}
 	s.answers(t, s.pod(t, "one"), "next", s.one, append(append(inside, inside...), inside...)...)
 	s.answers(t, s.outside(t), "next", kube.ServerAddresses(), append(append(node, node...), node...)...)
-	// It could have answered.
+	// The terminating server still accepts direct connections.
 	if got, err := s.pod(t, "one")(kube.Targets("tcp", "8080", ips...)...); err != nil {
 		t.Errorf("the first server by its own addresses: %q, %v", got, err)
 	}
 }
 
-// masquerade has pods talk to a server outside, which sees the node, and to pods on the other node, which see them.
+// masquerade tests that a server outside sees the node's address of a pod's connection, and that pods on the other node see the pod's address.
 func masquerade(t *testing.T, s *stays) {
 	server, err := s.StartOutside("server", s.a.Tool("kube/talk"), "serve", "8080")
 	if err != nil {
@@ -98,11 +98,11 @@ func masquerade(t *testing.T, s *stays) {
 	s.answers(t, s.pod(t, "two"), machine, []string{s.b.IPv4, s.b.IPv6}, kube.BothTargets("8080", kube.ServerAddresses()...)...)
 	s.answers(t, s.pod(t, "one"), "two", s.one, kube.BothTargets("8080", s.two...)...)
 	s.answers(t, s.pod(t, "two"), "one", s.two, kube.BothTargets("8080", s.one...)...)
-	// What comes from outside by the router's ways to pods is answered as it came.
+	// Replies to connections from outside over the router's routes to pods keep the pod's address.
 	s.answers(t, s.outside(t), "one", kube.ServerAddresses(), kube.BothTargets("8080", s.one...)...)
 }
 
-// anotherAddress gives node b a device with addresses, by which its node ports are reached as long as they are there.
+// anotherAddress adds addresses to a device of node b and removes them. Node ports must be reachable at the addresses exactly meanwhile.
 func anotherAddress(t *testing.T, w *world) {
 	const ipv4, ipv6 = "198.51.100.12", "2001:db8:51::12"
 	w.lead(t, w.b, ipv4, ipv6)

@@ -24,11 +24,11 @@ spec:
     - {name: udp, port: 80, protocol: UDP, targetPort: 8080, nodePort: 30090}
 `
 
-// Addresses of a load balancer, which the router leads to the node with the server.
+// Addresses of a load balancer. The router has routes for them to the node with the server.
 const balancerIPv4, balancerIPv6 = "203.0.113.10", "2001:db8:113::10"
 
-// local has the one server on node b: clients are seen with their addresses, node a says nothing, and load balancers are told
-// which of the nodes to take.
+// local tests externalTrafficPolicy Local with one server on node b: the server sees the client's address, node a drops requests, and the health check ports
+// tell load balancers which node to use.
 func local(t *testing.T, w *world) {
 	w.apply(t, localService)
 	w.balance(t, "local", balancerIPv4, balancerIPv6)
@@ -37,7 +37,7 @@ func local(t *testing.T, w *world) {
 		t.Fatal(err)
 	}
 	w.answers(t, w.outside(t), "local", kube.ServerAddresses(), append(kube.BothTargets("30090", w.b.IPv4, w.b.IPv6), kube.BothTargets("80", balancerIPv4, balancerIPv6)...)...)
-	// A refusal of datagrams reaches a socket that is connected.
+	// A connected UDP socket would report an ICMP error.
 	nothing := append(kube.Targets("tcp", "30090", w.a.IPv4, w.a.IPv6), kube.Targets("udp-connected", "30090", w.a.IPv4, w.a.IPv6)...)
 	w.known(t, w.a, nothing...)
 	if err := kube.Silent(w.outside(t), nothing...); err != nil {
@@ -56,7 +56,7 @@ func local(t *testing.T, w *world) {
 	}
 }
 
-// empty wants clients of a Service that nobody serves to be told so, wherever they are.
+// empty requires that clients of a Service without endpoints get rejections in pods, on nodes and outside.
 func empty(t *testing.T, s *stays) {
 	cluster := s.service(t, "empty", "NodePort", 82, "app: nobody", "")
 	s.refused(t, s.pod(t, "one"), "80", cluster...)
@@ -64,7 +64,7 @@ func empty(t *testing.T, s *stays) {
 	s.refused(t, s.outside(t), "30082", s.a.IPv4, s.a.IPv6)
 }
 
-// refused waits until all addresses refuse. A refusal of datagrams reaches a socket that is connected.
+// refused waits until all addresses reject requests. A connected UDP socket reports the ICMP error.
 func (w *world) refused(t *testing.T, from kube.Asker, port string, addresses ...string) {
 	t.Helper()
 	targets := append(kube.Targets("tcp", port, addresses...), kube.Targets("udp-connected", port, addresses...)...)
@@ -73,7 +73,7 @@ func (w *world) refused(t *testing.T, from kube.Asker, port string, addresses ..
 	}
 }
 
-// hostPortPod answers on a port of its node.
+// hostPortPod is a pod that listens on a port of its node.
 const hostPortPod = `
 apiVersion: v1
 kind: Pod
@@ -90,7 +90,7 @@ spec:
       ports: [{containerPort: 8080, hostPort: 8088}, {containerPort: 8080, hostPort: 8088, protocol: UDP}]
 `
 
-// hostPort makes a pod with a host port anew: its name is the same, its address another.
+// hostPort creates a pod with a host port twice, with the same name and different addresses.
 func hostPort(t *testing.T, w *world) {
 	var before string
 	for range 2 {
@@ -139,7 +139,7 @@ spec:
     - {name: main, image: "waggle.local/talk:1", imagePullPolicy: Never, command: [/bin/talk, serve, "8080"]}
 `
 
-// names has a pod do what most programs begin with: ask for a name, and find the API server by the Service kubernetes.
+// names tests name resolution in a pod and access to the API server through the Service kubernetes, which most programs need first.
 func names(t *testing.T, w *world) {
 	w.apply(t, nameService, w.b.Name, w.a.Name)
 	if err := errors.Join(w.WaitPodReady(t.Context(), "default/program"), w.WaitPodReady(t.Context(), "kube-system/dns")); err != nil {

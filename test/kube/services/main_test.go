@@ -1,5 +1,5 @@
-// Package services_test holds Waggle's Services to what programs of a real Kubernetes rely on: kubelet, controllers and probes
-// decide when servers come and go, and nothing may be lost meanwhile.
+// Package services_test tests Waggle's Services on a real Kubernetes: kubelet, controllers and probes add and remove servers, and no connection may fail
+// meanwhile.
 package services_test
 
 import (

@@ -13,8 +13,7 @@ import (
 	"github.com/waggle-net/waggle/test/kube"
 )
 
-// TestPrivilegedServices_OfARealKubernetes goes through the life of Services on one cluster. What clients do all the time is
-// looked at after each step.
+// TestPrivilegedServices_OfARealKubernetes runs the lifecycle of Services on one cluster. After each step it checks the clients that run continuously.
 func TestPrivilegedServices_OfARealKubernetes(t *testing.T) {
 	w := newWorld(t)
 	if err := w.Apply(t.Context(), web); err != nil {
@@ -65,7 +64,7 @@ func TestPrivilegedServices_OfARealKubernetes(t *testing.T) {
 	}
 }
 
-// webPods are the names of the servers that have not ended.
+// webPods returns the names of the server pods that have not terminated.
 func (w *world) webPods(t *testing.T) (names []string, err error) {
 	var list struct {
 		Items []struct{ Metadata struct{ Name string } }
@@ -77,7 +76,7 @@ func (w *world) webPods(t *testing.T) (names []string, err error) {
 	return names, err
 }
 
-// replaced replaces all servers, and wants that no connection fails and that sockets of datagrams find the new ones.
+// replaced replaces all servers and requires that no connection fails and that UDP sockets switch to the new servers.
 func (c *clients) replaced(t *testing.T, disturb func() error) {
 	t.Helper()
 	before := c.Until(t, "answers", kube.Anybody)
@@ -116,7 +115,7 @@ func (c *clients) replaced(t *testing.T, disturb func() error) {
 	c.Lost(t, before, now)
 }
 
-// otherPort gives the Service of datagrams another target port.
+// otherPort changes the target port of the UDP Service.
 func otherPort(t *testing.T, c *clients) {
 	before := c.Until(t, "answers", kube.Anybody)
 	if err := c.MergePatch(t.Context(), "/api/v1/namespaces/default/services/time",
@@ -134,13 +133,13 @@ func otherPort(t *testing.T, c *clients) {
 	c.Lost(t, before, now)
 }
 
-// kill ends the agent of a node.
+// kill sends SIGKILL to the agent of a node.
 func kill(t *testing.T, n *kube.Node) error {
 	t.Helper()
 	return n.Kill(t.Context(), "/usr/bin/waggle-agent --config-dir")
 }
 
-// away takes the API server away, and kills an agent meanwhile, which begins with its copy.
+// away stops the API server and kills an agent meanwhile; the new agent starts from its snapshot on disk.
 func away(t *testing.T, c *clients) {
 	before := c.Until(t, "answers", kube.Anybody)
 	if err := c.StopAPIServer(); err != nil {
@@ -169,10 +168,10 @@ func away(t *testing.T, c *clients) {
 	c.Lost(t, before, c.Until(t, "answers with the API server", kube.Anybody))
 }
 
-// serviceTables are those of objects that Services are made of.
+// serviceTables are the tables of objects that define Services.
 var serviceTables = []string{"k8s-services", "k8s-endpointslices", "k8s-pods", "k8s-nodes"}
 
-// synced wants all tables of objects to be the API server's, and those of Services to be among them.
+// synced returns nil if all tables of objects are synced with the API server and include serviceTables.
 func synced(t *testing.T, n *kube.Node) error {
 	out, err := n.Waggle(t.Context(), "db", "show", "sources", "-o", "json")
 	if err != nil {

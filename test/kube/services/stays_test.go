@@ -10,10 +10,10 @@ import (
 	"github.com/waggle-net/waggle/test/kube"
 )
 
-// stays are servers that stay, and clients: one on node a, two and three on node b.
+// stays holds servers that run for the whole test and are also clients: one on node a, two and three on node b.
 type stays struct {
 	*world
-	one, two, three []string // their addresses, IPv4 first
+	one, two, three []string // pod addresses, IPv4 first
 }
 
 func newStays(t *testing.T, w *world) *stays {
@@ -39,8 +39,8 @@ func newStays(t *testing.T, w *world) *stays {
 	return &stays{w, ips["one"], ips["two"], ips["three"]}
 }
 
-// service makes a Service of both families for the pods with a label, and returns its addresses. These end with a number, as does
-// its node port when it has one; its ports are 80 of TCP and UDP. More is added to its spec.
+// service creates a dual-stack Service for the pods with a label and returns its addresses. The addresses end with number, and so does the node port, if any.
+// The ports are 80 of TCP and UDP. The fields in more are added to the spec.
 func (w *world) service(t *testing.T, name, kind string, number int, label, more string) (addresses []string) {
 	t.Helper()
 	nodePort := 0
@@ -66,7 +66,7 @@ spec:
 	return addresses
 }
 
-// affinity has a client come to the same server with all that it asks of an address, however it comes.
+// affinity tests that a client reaches the same server in all connections to one address, regardless of the protocol.
 func affinity(t *testing.T, s *stays) {
 	cluster := s.service(t, "affinity", "NodePort", 83, `stays: "true"`, "sessionAffinity: ClientIP")
 	inside, nodes := kube.BothTargets("80", cluster...), kube.BothTargets("30083", s.a.IPv4, s.a.IPv6, s.b.IPv4, s.b.IPv6)
@@ -82,7 +82,7 @@ func affinity(t *testing.T, s *stays) {
 			}
 			return answers
 		}
-		// Of several questions at once each may be the first.
+		// Each of several concurrent requests can be the first one.
 		first := ask(client.targets)
 		const questions = 10
 		var again []string
@@ -102,7 +102,7 @@ func affinity(t *testing.T, s *stays) {
 	}
 }
 
-// ranges lets clients outside use the balancer's addresses as long as they are in its ranges; its node port asks nobody.
+// ranges tests that outside clients reach the load balancer's addresses only from its source ranges; the ranges do not apply to the node port.
 func ranges(t *testing.T, s *stays) {
 	const ipv4, ipv6 = "203.0.113.11", "2001:db8:113::11"
 	s.service(t, "ranges", "LoadBalancer", 84, "app: two", `loadBalancerSourceRanges: [192.0.2.0/30, "2001:db8:2::/126"]`)
@@ -126,7 +126,7 @@ func ranges(t *testing.T, s *stays) {
 	}
 }
 
-// external has addresses that the Service itself names, and that lead to a node without the server.
+// external tests external IPs of a Service whose route leads to a node without the server.
 func external(t *testing.T, s *stays) {
 	const ipv4, ipv6 = "203.0.113.12", "2001:db8:113::12"
 	s.service(t, "external", "ClusterIP", 93, "app: two", fmt.Sprintf("externalIPs: [%q, %q]", ipv4, ipv6))
@@ -135,7 +135,7 @@ func external(t *testing.T, s *stays) {
 	s.answers(t, s.pod(t, "one"), "two", s.one, kube.BothTargets("80", ipv4, ipv6)...)
 }
 
-// near has a server for the clients on its own node.
+// near tests internalTrafficPolicy Local: only clients on the server's node reach the server.
 func near(t *testing.T, s *stays) {
 	cluster := s.service(t, "near", "ClusterIP", 85, "app: two", "internalTrafficPolicy: Local")
 	targets := kube.BothTargets("80", cluster...)
@@ -149,13 +149,13 @@ func near(t *testing.T, s *stays) {
 	}
 }
 
-// hairpin has a server ask itself by its Service.
+// hairpin tests a server that connects to itself through its Service.
 func hairpin(t *testing.T, s *stays) {
 	cluster := s.service(t, "hairpin", "NodePort", 79, "app: two", "")
 	s.answers(t, s.pod(t, "two"), "two", s.two, append(kube.BothTargets("80", cluster...), kube.BothTargets("30079", s.b.IPv4, s.b.IPv6)...)...)
 }
 
-// hostNetwork has a server that is a process of node b.
+// hostNetwork tests a server that is a process of node b.
 func hostNetwork(t *testing.T, s *stays) {
 	cluster := s.service(t, "host", "NodePort", 78, "app: host", "")
 	pod := kube.Server("host", s.b)
@@ -168,7 +168,7 @@ func hostNetwork(t *testing.T, s *stays) {
 	s.answers(t, s.node(t, s.a), s.b.Name, []string{s.a.IPv4, s.a.IPv6}, inside...)
 	s.answers(t, s.outside(t), s.b.Name, kube.ServerAddresses(), kube.BothTargets("30078", s.b.IPv4, s.b.IPv6)...)
 	s.answers(t, s.outside(t), s.b.Name, []string{s.a.IPv4, s.a.IPv6}, kube.BothTargets("30078", s.a.IPv4, s.a.IPv6)...)
-	// A server of datagrams that listens on all addresses of a machine answers from the nearest one, which is none of the Service's.
+	// A UDP server that listens on all addresses of a machine replies from the address nearest to the client, which is not the Service's. So only TCP works.
 	s.answers(t, s.pod(t, "three"), s.b.Name, s.three, kube.Targets("tcp", "80", cluster...)...)
 }
 
@@ -190,10 +190,10 @@ spec:
   ports: [{port: 80}]
 `
 
-// withoutAddress has Services that are names and nothing else, one of them since a moment ago.
+// withoutAddress tests Services without a cluster IP: a headless one, an ExternalName, and one that is changed to an ExternalName.
 func withoutAddress(t *testing.T, s *stays) {
 	s.apply(t, named)
-	// Who knows the later one has seen the earlier ones.
+	// A node that knows the later Service has processed the earlier ones.
 	cluster := s.service(t, "renamed", "ClusterIP", 91, `stays: "true"`, "")
 	s.known(t, s.a, kube.BothTargets("80", cluster...)...)
 	s.known(t, s.b, kube.BothTargets("80", cluster...)...)
@@ -205,7 +205,7 @@ func withoutAddress(t *testing.T, s *stays) {
 	}
 }
 
-// nameless wants a node to serve nothing of Services that are names.
+// nameless returns nil if a node serves nothing for Services without a cluster IP.
 func (s *stays) nameless(t *testing.T, n *kube.Node) (failed error) {
 	for _, args := range [][]string{{"service", "list"}, {"bpf", "lb", "list"}, {"db", "show", "services"}, {"db", "show", "frontends"}} {
 		out, err := n.Waggle(t.Context(), args...)

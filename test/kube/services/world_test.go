@@ -12,7 +12,7 @@ import (
 	"github.com/waggle-net/waggle/test/kube"
 )
 
-// servesServices is what the status says of a node without kube-proxy.
+// servesServices matches the status of a node without kube-proxy.
 var servesServices = regexp.MustCompile(`(?m)^KubeProxyReplacement: +True,`)
 
 // Addresses that testdata/web.yaml gives its Services.
@@ -24,7 +24,7 @@ const (
 //go:embed testdata/web.yaml
 var web string
 
-// world is a cluster of two nodes with Waggle on both, and routes that lead to the pods of each.
+// world is a cluster of two nodes with Waggle on both and routes to the pods of each.
 type world struct {
 	*kube.Cluster
 	a, b *kube.Node
@@ -36,8 +36,8 @@ func newWorld(t *testing.T) *world {
 	w := &world{c, c.Nodes[0], c.Nodes[1]}
 	var loading errgroup.Group
 	loading.Go(func() error { return c.LoadTalk(t.Context()) })
-	// Without the second, a connected socket of datagrams in a pod stays with a server that the Service has no more, as long as
-	// that one answers. Clients of other nodes are seen under their own addresses without a tunnel alone. The default install is what test/kube/waggle runs with.
+	// Without bpf-lb-sock-terminate-pod-connections, a connected UDP socket in a pod keeps a server that was removed from the Service as long as the server
+	// answers. Servers see the addresses of clients on other nodes only without a tunnel. Package test/kube/waggle tests the default options.
 	if err := c.InstallWaggle(t.Context(), "--set", "enable-ipv6=true", "--set", "routing-mode=native", "--set", "bpf-lb-sock-terminate-pod-connections=true"); err != nil {
 		t.Fatal(err)
 	}
@@ -62,7 +62,7 @@ func newWorld(t *testing.T) *world {
 	return w
 }
 
-// route leads the packets for a node's pods to the node.
+// route adds routes on the router for a node's pods.
 func (w *world) route(t *testing.T, n *kube.Node) {
 	t.Helper()
 	var object struct{ Spec struct{ PodCIDRs []string } }
@@ -76,7 +76,7 @@ func (w *world) route(t *testing.T, n *kube.Node) {
 	}
 }
 
-// apply applies a manifest, in which % stands for what follows.
+// apply applies a manifest that is formatted with args.
 func (w *world) apply(t *testing.T, manifest string, args ...any) {
 	t.Helper()
 	if err := w.Apply(t.Context(), fmt.Sprintf(manifest, args...)); err != nil {

@@ -8,7 +8,7 @@ import (
 	"github.com/waggle-net/waggle/test/kube"
 )
 
-// prepared starts a cluster of the test's own that knows Waggle's kinds of objects and runs no agent.
+// prepared starts a cluster of the test's own with Waggle's resource definitions and without agents.
 func prepared(t *testing.T, options kube.Options) (*kube.Cluster, *kube.Node) {
 	t.Helper()
 	c := kube.Start(t, options)

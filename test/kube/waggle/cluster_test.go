@@ -17,8 +17,7 @@ const (
 	endpointPath = "/apis/cilium.io/v2/namespaces/default/ciliumendpoints"
 )
 
-// TestPrivilegedClusterRole_GivesCIDRsAndCleansUp lets two replicas do the work of a cluster whose controller manager allocates
-// nothing, and ends the one that leads.
+// TestPrivilegedClusterRole_GivesCIDRsAndCleansUp runs two replicas on a cluster whose controller manager allocates no CIDRs, and kills the leader.
 func TestPrivilegedClusterRole_GivesCIDRsAndCleansUp(t *testing.T) {
 	t.Parallel()
 	c := kube.Start(t, kube.Options{Nodes: 2, NodeOptions: kube.NodeOptions{Taints: []string{notReadyTaint + "=true:NoSchedule"}}})
@@ -50,7 +49,7 @@ func TestPrivilegedClusterRole_GivesCIDRsAndCleansUp(t *testing.T) {
 	freedCIDRIsGivenAgain(t, c, cidrs)
 }
 
-// slicesAreRead waits until each node knows some pods, those of the other node out of slices and no longer out of CiliumEndpoints.
+// slicesAreRead waits until each node knows the pods, and reads the other node's pods from CiliumEndpointSlices and no longer from CiliumEndpoints.
 func slicesAreRead(t *testing.T, c *kube.Cluster, pods ...string) {
 	t.Helper()
 	for _, n := range c.Nodes {
@@ -78,7 +77,7 @@ func slicesAreRead(t *testing.T, c *kube.Cluster, pods ...string) {
 	}
 }
 
-// replicasOnBothNodes waits for two ready replicas of the cluster role on different nodes, and returns node by pod.
+// replicasOnBothNodes waits for two ready replicas of the cluster role on different nodes and returns the nodes by pod.
 func replicasOnBothNodes(t *testing.T, c *kube.Cluster) map[string]string {
 	t.Helper()
 	found := map[string]string{}
@@ -114,7 +113,7 @@ func replicasOnBothNodes(t *testing.T, c *kube.Cluster) map[string]string {
 	return found
 }
 
-// givenCIDRs reads the CIDRs of the CiliumNodes, one for each node, all different and out of the pool.
+// givenCIDRs returns the CIDRs of the CiliumNodes and requires one per node, all different and from the pool.
 func givenCIDRs(t *testing.T, c *kube.Cluster) map[string]string {
 	t.Helper()
 	cidrs := map[string]string{}
@@ -145,7 +144,7 @@ func poolCIDRs(ctx context.Context, c *kube.Cluster, node string) ([]string, err
 	return object.Spec.IPAM.PodCIDRs, err
 }
 
-// leader is who has the Lease, and how often it has changed hands.
+// leader returns the holder of the Lease and the number of transitions.
 func leader(ctx context.Context, c *kube.Cluster) (identity string, transitions int, err error) {
 	var lease struct {
 		Spec struct {
@@ -157,7 +156,7 @@ func leader(ctx context.Context, c *kube.Cluster) (identity string, transitions 
 	return lease.Spec.HolderIdentity, lease.Spec.LeaseTransitions, err
 }
 
-// takeover kills the process that leads, without a chance to give the Lease back.
+// takeover kills the leader's process, so that it cannot release the Lease.
 func takeover(t *testing.T, c *kube.Cluster, replicas map[string]string) {
 	t.Helper()
 	identity, transitions, err := leader(t.Context(), c)
@@ -181,10 +180,10 @@ func takeover(t *testing.T, c *kube.Cluster, replicas map[string]string) {
 	}); err != nil {
 		t.Fatal(err)
 	}
-	replicasOnBothNodes(t, c) // the killed one is started again
+	replicasOnBothNodes(t, c) // the killed replica is started again
 }
 
-// staleEndpointGoes makes a CiliumEndpoint by hand whose Pod has never been, beside those of living pods.
+// staleEndpointGoes creates a CiliumEndpoint whose Pod never existed, beside those of running pods, and waits until it is deleted.
 func staleEndpointGoes(t *testing.T, c *kube.Cluster) {
 	t.Helper()
 	object := map[string]any{"apiVersion": "cilium.io/v2", "kind": "CiliumEndpoint", "metadata": map[string]any{"name": "stale",
@@ -212,7 +211,7 @@ func staleEndpointGoes(t *testing.T, c *kube.Cluster) {
 	}
 }
 
-// freedCIDRIsGivenAgain deletes a node for good. A CiliumNode that comes then gets its CIDR, the lowest one that is free.
+// freedCIDRIsGivenAgain deletes a node permanently and requires that a new CiliumNode gets its CIDR, the lowest free one.
 func freedCIDRIsGivenAgain(t *testing.T, c *kube.Cluster, cidrs map[string]string) {
 	t.Helper()
 	gone := slices.MinFunc(c.Nodes, func(a, b *kube.Node) int {
@@ -221,7 +220,7 @@ func freedCIDRIsGivenAgain(t *testing.T, c *kube.Cluster, cidrs map[string]strin
 	if err := gone.StopKubelet(); err != nil { // it would register the Node again
 		t.Fatal(err)
 	}
-	// Neither does an agent make its CiliumNode again: without its Node it has none.
+	// The agent does not create its CiliumNode again either: without a Node it has none.
 	if err := c.Delete(t.Context(), nodePath+gone.Name); err != nil {
 		t.Fatal(err)
 	}

@@ -8,7 +8,7 @@ import (
 	"github.com/waggle-net/waggle/test/kube"
 )
 
-// besideOtherConfigurations has the configurations of another plugin on the node, before ours by name and behind it.
+// besideOtherConfigurations tests a node with two configurations of another plugin, one before and one after Waggle's in the order of names.
 func besideOtherConfigurations(t *testing.T, shared *kube.Cluster) {
 	c, n := shared.Tenant(t, kube.NodeOptions{})
 	give(t, n, podCIDRs(n, 0)[0])
@@ -27,7 +27,7 @@ func besideOtherConfigurations(t *testing.T, shared *kube.Cluster) {
 		}
 	}
 
-	// Without the first one pods come to us, beside the other.
+	// Without the first one, the runtime uses Waggle's configuration although the other one exists.
 	if _, err := n.Run(t.Context(), "rm", others[0]); err != nil {
 		t.Fatal(err)
 	}
@@ -40,7 +40,7 @@ func besideOtherConfigurations(t *testing.T, shared *kube.Cluster) {
 	known(t, c, n, runPod(t, c, "ours", n))
 	stop(t, p)
 
-	// Whoever wants it so has others put aside.
+	// With --cni-exclusive, the agent renames the other configurations.
 	if err := n.WriteFile(others[0], foreign, 0o644); err != nil {
 		t.Fatal(err)
 	}
@@ -57,7 +57,7 @@ func besideOtherConfigurations(t *testing.T, shared *kube.Cluster) {
 	stop(t, p)
 }
 
-// says wants the status to mention something.
+// says waits until the status contains a text.
 func says(t *testing.T, c *kube.Cluster, n *kube.Node, what string) {
 	t.Helper()
 	if err := c.WaitFor(t.Context(), "the status to mention "+what, func() error {

@@ -14,13 +14,13 @@ import (
 	"github.com/waggle-net/waggle/test/kube"
 )
 
-// notReadyTaint keeps pods from a node until an attach has been tried there.
+// notReadyTaint excludes pods from a node until the self-test has attached a pod there.
 const notReadyTaint = "node.cilium.io/agent-not-ready"
 
-// agentCapabilities are those that "waggle install" prints for the agent's container.
+// agentCapabilities are the capabilities that "waggle install" prints for the agent's container.
 const agentCapabilities = 1<<unix.CAP_NET_ADMIN | 1<<unix.CAP_NET_RAW | 1<<unix.CAP_PERFMON | 1<<unix.CAP_BPF
 
-// TestPrivilegedDaemonSet holds the tests of a cluster with Waggle on it as users install it. The node of each is new to the cluster.
+// TestPrivilegedDaemonSet runs the tests that share a cluster with a default installation of Waggle. Each test adds its own node.
 func TestPrivilegedDaemonSet(t *testing.T) {
 	t.Parallel()
 	shared := kube.Start(t, kube.Options{ClusterCIDR: kube.DualStackCIDR, NodeOptions: kube.NodeOptions{Taints: []string{notReadyTaint + "=true:NoSchedule"}}})
@@ -28,7 +28,7 @@ func TestPrivilegedDaemonSet(t *testing.T) {
 		"--set", "endpoint-gc-interval="+interval.String()); err != nil {
 		t.Fatal(err)
 	}
-	// The one replica stays on the cluster's own node, as the nodes of tests go.
+	// One replica stays on the cluster's own node, since the nodes of tests are removed.
 	if err := shared.MergePatch(t.Context(), "/apis/apps/v1/namespaces/kube-system/deployments/waggle-cluster", `{"spec": {"replicas": 1}}`); err != nil {
 		t.Fatal(err)
 	}
@@ -42,7 +42,7 @@ func TestPrivilegedDaemonSet(t *testing.T) {
 	})
 }
 
-// installedNode adds a node to a cluster with Waggle on it and waits until its agent is ready.
+// installedNode adds a node to a cluster with Waggle and waits until the node's agent is ready.
 func installedNode(t *testing.T, shared *kube.Cluster, options kube.NodeOptions) (*kube.Cluster, *kube.Node) {
 	t.Helper()
 	options.Taints = append(options.Taints, notReadyTaint+"=true:NoSchedule")
@@ -53,8 +53,8 @@ func installedNode(t *testing.T, shared *kube.Cluster, options kube.NodeOptions)
 	return c, n
 }
 
-// runsWithWhatIsPrinted has a node without a BPF file system, without our plugin, and with the taint that only a passed self-test takes
-// away; and then runs a pod.
+// runsWithWhatIsPrinted tests the printed manifests on a node without a BPF file system, without Waggle's plugin, and with the taint that only a passed
+// self-test removes; then it runs a pod.
 func runsWithWhatIsPrinted(t *testing.T, shared *kube.Cluster) {
 	c, n := installedNode(t, shared, kube.NodeOptions{NoBPFFS: true})
 	if err := c.WaitFor(t.Context(), "the taint to go and the network to be available", func() error { return available(t.Context(), c, n) }); err != nil {
@@ -109,7 +109,7 @@ func available(ctx context.Context, c *kube.Cluster, n *kube.Node) error {
 	return fmt.Errorf("%s is not called reachable: %s", n.Name, text)
 }
 
-// hasCapabilities finds a process of the node by how its command line begins.
+// hasCapabilities returns nil if exactly one process of the node runs program and it has exactly the capabilities want.
 func hasCapabilities(ctx context.Context, n *kube.Node, program string, want uint64) error {
 	out, err := n.Run(ctx, "sh", "-c", `for p in /proc/[0-9]*; do case "$(tr '\0' ' ' < $p/cmdline)" in */"`+program+`"*) cat $p/status;; esac; done`)
 	if err != nil {

@@ -1,3 +1,3 @@
-// Package waggle holds the tests of Waggle on real Kubernetes nodes: its DaemonSet, installed as users install it, or the
-// agent alone where a test wants to end and start it quickly.
+// Package waggle tests Waggle on real Kubernetes nodes: with the DaemonSet, installed as users install it, or with the agent as a process if a test stops and
+// starts it often.
 package waggle

@@ -13,14 +13,14 @@ import (
 	"github.com/waggle-net/waggle/test/kube"
 )
 
-// template is a pod of a controller, with a label that makes its identity.
+// template returns a pod template with a label that determines the pods' identity.
 func template(app string, annotations map[string]string) map[string]any {
 	return map[string]any{"metadata": map[string]any{"labels": map[string]string{"app": app}, "annotations": annotations},
 		"spec": map[string]any{"terminationGracePeriodSeconds": 0, "containers": []map[string]any{{"name": "main", "image": kube.ClientImage,
 			"imagePullPolicy": "Never", "command": []string{"sleep", "1000000"}}}}}
 }
 
-// publishedIdentities maps the pods of an app to the numbers that their CiliumEndpoints tell other nodes.
+// publishedIdentities returns the identities in the CiliumEndpoints of an app's pods, by pod.
 func publishedIdentities(ctx context.Context, c *kube.Cluster, app string) (map[string]int64, error) {
 	var pods struct {
 		Items []struct{ Metadata struct{ Name string } }
@@ -50,7 +50,7 @@ func publishedIdentity(ctx context.Context, c *kube.Cluster, pod string) (int64,
 	return o.Status.Identity.ID, err
 }
 
-// shareOne waits until a number of pods have one identity.
+// shareOne waits until count pods have the same identity.
 func shareOne(t *testing.T, c *kube.Cluster, app string, count int) {
 	t.Helper()
 	if err := c.WaitFor(t.Context(), fmt.Sprintf("%d pods of %s to have one identity", count, app), func() error {
@@ -68,8 +68,7 @@ func shareOne(t *testing.T, c *kube.Cluster, app string, count int) {
 	}
 }
 
-// labelsMakeIdentities lets the controllers of Kubernetes label pods, and then changes labels by hand while
-// the pod talks.
+// labelsMakeIdentities tests identities with labels that Kubernetes' controllers set, and then changes labels of a running pod while it sends traffic.
 func labelsMakeIdentities(t *testing.T, shared *kube.Cluster) {
 	c, n := ranged(t, shared, kube.NodeOptions{})
 	p := readyAgent(t, n, "--ipam=kubernetes")
@@ -79,7 +78,7 @@ func labelsMakeIdentities(t *testing.T, shared *kube.Cluster) {
 	apps := "/apis/apps/v1/namespaces/" + c.Namespace + "/"
 	selector := func(app string) map[string]any { return map[string]any{"matchLabels": map[string]string{"app": app}} }
 
-	// Pods of two ReplicaSets, of which the newer never replaces the older, differ in pod-template-hash.
+	// Pods of two ReplicaSets of one Deployment differ in pod-template-hash. The newer one never replaces the older one.
 	deployment := map[string]any{"apiVersion": "apps/v1", "kind": "Deployment", "metadata": map[string]string{"name": "rolling"},
 		"spec": map[string]any{"replicas": 1, "minReadySeconds": 3600, "progressDeadlineSeconds": 7200, "selector": selector("rolling"), "template": template("rolling", nil),
 			"strategy": map[string]any{"rollingUpdate": map[string]any{"maxSurge": 1, "maxUnavailable": 0}}}}
@@ -96,7 +95,7 @@ func labelsMakeIdentities(t *testing.T, shared *kube.Cluster) {
 	}
 	shareOne(t, c, "rolling", 2)
 
-	// Pods of a StatefulSet differ in their name and number.
+	// Pods of a StatefulSet differ in the labels for their name and number.
 	set := map[string]any{"apiVersion": "apps/v1", "kind": "StatefulSet", "metadata": map[string]string{"name": "set"},
 		"spec": map[string]any{"replicas": 2, "podManagementPolicy": "Parallel", "serviceName": "set", "selector": selector("set"), "template": template("set", nil)}}
 	if err := c.Create(t.Context(), apps+"statefulsets", set); err != nil {
@@ -104,7 +103,7 @@ func labelsMakeIdentities(t *testing.T, shared *kube.Cluster) {
 	}
 	shareOne(t, c, "set", 2)
 
-	// Labels change by hand, and pods keep talking.
+	// Label changes must not interrupt the pods' traffic.
 	for _, pod := range []string{"set-0", "set-1"} {
 		if err := c.WaitPodReady(t.Context(), pod); err != nil {
 			t.Fatal(err)

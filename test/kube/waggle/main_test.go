@@ -11,7 +11,7 @@ import (
 	"github.com/waggle-net/waggle/test/kube"
 )
 
-// TestMain runs more tests beside each other than there are CPUs: they wait more than they compute. The command line has the last word.
+// TestMain runs more tests in parallel than there are CPUs, because they mostly wait. The command line overrides the number.
 func TestMain(m *testing.M) {
 	if err := flag.Set("test.parallel", strconv.Itoa(1+runtime.GOMAXPROCS(0))); err != nil {
 		fmt.Fprintln(os.Stderr, err)

@@ -9,7 +9,7 @@ import (
 	"github.com/waggle-net/waggle/test/kube"
 )
 
-// podCIDRChanges gives a node another range, as a person does, while a pod of the old one talks.
+// podCIDRChanges changes the pod CIDR of a node, as an administrator does, while a pod of the old range sends traffic.
 func podCIDRChanges(t *testing.T, shared *kube.Cluster) {
 	c, n := shared.Tenant(t, kube.NodeOptions{})
 	const before, after, before6, after6 = "10.50.1.0/24", "10.51.1.0/24", "fd00:50:1::/112", "fd00:51:1::/112"
@@ -44,7 +44,7 @@ func podCIDRChanges(t *testing.T, shared *kube.Cluster) {
 	}
 	hush()
 
-	// With its pod all of it goes.
+	// The agent removes everything of the old range with its last pod.
 	if err := c.DeletePod(t.Context(), "old"); err != nil {
 		t.Fatal(err)
 	}
@@ -66,7 +66,7 @@ func podCIDRChanges(t *testing.T, shared *kube.Cluster) {
 	stop(t, p)
 }
 
-// runIn runs a pod and wants an address of each range; it returns them in the order of the ranges.
+// runIn runs a pod, requires an address from each range, and returns the addresses in the order of the ranges.
 func runIn(t *testing.T, c *kube.Cluster, n *kube.Node, name string, cidrs ...string) []string {
 	t.Helper()
 	if err := n.WaitReady(t.Context()); err != nil {
@@ -85,8 +85,8 @@ func runIn(t *testing.T, c *kube.Cluster, n *kube.Node, name string, cidrs ...st
 	return ips
 }
 
-// known requires that the node sends to a pod's addresses by a device of ours, and that the kernel's ipcache has rows for them. Both must be
-// so at once, since ADD waits for them. Only an agent that does not answer is asked again.
+// known requires that the node's routes to a pod's addresses use Waggle's device and that the ipcache map contains the addresses. ADD waits for both, so
+// known retries only if the agent does not answer.
 func known(t *testing.T, c *kube.Cluster, n *kube.Node, ips []string) {
 	t.Helper()
 	var cache string
@@ -106,12 +106,12 @@ func known(t *testing.T, c *kube.Cluster, n *kube.Node, ips []string) {
 	}
 }
 
-// kernelCache reads the ipcache from the kernel's map, not from a table.
+// kernelCache returns the ipcache from the kernel's map, not from a table.
 func kernelCache(t *testing.T, n *kube.Node) (string, error) {
 	return n.Waggle(t.Context(), "map", "get", "ipcache")
 }
 
-// registeredAgain deletes the Node under a running agent; kubelet makes another one of the same name.
+// registeredAgain deletes the Node of a running agent; kubelet registers another one with the same name.
 func registeredAgain(t *testing.T, shared *kube.Cluster) {
 	c, n := ranged(t, shared, kube.NodeOptions{Taints: []string{notReadyTaint + "=true:NoSchedule"}})
 	p := readyAgent(t, n, "--ipam=kubernetes")
@@ -139,7 +139,7 @@ func registeredAgain(t *testing.T, shared *kube.Cluster) {
 	if err := c.Delete(t.Context(), nodePath+n.Name); err != nil {
 		t.Fatal(err)
 	}
-	// While there is no Node, what was offered is kept.
+	// Without a Node, the agent keeps the last range.
 	if err := c.WaitFor(t.Context(), "the range to be kept", func() error {
 		out, err := n.Waggle(t.Context(), "db", "show", "node-cidrs")
 		if err == nil && !strings.Contains(out, "kept") {
@@ -159,7 +159,7 @@ func registeredAgain(t *testing.T, shared *kube.Cluster) {
 	if after := uidOf(t, c, nodePath+n.Name); after == before {
 		t.Fatal("it is the same Node")
 	}
-	give(t, n, podCIDRs(n, 1)...) // the range of before may be another Node's by now
+	give(t, n, podCIDRs(n, 1)...) // the previous range may belong to another Node
 	told()
 	known(t, c, n, ips)
 	hush()
@@ -188,7 +188,7 @@ func uidOf(t *testing.T, c *kube.Cluster, path string) string {
 	return object.Metadata.UID
 }
 
-// owned wants the CiliumNode to be there and to belong to the Node that there is.
+// owned waits until the CiliumNode exists and its owner is the current Node.
 func owned(t *testing.T, c *kube.Cluster, n *kube.Node) {
 	t.Helper()
 	uid := uidOf(t, c, nodePath+n.Name)
@@ -211,7 +211,7 @@ func owned(t *testing.T, c *kube.Cluster, n *kube.Node) {
 	}
 }
 
-// withoutInternalIP is a node before its cloud's controller has said where it is.
+// withoutInternalIP tests a node whose address the cloud controller has not set yet.
 func withoutInternalIP(t *testing.T, shared *kube.Cluster) {
 	c, n := ranged(t, shared, kube.NodeOptions{KubeletArgs: []string{"--cloud-provider=external", "--node-ip="}})
 	out, err := c.Kubectl(t.Context(), "get", "node", n.Name, "-o", "jsonpath={.status.addresses[*].type}")
@@ -227,7 +227,7 @@ func withoutInternalIP(t *testing.T, shared *kube.Cluster) {
 	stop(t, p)
 }
 
-// runTolerant makes a pod that runs on a node although its cloud has not initialized it.
+// runTolerant runs a pod that tolerates the taint of an uninitialized cloud node.
 func runTolerant(t *testing.T, c *kube.Cluster, n *kube.Node, name string) []string {
 	t.Helper()
 	if err := c.MergePatch(t.Context(), nodePath+n.Name, `{"spec": {"taints": null}}`); err != nil {
@@ -239,7 +239,7 @@ func runTolerant(t *testing.T, c *kube.Cluster, n *kube.Node, name string) []str
 	return runPod(t, c, name, n)
 }
 
-// TestPrivilegedNode_IPv6Alone runs the DaemonSet in a cluster whose pods have IPv6 addresses alone.
+// TestPrivilegedNode_IPv6Alone runs the DaemonSet in a cluster whose pods have only IPv6 addresses.
 func TestPrivilegedNode_IPv6Alone(t *testing.T) {
 	t.Parallel()
 	c, n := installed(t, kube.Options{ClusterCIDR: "fd00:10:244::/48"}, "--set", "enable-ipv4=false")

@@ -16,10 +16,10 @@ import (
 	"github.com/waggle-net/waggle/test/kube"
 )
 
-// soak is whether counts and times may be larger than in the ordinary run.
+// soak reports whether the test may use larger counts and times than an ordinary run.
 func soak() bool { return os.Getenv("WAGGLE_TEST_SOAK") != "" }
 
-// rounds are at least three: on a fresh node, on a node with the configuration of the previous run, and on a node that has lost it.
+// rounds returns the number of rounds, at least three: on a fresh node, on a node with the configuration of the previous run, and on a node without it.
 func rounds() int {
 	if soak() {
 		return 20
@@ -45,12 +45,12 @@ func newRandom(t *testing.T) *rand.Rand {
 	}
 	t.Logf("repeat with WAGGLE_SEED=%d", seed)
 	name := fnv.New64a()
-	_, _ = name.Write([]byte(t.Name())) // it never fails
+	_, _ = name.Write([]byte(t.Name())) // never fails
 	return rand.New(rand.NewPCG(seed^name.Sum64(), 0))
 }
 
-// noPodStartsUnmanaged starts kubelet, the agent and pods in random order, on a fresh node, on one that has the CNI configuration of the
-// previous run, and on one that has lost it. Whichever is first, each pod must be an endpoint of ours.
+// noPodStartsUnmanaged starts kubelet, the agent and pods in random order: on a fresh node, on a node with the CNI configuration of the previous run, and on
+// a node that has lost this configuration. In any order, each pod must become an endpoint of Waggle.
 func noPodStartsUnmanaged(t *testing.T, shared *kube.Cluster) {
 	random := newRandom(t)
 	c, n := shared.Tenant(t, kube.NodeOptions{NoKubelet: true})
@@ -82,7 +82,7 @@ func noPodStartsUnmanaged(t *testing.T, shared *kube.Cluster) {
 		for i := range 2 {
 			name := fmt.Sprintf("order-%d-%d", round, i)
 			names = append(names, name)
-			// The controller manager makes the namespace's ServiceAccount first.
+			// The creation fails until the controller manager has created the namespace's ServiceAccount.
 			after("pod "+name, func() error {
 				return c.WaitFor(t.Context(), name+" to be created", func() error { return c.CreatePod(t.Context(), kube.Pod{Name: name, Node: n.Name}) })
 			})
@@ -105,7 +105,7 @@ func noPodStartsUnmanaged(t *testing.T, shared *kube.Cluster) {
 	stop(t, p)
 }
 
-// managed wants every pod to be an endpoint with the addresses that kubelet reports.
+// managed waits until every pod is an endpoint with the addresses that kubelet reports.
 func managed(t *testing.T, c *kube.Cluster, n *kube.Node, pods []string) {
 	t.Helper()
 	type endpoint struct{ IPv4, IPv6, K8sPodName string }

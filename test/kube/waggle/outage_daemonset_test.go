@@ -13,8 +13,8 @@ import (
 	"github.com/waggle-net/waggle/test/kube"
 )
 
-// TestPrivilegedOutage_DaemonSetRestarts kills the agent's container while the API server is away: kubelet starts it again
-// from what it knows, the agent begins with its copy, and pods notice nothing but that new sandboxes wait a moment.
+// TestPrivilegedOutage_DaemonSetRestarts kills the agent's container while the API server is unreachable. Kubelet restarts it from local state, the agent
+// starts from its snapshot on disk, and only new sandboxes are delayed.
 func TestPrivilegedOutage_DaemonSetRestarts(t *testing.T) {
 	t.Parallel()
 	c, n := installed(t, kube.Options{ClusterCIDR: kube.DualStackCIDR}, "--set", "k8s-snapshot-interval=2s")
@@ -27,7 +27,7 @@ func TestPrivilegedOutage_DaemonSetRestarts(t *testing.T) {
 	if err != nil {
 		t.Fatal(err)
 	}
-	// The copy is written soon after a start; later ones may be far apart when writing one takes long.
+	// The agent writes the snapshot soon after its start. The interval to the next one is long if writing takes long.
 	began, old := time.Now(), agentPID(t, n)
 	pods, err := c.AgentPods(t.Context())
 	if err != nil || len(pods) != 1 {
@@ -45,7 +45,7 @@ func TestPrivilegedOutage_DaemonSetRestarts(t *testing.T) {
 			Copy  time.Time
 		}](t, n, "sources")
 		for _, row := range all {
-			if row.Table == "k8s-pods" && row.Copy.Before(began) { // it tells its second only
+			if row.Table == "k8s-pods" && row.Copy.Before(began) { // the time has a resolution of one second
 				err = fmt.Errorf("the copy is of %s", row.Copy)
 			}
 		}
@@ -96,7 +96,7 @@ func TestPrivilegedOutage_DaemonSetRestarts(t *testing.T) {
 	published(t, c, n, "a", "b", "crashing")
 }
 
-// agentPID is the agent's number in the node; "" while it does not run.
+// agentPID returns the agent's process id on the node, or "" if the agent does not run.
 func agentPID(t *testing.T, n *kube.Node) string {
 	t.Helper()
 	out, err := n.Run(t.Context(), "sh", "-c", `for p in /proc/[0-9]*; do case "$(tr '\0' ' ' < $p/cmdline)" in "/usr/bin/waggle-agent --config-dir"*) echo ${p#/proc/};; esac; done 2>/dev/null`)

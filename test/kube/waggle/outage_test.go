@@ -16,7 +16,7 @@ import (
 	"github.com/waggle-net/waggle/test/kube"
 )
 
-// outage is how long the API server is away.
+// outage returns the duration for which the API server is unreachable.
 func outage() time.Duration {
 	if soak() {
 		return 2 * time.Minute
@@ -24,7 +24,7 @@ func outage() time.Duration {
 	return 8 * time.Second
 }
 
-// TestPrivilegedOutage_EndsNothing takes the API server away in the middle of everything, and restarts the agent meanwhile.
+// TestPrivilegedOutage_EndsNothing stops the API server while pods run and start, and restarts the agent meanwhile.
 func TestPrivilegedOutage_EndsNothing(t *testing.T) {
 	t.Parallel()
 	c, n := prepared(t, kube.Options{ClusterCIDR: kube.DualStackCIDR})
@@ -51,7 +51,7 @@ func TestPrivilegedOutage_EndsNothing(t *testing.T) {
 	}
 	over := time.After(outage())
 
-	// Pods keep talking, all the time.
+	// The pods' traffic runs during the whole test.
 	var talk errgroup.Group
 	talking, hush := context.WithCancel(t.Context())
 	defer hush()
@@ -59,18 +59,18 @@ func TestPrivilegedOutage_EndsNothing(t *testing.T) {
 		talk.Go(func() error { return pingUntil(talking, n, containers["a"], peer) })
 	}
 
-	// The agent restarts without the API server, from its copy.
+	// The agent restarts from its snapshot on disk, without the API server.
 	stop(t, p)
 	p = readyAgent(t, n, flags...)
 	if out, err := n.Waggle(t.Context(), "status"); err != nil || !strings.Contains(out, "from the copy on disk of ") {
 		t.Errorf("the status does not say that it is a copy: %v\n%s", err, out)
 	}
 
-	// A pod that kubelet knows gets a new sandbox, and as labels those of the copy.
+	// A pod that kubelet knows gets a new sandbox, with the labels in the snapshot.
 	newSandbox(t, c, n, "crashing", peers[0])
 	knowsLabels(t, n, "crashing")
 
-	<-over // the time that passes is what is tested
+	<-over // the elapsed time is part of the test
 	if now := rows[struct{ Name string }](t, n, "k8s-namespaces"); len(now) != len(namespaces) {
 		t.Errorf("%d namespaces before the outage, %d in it", len(namespaces), len(now))
 	}
@@ -80,7 +80,7 @@ func TestPrivilegedOutage_EndsNothing(t *testing.T) {
 	if err := talk.Wait(); err != nil {
 		t.Error(err)
 	}
-	// Left alone, the scheduler looks at the API server again after half a minute.
+	// Without a restart, the scheduler retries its watches only after half a minute.
 	if err := errors.Join(c.StopScheduler(), c.StartScheduler(), c.RunPod(t.Context(), kube.Pod{Name: "later"})); err != nil {
 		t.Error(err)
 	}
@@ -88,7 +88,7 @@ func TestPrivilegedOutage_EndsNothing(t *testing.T) {
 	stop(t, p)
 }
 
-// comesBack starts the API server again: the agent must then know what is new.
+// comesBack starts the API server again and waits until the agent knows the changes.
 func comesBack(t *testing.T, c *kube.Cluster, n *kube.Node) {
 	t.Helper()
 	if err := c.StartAPIServer(t.Context()); err != nil {
@@ -114,7 +114,7 @@ func comesBack(t *testing.T, c *kube.Cluster, n *kube.Node) {
 	}
 }
 
-// newSandbox kills the sandbox of a pod and waits until kubelet has made another that reaches peer.
+// newSandbox kills the sandbox of a pod and waits until kubelet has created another one that reaches peer.
 func newSandbox(t *testing.T, c *kube.Cluster, n *kube.Node, pod, peer string) {
 	t.Helper()
 	old := containersOf(t, n)[pod]
@@ -142,7 +142,7 @@ type endpointRow struct {
 	LabelsMissing string
 }
 
-// knowsLabels wants a pod's endpoint to have the pod's labels and an identity, which may be provisional.
+// knowsLabels waits until a pod's endpoint has the pod's labels and an identity, possibly a provisional one.
 func knowsLabels(t *testing.T, n *kube.Node, pod string) {
 	t.Helper()
 	sandbox := sandboxOf(t, n, pod)
@@ -165,7 +165,7 @@ func knowsLabels(t *testing.T, n *kube.Node, pod string) {
 	t.Errorf("pod %s with the sandbox %s has no endpoint", pod, sandbox)
 }
 
-// published wants the CiliumEndpoints to be those of the pods, with their addresses and numbers that are CiliumIdentities.
+// published waits until the CiliumEndpoints match the pods, with their addresses and with identities that are CiliumIdentities.
 func published(t *testing.T, c *kube.Cluster, n *kube.Node, pods ...string) {
 	t.Helper()
 	if err := c.WaitFor(t.Context(), "CiliumEndpoints and identities to be consistent", func() error {
@@ -216,7 +216,7 @@ func published(t *testing.T, c *kube.Cluster, n *kube.Node, pods ...string) {
 	}
 }
 
-// synced wants all tables of objects to be the API server's.
+// synced waits until all tables of objects are synced with the API server.
 func synced(t *testing.T, n *kube.Node) error {
 	all, err := readRows[struct{ Table, State string }](t, n, "sources")
 	if err != nil {
@@ -230,10 +230,10 @@ func synced(t *testing.T, n *kube.Node) error {
 	return nil
 }
 
-// containersOf lists the running containers of pods by their pods' names. It asks the runtime, for kubectl needs an API server.
+// containersOf returns the running containers by pod name. It queries the runtime, because kubectl needs an API server.
 func containersOf(t *testing.T, n *kube.Node) map[string]string { return labelled(t, n, "container") }
 
-// sandboxOf finds the sandbox of a pod.
+// sandboxOf returns the sandbox of a pod.
 func sandboxOf(t *testing.T, n *kube.Node, pod string) string { return labelled(t, n, "sandbox")[pod] }
 
 func labelled(t *testing.T, n *kube.Node, kind string) map[string]string {
@@ -246,7 +246,7 @@ func labelled(t *testing.T, n *kube.Node, kind string) map[string]string {
 	for id := range strings.FieldsSeq(running) {
 		labels, err := n.Run(t.Context(), "ctr", "-n", "k8s.io", "container", "info", id)
 		if err != nil {
-			continue // ended since
+			continue // it has ended since
 		}
 		if strings.Contains(labels, `"io.cri-containerd.kind": "`+kind+`"`) {
 			_, rest, _ := strings.Cut(labels, `"io.kubernetes.pod.name": "`)
@@ -257,7 +257,7 @@ func labelled(t *testing.T, n *kube.Node, kind string) map[string]string {
 	return found
 }
 
-var execs atomic.Int64 // as ids are unique
+var execs atomic.Int64 // ids must be unique
 
 func inContainer(n *kube.Node, container string, script string) []string {
 	return []string{"ctr", "-n", "k8s.io", "task", "exec", "--exec-id", fmt.Sprint("t", execs.Add(1)), container, "sh", "-c", script}
@@ -271,7 +271,7 @@ func pingOnce(ctx context.Context, n *kube.Node, container, peer string) error {
 	return nil
 }
 
-// pingUntil pings twice a second until the context ends, and wants every answer.
+// pingUntil sends a ping twice a second until the context ends, and returns an error unless every ping is answered.
 func pingUntil(ctx context.Context, n *kube.Node, container, peer string) error {
 	for ctx.Err() == nil {
 		if err := pingOnce(context.WithoutCancel(ctx), n, container, peer); err != nil {

@@ -11,7 +11,7 @@ import (
 
 const nodePath, ciliumNodePath = "/api/v1/nodes/", "/apis/cilium.io/v2/ciliumnodes/"
 
-// podCIDRFromEachSource goes through the sources on a cluster whose controller manager allocates none.
+// podCIDRFromEachSource tests each source of pod CIDRs on a cluster whose controller manager allocates none.
 func podCIDRFromEachSource(t *testing.T, shared *kube.Cluster) {
 	c, n := shared.Tenant(t, kube.NodeOptions{})
 	annotate := func(ipv4, ipv6 string) {
@@ -22,28 +22,28 @@ func podCIDRFromEachSource(t *testing.T, shared *kube.Cluster) {
 		}
 	}
 
-	// A CIDR is required and nobody gives one: the agent waits, and says so.
+	// A CIDR is required and no source provides one: the agent waits, and its status reports this.
 	p := agent(t, n, "--ipam=kubernetes")
 	waitsFor(t, c, n, "IPv4 pod CIDR in the Node "+n.Name)
 
-	// What cannot be used is refused, with the reason.
+	// The agent rejects unusable candidates and reports the reason.
 	annotate("10.50.1.0/99", "10.50.1.0/24")
 	for _, want := range []string{"not a CIDR", "the annotation is for IPv6"} {
 		refused(t, c, n, want)
 	}
 
-	// Annotations, while the agent runs.
+	// Annotations that are set while the agent runs.
 	annotate("10.50.1.0/24", "fd00:50:1::/112")
 	routerIn(t, c, n, "10.50.1.0/24", "fd00:50:1::/112")
 	stop(t, p)
 
-	// Other annotations, and a restart.
+	// Annotations that change before a restart.
 	annotate("10.51.1.0/24", "fd00:51:1::/112")
 	p = readyAgent(t, n, "--ipam=kubernetes", "--annotate-k8s-node")
 	routerIn(t, c, n, "10.51.1.0/24", "fd00:51:1::/112")
 	stop(t, p)
 
-	// Flags come before the Node. Annotations of somebody else are never written over, so these go first.
+	// Flags take precedence over the Node. The agent never overwrites foreign annotations, so the test removes these first.
 	if _, err := c.Kubectl(t.Context(), "annotate", "node", n.Name, "network.cilium.io/ipv4-pod-cidr-", "network.cilium.io/ipv6-pod-cidr-"); err != nil {
 		t.Fatal(err)
 	}
@@ -60,13 +60,13 @@ func podCIDRFromEachSource(t *testing.T, shared *kube.Cluster) {
 	}
 	stop(t, p)
 
-	// What the agent wrote itself is no offer to the next one.
+	// An annotation that the agent wrote itself is not a candidate for the next agent.
 	p = agent(t, n, "--ipam=kubernetes")
 	waitsFor(t, c, n, "IPv4 pod CIDR in the Node "+n.Name)
 	refused(t, c, n, "written by this agent")
 	stop(t, p)
 
-	// In the mode of cluster pools the CiliumNode says it, which the agent makes.
+	// In mode cluster-pool, the source is the CiliumNode, which the agent creates.
 	p = agent(t, n, "--ipam=cluster-pool")
 	if err := c.WaitFor(t.Context(), "the CiliumNode", func() error {
 		return c.MergePatch(t.Context(), ciliumNodePath+n.Name, `{"spec": {"ipam": {"podCIDRs": ["10.53.1.0/24", "fd00:53:1::/112"]}}}`)
@@ -86,7 +86,7 @@ func podCIDRFromEachSource(t *testing.T, shared *kube.Cluster) {
 	stop(t, p)
 }
 
-// podCIDRFromControllerManager is the usual cluster.
+// podCIDRFromControllerManager tests the usual case: the controller manager allocates pod CIDRs.
 func podCIDRFromControllerManager(t *testing.T, shared *kube.Cluster) {
 	c, n := installedNode(t, shared, kube.NodeOptions{})
 	out, err := c.Kubectl(t.Context(), "get", "node", n.Name, "-o", "jsonpath={.spec.podCIDRs[0]} {.spec.podCIDRs[1]}")
@@ -100,7 +100,7 @@ func podCIDRFromControllerManager(t *testing.T, shared *kube.Cluster) {
 	routerIn(t, c, n, cidrs...)
 }
 
-// nodeNameIsRequired: a guessed name could be another node's, and its CIDR with it.
+// nodeNameIsRequired tests that the agent does not guess its node's name: a wrong name would select another node's CIDR.
 func nodeNameIsRequired(t *testing.T, shared *kube.Cluster) {
 	_, n := shared.Tenant(t, kube.NodeOptions{NoKubelet: true})
 	p := agent(t, n, "--ipam=kubernetes", "--node-name=")
@@ -117,7 +117,7 @@ func stop(t *testing.T, p *kube.Process) {
 	}
 }
 
-// waitsFor wants the agent to say what it waits for.
+// waitsFor waits until the agent's status names a missing input.
 func waitsFor(t *testing.T, c *kube.Cluster, n *kube.Node, what string) {
 	t.Helper()
 	if err := c.WaitFor(t.Context(), "the status to name what is missing", func() error {
@@ -131,7 +131,7 @@ func waitsFor(t *testing.T, c *kube.Cluster, n *kube.Node, what string) {
 	}
 }
 
-// refused wants a candidate to be refused for a reason.
+// refused waits until a candidate is rejected for a reason.
 func refused(t *testing.T, c *kube.Cluster, n *kube.Node, reason string) {
 	t.Helper()
 	if err := c.WaitFor(t.Context(), "a candidate to be refused: "+reason, func() error {
@@ -145,7 +145,7 @@ func refused(t *testing.T, c *kube.Cluster, n *kube.Node, reason string) {
 	}
 }
 
-// routerIn wants waggle_host to have an address of each range, and of no other of the ranges in these tests.
+// routerIn waits until waggle_host has an address from each range and none from the other ranges of these tests.
 func routerIn(t *testing.T, c *kube.Cluster, n *kube.Node, cidrs ...string) {
 	t.Helper()
 	if err := c.WaitFor(t.Context(), "waggle_host to have addresses of "+strings.Join(cidrs, " and "), func() error {
@@ -167,7 +167,7 @@ func routerIn(t *testing.T, c *kube.Cluster, n *kube.Node, cidrs ...string) {
 	}
 }
 
-// inside tells whether every address is in one of the ranges, and every range has one.
+// inside reports whether every address is in one of the ranges and every range contains one.
 func inside(addresses []string, cidrs ...string) bool {
 	used := map[string]bool{}
 	for _, a := range addresses {

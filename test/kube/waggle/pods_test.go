@@ -17,7 +17,7 @@ import (
 	"github.com/waggle-net/waggle/test/kube"
 )
 
-// installed starts a cluster of the test's own, of one node, with Waggle on it as "waggle install" makes it.
+// installed starts a cluster of the test's own with one node and the output of "waggle install".
 func installed(t *testing.T, options kube.Options, args ...string) (*kube.Cluster, *kube.Node) {
 	t.Helper()
 	options.Taints = append(options.Taints, notReadyTaint+"=true:NoSchedule")
@@ -33,7 +33,7 @@ func installed(t *testing.T, options kube.Options, args ...string) (*kube.Cluste
 	return c, n
 }
 
-// manyAtOnce is what a deployment with many replicas does to a node.
+// manyAtOnce creates many pods on a node concurrently, as a Deployment with many replicas does.
 func manyAtOnce(t *testing.T, shared *kube.Cluster) {
 	count := 15
 	if soak() {
@@ -104,7 +104,7 @@ func manyAtOnce(t *testing.T, shared *kube.Cluster) {
 
 func podName(i int) string { return fmt.Sprintf("pod-%02d", i) }
 
-// forEach calls one for 0 to count-1, a few at once.
+// forEach calls one for 0 to count-1 with a few concurrent calls.
 func forEach(t *testing.T, count int, one func(i int) error) {
 	t.Helper()
 	var all errgroup.Group
@@ -117,7 +117,7 @@ func forEach(t *testing.T, count int, one func(i int) error) {
 	}
 }
 
-// routePods tells the control plane's router where the node's pods are.
+// routePods adds routes on the control plane's router for the node's pods.
 func routePods(t *testing.T, c *kube.Cluster, n *kube.Node) {
 	t.Helper()
 	row := rows[struct{ IPv4, IPv6 struct{ AllocRange string } }](t, n, "local-node")[0]
@@ -131,12 +131,12 @@ func routePods(t *testing.T, c *kube.Cluster, n *kube.Node) {
 	}
 }
 
-// inventory lists what pods leave on a node when something goes wrong: links, addresses, state files, namespaces.
+// inventory lists resources that pods may leave on a node after a failure: links, addresses, state files, namespaces.
 func inventory(t *testing.T, n *kube.Node) string {
 	t.Helper()
 	script := `ip -o link | awk -F': ' '{print $2}' | sed 's/@.*//' | sort; (ip -o route; ip -6 -o route) | grep -v ' mtu 1450'; ls /run/netns /run/waggle/endpoints /run/waggle/deleteQueue; ` +
 		n.Tool("waggle") + ` endpoint list; ` + n.Tool("waggle") + ` ipam list | grep -v quarantine | tr -s ' '; for m in bpf_endpoints bpf_links ipcache; do ` +
-		n.Tool("waggle") + ` map get $m 2>/dev/null; done | grep -v 'identity=[46] \|node=[1-9]' | tr -s ' '` // other nodes, which come and go, their routes and pods, and health checks; columns are as wide as their rows
+		n.Tool("waggle") + ` map get $m 2>/dev/null; done | grep -v 'identity=[46] \|node=[1-9]' | tr -s ' '` // excludes other nodes, their routes and pods, and health checks; column widths depend on the rows
 	out, err := n.Run(t.Context(), "sh", "-c", script+"; true")
 	if err != nil {
 		t.Fatal(err)
@@ -144,10 +144,10 @@ func inventory(t *testing.T, n *kube.Node) string {
 	return out
 }
 
-// pluginLog is written on the node: the runtime calls the plugin there.
+// pluginLog is a path on the node, where the runtime calls the plugin.
 const pluginLog = "/var/log/waggle-cni.log"
 
-// reportLatency logs how long pods took to start as kubelet sees it, and our part of it: the plugin's, agent included.
+// reportLatency logs the start latency of pods that kubelet measured, and the part of the plugin, including the agent.
 func reportLatency(t *testing.T, n *kube.Node) {
 	t.Helper()
 	text, err := kubeletMetrics(n)(t.Context())
@@ -176,7 +176,7 @@ func reportLatency(t *testing.T, n *kube.Node) {
 	}
 }
 
-// pluginTimes are the sorted durations of successful commands.
+// pluginTimes returns the sorted durations of successful commands.
 func pluginTimes(log, command string) (all []time.Duration) {
 	for line := range strings.Lines(log) {
 		if !strings.Contains(line, "The command succeeded") || !strings.Contains(line, command) {
@@ -192,10 +192,10 @@ func pluginTimes(log, command string) (all []time.Duration) {
 	return all
 }
 
-// histogram is one of Prometheus, of all labels together.
+// histogram is a Prometheus histogram, summed over all labels.
 type histogram struct {
 	bounds []float64
-	counts map[float64]int // of observations up to a bound
+	counts map[float64]int // number of observations up to an upper bound
 	sum    float64
 	count  int
 }
@@ -226,7 +226,7 @@ func readHistogram(text, name string) histogram {
 	return h
 }
 
-// percentile is the bound below which so many of a hundred are.
+// percentile returns the upper bound of the bucket that contains percentile p.
 func (h histogram) percentile(p int) time.Duration {
 	for _, bound := range h.bounds {
 		if h.counts[bound]*100 >= h.count*p {

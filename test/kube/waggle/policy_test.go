@@ -15,15 +15,15 @@ import (
 	"github.com/waggle-net/waggle/test/kube"
 )
 
-// policyWorld is a node with pods of two namespaces, each of which serves two ports.
+// policyWorld is a node with pods of two namespaces. Each pod listens on two ports.
 type policyWorld struct {
 	*kube.Cluster
 	node  *kube.Node
 	ips   map[string][]string // by "namespace/name"
-	marks int                 // number of the last one, see [policyWorld.apply]
+	marks int                 // number of the last mark, see [policyWorld.apply]
 }
 
-// policyPods are the pods, with the label app.
+// policyPods maps the pods to their label app.
 var policyPods = map[string]string{"x/a": "a", "x/b": "b", "w/a": "a", "w/b": "b"}
 
 func newPolicyWorld(t *testing.T, shared *kube.Cluster) *policyWorld {
@@ -47,7 +47,7 @@ func newPolicyWorld(t *testing.T, shared *kube.Cluster) *policyWorld {
 			namespace, pod, _ := strings.Cut(name, "/")
 			p := kube.Pod{Namespace: namespace, Name: pod, Labels: map[string]string{"app": app}, Ports: map[string]int{"web": 81},
 				Command: []string{"sh", "-c", "httpd -p 81; exec httpd -f -p 80"}}
-			// The controller manager makes each namespace's ServiceAccount first.
+			// The creation fails until the controller manager has created the namespace's ServiceAccount.
 			if err := c.WaitFor(t.Context(), "pod "+name+" to be created", func() error { return c.CreatePod(t.Context(), p) }); err != nil {
 				return err
 			}
@@ -67,12 +67,12 @@ func newPolicyWorld(t *testing.T, shared *kube.Cluster) *policyWorld {
 	return w
 }
 
-// tcp is a connection that is tried.
+// tcp is a TCP connection attempt.
 type tcp struct{ from, to, ip, port string }
 
 func (c tcp) String() string { return c.to + " " + c.ip + " " + c.port }
 
-// connections are all that one pod, or the node, could have.
+// connections returns all possible connections of one pod or of the node.
 func (w *policyWorld) connections(from string) (all []tcp) {
 	for to, ips := range w.ips {
 		for _, ip := range ips {
@@ -84,7 +84,7 @@ func (w *policyWorld) connections(from string) (all []tcp) {
 	return all
 }
 
-// reached tries connections of one pod, or of the node, at once, and lists those that come about.
+// reached tries connections of one pod, or of the node, concurrently and returns the successful ones.
 func (w *policyWorld) reached(ctx context.Context, from string, all []tcp) (list []string, err error) {
 	var script strings.Builder
 	for _, c := range all {
@@ -104,8 +104,8 @@ func (w *policyWorld) reached(ctx context.Context, from string, all []tcp) (list
 	return list, err
 }
 
-// compare tries all connections. A denied connection that is answered fails the test at once, since the policies are in force before.
-// An allowed one that is not answered is tried again.
+// compare tries all connections. A successful connection that want denies fails the test immediately, because the policies are already enforced. A failed
+// connection that want allows is retried.
 func (w *policyWorld) compare(t *testing.T, want func(tcp) bool) {
 	t.Helper()
 	var group errgroup.Group
@@ -144,8 +144,8 @@ func (w *policyWorld) compare(t *testing.T, want func(tcp) bool) {
 	}
 }
 
-// policyOfARealKubernetes holds the main cases of the specification against pods of a kubelet, and what is said of
-// policies against a real API server. The other cases are in test/node.
+// policyOfARealKubernetes tests the main cases of the specification with pods of a kubelet, and the status of policies on a real API server. Package
+// test/node tests the other cases.
 func policyOfARealKubernetes(t *testing.T, shared *kube.Cluster) {
 	w := newPolicyWorld(t, shared)
 	everybody := func(tcp) bool { return true }
@@ -192,12 +192,12 @@ func policyOfARealKubernetes(t *testing.T, shared *kube.Cluster) {
 	t.Run("policies say what is not enforced", func(t *testing.T) { toldOnPolicies(t, w) })
 }
 
-// ipv4 is the IPv4 one of a pod's addresses.
+// ipv4 returns the IPv4 address among a pod's addresses.
 func ipv4(ips []string) string {
 	return ips[slices.IndexFunc(ips, func(ip string) bool { return !strings.Contains(ip, ":") })]
 }
 
-// condition waits until a policy of Cilium's in the namespace x carries the condition Valid.
+// condition waits until a Cilium policy in namespace x has the condition Valid with a status and a reason.
 func (w *policyWorld) condition(t *testing.T, policy, status, reason string) {
 	t.Helper()
 	began := time.Now()
@@ -220,7 +220,7 @@ func (w *policyWorld) condition(t *testing.T, policy, status, reason string) {
 	t.Logf("%s %s after %s", status, reason, time.Since(began).Round(time.Millisecond))
 }
 
-// groupsOfCIDRs changes groups under policies that refer to them. The API server is an address outside of the cluster.
+// groupsOfCIDRs changes CIDR groups that policies refer to. The API server's address is outside the cluster.
 func groupsOfCIDRs(t *testing.T, w *policyWorld) {
 	var slice struct {
 		Endpoints []struct{ Addresses []string }
@@ -274,7 +274,7 @@ func groupsOfCIDRs(t *testing.T, w *policyWorld) {
 	remove("ciliumcidrgroup/others", "cnp/partners", "cnp/banned")
 }
 
-// toldOnPolicies looks at conditions and Events.
+// toldOnPolicies checks conditions and Events of policies.
 func toldOnPolicies(t *testing.T, w *policyWorld) {
 	event := func(kind, name string) {
 		t.Helper()

@@ -7,8 +7,8 @@ import (
 	"testing"
 )
 
-// policyKind is a kind of policies whose objects are in the namespace x.
-type policyKind struct{ apiVersion, kind, nobody string } // nobody is a spec that selects no pod
+// policyKind is a kind of policies with objects in namespace x.
+type policyKind struct{ apiVersion, kind, nobody string } // nobody is the spec of a policy that selects no pod
 
 var (
 	kubernetesPolicy = policyKind{"networking.k8s.io/v1", "NetworkPolicy", "podSelector: {matchLabels: {app: nobody}}"}
@@ -19,8 +19,8 @@ func (k policyKind) object(name, spec string) string {
 	return "---\n{apiVersion: " + k.apiVersion + ", kind: " + k.kind + ", metadata: {namespace: x, name: " + name + "}, spec: {" + spec + "}}\n"
 }
 
-// apply makes objects of a kind and waits until they are in force. A policy of the same kind that comes after them is the mark: once the
-// agent lists it, the agent has seen all changes of that kind that were made before and has published what endpoints have by them.
+// apply applies objects of a kind and waits until they are enforced. It adds a last policy of the same kind as a mark: once the agent lists the mark, the
+// agent has processed all previous changes of this kind and has published the resulting policies of endpoints.
 func (w *policyWorld) apply(t *testing.T, kind policyKind, objects string) {
 	t.Helper()
 	w.marks++
@@ -43,7 +43,7 @@ func (w *policyWorld) apply(t *testing.T, kind policyKind, objects string) {
 	}
 }
 
-// labelNamespace changes the label team of a namespace and waits until the datapath knows its pods by the identities of that label.
+// labelNamespace changes the label team of a namespace and waits until the datapath uses the pods' new identities.
 func (w *policyWorld) labelNamespace(t *testing.T, namespace, team string) {
 	t.Helper()
 	if err := w.MergePatch(t.Context(), "/api/v1/namespaces/"+namespace, fmt.Sprintf(`{"metadata": {"labels": {"team": %q}}}`, team)); err != nil {
@@ -59,7 +59,7 @@ func (w *policyWorld) labelNamespace(t *testing.T, namespace, team string) {
 	}
 }
 
-// policyFacts is what the programs have of an endpoint.
+// policyFacts is the row of an endpoint in table endpoint-facts: the endpoint's configuration in the datapath.
 type policyFacts struct {
 	ID             int
 	Identity       int
@@ -74,7 +74,7 @@ type policyDecision struct {
 	Isolated          bool
 }
 
-// taken requires that every endpoint has what the agent has published of its policies, in the maps that programs read.
+// taken returns nil if the maps of the datapath contain the policies that the agent has published, for every endpoint.
 func (w *policyWorld) taken(t *testing.T) error {
 	published, err := readRows[struct {
 		EndpointID, Identity, Revision int
@@ -109,8 +109,8 @@ func (w *policyWorld) facts(t *testing.T) (map[int]policyFacts, error) {
 	return byID, err
 }
 
-// labelled requires that the pods of a namespace have identities with this label team, and that programs know the pods, and their
-// addresses, by these identities.
+// labelled returns nil if the pods of a namespace have identities with this label team, and the maps of the datapath contain the identities for the pods and
+// their addresses.
 func (w *policyWorld) labelled(t *testing.T, namespace, team string) error {
 	all, err := readRows[struct {
 		ID                       int

@@ -7,13 +7,13 @@ import (
 	"github.com/waggle-net/waggle/test/kube"
 )
 
-// sharing is a test that has a node of its own in a cluster that others use as well.
+// sharing is a test with its own node in a shared cluster.
 type sharing struct {
 	name string
 	test func(t *testing.T, shared *kube.Cluster)
 }
 
-// share runs tests beside each other once the calling test, which owns the cluster, has returned.
+// share runs tests in parallel. They start when the calling test, which owns the cluster, has returned.
 func share(t *testing.T, shared *kube.Cluster, tests []sharing) {
 	for _, s := range tests {
 		t.Run(s.name, func(t *testing.T) {
@@ -23,8 +23,8 @@ func share(t *testing.T, shared *kube.Cluster, tests []sharing) {
 	}
 }
 
-// TestPrivilegedPrepared holds the tests that run the agent as a process, on a cluster that knows Waggle's kinds of objects. The controller
-// manager allocates no CIDRs: some tests give a Node other ones, or none.
+// TestPrivilegedPrepared runs tests of the agent as a process, on a shared cluster with Waggle's resource definitions. The controller manager allocates no
+// CIDRs, because some tests give a Node other ones or none.
 func TestPrivilegedPrepared(t *testing.T) {
 	t.Parallel()
 	shared, _ := prepared(t, kube.Options{Nodes: kube.NoNodes})
@@ -41,7 +41,7 @@ func TestPrivilegedPrepared(t *testing.T) {
 	})
 }
 
-// ranged adds a node that has pod CIDRs of both families.
+// ranged adds a node with pod CIDRs of both families.
 func ranged(t *testing.T, shared *kube.Cluster, options kube.NodeOptions) (*kube.Cluster, *kube.Node) {
 	t.Helper()
 	c, n := shared.Tenant(t, options)
@@ -49,7 +49,7 @@ func ranged(t *testing.T, shared *kube.Cluster, options kube.NodeOptions) (*kube
 	return c, n
 }
 
-// podCIDRs are ranges that no other node has: IPv4, then IPv6. A Node that is made again has another turn.
+// podCIDRs returns ranges that no other node has: IPv4, then IPv6. A Node that is registered again uses another turn.
 func podCIDRs(n *kube.Node, turn byte) []string {
 	host := netip.MustParseAddr(n.IPv4).As4()[3]
 	return []string{netip.PrefixFrom(netip.AddrFrom4([4]byte{10, 244 + turn, host, 0}), 24).String(),

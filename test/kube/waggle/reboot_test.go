@@ -14,8 +14,8 @@ import (
 // interval of the two scans that find an endpoint without a link; the default is 10 s.
 const interval = 3 * time.Second
 
-// endedMeanwhile has pods end while the agent is away, heard of and not, and then the node lose its
-// power, once with what the agent had in /run and once without: what is gone leaves nothing, and what is there stays or comes back.
+// endedMeanwhile deletes pods while the agent is stopped, one with and one without a queued deletion, and then simulates two power failures: one that clears
+// the agent's files in /run and one that keeps them. Resources of deleted pods must be removed; the other pods must work again.
 func endedMeanwhile(t *testing.T, shared *kube.Cluster) {
 	c, n := installedNode(t, shared, kube.NodeOptions{OwnDaemonSet: true})
 	for _, name := range []string{"a", "b", "queued", "unheard"} {
@@ -62,8 +62,8 @@ func endedMeanwhile(t *testing.T, shared *kube.Cluster) {
 	}
 }
 
-// endUnheard ends a pod by force and loses what the plugin has written down for the agent. The plugin gets a DEL when the sandbox is stopped and
-// another one when kubelet's garbage collection removes it, which takes up to a minute: the entry is removed after both.
+// endUnheard deletes a pod by force and removes the plugin's queued deletion. The plugin gets one DEL when the sandbox is stopped and another one when
+// kubelet's garbage collection removes the sandbox, which takes up to a minute: endUnheard removes the queue entry after both.
 func endUnheard(t *testing.T, c *kube.Cluster, n *kube.Node, pod string) {
 	t.Helper()
 	sandbox := sandboxOf(t, n, pod)
@@ -87,7 +87,7 @@ func endUnheard(t *testing.T, c *kube.Cluster, n *kube.Node, pod string) {
 	}
 }
 
-// reboot takes the node's power away and gives it back. A /run on a disk keeps what the agent wrote there.
+// reboot turns the node's power off and on. With keep, the agent's files in /run survive, as on a disk.
 func reboot(t *testing.T, n *kube.Node, keep bool) {
 	t.Helper()
 	run := func(args ...string) {
@@ -110,8 +110,8 @@ func reboot(t *testing.T, n *kube.Node, keep bool) {
 	}
 }
 
-// attached waits until the node has these pods and nothing of others: an endpoint for each, with the addresses that the
-// cluster knows, and no link, address and file besides. All of them answer.
+// attached waits until exactly these pods are attached: an endpoint for each with the addresses in the cluster, no other link, address or file, and all pods
+// answer.
 func attached(t *testing.T, c *kube.Cluster, n *kube.Node, pods ...string) {
 	t.Helper()
 	if err := c.WaitFor(t.Context(), fmt.Sprintf("just %v to be attached", pods), func() error {

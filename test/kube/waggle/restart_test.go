@@ -18,8 +18,8 @@ const (
 	frozenTable     = "table endpoints"
 )
 
-// restartsUnnoticed has an agent killed, deleted, replaced by one with another datapath, hang and, in the soak, come back,
-// and what is beside it restart, while pods talk over connections that last.
+// restartsUnnoticed kills the agent, deletes its pod, replaces it with another datapath generation and hangs it; then it restarts kubelet and containerd and,
+// in the soak, restores the previous generation. Long-lived connections of pods must not be interrupted.
 func restartsUnnoticed(t *testing.T, shared *kube.Cluster) {
 	c, n := installedNode(t, shared, kube.NodeOptions{OwnDaemonSet: true})
 	var other string
@@ -37,7 +37,7 @@ func restartsUnnoticed(t *testing.T, shared *kube.Cluster) {
 	type step struct {
 		name    string
 		disturb func() error
-		same    bool // the agent is not touched
+		same    bool // the step must not restart the agent
 	}
 	steps := []step{
 		{"the agent is killed", func() error { return kill(t, n) }, false},
@@ -70,7 +70,7 @@ func restartsUnnoticed(t *testing.T, shared *kube.Cluster) {
 			t.Fatal(err)
 		}
 		t.Logf("%s: all is well after %s", step.name, time.Since(began).Round(10*time.Millisecond))
-		// Kubelet, the runtime and the agent work together again when another pod comes and goes.
+		// A new pod shows that kubelet, the runtime and the agent work together again.
 		known(t, c, n, runPod(t, c, "later", n))
 		if err := errors.Join(c.DeletePod(t.Context(), "later"), c.WaitFor(t.Context(), "the endpoints to be those of before", func() error {
 			return sameEndpoints(t, n, before)
@@ -81,7 +81,7 @@ func restartsUnnoticed(t *testing.T, shared *kube.Cluster) {
 	hush()
 }
 
-// kill ends the agent as the kernel does when memory is short.
+// kill sends SIGKILL to the agent, as the OOM killer does.
 func kill(t *testing.T, n *kube.Node) error {
 	t.Helper()
 	_, err := n.Run(t.Context(), "kill", "-9", agentPID(t, n))
@@ -97,9 +97,9 @@ func imageOf(t *testing.T, c *kube.Cluster) string {
 	return out
 }
 
-// update gives the DaemonSet another image, and further flags for the agent. The liveness probe is repeated sooner than in a release,
-// so that a hanging agent is ended soon, but waits longer for the answer: only an answer of 503 ends the agent, not a lack of CPU
-// time. These values stay until the end of the test, since each change of them is another rollout.
+// update changes the image of the DaemonSet and the flags of the agent. It shortens the interval of the liveness probe, so that a hung agent is restarted
+// sooner than in a release, and lengthens the probe's timeout, so that only the answer 503 and not a lack of CPU time restarts the agent. These values stay
+// until the end of the test, since each change is another rollout.
 func update(t *testing.T, c *kube.Cluster, image string, flags ...string) error {
 	t.Helper()
 	args := `"` + strings.Join(append([]string{"--config-dir=/etc/waggle", "--procfs=/host/proc"}, flags...), `","`) + `"`
@@ -109,7 +109,7 @@ func update(t *testing.T, c *kube.Cluster, image string, flags ...string) error 
 	return err
 }
 
-// hang makes a running agent hold a write transaction of a table that every pod needs, until kubelet has ended it.
+// hang makes a running agent hold a write transaction on a table that every pod needs, until kubelet has restarted the agent.
 func hang(t *testing.T, c *kube.Cluster, n *kube.Node) error {
 	t.Helper()
 	if status, err := n.Waggle(t.Context(), "status"); err != nil || !strings.Contains(status, fmt.Sprintf("datapath generation %d", otherGeneration)) {
@@ -129,7 +129,7 @@ func hang(t *testing.T, c *kube.Cluster, n *kube.Node) error {
 	return errors.Join(err, removed)
 }
 
-// passed wants the self-test of the running agent's pod to be over, and its endpoint to be gone.
+// passed returns nil if the agent has exactly one self-test and it has passed.
 func passed(t *testing.T, n *kube.Node) error {
 	t.Helper()
 	tests, err := readRows[selfTest](t, n, "self-tests")
@@ -139,7 +139,7 @@ func passed(t *testing.T, n *kube.Node) error {
 	return err
 }
 
-// endpoint is what of an endpoint a restart must not change.
+// endpoint holds the properties of an endpoint that a restart must not change.
 type endpoint struct {
 	ID                                  int
 	ContainerID, HostIfName, K8sPodName string
@@ -147,7 +147,7 @@ type endpoint struct {
 	IPv4, IPv6, Quarantine, Doubt       string
 }
 
-// endpointsOf reads the endpoints of pods, without that of a self-test. A failure to read them ends the test.
+// endpointsOf returns the endpoints of pods without the self-test's. It fails the test if it cannot read them.
 func endpointsOf(t *testing.T, n *kube.Node) []endpoint {
 	t.Helper()
 	all, err := readEndpoints(t, n)
@@ -171,14 +171,14 @@ func sameEndpoints(t *testing.T, n *kube.Node, before []endpoint) error {
 	return err
 }
 
-// conversation is what a pod runs for a peer: one connection whose lines come back, twenty a second, and pings, ten a second. It
-// belongs to no program of the runtime, which restarts as well.
+// conversation is the command of a pod for a peer: one connection with twenty echoed lines a second, and ten pings a second. The command runs outside the
+// runtime's processes, because the runtime restarts as well.
 const conversation = `
 { { i=0; until [ -e /hush ]; do i=$((i+1)); echo $i; sleep 0.05; done; echo $i > /said-%[1]d; } | nc %[2]s 9000 > /heard-%[1]d; echo $? > /ended-%[1]d; } &
 { ping -i 0.1 -W 2 %[2]s > /pings-%[1]d & p=$!; until [ -e /hush ]; do sleep 0.1; done; sleep 0.2; kill -INT $p; wait $p; echo $? > /pinged-%[1]d; } &
 `
 
-// converse makes two pods that talk in both families until hush is called, which wants every answer.
+// converse creates two pods that exchange traffic in both families until the caller calls hush, which requires that no answer is missing.
 func converse(t *testing.T, c *kube.Cluster, n *kube.Node) (hush func()) {
 	t.Helper()
 	if err := errors.Join(c.CreatePod(t.Context(), kube.Pod{Name: "a", Node: n.Name}),

@@ -11,7 +11,7 @@ import (
 	"github.com/waggle-net/waggle/test/kube"
 )
 
-// TestPrivilegedServers disturbs API servers in several ways, one after the other, under the agent of one node.
+// TestPrivilegedServers causes several failures of API servers, one after the other, under the agent of one node.
 func TestPrivilegedServers(t *testing.T) {
 	t.Parallel()
 	c, n := prepared(t, kube.Options{ClusterCIDR: kube.DualStackCIDR})
@@ -20,7 +20,7 @@ func TestPrivilegedServers(t *testing.T) {
 	t.Run("FailOver", func(t *testing.T) { failOver(t, c, n) })
 }
 
-// serverHangs ends an agent while its API server has its connections open and says nothing.
+// serverHangs stops an agent while its API server keeps connections open and does not answer.
 func serverHangs(t *testing.T, c *kube.Cluster, n *kube.Node) {
 	p := readyAgent(t, n, "--ipam=kubernetes")
 	if err := c.RunPod(t.Context(), kube.Pod{Name: "a", Labels: map[string]string{"app": "a"}}); err != nil {
@@ -31,15 +31,15 @@ func serverHangs(t *testing.T, c *kube.Cluster, n *kube.Node) {
 	}
 	newSandbox(t, c, n, "a", n.IPv4)
 	stop(t, p)
-	p = readyAgent(t, n, "--ipam=kubernetes") // from the copy
+	p = readyAgent(t, n, "--ipam=kubernetes") // from the snapshot
 	stop(t, p)
 	if err := c.ResumeAPIServer(); err != nil {
 		t.Fatal(err)
 	}
 }
 
-// historyIsLost compacts the store while the agent cannot see it, so that its watches get a real
-// 410 Gone, and then takes away objects behind the API server's back, as a store restored from an older copy does.
+// historyIsLost compacts the store while the agent is disconnected, so that its watches get 410 Gone, and then deletes objects directly in etcd, as a restore
+// of an older backup does.
 func historyIsLost(t *testing.T, c *kube.Cluster, n *kube.Node) {
 	p := readyAgent(t, n, "--ipam=kubernetes")
 	for i := range 15 {
@@ -83,7 +83,7 @@ func historyIsLost(t *testing.T, c *kube.Cluster, n *kube.Node) {
 	stop(t, p)
 }
 
-// failOver gives the agent two API servers over one store, and kills the one in use.
+// failOver configures two API servers with one store for the agent and kills the one in use.
 func failOver(t *testing.T, c *kube.Cluster, n *kube.Node) {
 	before := len(ofAgents(t, c))
 	second, err := c.StartSecondAPIServer(t.Context())
@@ -124,13 +124,13 @@ func failOver(t *testing.T, c *kube.Cluster, n *kube.Node) {
 	stop(t, p)
 }
 
-// ofAgents are the requests of agents so far.
+// ofAgents returns the audited requests of agents so far.
 func ofAgents(t *testing.T, c *kube.Cluster) []kube.AuditEvent {
 	t.Helper()
 	return c.AuditLog(t, func(e kube.AuditEvent) bool { return strings.HasPrefix(e.UserAgent, "waggle-agent/") })
 }
 
-// quorumLists are the lists of namespaces so far that agents wanted from the store itself.
+// quorumLists returns the agents' list requests for namespaces so far that read the store instead of the API server's cache.
 func quorumLists(t *testing.T, c *kube.Cluster) []kube.AuditEvent {
 	t.Helper()
 	return slices.DeleteFunc(ofAgents(t, c), func(e kube.AuditEvent) bool {

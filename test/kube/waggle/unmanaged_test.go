@@ -10,7 +10,7 @@ import (
 	"github.com/waggle-net/waggle/test/kube"
 )
 
-// staticPod has a network of its own. The runtime knows it by a UID that kubelet makes, the API server by another.
+// staticPod is a static pod with its own network. The runtime knows the pod by a UID of kubelet, the API server by another UID.
 const staticPod = `apiVersion: v1
 kind: Pod
 metadata: {name: static, namespace: %s, labels: {app: static}}
@@ -20,8 +20,7 @@ spec:
   - {name: main, image: ` + kube.ClientImage + `, imagePullPolicy: Never, command: [sleep, "1000000"]}
 `
 
-// podsOfAnEarlierNetwork moves a node from another network to ours: pods that stay on the
-// old one are named until they are made again.
+// podsOfAnEarlierNetwork migrates a node from another network to Waggle: pods that keep the old network are listed as unmanaged until they are created again.
 func podsOfAnEarlierNetwork(t *testing.T, shared *kube.Cluster) {
 	c, n := ranged(t, shared, kube.NodeOptions{})
 	if err := n.InstallBridge("10.0.1.0/24"); err != nil {
@@ -62,7 +61,7 @@ func podsOfAnEarlierNetwork(t *testing.T, shared *kube.Cluster) {
 		t.Errorf("the status in JSON does not name the pod: %v\n%s", err, status)
 	}
 
-	// Made again it has our network, as a static pod has.
+	// A pod that is created again has Waggle's network, and so has a static pod.
 	if err := c.DeletePod(t.Context(), "old"); err != nil {
 		t.Fatal(err)
 	}
@@ -95,7 +94,7 @@ func podsOfAnEarlierNetwork(t *testing.T, shared *kube.Cluster) {
 	stop(t, p)
 }
 
-// unmanaged waits until exactly these pods are listed.
+// unmanaged waits until exactly these pods are listed as unmanaged.
 func unmanaged(t *testing.T, c *kube.Cluster, n *kube.Node, want ...string) {
 	t.Helper()
 	if err := c.WaitFor(t.Context(), fmt.Sprintf("unmanaged pods to be %v", want), func() error {

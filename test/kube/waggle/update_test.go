@@ -20,9 +20,8 @@ type selfTest struct {
 	At             time.Time
 }
 
-// TestPrivilegedDaemonSet_FailedTestUpdateAndUninstall goes through the life of an installation: an attach that does not work in
-// one family, its repair, an update under pods that talk, the removal under pods that talk, and the cleanup of the node and of the
-// cluster.
+// TestPrivilegedDaemonSet_FailedTestUpdateAndUninstall runs the lifecycle of an installation: a self-test that fails in one family, its repair, an update and
+// the removal while pods send traffic, and the cleanup of the node and of the cluster.
 func TestPrivilegedDaemonSet_FailedTestUpdateAndUninstall(t *testing.T) {
 	t.Parallel()
 	c := kube.Start(t, kube.Options{ClusterCIDR: kube.DualStackCIDR, NodeOptions: kube.NodeOptions{Taints: []string{notReadyTaint + "=true:NoSchedule"}}})
@@ -56,7 +55,7 @@ func TestPrivilegedDaemonSet_FailedTestUpdateAndUninstall(t *testing.T) {
 	forgotten(t, c, n, object)
 }
 
-// answersIPv6 makes the node answer pings over IPv6 or not: neither of the node's address nor of the router's.
+// answersIPv6 enables or disables replies to IPv6 pings for all addresses of the node, including the router's.
 func answersIPv6(t *testing.T, n *kube.Node, yes bool) {
 	t.Helper()
 	value := map[bool]string{true: "0", false: "1"}[yes]
@@ -65,7 +64,7 @@ func answersIPv6(t *testing.T, n *kube.Node, yes bool) {
 	}
 }
 
-// untoldWhileTestFails wants the cluster not to be told of a network that only half works, although runtimes may use it.
+// untoldWhileTestFails requires that the agent does not report a partly working network to the cluster, although runtimes may use the network.
 func untoldWhileTestFails(t *testing.T, c *kube.Cluster, n *kube.Node) {
 	t.Helper()
 	if err := c.WaitFor(t.Context(), "the self-test to fail", func() error {
@@ -98,7 +97,7 @@ func untoldWhileTestFails(t *testing.T, c *kube.Cluster, n *kube.Node) {
 			t.Error("the self-test failed and the network is called available")
 		}
 	}
-	// Both have a reason that a person can read.
+	// Both rows have a readable reason.
 	updates := rows[struct{ Name, State, Message string }](t, n, "node-updates")
 	for _, u := range updates {
 		if u.State != "waiting" || !strings.Contains(u.Message, "self-test") {
@@ -110,7 +109,7 @@ func untoldWhileTestFails(t *testing.T, c *kube.Cluster, n *kube.Node) {
 	}
 }
 
-// talk pings peers from a pod, ten times a second, until the function that it returns is called, which wants every answer.
+// talk pings peers from a pod, ten times a second, until the caller calls the returned function, which requires that no answer is missing.
 func talk(t *testing.T, n *kube.Node, pod string, peers ...string) (hush func()) {
 	t.Helper()
 	const script = `ping -i 0.1 -W 2 %s > /talk-%d & p=$!; while [ ! -e /hush ]; do sleep 0.1; done; kill -INT $p; wait $p; cat /talk-%d | ` + sumUp
@@ -139,12 +138,12 @@ func talk(t *testing.T, n *kube.Node, pod string, peers ...string) (hush func())
 	}
 }
 
-// sumUp makes of ping's lines which answer is missing first, and ping's own sum.
+// sumUp reduces ping's output to the first missing answer and ping's own summary.
 const sumUp = `awk '/seq=/ {sub(".*seq=", ""); if ($1 != n++ && !lost) {lost = 1; print "no answer to " n - 1}} /transmitted/'`
 
 var sum = regexp.MustCompile(`(\d+) packets transmitted, (\d+) packets received`)
 
-// answered tells whether every ping was answered, but for one that was under way when ping was told to end.
+// answered reports whether every ping was answered, except for one that was in flight when ping was stopped.
 func answered(summed string) bool {
 	counts := sum.FindStringSubmatch(summed)
 	if counts == nil || strings.Contains(summed, "no answer to") {
@@ -155,7 +154,7 @@ func answered(summed string) bool {
 	return received > 0 && sent-received <= 1
 }
 
-// updated applies other options, which replaces the agent's pod, and wants a new self-test and the Node as it was.
+// updated applies other options, which replaces the agent's pod, and waits for a new self-test and the previous content of the Node.
 func updated(t *testing.T, c *kube.Cluster, n *kube.Node) {
 	t.Helper()
 	before, tested := transition(t, c, n), rows[selfTest](t, n, "self-tests")[0].At
@@ -196,8 +195,8 @@ func updated(t *testing.T, c *kube.Cluster, n *kube.Node) {
 
 const configDigest = "waggle.io/config"
 
-// newReplica waits for a replica of the cluster role with the options of the Deployment. The two replicas have one node between them: the
-// new one finds no place before the old one has gone.
+// newReplica waits for a replica of the cluster role with the options of the Deployment. Both replicas need the same node: the new one cannot be scheduled
+// until the old one has terminated.
 func newReplica(t *testing.T, c *kube.Cluster) {
 	t.Helper()
 	if err := c.WaitFor(t.Context(), "a replica of the cluster role with the latest options", func() error { return replicaIsNew(t, c) }); err != nil {
@@ -205,7 +204,7 @@ func newReplica(t *testing.T, c *kube.Cluster) {
 	}
 }
 
-// replicaIsNew wants a ready replica of the cluster role that was made from the Deployment as it is now.
+// replicaIsNew returns nil if a replica of the cluster role from the current Deployment is ready.
 func replicaIsNew(t *testing.T, c *kube.Cluster) error {
 	var deployment struct {
 		Spec struct {
@@ -239,7 +238,7 @@ func replicaIsNew(t *testing.T, c *kube.Cluster) error {
 	return errors.New("no ready replica has the options of the Deployment")
 }
 
-// transition is since when the condition is what it is.
+// transition returns the time of the condition's last transition.
 func transition(t *testing.T, c *kube.Cluster, n *kube.Node) string {
 	t.Helper()
 	out, err := c.Kubectl(t.Context(), "get", "node", n.Name, "-o", `jsonpath={.status.conditions[?(@.type=="NetworkUnavailable")].lastTransitionTime}`)
@@ -249,7 +248,7 @@ func transition(t *testing.T, c *kube.Cluster, n *kube.Node) string {
 	return out
 }
 
-// uninstalled takes everything away as the guide says, and wants to be left what the guide says.
+// uninstalled uninstalls Waggle as the guide describes, and requires exactly the leftovers that the guide lists.
 func uninstalled(t *testing.T, c *kube.Cluster, n *kube.Node) {
 	t.Helper()
 	manifests, err := n.Waggle(t.Context(), "install", "--only", "cluster,agent,config,admission,rbac", "-o", "json")
@@ -295,8 +294,8 @@ func network(t *testing.T, n *kube.Node) string {
 	return out
 }
 
-// cleaned removes what is on the node as the guide says, and wants the node as it was. Pods that are there keep all of it until
-// they are deleted, which works without the agent.
+// cleaned removes Waggle's resources from the node as the guide describes, and requires the node's initial state. Running pods keep these resources until
+// their deletion, which works without the agent.
 func cleaned(t *testing.T, c *kube.Cluster, n *kube.Node, fresh string) {
 	t.Helper()
 	if err := c.ApplyWaggle(t.Context(), "--only", "cleanup"); err != nil {
@@ -336,7 +335,7 @@ func cleaned(t *testing.T, c *kube.Cluster, n *kube.Node, fresh string) {
 	}
 }
 
-// written is what an agent may write to a Node, as it is now.
+// written returns the current content of the Node fields that an agent may write.
 func written(t *testing.T, c *kube.Cluster, n *kube.Node) string {
 	t.Helper()
 	out, err := c.Kubectl(t.Context(), "get", "node", n.Name, "-o", `jsonpath={.metadata.annotations} {.status.conditions[?(@.type=="NetworkUnavailable")].status}`)
@@ -346,7 +345,7 @@ func written(t *testing.T, c *kube.Cluster, n *kube.Node) string {
 	return out
 }
 
-// forgotten takes away what is left in the cluster as the guide says.
+// forgotten removes Waggle's objects from the cluster as the guide describes.
 func forgotten(t *testing.T, c *kube.Cluster, n *kube.Node, object string) {
 	t.Helper()
 	definitions, err := n.Waggle(t.Context(), "install", "--only", "crds")
@@ -375,7 +374,7 @@ func forgotten(t *testing.T, c *kube.Cluster, n *kube.Node, object string) {
 	}
 }
 
-// objectsOf lists kind and name of manifests.
+// objectsOf returns kind and name of each manifest.
 func objectsOf(t *testing.T, manifests string) (all [][2]string) {
 	t.Helper()
 	var list struct {

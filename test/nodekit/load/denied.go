@@ -14,8 +14,7 @@ import (
 	"github.com/waggle-net/waggle/test/nodekit"
 )
 
-// Probe sends frames that nobody may receive. An honest frame before the first and behind the last one shows that the
-// receiver would have noticed them.
+// Probe sends frames that must not be received. A permitted frame before the first and after the last one shows that the receiver works.
 type Probe struct {
 	Name   string
 	From   nodekit.Place
@@ -23,12 +22,12 @@ type Probe struct {
 	Honest []byte // a frame with a UDP datagram to Addr
 	Lies   [][]byte
 	To     nodekit.Place
-	Addr   netip.AddrPort // where datagrams are counted
+	Addr   netip.AddrPort // destination of the counted datagrams
 }
 
 type probe struct {
 	Probe
-	raw     int // packet socket that hears nothing
+	raw     int // packet socket that receives no frames
 	conn    *net.UDPConn
 	sent    int
 	arrived atomic.Int64
@@ -53,7 +52,7 @@ func newProbe(of Probe) (*probe, error) {
 	return p, nil
 }
 
-// open makes the sending socket.
+// open opens the sending socket.
 func (p *probe) open() (err error) {
 	p.raw, err = sendSocket(p.Device)
 	return err
@@ -77,7 +76,7 @@ func (p *probe) receive() {
 	}
 }
 
-// beHonest sends the honest frame and waits until so many have arrived.
+// beHonest sends the permitted frame and waits until want datagrams have arrived.
 func (p *probe) beHonest(want int64) error {
 	if err := p.send(p.Honest); err != nil {
 		return err
@@ -95,7 +94,7 @@ func (l *Load) lie(rate int) {
 	if len(l.probes) == 0 {
 		return
 	}
-	runtime.LockOSThread() // for good
+	runtime.LockOSThread() // permanently
 	if err := goAhead(); err != nil {
 		l.faults.add("lies", "%v", err)
 	}
@@ -118,7 +117,7 @@ func (l *Load) lie(rate int) {
 }
 
 func (p *probe) finish(d *Denied) error {
-	lies := p.arrived.Load() - 1 // without the first honest one
+	lies := p.arrived.Load() - 1 // without the first permitted frame
 	err := p.beHonest(lies + 2)
 	d.Sent += p.sent
 	d.Arrived += int(p.arrived.Load() - 2)

@@ -14,11 +14,11 @@ import (
 
 const (
 	floodPause = 10 * time.Millisecond  // between two bursts
-	floodDebt  = 100 * time.Millisecond // frames of so much time are sent later when the thread had no CPU; more are left out
+	floodDebt  = 100 * time.Millisecond // maximum backlog after a time without a CPU, as sending time; the excess is skipped
 )
 
-// Flood puts frames onto a device of a place, the last followed by the first again, perSecond of them until ctx ends, and returns how many were sent.
-// A device whose queue is full loses some. The turn need not be the flood's alone: [Load.Turn] is for a flood beside a load.
+// Flood sends frames on a device of a place cyclically, perSecond of them, until ctx ends, and returns the number of sent frames. A device whose queue is
+// full drops frames. The turn may be shared: [Load.Turn] is for a flood beside a load.
 func (*Turn) Flood(ctx context.Context, from nodekit.Place, device string, perSecond int, frames [][]byte) (sent int, err error) {
 	err = from.Do(func() error {
 		fd, err := sendSocket(device)
@@ -49,7 +49,7 @@ func (*Turn) Flood(ctx context.Context, from nodekit.Place, device string, perSe
 	return sent, err
 }
 
-// sendSocket opens a packet socket on a device of the calling thread's namespace. It has no protocol, so that it is handed no frames.
+// sendSocket opens a packet socket on a device in the calling thread's namespace. It has no protocol, so that it receives no frames.
 func sendSocket(device string) (int, error) {
 	link, err := net.InterfaceByName(device)
 	if err != nil {

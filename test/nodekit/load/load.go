@@ -1,10 +1,10 @@
-// Package load keeps traffic going between places of a node and says afterwards what became of it: long TCP connections
-// with checked byte streams, numbered datagrams, short connections, and forbidden frames that must never arrive.
+// Package load generates traffic between places of a node and reports its results: long TCP connections with checked byte streams, numbered datagrams, short
+// connections, and forbidden frames that must never arrive.
 //
-// What the generator itself causes is told apart from what the network does. Datagrams that a full receive buffer refused
-// are counted by their socket (SO_RXQ_OVFL). Pauses of the sender do not count, because a slot that was missed is not
-// made up for; pauses of the receiver do not, because the kernel notes when a datagram arrived (SO_TIMESTAMPNS). TCP makes up
-// for what is lost, so the kernel's counters of segments at both ends of a connection are compared (TCP_INFO).
+// The report distinguishes effects of the generator from effects of the network. A socket counts the datagrams that exceed its full receive buffer
+// (SO_RXQ_OVFL). Pauses of the sender do not count, because the sender skips missed slots; pauses of the receiver do not count, because the kernel records
+// the arrival time of a datagram (SO_TIMESTAMPNS). TCP retransmits lost segments, so the report compares the kernel's segment counters at both ends of a
+// connection (TCP_INFO).
 package load
 
 import (
@@ -23,17 +23,17 @@ import (
 	"github.com/waggle-net/waggle/test/nodekit"
 )
 
-// Path is one way that traffic takes.
+// Path is a client and a server of traffic.
 type Path struct {
 	Name     string
 	From, To nodekit.Place
 	Addr     netip.Addr // of To
-	Port     uint16     // of To, for connections and for datagrams; 0 is any that is free
-	// Service is where From sends to when that is not To itself.
+	Port     uint16     // of To, for connections and for datagrams; 0 means any free port
+	// Service is the destination of From if it is not To itself.
 	Service netip.AddrPort
 }
 
-// target is where From sends to when To listens at an address.
+// target returns the destination of From if To listens at an address.
 func (p Path) target(at net.Addr) string {
 	if p.Service.IsValid() {
 		return p.Service.String()
@@ -41,24 +41,24 @@ func (p Path) target(at net.Addr) string {
 	return at.String()
 }
 
-// Rates say how much there is, in total over all paths.
+// Rates configures the amount of traffic, in total over all paths.
 type Rates struct {
-	Connections int // long ones
-	Messages    int // a second, over the long connections; each is echoed
-	Datagrams   int // a second
-	Connects    int // a second: connect, exchange one message, close
-	Lies        int // a second, over all probes
+	Connections int // long connections
+	Messages    int // per second, over the long connections; each is echoed
+	Datagrams   int // per second
+	Connects    int // per second: connect, exchange one message, close
+	Lies        int // per second, over all probes
 }
 
-// Full is what a machine of two cores carries beside the node itself.
+// Full returns the rates that a machine with two CPUs can sustain beside the node itself.
 func Full() Rates {
 	return Rates{Connections: 200, Messages: 1000, Datagrams: 5000, Connects: 200, Lies: 100}
 }
 
-// emulatedShare is the part of the rates that an emulated CPU carries beside the nodes: agents that start take most of it.
+// emulatedShare is the divisor of the rates on an emulated CPU: starting agents use most of its time.
 const emulatedShare = 20
 
-// emulated returns the rates for an emulated CPU. Each path keeps a connection, and each tick a datagram.
+// emulated returns the rates for an emulated CPU, with at least one connection per path and one datagram per tick.
 func (r Rates) emulated(paths int) Rates {
 	scale := func(n, least int) int {
 		if n == 0 {
@@ -74,27 +74,27 @@ func (r Rates) emulated(paths int) Rates {
 type Load struct {
 	rates   Rates
 	begin   time.Time
-	stop    chan struct{} // closed when nothing new may be sent
+	stop    chan struct{} // closed when no new traffic may be sent
 	senders sync.WaitGroup
 	servers []*server
 	streams []*stream
 	probes  []*probe
 	faults  faults
 	tcp     TCP
-	// handshake is what [connection.underway] says of a connection at rest.
+	// handshake is the value of [connection.underway] for an idle connection.
 	handshake int
 	short     Connects
-	// Slots that were overslept, see [Load.every].
+	// Missed slots, see [Load.every].
 	missedDatagrams, missedLies int
-	backlog                     uint64 // drops of the machine before the start
+	backlog                     uint64 // packets that the machine dropped before the start
 	turn                        *Turn
 }
 
-// processors is how many of its processors the runtime has at least. A sender that wakes needs one, and those of a machine of two CPUs may
-// all be with threads that the kernel keeps waiting.
+// processors is the minimum of the runtime's GOMAXPROCS. A waking sender needs a processor, and on a machine with two CPUs all processors may be held by
+// threads that the kernel does not run.
 const processors = 16
 
-// StartFor is [Start] for a test, which it fails on an error. The load ends with the test at the latest.
+// StartFor is [Start] for a test. It fails the test on an error. The load ends with the test at the latest.
 func StartFor(t testing.TB, rates Rates, paths []Path, probes []Probe) *Load {
 	t.Helper()
 	began := time.Now()
@@ -107,14 +107,14 @@ func StartFor(t testing.TB, rates Rates, paths []Path, probes []Probe) *Load {
 		select {
 		case <-l.stop:
 		default:
-			_, _ = l.Stop() // the test has failed before
+			_, _ = l.Stop() // the test has already failed
 		}
 	})
 	return l
 }
 
-// Start waits until no other load runs on this machine, opens all sockets, sees each path work once, and begins. The next load
-// waits for [Load.Stop]. Rates are a twentieth where the CPU is emulated.
+// Start waits until no other load runs on this machine, opens all sockets, checks each path once, and starts the traffic. The next load waits for
+// [Load.Stop]. On an emulated CPU the rates are divided by twenty.
 func Start(rates Rates, paths []Path, probes []Probe) (_ *Load, err error) {
 	if runtime.GOMAXPROCS(0) < processors {
 		runtime.GOMAXPROCS(processors)
@@ -178,16 +178,16 @@ func Start(rates Rates, paths []Path, probes []Probe) (_ *Load, err error) {
 // run starts a sender.
 func (l *Load) run(f func()) { l.senders.Go(f) }
 
-// At is how long the load has been running: reports say moments so.
+// At returns the time since the start, which reports use for events.
 func (l *Load) At() time.Duration { return time.Since(l.begin).Round(time.Millisecond) }
 
-// Turn is the permission that the load has until [Load.Stop]: for generators beside it.
+// Turn returns the turn that the load holds until [Load.Stop]: for other generators beside the load.
 func (l *Load) Turn() *Turn { return l.turn }
 
-// LastAtLeast returns when the load has run for some time, at once when it has.
+// LastAtLeast waits until the load has run for the duration d.
 func (l *Load) LastAtLeast(d time.Duration) { l.sleep(d - l.At()) }
 
-// Stop ends the traffic, waits for what is still on its way, and reports.
+// Stop ends the traffic, waits for packets in flight, and reports.
 func (l *Load) Stop() (_ Report, err error) {
 	defer func() { err = errors.Join(err, l.turn.Release()) }()
 	close(l.stop)
@@ -202,7 +202,7 @@ func (l *Load) Stop() (_ Report, err error) {
 			return r, errors.Join(fmt.Errorf("probe %s: %w", p.Name, err), l.close())
 		}
 	}
-	if err := l.close(); err != nil { // and with it the servers' ends, whose counters are needed
+	if err := l.close(); err != nil { // includes the servers' ends, whose counters are needed
 		return r, err
 	}
 	for _, s := range l.servers {
@@ -227,13 +227,13 @@ func (l *Load) close() error {
 	return errors.Join(errs...)
 }
 
-// every calls f in each period, from offset on, until the load stops or f says that it is over. Slots that were missed
-// are left out. It counts those that were missed because nobody woke in time; while f runs, it is the network that takes its time.
+// every calls f in each period, from offset on, until the load stops or f returns that it is done. It skips missed slots and counts the slots that it missed
+// because the goroutine woke too late. Slots during a call of f are not counted, since the delay is caused by the network.
 func (l *Load) every(period, offset time.Duration, f func() bool) (overslept int) {
 	return l.everyBy(l.sleep, period, offset, f)
 }
 
-// sleep waits, and reports whether the load stops.
+// sleep waits for a duration and reports whether the load stops.
 func (l *Load) sleep(d time.Duration) (stops bool) {
 	timer := time.NewTimer(d)
 	defer timer.Stop()
@@ -245,12 +245,12 @@ func (l *Load) sleep(d time.Duration) (stops bool) {
 	}
 }
 
-// sleepThread is [Load.sleep] for a goroutine that is locked to a thread of high priority: the kernel wakes that thread itself, where a
-// timer of the runtime waits for threads of another priority.
+// sleepThread is [Load.sleep] for a goroutine that is locked to a high-priority thread: the kernel wakes this thread directly, whereas a runtime timer
+// depends on threads of normal priority.
 func (l *Load) sleepThread(d time.Duration) (stops bool) {
 	if d > 0 {
 		pause := unix.NsecToTimespec(int64(d))
-		_ = unix.Nanosleep(&pause, nil) // a signal may end it early, which [Load.everyBy] makes up for
+		_ = unix.Nanosleep(&pause, nil) // a signal may end the sleep early, which [Load.everyBy] compensates
 	}
 	select {
 	case <-l.stop:
@@ -260,7 +260,7 @@ func (l *Load) sleepThread(d time.Duration) (stops bool) {
 	}
 }
 
-// everyBy is [Load.every] with a way to wait.
+// everyBy is [Load.every] with a sleep function.
 func (l *Load) everyBy(sleep func(time.Duration) (stops bool), period, offset time.Duration, f func() bool) (overslept int) {
 	next := l.begin.Add(offset)
 	for {
@@ -286,14 +286,14 @@ func (l *Load) everyBy(sleep func(time.Duration) (stops bool), period, offset ti
 	}
 }
 
-// faults is what went wrong, and when.
+// faults collects failures with their times.
 type faults struct {
 	load *Load
 	mu   sync.Mutex
 	list []string
 }
 
-// maxFaults is what one can read; counters hold the rest.
+// maxFaults limits the reported faults; counters contain the total.
 const maxFaults = 100
 
 func (f *faults) add(path, format string, args ...any) {

@@ -44,7 +44,7 @@ func paths(bare *nodekit.BarePair) []Path {
 		{Name: "IPv6", From: bare.Client(), To: bare.Server(), Addr: bare.Addr(true)}}
 }
 
-// run keeps a load on paths while f runs.
+// run runs a load on paths during f.
 func run(t *testing.T, over []Path, f func()) Report {
 	t.Helper()
 	l := StartFor(t, Rates{Connections: 20, Messages: 100, Datagrams: 1000, Connects: 20}, over, nil)
@@ -65,12 +65,12 @@ func TestPrivilegedLoad_NothingIsLostOnAWire(t *testing.T) {
 	}
 }
 
-// A receiver that does not hear its frames for half a second shows everywhere.
+// Half a second without received frames must appear in all parts of the report.
 func TestPrivilegedLoad_SeesLoss(t *testing.T) {
 	t.Parallel()
 	bare := pair(t)
 	rememberServer(t, bare)
-	readdress := func(change byte) { // the sender goes on with the address that it knows
+	readdress := func(change byte) { // the sender keeps using the known address
 		if err := bare.Server().Do(func() error {
 			link, err := netlink.LinkByName("eth0")
 			if err != nil {
@@ -98,7 +98,7 @@ func TestPrivilegedLoad_SeesLoss(t *testing.T) {
 	}
 }
 
-// rememberServer has the client never ask for the server's Ethernet address again.
+// rememberServer adds a permanent neighbour entry for the server to the client.
 func rememberServer(t *testing.T, bare *nodekit.BarePair) {
 	t.Helper()
 	var address net.HardwareAddr
@@ -125,7 +125,7 @@ func rememberServer(t *testing.T, bare *nodekit.BarePair) {
 	}
 }
 
-// What finds the receive buffer full is not called lost.
+// Datagrams that exceed a full receive buffer do not count as lost.
 func TestPrivilegedStream_FullBufferIsNotLoss(t *testing.T) {
 	t.Parallel()
 	bare := pair(t)
@@ -158,7 +158,7 @@ func TestPrivilegedStream_FullBufferIsNotLoss(t *testing.T) {
 	}
 }
 
-// What was not sent because nobody woke in time is told apart from what the network held up.
+// every distinguishes slots that were missed because the goroutine woke too late from slots that the network delayed.
 func TestEvery_CountsWhatWasOverslept(t *testing.T) {
 	t.Parallel()
 	synctest.Test(t, func(t *testing.T) {
@@ -167,14 +167,14 @@ func TestEvery_CountsWhatWasOverslept(t *testing.T) {
 		calls := 0
 		overslept := l.every(period, 0, func() bool {
 			if calls++; calls == 3 {
-				time.Sleep(7 * period) // an answer that takes its time
+				time.Sleep(7 * period) // a slow answer
 			}
 			return calls < 10
 		})
 		if overslept != 10 {
 			t.Errorf("%d slots were overslept, want the 10 before the first call", overslept)
 		}
-		if took := time.Since(l.begin); took != 25*period { // 10 overslept, 9 behind the first call, and 6 while one waited for its answer
+		if took := time.Since(l.begin); took != 25*period { // 10 overslept, 9 after the first call, and 6 during the slow answer
 			t.Errorf("it took %v", took)
 		}
 	})
@@ -184,7 +184,7 @@ func TestReceiver_CountsWhatIsOutOfOrder(t *testing.T) {
 	t.Parallel()
 	var r receiver
 	begin := time.Now()
-	for i, number := range []uint64{0, 1, 3, 2, 2, 5} { // sent each millisecond, one arrives each two
+	for i, number := range []uint64{0, 1, 3, 2, 2, 5} { // sent every millisecond, received every two
 		r.take(number, begin.Add(time.Duration(number)*time.Millisecond), begin.Add(time.Duration(2*i)*time.Millisecond))
 	}
 	if r.reordered != 1 || r.duplicated != 1 || r.gap != 2*time.Millisecond {
@@ -196,7 +196,7 @@ func TestReceiver_CountsWhatIsOutOfOrder(t *testing.T) {
 	}
 }
 
-// A run that sent less than half of what was asked for is no proof, whatever became of that.
+// A run that sent less than half of the required traffic is inconclusive, regardless of its results.
 func TestReport_TooLittleIsInconclusive(t *testing.T) {
 	t.Parallel()
 	rates := Rates{Connections: 1, Messages: 100, Datagrams: 1000, Connects: 20, Lies: 10}
@@ -218,7 +218,7 @@ func TestReport_TooLittleIsInconclusive(t *testing.T) {
 	}
 }
 
-// An answer that differs by one byte, is no answer.
+// An answer that differs by one byte counts as wrong.
 func TestExchange_ComparesTheEcho(t *testing.T) {
 	t.Parallel()
 	near, far := net.Pipe()

@@ -9,68 +9,68 @@ import (
 	"time"
 )
 
-// Report says what became of the traffic.
+// Report holds the results of the traffic.
 type Report struct {
-	Rates    Rates // that were asked for
+	Rates    Rates // requested rates
 	Duration time.Duration
 	TCP      TCP
 	UDP      UDP
 	Connects Connects
 	Denied   Denied
-	Backlog  uint64   // packets that this machine dropped before any network saw them, whoever sent them (softnet_stat)
-	Faults   []string // the first ones, with their moments
+	Backlog  uint64   // packets that this machine dropped before processing, of any sender (softnet_stat)
+	Faults   []string // the first ones, with their times
 }
 
-// TCP is about the long connections. The kernel makes up for lost segments, so the counters of both ends are compared. That a
-// segment was sent again proves nothing: on a busy machine acknowledgements are late.
+// TCP holds the results of the long connections. The kernel retransmits lost segments, so the counters of both ends are compared. A retransmission is no
+// proof of a loss: on a busy machine acknowledgements are late.
 type TCP struct {
 	Messages         int // sent; each is answered
-	Overslept        int // were not sent because the generator had no CPU
+	Overslept        int // not sent because the generator had no CPU
 	Lost             int // without an answer, which ends the connection
-	Corrupted        int // answered with something else
-	Reset            int // connections that ended before their time
+	Corrupted        int // answered with wrong content
+	Reset            int // connections that ended early
 	LostSegments     int // sent by either end and never received by the other
-	Retransmitted    int // segments, of both ends, less those of which the other said that it had them (DSACK)
+	Retransmitted    int // segments of both ends, without the duplicates that the receiver reported (DSACK)
 	LongestRoundTrip time.Duration
 }
 
-// UDP is about the numbered datagrams.
+// UDP holds the results of the numbered datagrams.
 type UDP struct {
 	Sent       int
-	Overslept  int // were not sent because the generator had no CPU
+	Overslept  int // not sent because the generator had no CPU
 	Lost       int
-	Refused    int // by the sending system call; they count as lost, too
-	Overflowed int // arrived and found the receive buffer full; not lost
+	Refused    int // rejected by the sending system call; they count as lost, too
+	Overflowed int // exceeded a full receive buffer; not lost
 	Reordered  int
 	Duplicated int
-	LongestGap time.Duration // between two arrivals of one stream, less the time between their sendings
-	Losses     []Loss        // what did not arrive, also behind a full receive buffer
+	LongestGap time.Duration // between two arrivals of one stream, minus the time between their sendings
+	Losses     []Loss        // missing datagrams, including the ones that exceeded a full receive buffer
 }
 
-// Loss is datagrams in a row of which none arrived.
+// Loss is a sequence of consecutive missing datagrams.
 type Loss struct {
 	Path        string
 	Count       int
-	First, Last time.Duration // when they were sent, since the start
+	First, Last time.Duration // sending times since the start
 }
 
-// Connects is about short connections.
+// Connects holds the results of the short connections.
 type Connects struct {
 	Done          int
-	Overslept     int // were not begun because the generator had no CPU
-	Failed        int // resets included
+	Overslept     int // not started because the generator had no CPU
+	Failed        int // includes resets
 	Reset         int
 	Retransmitted int // segments of the connecting end
 	Longest       time.Duration
 }
 
-// Denied is about frames that must not arrive.
+// Denied holds the results of the frames that must not arrive.
 type Denied struct {
 	Sent, Arrived int
-	Overslept     int // were not sent because the generator had no CPU
+	Overslept     int // not sent because the generator had no CPU
 }
 
-// Err is nil when no traffic was disturbed, none was let through that must not be, and there was enough of it to prove that.
+// Err returns nil if no traffic was disturbed, no forbidden frame arrived, and the amount of traffic was sufficient as a proof.
 func (r Report) Err() error {
 	errs := r.inconclusive()
 	for _, c := range []struct {
@@ -92,8 +92,8 @@ func (r Report) Err() error {
 	return fmt.Errorf("%w\n%s\n%s", errors.Join(errs...), r, strings.Join(r.Faults, "\n"))
 }
 
-// inconclusive returns an error for each kind of traffic of which less than half was sent. Such a run proves nothing: the machine was
-// too busy, or answers took too long, which the missed slots tell apart.
+// inconclusive returns an error for each kind of traffic of which less than half was sent. Such a run proves nothing: the machine was too busy, or answers
+// were slow. The missed slots distinguish the two causes.
 func (r Report) inconclusive() (errs []error) {
 	for _, c := range []struct {
 		what                  string
@@ -110,7 +110,7 @@ func (r Report) inconclusive() (errs []error) {
 	return errs
 }
 
-// String is the report on a few lines.
+// String returns the report on a few lines.
 func (r Report) String() string {
 	ms := func(d time.Duration) string { return fmt.Sprintf("%.1f ms", float64(d.Microseconds())/1e3) }
 	return fmt.Sprintf("in %.1f s, %d packets dropped by the machine's backlog\n"+
@@ -126,7 +126,7 @@ func (r Report) String() string {
 		r.TCP.Overslept, r.UDP.Overslept, r.Connects.Overslept, r.Denied.Overslept)
 }
 
-// backlogDrops is the sum over all CPUs of packets for which a backlog queue had no room (second column, hexadecimal).
+// backlogDrops returns the number of packets that full backlog queues dropped, over all CPUs (softnet_stat, second column, hexadecimal).
 func backlogDrops() (sum uint64, err error) {
 	text, err := os.ReadFile("/proc/net/softnet_stat")
 	if err != nil {

@@ -15,20 +15,20 @@ import (
 )
 
 const (
-	// patience is when an answer counts as lost: longer than the kernel's first five repetitions take.
+	// patience is the timeout of an answer: longer than the kernel's first five retransmissions take.
 	patience   = 15 * time.Second
-	maxMessage = 4096 // bytes; the shortest has one
+	maxMessage = 4096 // bytes; the minimum is 1
 )
 
-// server echoes what its connections send.
+// server echoes the data of its connections.
 type server struct {
 	path          Path
 	listener      net.Listener
 	addr          string
 	done          sync.WaitGroup
 	mu            sync.Mutex
-	conns         map[int]*net.TCPConn // by the order in which they came: their peer's address may be another here than there
-	retransmitted int                  // segments of its ends of connections
+	conns         map[int]*net.TCPConn // by the order of acceptance: the peer's address may differ between the two ends
+	retransmitted int                  // segments of the server's ends
 }
 
 func newServer(path Path) (*server, error) {
@@ -80,7 +80,7 @@ func (s *server) echo(conn *net.TCPConn, number int) {
 func (s *server) close() error {
 	err := s.listener.Close()
 	s.mu.Lock()
-	for _, conn := range s.conns { // those whose client is gone for good
+	for _, conn := range s.conns { // connections whose client is gone
 		_ = conn.SetDeadline(time.Now())
 	}
 	s.mu.Unlock()
@@ -91,7 +91,7 @@ func (s *server) close() error {
 	return err
 }
 
-// dial connects as the calling thread's namespace does.
+// dial connects from the calling thread's namespace.
 func (s *server) dial() (*net.TCPConn, error) {
 	conn, err := net.DialTimeout("tcp", s.addr, patience)
 	if err != nil {
@@ -100,17 +100,17 @@ func (s *server) dial() (*net.TCPConn, error) {
 	return conn.(*net.TCPConn), nil
 }
 
-// connection is the near end of a long one.
+// connection is the client's end of a long connection.
 type connection struct {
 	*net.TCPConn
 	server *server
-	number int // in the order in which the server met them
+	number int // in the order of acceptance by the server
 	path   Path
 	rand   *rand.Rand
 }
 
-// underway is how many segments, of both directions, were sent and did not arrive so far, by the counters of both ends; also
-// those of the handshake that a socket does not count, which are as many for every connection.
+// underway returns the number of segments, in both directions, that were sent and have not arrived yet, by the counters of both ends. It includes the
+// segments of the handshake that a socket does not count, which are equally many for every connection.
 func (c *connection) underway() int {
 	c.server.mu.Lock()
 	far := c.server.conns[c.number]
@@ -122,7 +122,7 @@ func (c *connection) underway() int {
 	return int(a.Segs_out) - int(b.Segs_in) + int(b.Segs_out) - int(a.Segs_in)
 }
 
-// connect opens the long connections, as many on each path, and sees each work once.
+// connect opens the long connections, equally many on each path, and checks each once.
 func (l *Load) connect(count int) ([]*connection, error) {
 	var all []*connection
 	for i, s := range l.servers {
@@ -150,14 +150,14 @@ func (l *Load) connect(count int) ([]*connection, error) {
 		if err := exchange(c, c.rand); err != nil {
 			return nil, fmt.Errorf("%s: %w", c.path.Name, err)
 		}
-		if underway := c.underway(); i == 0 || underway < l.handshake { // an acknowledgement may be on its way
+		if underway := c.underway(); i == 0 || underway < l.handshake { // an acknowledgement may be in flight
 			l.handshake = underway
 		}
 	}
 	return all, nil
 }
 
-// converse sends messages over one connection until the load stops, then closes it in order.
+// converse sends messages over one connection until the load stops, then closes the connection gracefully.
 func (l *Load) converse(c *connection, period, offset time.Duration) {
 	defer c.Close()
 	count, again, longest, whole := 0, 0, time.Duration(0), true
@@ -193,7 +193,7 @@ func (l *Load) converse(c *connection, period, offset time.Duration) {
 	l.tcp.LongestRoundTrip = max(l.tcp.LongestRoundTrip, longest)
 }
 
-// missingSegments waits until a connection at rest has received all that was sent, and counts what never came.
+// missingSegments waits until an idle connection has received all segments, and returns the number of missing ones.
 func (l *Load) missingSegments(c *connection) (count int) {
 	for deadline := time.Now().Add(settle); ; time.Sleep(20 * time.Millisecond) {
 		count = c.underway() - l.handshake
@@ -209,7 +209,7 @@ func (l *Load) missingSegments(c *connection) (count int) {
 
 var errCorrupted = errors.New("the answer is not what was sent")
 
-// lostMessage ends up in exactly one counter.
+// lostMessage increments exactly one counter.
 func (l *Load) lostMessage(path Path, number int, err error) {
 	l.faults.add(path.Name, "TCP message %d: %v", number, err)
 	l.faults.mu.Lock()
@@ -251,10 +251,10 @@ func exchange(conn net.Conn, random *rand.Rand) error {
 	return nil
 }
 
-// newRandom makes the bytes of messages; they need not be told, because the echo is compared with what was sent.
+// newRandom returns the source of the messages' bytes. The report need not print them, because the echo is compared with the sent bytes.
 func newRandom(kind, number uint64) *rand.Rand { return rand.New(rand.NewPCG(kind, number)) }
 
-// hangUp says that nothing more comes, and wants to hear the same and nothing else.
+// hangUp closes the sending direction and requires EOF, without further data, from the other end.
 func hangUp(conn *net.TCPConn) error {
 	if err := conn.SetDeadline(time.Now().Add(patience)); err != nil {
 		return err
@@ -271,15 +271,15 @@ func hangUp(conn *net.TCPConn) error {
 	return nil
 }
 
-// retransmissions counts the segments that a connection sent again, less those of which the other end said that it had
-// them already: on a busy machine an acknowledgement may be later than the kernel waits. Once a connection is closing it may
-// end before it hears that, so it is asked before.
+// retransmissions returns the number of segments that a connection sent again, without the duplicates that the other end reported: on a busy machine an
+// acknowledgement may arrive after the kernel's timeout. A closing connection may end before it gets such a report, so the counters are read before the
+// close.
 func retransmissions(conn *net.TCPConn) int {
 	i := info(conn)
 	return max(0, int(i.Total_retrans)-int(i.Dsack_dups))
 }
 
-// info is what the kernel tells of a connection; all zero when it is closed.
+// info returns the kernel's TCP_INFO of a connection, or zeros if it is closed.
 func info(conn *net.TCPConn) (all unix.TCPInfo) {
 	raw, err := conn.SyscallConn()
 	if err != nil {

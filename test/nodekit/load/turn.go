@@ -11,12 +11,11 @@ import (
 	"golang.org/x/sys/unix"
 )
 
-// Turn is the machine's permission to generate load, which one test has at a time: rates are for a machine that carries no other load. A [Load]
-// has one while it runs ([Load.Turn]). A test with a generator of its own takes one by [TakeTurn], for as short as it can, because others wait.
+// Turn is the machine-wide permission to generate load, which one test holds at a time: rates assume a machine without other load. A [Load] holds a turn
+// while it runs ([Load.Turn]). A test with its own generator calls [TakeTurn] and holds the turn as briefly as possible, because other tests wait.
 //
-// The permission is a lock of the root directory. All mount namespaces of a machine share that directory, whatever they mount below
-// it, so the lock holds between nodes and between test programs; no file is made for it, and the kernel releases it when the
-// process ends.
+// The permission is a lock of the root directory. All mount namespaces of a machine share that directory, regardless of mounts below it, so the lock works
+// between nodes and between test programs. It needs no file, and the kernel releases it when the process ends.
 type Turn struct {
 	root *os.File
 	// once makes Release idempotent.
@@ -24,8 +23,8 @@ type Turn struct {
 	err  error
 }
 
-// TakeTurn waits until no other test on this machine generates load. The turn ends by [Turn.Release], or with the test. The caller must not hold a
-// turn or a [Load] already: it would wait for itself.
+// TakeTurn waits until no other test on this machine generates load. The turn ends by [Turn.Release] or with the test. The caller must not already hold a
+// turn or a [Load]: the call would deadlock.
 func TakeTurn(t testing.TB) *Turn {
 	t.Helper()
 	began := time.Now()
@@ -57,8 +56,8 @@ func takeTurn() (*Turn, error) {
 	}
 }
 
-// Release lets the next load begin. Further calls return the result of the first one. A child process that is between fork and exec may hold the
-// directory open as well, hence unlock.
+// Release lets the next load start. Further calls return the result of the first one. A child process between fork and exec may hold the directory open as
+// well, so Release unlocks it explicitly.
 func (t *Turn) Release() error {
 	t.once.Do(func() { t.err = errors.Join(unix.Flock(int(t.root.Fd()), unix.LOCK_UN), t.root.Close()) })
 	return t.err

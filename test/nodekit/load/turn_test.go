@@ -10,7 +10,7 @@ import (
 	"github.com/waggle-net/waggle/pkg/testnet"
 )
 
-// A second load begins when the first one has ended. Another process sees the lock as well, inside other namespaces.
+// A second load starts after the end of the first one. Another process observes the lock as well, inside other namespaces.
 func TestPrivilegedStart_OneLoadAtATime(t *testing.T) {
 	t.Parallel()
 	first, second := pair(t), pair(t)
@@ -45,7 +45,7 @@ func TestPrivilegedStart_OneLoadAtATime(t *testing.T) {
 	}
 }
 
-// A load whose test fails before it stops it does not keep those of other tests waiting.
+// A load whose test fails before stopping it does not block the loads of other tests.
 func TestPrivilegedStartFor_EndsWithTheTest(t *testing.T) {
 	t.Parallel()
 	testnet.RequirePrivileges(t)
@@ -63,7 +63,7 @@ func TestPrivilegedStartFor_EndsWithTheTest(t *testing.T) {
 	}
 }
 
-// A load begins when the test that has a turn of its own, and floods with it, has ended.
+// A load starts after the end of a test that holds its own turn and floods with it.
 func TestPrivilegedTakeTurn_EndsWithTheTest(t *testing.T) {
 	t.Parallel()
 	bare := pair(t)

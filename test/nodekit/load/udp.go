@@ -15,31 +15,31 @@ import (
 )
 
 const (
-	receiveBuffer = 16 << 20 // bytes; seconds of a stream, while its receiver has no CPU
+	receiveBuffer = 16 << 20 // bytes; several seconds of a stream, for a receiver without a CPU
 	tick          = 5 * time.Millisecond
-	header        = 24 // bytes: number of the datagram, number of the stream, when it was sent
+	header        = 24 // bytes: number of the datagram, number of the stream, sending time
 	endMark       = ^uint64(0)
-	settle        = 5 * time.Second // for what is on its way; only a loss makes anybody wait so long
+	settle        = 5 * time.Second // timeout for datagrams in flight; it elapses only after a loss
 )
 
-// stream is numbered datagrams on one path.
+// stream is a sequence of numbered datagrams on one path.
 type stream struct {
 	path           Path
 	id             uint64
 	faults         *faults
 	server, client *net.UDPConn
 	buffer         []byte
-	sentAt         []time.Time // of each datagram; the sender's alone, until it is done
+	sentAt         []time.Time // of each datagram; owned by the sender until it is done
 	refused        int
 	arrived        atomic.Int64
-	seen           receiver      // the receiver's alone, until it is done
-	done           chan struct{} // closed when the receiver is
+	seen           receiver      // owned by the receiver until it is done
+	done           chan struct{} // closed when the receiver is done
 }
 
-// receiver is what is known at the far end.
+// receiver holds the state of the receiving end.
 type receiver struct {
 	have                  []bool // by number
-	next                  uint64 // behind the highest number
+	next                  uint64 // the highest number plus one
 	reordered, duplicated int
 	overflowed            uint32
 	lastSent, lastArrival time.Time
@@ -64,7 +64,7 @@ func newStream(path Path, id int, f *faults) (*stream, error) {
 		return nil, errors.Join(err, s.server.Close())
 	}
 	go s.receive()
-	// Neighbours are found and routes cached by the first one, for which the kernel may keep others waiting.
+	// The first datagram resolves neighbours and fills route caches, during which the kernel may delay others.
 	s.send()
 	for deadline := time.Now().Add(patience); s.arrived.Load() == 0; time.Sleep(time.Millisecond) {
 		if time.Now().After(deadline) {
@@ -74,7 +74,7 @@ func newStream(path Path, id int, f *faults) (*stream, error) {
 	return s, nil
 }
 
-// prepare asks for arrival times, the count of what finds the buffer full, and a big buffer.
+// prepare enables arrival times and the count of datagrams that exceed the buffer, and sets a large buffer.
 func prepare(conn *net.UDPConn) error {
 	raw, err := conn.SyscallConn()
 	if err != nil {
@@ -89,10 +89,9 @@ func prepare(conn *net.UDPConn) error {
 	return errors.Join(err, failed)
 }
 
-// sendDatagrams sends a few on each tick, to the streams in turn, and all from one CPU: between two of them the kernel keeps
-// no order.
+// sendDatagrams sends a few datagrams on each tick, to the streams in turn, and all from one CPU: the kernel does not preserve the order between two CPUs.
 func (l *Load) sendDatagrams(rate int) {
-	runtime.LockOSThread() // for good: the thread ends with this goroutine
+	runtime.LockOSThread() // permanently: the thread ends with this goroutine
 	if err := errors.Join(stayOnOneCPU(), goAhead()); err != nil {
 		l.faults.add("all", "stay on one CPU and before other threads: %v", err)
 	}
@@ -106,11 +105,11 @@ func (l *Load) sendDatagrams(rate int) {
 	})
 }
 
-// goAhead gives the calling thread, which must be locked to its goroutine, precedence over all ordinary threads of the machine.
-// Traffic comes from elsewhere: it does not wait for the CPU of a busy node. Threads that come from this one are ordinary.
+// goAhead gives the calling thread, which must be locked to its goroutine, a higher priority than ordinary threads of the machine: real traffic comes from
+// other machines and does not wait for the CPU of a busy node. Threads that this thread creates are ordinary.
 func goAhead() error {
 	err := unix.SchedSetAttr(0, &unix.SchedAttr{Size: unix.SizeofSchedAttr, Policy: unix.SCHED_RR, Priority: 1, Flags: unix.SCHED_FLAG_RESET_ON_FORK}, 0)
-	if errors.Is(err, unix.EPERM) { // a cgroup without a share of real time
+	if errors.Is(err, unix.EPERM) { // a cgroup without real-time quota
 		err = unix.Setpriority(unix.PRIO_PROCESS, unix.Gettid(), -20)
 	}
 	return err
@@ -173,7 +172,7 @@ func (s *stream) receive() {
 	}
 }
 
-// control reads what the kernel says of a datagram: when it came, and how many found no room before it.
+// control parses the kernel's control messages of a datagram: its arrival time, and the number of preceding datagrams that exceeded the buffer.
 func (r *receiver) control(oob []byte) (arrival time.Time) {
 	messages, err := unix.ParseSocketControlMessage(oob)
 	if err != nil {
@@ -191,7 +190,7 @@ func (r *receiver) control(oob []byte) (arrival time.Time) {
 	return arrival
 }
 
-// take notes one datagram. What its sender paused is no gap, unless others went by meanwhile and are missing.
+// take records one datagram. A pause of its sender is no gap, unless other datagrams were sent meanwhile and are missing.
 func (r *receiver) take(number uint64, sent, arrival time.Time) {
 	for uint64(len(r.have)) <= number {
 		r.have = append(r.have, false)
@@ -214,8 +213,8 @@ func (r *receiver) take(number uint64, sent, arrival time.Time) {
 	r.have[number] = true
 }
 
-// finish waits for what is on its way, then for the end mark, which finds the buffer empty and so brings the last count of
-// what did not, and adds up.
+// finish waits for datagrams in flight, then for the end mark, which finds an empty buffer and so carries the final count of datagrams that exceeded the
+// buffer, and adds the results to u.
 func (s *stream) finish(u *UDP) {
 	sent := len(s.sentAt)
 	for deadline := time.Now().Add(settle); int(s.arrived.Load()) < sent && time.Now().Before(deadline); {
@@ -243,7 +242,7 @@ func (s *stream) finish(u *UDP) {
 	u.LongestGap = max(u.LongestGap, s.seen.gap)
 }
 
-// missing lists the datagrams that did not arrive, those in a row together.
+// missing returns the datagrams that did not arrive, with consecutive ones combined.
 func (s *stream) missing() (losses []Loss) {
 	for first := 0; first < len(s.sentAt); first++ {
 		last := first

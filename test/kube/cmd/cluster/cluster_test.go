@@ -12,11 +12,11 @@ import (
 	"github.com/waggle-net/waggle/test/kube"
 )
 
-// program is what make has built: the programs of Kubernetes are beside it.
+// program is built by make. The Kubernetes programs are in a folder beside it.
 const program = "../../../../bin/cluster"
 
-// starter returns a function that calls the program for a cluster of the test's own, and wants its output to contain a text. The cluster is removed with the
-// test.
+// starter returns a function that runs the program for the test's own cluster and requires that the output contains want. The cleanup of the test removes the
+// cluster.
 func starter(t *testing.T) (dir string, cluster func(want string, args ...string) string) {
 	t.Helper()
 	dir = filepath.Join(t.TempDir(), "cluster")
@@ -32,7 +32,7 @@ func starter(t *testing.T) (dir string, cluster func(want string, args ...string
 	}
 }
 
-// TestPrivilegedCluster_PodsOfDifferentNodes does what the text tells a person who has started several nodes.
+// TestPrivilegedCluster_PodsOfDifferentNodes runs the commands that the program prints for a cluster with several nodes.
 func TestPrivilegedCluster_PodsOfDifferentNodes(t *testing.T) {
 	_, cluster := starter(t)
 	_, text, _ := strings.Cut(cluster("pods of different nodes reach each other", "up", "-nodes", "3"), "These commands show it:\n\n")
@@ -54,12 +54,12 @@ func TestPrivilegedCluster_PodsOfDifferentNodes(t *testing.T) {
 	cluster("The cluster is gone", "down")
 }
 
-// TestPrivilegedCluster_UpAndDown does what a person does, in the order in which persons do it.
+// TestPrivilegedCluster_UpAndDown runs the commands of a user in their usual order.
 func TestPrivilegedCluster_UpAndDown(t *testing.T) {
 	dir, cluster := starter(t)
 	cluster("No cluster is running", "down")
 
-	// A process that is killed takes all others with it, and a new one can take its place.
+	// If the process that runs the cluster is killed, all others end with it, and a new one can start.
 	cluster(dir+"/kubectl get nodes", "up", "-bare")
 	killed := held(t)
 	if process, err := os.FindProcess(killed); err != nil || process.Kill() != nil {
@@ -85,7 +85,7 @@ func TestPrivilegedCluster_UpAndDown(t *testing.T) {
 	}
 }
 
-// held is the process that holds the cluster.
+// held returns the id of the process that runs the cluster.
 func held(t *testing.T) int {
 	t.Helper()
 	pid, err := holder()

@@ -17,7 +17,7 @@ import (
 
 var errRunning = errors.New("the lock is held")
 
-// takeLock returns the open, locked file, or errRunning when a cluster has it.
+// takeLock returns the open, locked file, or errRunning if a cluster holds the lock.
 func takeLock() (*os.File, error) {
 	lock, err := os.OpenFile(file("lock"), os.O_CREATE|os.O_RDWR, 0o600)
 	if err != nil {
@@ -33,7 +33,7 @@ func takeLock() (*os.File, error) {
 	return lock, nil
 }
 
-// down ends the process that holds the cluster; all others end with it.
+// down stops the process that runs the cluster; all others end with it.
 func down() error {
 	if _, err := os.Stat(stateDir()); errors.Is(err, os.ErrNotExist) {
 		fmt.Println("No cluster is running.")
@@ -51,7 +51,7 @@ func down() error {
 	return nil
 }
 
-// end returns the lock once nobody else holds it, and whether somebody did.
+// end stops a running cluster and returns the lock. The result ended reports whether a cluster was running.
 func end() (lock *os.File, ended bool, err error) {
 	for _, signal := range []unix.Signal{unix.SIGTERM, unix.SIGKILL} {
 		if lock, err = takeLock(); !errors.Is(err, errRunning) {
@@ -71,7 +71,7 @@ func end() (lock *os.File, ended bool, err error) {
 	return lock, ended, err
 }
 
-// holder is the process that has the lock: it has written its number.
+// holder returns the id of the process that holds the lock, from the lock file.
 func holder() (int, error) {
 	text, err := os.ReadFile(file("lock"))
 	if err != nil {
@@ -93,7 +93,7 @@ func waitUnlocked(limit time.Duration) {
 	}
 }
 
-// node replaces this process by a program on a node, by default a shell.
+// node replaces this process with a program on a node, by default a shell.
 func node(args []string) error {
 	if len(args) == 0 {
 		return errors.New("name a node, e.g. node-1")
@@ -108,7 +108,7 @@ func node(args []string) error {
 	}
 	var found []string
 	for _, dir := range dirs {
-		for _, pattern := range []string{"/kube-*/%s/cgroup.procs", "/kube-*/%s/system/cgroup.procs"} { // the second with version 2 alone
+		for _, pattern := range []string{"/kube-*/%s/cgroup.procs", "/kube-*/%s/system/cgroup.procs"} { // the second exists on machines with version 2 only
 			procs, err := filepath.Glob(dir + fmt.Sprintf(pattern, args[0]))
 			if err != nil {
 				return err

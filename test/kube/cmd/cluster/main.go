@@ -1,10 +1,10 @@
-// Command cluster keeps a Kubernetes with Waggle running for a person, on this machine and without Docker.
+// Command cluster runs a Kubernetes cluster with Waggle for interactive use, on this machine and without Docker.
 //
 //	cluster up [-nodes 2] [-bare] [-install-flags "--set debug=true"]
 //	cluster node node-1 [program and arguments]
 //	cluster down
 //
-// Clusters are told apart by the folder in the environment variable WAGGLE_CLUSTER_DIR, by default /tmp/waggle-cluster.
+// The folder in the environment variable WAGGLE_CLUSTER_DIR, by default /tmp/waggle-cluster, identifies a cluster.
 package main
 
 import (
@@ -37,13 +37,13 @@ func run(args []string) error {
 		return node(args[1:])
 	case "down":
 		return down()
-	case "run": // what up has started
+	case "run": // started by up
 		return serve(args[1:])
 	}
 	return fmt.Errorf("%q: use one of: up, node, down", args[0])
 }
 
-// choices are the flags of up, which hands them on.
+// choices holds the flags of up, which passes them to serve.
 type choices struct {
 	nodes        int
 	bare         bool
@@ -65,8 +65,7 @@ func parse(args []string) (c choices, err error) {
 // install returns the flags of "waggle install".
 func (c choices) install() []string { return strings.Fields(c.installFlags) }
 
-// file is in the folder that holds what a person may look at. Everything else is in the namespaces of the cluster's
-// processes.
+// file returns the path of a file in the folder for users. All other files are in the private namespaces of the cluster's processes.
 func file(name string) string { return filepath.Join(stateDir(), name) }
 
 func stateDir() string {

@@ -13,17 +13,17 @@ import (
 	"github.com/waggle-net/waggle/test/kube"
 )
 
-// inheritedLock is the descriptor of the lock in the process that up has started.
+// inheritedLock is the descriptor of the lock in the process that up starts.
 const inheritedLock = 3
 
-// serve holds the cluster until it is told to end. It runs twice: outside [kube.Contain], and again inside.
+// serve runs the cluster until a signal stops it. It runs twice: in the outer process of [kube.Contain] and in the inner one.
 func serve(args []string) error {
 	c, err := parse(args)
 	if err != nil {
 		return err
 	}
 	if os.Getpid() != 1 {
-		// The programs of the cluster are looked for from the working folder upwards.
+		// Package kube searches for the programs of the cluster in the working folder and its parents.
 		self, err := os.Executable()
 		if err == nil {
 			err = os.Chdir(filepath.Dir(self))
@@ -39,7 +39,7 @@ func serve(args []string) error {
 		if _, err := fmt.Fprintln(lock, os.Getpid()); err != nil {
 			return err
 		}
-		defer lock.Close() // as late as the cluster has ended
+		defer lock.Close() // after the cluster has ended
 	}
 	if code := kube.Contain(func() int { return hold(c) }); code != 0 {
 		return fmt.Errorf("it ended with status %d", code)
@@ -47,7 +47,7 @@ func serve(args []string) error {
 	return nil
 }
 
-// hold is what the process inside does.
+// hold runs the cluster in the inner process.
 func hold(c choices) int {
 	stop, cancel := signal.NotifyContext(context.Background(), unix.SIGTERM, unix.SIGINT)
 	defer cancel()
@@ -95,7 +95,7 @@ func start(ctx context.Context, c choices) (*kube.Cluster, error) {
 	result := "ok"
 	if !c.bare {
 		if err := cluster.InstallWaggle(limited, c.install()...); err != nil {
-			result = fmt.Sprintf("Waggle is not its network: %v", err) // the person may look at it
+			result = fmt.Sprintf("Waggle is not its network: %v", err) // the cluster stays up for inspection
 		}
 	}
 	if err := os.WriteFile(file("result.new"), []byte(result), 0o644); err != nil {
@@ -104,7 +104,7 @@ func start(ctx context.Context, c choices) (*kube.Cluster, error) {
 	return cluster, os.Rename(file("result.new"), file("result"))
 }
 
-// podsOnNodes is the manifest of a pod on each node.
+// podsOnNodes returns a manifest with a pod on each node.
 func podsOnNodes(c *kube.Cluster) (text string) {
 	for _, n := range c.Nodes {
 		text += fmt.Sprintf(`---

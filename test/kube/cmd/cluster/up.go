@@ -13,7 +13,7 @@ import (
 	"github.com/waggle-net/waggle/test/kube"
 )
 
-// up starts the process that holds the cluster, and waits until it says how that went.
+// up starts the process that runs the cluster, and waits until that process reports success or an error.
 func up(args []string) error {
 	if _, err := parse(args); err != nil {
 		return err
@@ -54,7 +54,7 @@ func up(args []string) error {
 	return nil
 }
 
-// prepare makes the folder; the name is known to all, so it must not be somebody else's.
+// prepare creates the folder. The default path is well known, so prepare rejects a folder of another user.
 func prepare() error {
 	if err := os.Mkdir(stateDir(), 0o700); err != nil && !errors.Is(err, os.ErrExist) {
 		return err
@@ -69,7 +69,7 @@ func prepare() error {
 	return nil
 }
 
-// startServing starts this program again, detached. It inherits the lock and so holds it as long as it lives.
+// startServing starts this program again as a detached process. It inherits the lock and holds it until it ends.
 func startServing(lock *os.File, args []string) (*exec.Cmd, error) {
 	log, err := os.Create(file("log"))
 	if err != nil {
@@ -98,7 +98,7 @@ func waitForResult(ended <-chan error) (string, error) {
 	}
 }
 
-// describe says how to use the cluster.
+// describe prints how to use the cluster.
 func describe() error {
 	self, err := os.Executable()
 	if err != nil {
@@ -112,7 +112,7 @@ func describe() error {
 
 Nodes reach no registry. Pods can use the image %s (busybox) with imagePullPolicy: Never.
 `, file("kubectl"), file("kubeconfig"), os.Args[0], file("logs"), kube.ClientImage)
-	if _, err := os.Stat(file("pods.yaml")); err != nil { // there is one node
+	if _, err := os.Stat(file("pods.yaml")); err != nil { // there is one node only
 		return nil
 	}
 	fmt.Printf(`

@@ -1,4 +1,4 @@
-// Command kube-apiserver is Kubernetes' own, built from its module.
+// Command kube-apiserver is Kubernetes' API server, built from the Kubernetes module.
 package main
 
 import (

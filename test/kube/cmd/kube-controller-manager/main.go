@@ -1,4 +1,4 @@
-// Command kube-controller-manager is Kubernetes' own, built from its module.
+// Command kube-controller-manager is Kubernetes' controller manager, built from the Kubernetes module.
 package main
 
 import (

@@ -1,4 +1,4 @@
-// Command kube-scheduler is Kubernetes' own, built from its module.
+// Command kube-scheduler is Kubernetes' scheduler, built from the Kubernetes module.
 package main
 
 import (

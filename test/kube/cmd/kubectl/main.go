@@ -1,4 +1,4 @@
-// Command kubectl is Kubernetes' own, built from its module.
+// Command kubectl is Kubernetes' command line tool, built from the Kubernetes module.
 package main
 
 import (

@@ -1,4 +1,4 @@
-// Command kubelet is Kubernetes' own, built from its module.
+// Command kubelet is Kubernetes' node agent, built from the Kubernetes module.
 package main
 
 import (

@@ -1,5 +1,4 @@
-// Command pause is the first process of a pod's sandbox and of a node: it reaps what others leave behind, and ends when
-// it is told to.
+// Command pause is the first process of a pod's sandbox and of a node. It reaps orphaned processes and exits on SIGINT or SIGTERM.
 package main
 
 import (
@@ -19,7 +18,7 @@ func main() {
 	}
 }
 
-// reap collects all children that have ended: one signal may stand for several.
+// reap reaps all exited children: several exits can share one SIGCHLD.
 func reap() {
 	for {
 		pid, err := syscall.Wait4(-1, nil, syscall.WNOHANG, nil)

@@ -13,17 +13,17 @@ import (
 )
 
 const (
-	answerWithin   = 20 * time.Second       // of a connection by default: a busy machine leaves a process without a CPU for longer than 10 s
-	datagramWithin = 500 * time.Millisecond // after which one is lost
+	answerWithin   = 20 * time.Second       // default timeout of a connection: on a busy machine a process can be without a CPU for more than 10 s
+	datagramWithin = 500 * time.Millisecond // timeout after which a datagram counts as lost
 )
 
 var errNoAnswer = errors.New("no answer")
 
-// client asks one target.
+// client sends requests to one target.
 type client struct {
 	network  string // one of networks
 	target   netip.AddrPort
-	within   time.Duration // for the answer of a connection
+	within   time.Duration // timeout of a request over a connection
 	kept     net.Conn      // of tcp-kept
 	answers  *bufio.Reader // of kept
 	socket   *net.UDPConn
@@ -42,7 +42,7 @@ func newClient(target string, within time.Duration) (*client, error) {
 	return &client{network: network, target: at, within: within}, err
 }
 
-// ask asks once, and returns "SERVER PORT CLIENT".
+// ask sends one request and returns "SERVER PORT CLIENT".
 func (c *client) ask(number int) (answer string, err error) {
 	question := fmt.Sprint(number)
 	switch c.network {
@@ -77,11 +77,11 @@ func (c *client) connect(question string) (string, error) {
 	return c.over(conn, bufio.NewReader(conn), question)
 }
 
-// keep asks over the connection of the last question. After a failure there is a new one.
+// keep sends a request over the kept connection. After a failure it opens a new connection.
 func (c *client) keep(question string) (answer string, err error) {
 	if c.kept == nil {
 		if c.kept, err = net.DialTimeout("tcp", c.target.String(), c.within); err != nil {
-			c.kept = nil // an interface with a nil pointer is none
+			c.kept = nil // must not hold a typed nil pointer: the interface would not be nil
 			return "", err
 		}
 		c.answers = bufio.NewReader(c.kept)
@@ -104,14 +104,14 @@ func (c *client) over(conn net.Conn, answers *bufio.Reader, question string) (st
 	return answers.ReadString('\n')
 }
 
-// datagram sends one datagram and waits for its answer; answers to earlier ones, which were given up, are passed over.
+// datagram sends one datagram and waits for its answer. It skips answers to earlier datagrams that have timed out.
 func (c *client) datagram(question string) (string, error) {
 	if err := c.open(); err != nil {
 		return "", err
 	}
 	answer, err := c.exchange(question)
 	c.answered = c.answered || err == nil
-	// A socket that was connected before the Service was there is none of the Service's.
+	// A socket that was connected before the Service existed does not belong to the Service.
 	if c.network == "udp-connected" && err != nil && (!errors.Is(err, errNoAnswer) || !c.answered) {
 		_ = c.socket.Close()
 		c.socket = nil
@@ -120,7 +120,7 @@ func (c *client) datagram(question string) (string, error) {
 	return answer, err
 }
 
-// open makes the socket when there is none.
+// open opens the socket unless it is open.
 func (c *client) open() (err error) {
 	if c.socket != nil {
 		return nil

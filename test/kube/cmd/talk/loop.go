@@ -8,19 +8,19 @@ import (
 	"time"
 )
 
-// count is what came of the questions to one target since its first answer.
+// count counts the results of the requests to one target, from the first answer on.
 type count struct {
 	Target       string
-	Asked        int // also before the first answer
+	Asked        int // including requests before the first answer
 	Good, Failed int
-	Reopened     int            // sockets that the kernel failed
+	Reopened     int            // sockets on which the kernel reported an error
 	Answers      map[string]int // by "SERVER PORT CLIENT"
 	Errors       []string       // the last few
 }
 
 const keptErrors = 5
 
-// loop prints the counts of all targets as one line of JSON, again and again.
+// loop prints the counts of all targets periodically as one line of JSON.
 func loop(every, within time.Duration, targets []string) error {
 	var lock sync.Mutex // guards counts
 	counts := make([]count, len(targets))
@@ -63,7 +63,7 @@ func (c *count) add(text string, err error, from *client, began time.Time) {
 		return
 	}
 	if c.Good == 0 {
-		return // the servers may not be there yet
+		return // the servers may not exist yet
 	}
 	c.Failed++
 	c.Errors = append(c.Errors, fmt.Sprintf("%s, %s long: %v", began.Format("15:04:05.000"), time.Since(began).Round(time.Millisecond), err))

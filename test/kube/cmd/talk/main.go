@@ -1,15 +1,15 @@
-// Command talk is both ends of the traffic of tests, on machines and, as /bin/talk, in an image of its own.
+// Command talk is client and server of the tests' traffic. It runs on machines and as /bin/talk in a separate image.
 //
 //	talk serve [-dns NAME=ADDRESS] [-drain D] PORT...
-//	                                          answer on TCP and UDP ports, naming server and client; end on SIGTERM, once no connection has asked for D
+//	                                          answer on TCP and UDP ports with server and client name; exit after SIGTERM and D without requests
 //	talk loop [-every D] [-within D] TARGET...
-//	                                          talk to all targets until the end, and print what came of it twice a second
-//	talk ask [-within D] TARGET...            ask all targets at once, one question each, and print the answers
-//	talk resolve NAME                         look up an address as programs do
+//	                                          send requests to all targets until the end, and print counts twice a second
+//	talk ask [-within D] TARGET...            send one request to each target concurrently, and print the answers
+//	talk resolve NAME                         resolve a name with the system's resolver
 //	talk api PATH                             read from the API server as clients inside a cluster do
 //
-// A target is tcp://ADDRESS:PORT, a connection for each question; tcp-kept://ADDRESS:PORT, one for all; udp://ADDRESS:PORT, one socket that is not connected; or
-// udp-connected://ADDRESS:PORT, one that is, and is opened again when the kernel says that it failed.
+// A target is tcp://ADDRESS:PORT, a connection per request; tcp-kept://ADDRESS:PORT, one connection for all requests; udp://ADDRESS:PORT, one unconnected
+// socket; or udp-connected://ADDRESS:PORT, one connected socket, which talk opens again after an error of the kernel.
 package main
 
 import (
@@ -43,7 +43,7 @@ func run(args []string) error {
 	drain := flags.Duration("drain", 0, "after SIGTERM, time without a question of a connection before the server ends")
 	every := flags.Duration("every", 50*time.Millisecond, "pause between the questions to a target")
 	within := flags.Duration("within", answerWithin, "time for the answer of a connection")
-	_ = flags.Parse(args[1:]) // it exits
+	_ = flags.Parse(args[1:]) // exits on an error
 	switch rest := flags.Args(); args[0] {
 	case "serve":
 		return serve(*zone, *drain, rest)
@@ -61,7 +61,7 @@ func run(args []string) error {
 	return fmt.Errorf("no %q: want serve, loop, ask, resolve or api", args[0])
 }
 
-// ask asks all targets at the same time, once, and prints the answers in their order; the error says which did not answer.
+// ask sends one request to each target concurrently and prints the answers in the order of targets. The error names the targets without an answer.
 func ask(within time.Duration, targets []string) error {
 	answers, failures := make([]string, len(targets)), make([]error, len(targets))
 	var asking sync.WaitGroup
@@ -85,7 +85,7 @@ func ask(within time.Duration, targets []string) error {
 	return errors.Join(failures...)
 }
 
-// api uses what kubelet gives every pod: where the API server is, whom it may trust, and a token.
+// api uses the configuration that kubelet gives every pod: the API server's address, the CA certificate and a token.
 func api(path string) error {
 	const dir = "/var/run/secrets/kubernetes.io/serviceaccount/"
 	token, err := os.ReadFile(dir + "token")

@@ -17,7 +17,7 @@ import (
 	"golang.org/x/net/dns/dnsmessage"
 )
 
-// An answer is "SERVER PORT CLIENT QUESTION": the server's host name, the port that was asked and the address that it sees.
+// answer returns "SERVER PORT CLIENT QUESTION": the server's host name, the server's port and the client address that the server sees.
 func answer(port string, client net.Addr, question string) string {
 	name, err := os.Hostname()
 	if err != nil {
@@ -27,23 +27,23 @@ func answer(port string, client net.Addr, question string) string {
 	return fmt.Sprintf("%s %s %s %s\n", name, port, seen, question)
 }
 
-// served is when the last question of a connection was answered, in nanoseconds of [began].
+// served is the time of the last answer over a connection, in nanoseconds since [began].
 var (
 	served atomic.Int64
 	began  = time.Now()
-	// ending ends kept connections after their next answer.
+	// ending closes kept connections after their next answer.
 	ending atomic.Bool
 )
 
-// idle is how long no connection has asked anything.
+// idle returns the time since the last request over a connection.
 func idle() time.Duration { return time.Since(began) - time.Duration(served.Load()) }
 
-// serve answers until SIGTERM, and goes on until no connection has asked anything for the time of drain: clients may not know yet that it ends. It
-// does not break what it has accepted.
+// serve answers until SIGTERM and then until no connection has sent a request for the duration drain, because clients may learn late that the server ends.
+// serve does not break accepted connections.
 func serve(zone string, drain time.Duration, ports []string) error {
 	terminate := make(chan os.Signal, 1)
 	signal.Notify(terminate, syscall.SIGTERM)
-	var open sync.WaitGroup // connections
+	var open sync.WaitGroup // open connections
 	var listeners []net.Listener
 	for i, port := range ports {
 		listener, err := net.Listen("tcp", ":"+port)
@@ -81,7 +81,7 @@ func serveTCP(listener net.Listener, port string, open *sync.WaitGroup) {
 			return
 		}
 		if err != nil {
-			time.Sleep(10 * time.Millisecond) // out of descriptors, say
+			time.Sleep(10 * time.Millisecond) // for example, out of descriptors
 			continue
 		}
 		open.Go(func() {
@@ -90,7 +90,7 @@ func serveTCP(listener net.Listener, port string, open *sync.WaitGroup) {
 				_ = conn.SetDeadline(time.Now().Add(answerWithin))
 				question, err := questions.ReadString('\n')
 				if err != nil {
-					return // the client reports what goes wrong
+					return // the client reports the failure
 				}
 				_, _ = conn.Write([]byte(answer(port, conn.RemoteAddr(), strings.TrimSpace(question))))
 				served.Store(int64(time.Since(began)))
@@ -115,7 +115,7 @@ func serveUDP(socket net.PacketConn, reply func(from net.Addr, question []byte) 
 	}
 }
 
-// resolve answers a question for the IPv4 address of the one name in the zone; other questions get an answer without one.
+// resolve answers a query for the IPv4 address of the single name in the zone. Other queries get an answer without records.
 func resolve(zone string, question []byte) []byte {
 	name, address, _ := strings.Cut(zone, "=")
 	var message dnsmessage.Message
