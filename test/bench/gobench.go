@@ -71,27 +71,27 @@ func (b *bench) programs(ctx context.Context) error {
 	})
 }
 
-// attribute matches an attribute that the tests of the programs print: by routing mode, the instructions that the verifier processed and the maximum stack
-// depth in bytes.
-var attribute = regexp.MustCompile(`(?m)^ *=== ATTR +Test[^/ ]*/?(\S*) (verifier|stack):(\S+) (\d+) `)
+// attribute matches an attribute that the tests of the programs print: the instructions that the verifier processed, in the routing mode in which they are
+// most, and the maximum stack depth in bytes.
+var attribute = regexp.MustCompile(`(?m)^ *=== ATTR +\S+ (verifier|stack):(\S+) (\d+) `)
 
 // verified prints the verifier's figures for each packet program, including its steps. Socket programs are far below all budgets.
 func (b *bench) verified(ctx context.Context) error {
 	out, err := exec.CommandContext(ctx, "go", "test", "-count", "1", "-v", "-run", "Programs_(PassTheVerifier|FitTheStackOfLinux61)$", "./bpf").CombinedOutput()
 	found := attribute.FindAllStringSubmatch(string(out), -1)
-	slices.SortFunc(found, func(x, y []string) int { return slices.Compare(x[1:4], y[1:4]) })
+	slices.SortFunc(found, func(x, y []string) int { return slices.Compare(x[1:3], y[1:3]) })
 	for _, f := range found {
-		mode, kind, program := f[1], f[2], f[3]
-		value, parsed := strconv.ParseFloat(f[4], 64)
+		kind, program, n := f[1], f[2], f[3]
+		value, parsed := strconv.ParseFloat(n, 64)
 		if parsed != nil {
 			return fmt.Errorf("read %q: %w", f[0], parsed)
 		}
 		switch {
 		case strings.HasPrefix(program, "sock_"):
 		case kind == "stack":
-			b.report("stack on Linux 6.1, "+program, f[4], figures.Value{Number: value, Unit: "bytes"}, stackBudget)
+			b.report("stack on Linux 6.1, "+program, n, figures.Value{Number: value, Unit: "bytes"}, stackBudget)
 		default:
-			b.report("instructions verified, "+mode+", "+program, f[4], figures.Value{Number: value, Unit: "instructions"}, instructionsBudget)
+			b.report("instructions verified, "+program, n, figures.Value{Number: value, Unit: "instructions"}, instructionsBudget)
 		}
 	}
 	if err != nil || len(found) == 0 {
