@@ -19,13 +19,13 @@ type Client struct {
 	dial   dial
 }
 
-// New makes a client for the agent behind a socket; nothing is opened before the first call.
+// New returns a client for the agent behind a socket. It opens no connection before the first call.
 func New(socket string) *Client { return &Client{socket, dialUnix} }
 
-// Socket is the path of the agent's socket.
+// Socket returns the path of the agent's socket.
 func (c *Client) Socket() string { return c.socket }
 
-// Config is what the plugin needs of the agent's configuration. An agent of an earlier release answers with all of it.
+// Config holds the part of the agent's configuration that the plugin uses. Agents of previous releases report all of these fields too.
 type Config struct {
 	Addressing models.NodeAddressing `json:"addressing"`
 	DeviceMTU  int                   `json:"deviceMTU"`
@@ -49,8 +49,8 @@ func (c *Client) Status(ctx context.Context) (*models.StatusResponse, error) {
 	return &status, err
 }
 
-// AllocateIP takes the next free address of every enabled family for owner, "namespace/pod". They are given back after
-// ten minutes without an endpoint; the answer holds a UUID for it.
+// AllocateIP allocates the next free address of every enabled family for owner, "namespace/pod". The agent releases the addresses after ten minutes without
+// an endpoint; the response holds a UUID for the claim.
 func (c *Client) AllocateIP(ctx context.Context, owner string) (*models.IPAMResponse, error) {
 	r := request{method: "POST", target: "/v1/ipam", header: "expiration: true\r\n"}
 	if owner != "" {
@@ -61,13 +61,13 @@ func (c *Client) AllocateIP(ctx context.Context, owner string) (*models.IPAMResp
 	return &given, err
 }
 
-// ReleaseIP gives one address back. It is no error when nobody had it.
+// ReleaseIP releases one address. Releasing an address that is not allocated is no error.
 func (c *Client) ReleaseIP(ctx context.Context, ip, pool string) error {
 	return c.call(ctx, "release address "+ip, request{method: "DELETE",
 		target: "/v1/ipam/" + url.PathEscape(ip) + "?pool=" + url.QueryEscape(pool)}, nil)
 }
 
-// CreateEndpoint attaches a container. With SyncBuildEndpoint it returns when packets can pass.
+// CreateEndpoint attaches a container. With SyncBuildEndpoint it returns when the endpoint forwards packets.
 func (c *Client) CreateEndpoint(ctx context.Context, endpoint models.EndpointChangeRequest) error {
 	return c.call(ctx, "create the endpoint", request{method: "PUT", target: "/v1/endpoint/cilium-local:0", body: endpoint}, nil)
 }
@@ -77,7 +77,7 @@ func (c *Client) DeleteEndpoint(ctx context.Context, id string) error {
 	return c.call(ctx, "delete endpoint "+id, request{method: "DELETE", target: "/v1/endpoint/" + url.PathEscape(id)}, nil)
 }
 
-// EndpointHealth returns how one endpoint is.
+// EndpointHealth returns the health of one endpoint.
 func (c *Client) EndpointHealth(ctx context.Context, id string) (*models.EndpointHealth, error) {
 	var health models.EndpointHealth
 	err := c.call(ctx, "get the health of endpoint "+id,
@@ -102,8 +102,7 @@ func (c *Client) Attachments(ctx context.Context) ([]string, error) {
 	return ids, nil
 }
 
-// call sends a request and decodes a successful answer into value, unless that is nil. Op says what is attempted, for
-// errors.
+// call sends a request and decodes a successful response into value, unless value is nil. op names the attempted operation in errors.
 func (c *Client) call(ctx context.Context, op string, r request, value any) error {
 	if _, bounded := ctx.Deadline(); !bounded {
 		var cancel context.CancelFunc

@@ -17,7 +17,7 @@ import (
 
 func TestMain(m *testing.M) { goleak.VerifyTestMain(m) }
 
-// agent serves answers on a socket.
+// agent serves a handler on a socket and returns a client for it.
 func agent(t *testing.T, handler http.HandlerFunc) *Client {
 	t.Helper()
 	socket := filepath.Join(t.TempDir(), "a.sock")
@@ -87,7 +87,7 @@ func TestCalls_SayWhatTheyWant(t *testing.T) {
 	} {
 		err := call()
 		got := seen.Load().(string)
-		if strings.HasPrefix(want, "PUT") { // the fields that have no omitempty come too
+		if strings.HasPrefix(want, "PUT") { // the body also has the fields without omitempty
 			got, want = got[:strings.IndexByte(got, '{')], want[:strings.IndexByte(want, '{')]
 		}
 		if err != nil || got != want {
@@ -96,13 +96,13 @@ func TestCalls_SayWhatTheyWant(t *testing.T) {
 	}
 }
 
-// FuzzMessage hands over error bodies of any kind.
+// FuzzMessage passes arbitrary error bodies.
 func FuzzMessage(f *testing.F) {
 	f.Add([]byte(`"x"`))
 	f.Add([]byte(`{"code":1,"message":"m"}`))
 	f.Add([]byte("\"\xfe\xfe\xfe\xfe\""))
 	f.Fuzz(func(t *testing.T, body []byte) {
-		// A byte that is no UTF-8 becomes the replacement character, which has three; nothing grows more.
+		// A byte that is not valid UTF-8 becomes the replacement character of three bytes; no other input grows more.
 		if got := message(body); len(got) > 3*len(body) {
 			t.Fatalf("%d bytes became %d", len(body), len(got))
 		}

@@ -1,7 +1,6 @@
-// Package agentcall makes the few calls of the CNI plugin to the agent. It does without net/http and the generated
-// client, which package client offers to everybody else: merely having them in a program costs a millisecond of
-// processor time at each start, a fifth of what one run of the plugin takes.
+// Package agentcall implements the few calls of the CNI plugin to the agent. It uses neither net/http nor the generated client of package client: linking
+// them costs a millisecond of processor time at each start of the program, a fifth of one run of the plugin.
 //
-// Each call is a connection of its own and one exchange of HTTP/1.0, whose answers end with the connection and so need
-// no knowledge of transfer encodings.
+// Each call opens its own connection for one exchange of HTTP/1.0. The end of the connection marks the end of the response, so the package needs no transfer
+// encodings.
 package agentcall

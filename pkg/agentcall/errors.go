@@ -14,25 +14,25 @@ import (
 	"github.com/waggle-net/waggle/api/v1/models"
 )
 
-// Errors that callers tell apart with errors.Is.
+// Errors for errors.Is.
 var (
-	// ErrUnreachable: nobody answers on the socket; the request did not reach an agent.
+	// ErrUnreachable: no process accepts connections on the socket; the request did not reach an agent.
 	ErrUnreachable = errors.New("the agent cannot be reached")
-	// ErrStarting: the agent answers, but cannot attach pods yet; the message says what it waits for.
+	// ErrStarting: the agent responds, but cannot attach pods yet; the message names the missing conditions.
 	ErrStarting = errors.New("the agent is starting")
-	// ErrNotFound: the agent knows no such thing.
+	// ErrNotFound: the agent does not know the named object.
 	ErrNotFound = errors.New("not found")
 )
 
-// notFound is the status behind [ErrNotFound].
+// notFound is the HTTP status of [ErrNotFound].
 const notFound = 404
 
-// Error is an answer of the agent that is not a success.
+// Error is an unsuccessful response of the agent.
 type Error struct {
-	Op      string // what was attempted
+	Op      string // attempted operation
 	Status  int    // HTTP status
-	Line    string // the same with its name, "404 Not Found"
-	Message string // what the agent said; may be empty
+	Line    string // status with its name, "404 Not Found"
+	Message string // message of the agent; may be empty
 }
 
 // Error implements error.
@@ -43,12 +43,12 @@ func (e *Error) Error() string {
 	return fmt.Sprintf("%s: %s (status %d)", e.Op, e.Message, e.Status)
 }
 
-// Is makes errors.Is(err, ErrNotFound) true for answers with status 404.
+// Is makes errors.Is(err, ErrNotFound) true for responses with status 404.
 func (e *Error) Is(target error) bool {
 	return target == ErrNotFound && e.Status == notFound
 }
 
-// Status returns the HTTP status inside err, or 0 when the agent gave none.
+// Status returns the HTTP status inside err, or 0 when err holds none.
 func Status(err error) int {
 	var answer *Error
 	if errors.As(err, &answer) {
@@ -63,12 +63,12 @@ func Interrupted(err error) bool {
 	return errors.Is(err, io.EOF) || errors.Is(err, io.ErrUnexpectedEOF) || errors.Is(err, syscall.ECONNRESET) || errors.Is(err, syscall.EPIPE)
 }
 
-// Refused makes the error of an answer that is not a success.
+// Refused returns the error of an unsuccessful response.
 func Refused(op string, status int, line string, body []byte) *Error {
 	return &Error{Op: op, Status: status, Line: line, Message: message(body)}
 }
 
-// message reads the body of an error: a bare JSON string, the router's object, or text.
+// message reads the body of an error response: a bare JSON string, the router's object, or text.
 func message(body []byte) string {
 	var text string
 	if json.Unmarshal(body, &text) == nil {
@@ -81,7 +81,7 @@ func message(body []byte) string {
 	return strings.TrimSpace(string(body))
 }
 
-// Unanswered explains why a request could not be sent, or got no answer.
+// Unanswered returns the error of a request that could not be sent or got no response.
 func Unanswered(op, socket string, err error) error {
 	var outer *url.Error
 	if errors.As(err, &outer) {
@@ -94,7 +94,7 @@ func Unanswered(op, socket string, err error) error {
 	return fmt.Errorf("%s: %w at %s: %w: %s", op, ErrUnreachable, socket, cause(err), hint(err))
 }
 
-// cause is the innermost error, without the words of package net that repeat the path.
+// cause returns the innermost error, without the words of package net that repeat the path.
 func cause(err error) error {
 	var errno syscall.Errno
 	if errors.As(err, &errno) {

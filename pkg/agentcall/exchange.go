@@ -14,23 +14,23 @@ import (
 	"time"
 )
 
-// maxAnswer bounds what is read of one answer; 4095 endpoints with full logs stay well below.
+// maxAnswer limits the size of one response in bytes; 4095 endpoints with full logs stay well below it.
 const maxAnswer = 64 << 20
 
-// dialTimeout bounds what takes no time: the kernel connects unix sockets at once, or says why it does not.
+// dialTimeout limits the time of a connect. The kernel connects unix sockets, or fails, without delay.
 const dialTimeout = 2 * time.Second
 
 var errNoHTTP = errors.New("the answer is not HTTP")
 
-// request is one request. Target and header must be free of line breaks: they are constants, or escaped.
+// request is one request. target and header must contain no line breaks: they are constants or escaped.
 type request struct {
 	method string
 	target string // path with query, escaped
-	header string // further lines, each with its end
+	header string // further header lines, each with its line end
 	body   any    // sent as JSON unless nil
 }
 
-// bytes is what goes over the wire.
+// bytes returns the request as it is sent.
 func (r request) bytes() ([]byte, error) {
 	var body []byte
 	if r.body != nil {
@@ -44,14 +44,14 @@ func (r request) bytes() ([]byte, error) {
 	return append([]byte(head), body...), nil
 }
 
-// answer is a whole answer.
+// answer is a complete response.
 type answer struct {
 	status int
-	line   string // status and its name, "404 Not Found"
+	line   string // status with its name, "404 Not Found"
 	body   []byte
 }
 
-// dial connects to a socket. Its errors are those of package net.
+// dial connects to a socket. It returns the errors of package net.
 type dial func(ctx context.Context, socket string) (net.Conn, error)
 
 func dialUnix(ctx context.Context, socket string) (net.Conn, error) {
@@ -59,7 +59,7 @@ func dialUnix(ctx context.Context, socket string) (net.Conn, error) {
 	return dialer.DialContext(ctx, "unix", socket)
 }
 
-// exchange sends one request and reads its answer. The end of the context ends it.
+// exchange sends one request and reads the response. The end of ctx aborts the exchange.
 func (c *Client) exchange(ctx context.Context, r request) (answer, error) {
 	message, err := r.bytes()
 	if err != nil {
@@ -70,7 +70,7 @@ func (c *Client) exchange(ctx context.Context, r request) (answer, error) {
 		return answer{}, err
 	}
 	defer conn.Close()
-	defer context.AfterFunc(ctx, func() { _ = conn.SetDeadline(time.Unix(1, 0)) })() // wakes whoever reads or writes
+	defer context.AfterFunc(ctx, func() { _ = conn.SetDeadline(time.Unix(1, 0)) })() // wakes a blocked read or write
 	if _, err = conn.Write(message); err == nil {
 		var a answer
 		if a, err = readAnswer(conn); err == nil {
@@ -83,7 +83,7 @@ func (c *Client) exchange(ctx context.Context, r request) (answer, error) {
 	return answer{}, err
 }
 
-// readAnswer reads up to the end of the connection.
+// readAnswer reads until the end of the connection.
 func readAnswer(from io.Reader) (a answer, err error) {
 	reader := bufio.NewReader(io.LimitReader(from, maxAnswer))
 	head := textproto.NewReader(reader)
@@ -105,7 +105,7 @@ func readAnswer(from io.Reader) (a answer, err error) {
 	if a.body, err = io.ReadAll(reader); err != nil {
 		return a, err
 	}
-	// An agent that dies may end the connection early. Answers without a length are JSON, where the cut shows.
+	// An agent that exits may close the connection early. Responses without a length are JSON, so the decoder detects truncation.
 	if length := header.Get("Content-Length"); length != "" && length != strconv.Itoa(len(a.body)) {
 		return a, fmt.Errorf("the answer has %d bytes of %.20s: %w", len(a.body), length, io.ErrUnexpectedEOF)
 	}

@@ -12,7 +12,7 @@ import (
 	"testing"
 )
 
-// saying takes connections, says what is given and hangs up.
+// saying accepts connections, sends the given text and closes the connection.
 func saying(t *testing.T, say string) string {
 	t.Helper()
 	socket := filepath.Join(t.TempDir(), "a.sock")
@@ -50,7 +50,7 @@ func TestExchange_ReadsAnswersOfAnySize(t *testing.T) {
 
 func TestExchange_RefusesWhatIsNoWholeAnswer(t *testing.T) {
 	t.Parallel()
-	for say, want := range map[string]error{ // nil stands for any error
+	for say, want := range map[string]error{ // nil matches any error
 		"HTTP/1.0 200 OK\r\nContent-Length: 5\r\n\r\nabcd": io.ErrUnexpectedEOF,
 		"HTTP/1.0 200 OK\r\nContent-":                      nil,
 		"HTTP/1.0 200":                                     io.EOF,
@@ -65,7 +65,7 @@ func TestExchange_RefusesWhatIsNoWholeAnswer(t *testing.T) {
 	}
 }
 
-// FuzzReadAnswer hands over what no agent would say.
+// FuzzReadAnswer passes responses that no agent sends.
 func FuzzReadAnswer(f *testing.F) {
 	f.Add([]byte("HTTP/1.0 200 OK\r\nContent-Length: 2\r\n\r\n{}"))
 	f.Add([]byte("HTTP/1.1 404 \r\n\r\n"))

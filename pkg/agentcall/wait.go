@@ -10,23 +10,23 @@ import (
 	"github.com/waggle-net/waggle/api/v1/models"
 )
 
-// Patience says how long [Client.WaitConfig] waits.
+// Patience holds the timeouts of [Client.WaitConfig].
 type Patience struct {
-	Absent   time.Duration // for an agent that nobody hears of, from its last answer on; 0 means one attempt
-	Starting time.Duration // in all, for one that answers that it is starting
+	Absent   time.Duration // timeout without a response, from the agent's last response on; 0 means one attempt
+	Starting time.Duration // timeout of the whole wait while the agent reports that it is starting
 }
 
 // pollInterval is the time between two attempts.
 const pollInterval = 50 * time.Millisecond
 
-// WaitConfig gets the configuration once pods can be attached. An agent that does not answer, or that is starting, is
-// asked again within patience; then the error is [ErrUnreachable] or [ErrStarting], with what is missing.
+// WaitConfig returns the configuration when the agent can attach pods. It retries while the agent is unreachable or starting; after the timeout it
+// returns [ErrUnreachable], or [ErrStarting] with the missing conditions.
 func (c *Client) WaitConfig(ctx context.Context, patience Patience) (*Config, error) {
 	begin := time.Now()
 	longest := max(patience.Starting, patience.Absent)
-	var heard time.Duration // from begin to its last answer
+	var heard time.Duration // from begin to the agent's last response
 	for {
-		// An agent that takes the connection and then says nothing must not hold us longer than a starting one.
+		// An agent that accepts the connection and sends nothing must not block the caller longer than a starting agent.
 		attempt, cancel := context.WithDeadline(ctx, begin.Add(max(longest, time.Second)))
 		config, err := c.Config(attempt)
 		cancel()
@@ -44,7 +44,7 @@ func (c *Client) WaitConfig(ctx context.Context, patience Patience) (*Config, er
 		default:
 			return nil, err
 		}
-		if time.Since(begin)+pollInterval >= limit { // an attempt at the limit itself would have no time
+		if time.Since(begin)+pollInterval >= limit { // an attempt at the limit would have no time left
 			return nil, err
 		}
 		select {

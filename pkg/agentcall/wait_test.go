@@ -18,7 +18,7 @@ import (
 	"github.com/waggle-net/waggle/pkg/pipenet"
 )
 
-// inMemory is a node on which agents come and go, and a client of whoever is there.
+// inMemory is a node whose agents start and stop, with a client of the current agent.
 type inMemory struct {
 	*Client
 	listener atomic.Pointer[pipenet.Listener]
@@ -35,7 +35,7 @@ func newInMemory() *inMemory {
 	return n
 }
 
-// serve starts an agent that says its state.
+// serve starts an agent that reports the given state.
 func (n *inMemory) serve(t *testing.T, state func() models.AgentStateState) (stop func()) {
 	l := pipenet.Listen(n.socket)
 	server := &http.Server{Handler: http.HandlerFunc(func(w http.ResponseWriter, _ *http.Request) {
@@ -45,13 +45,13 @@ func (n *inMemory) serve(t *testing.T, state func() models.AgentStateState) (sto
 	go func() { _ = server.Serve(l) }()
 	stop = func() {
 		n.listener.Store(nil)
-		_ = server.Shutdown(context.Background()) // what is asked is answered
+		_ = server.Shutdown(context.Background()) // completes pending requests
 	}
 	t.Cleanup(stop)
 	return stop
 }
 
-// silent starts an agent that takes connections and says nothing.
+// silent starts an agent that accepts connections and sends nothing.
 func (n *inMemory) silent(t *testing.T) {
 	l := pipenet.Listen(n.socket)
 	n.listener.Store(l)
@@ -81,7 +81,7 @@ func took(f func()) time.Duration {
 	return time.Since(began)
 }
 
-// The plugin waits exactly as long as it promises, whatever the agent does.
+// WaitConfig waits for the specified time, whatever the agent does.
 func TestWaitConfig_BoundsItsPatience(t *testing.T) {
 	t.Parallel()
 	patience := Patience{Absent: 5 * time.Second, Starting: 20 * time.Second}
@@ -109,7 +109,7 @@ func TestWaitConfig_BoundsItsPatience(t *testing.T) {
 				return models.AgentStateStateReady
 			})
 		}, patience, 19 * time.Second, nil},
-		// An agent that is starting for longer than an absent one may take, and then restarts, is absent from its last answer on.
+		// The absence timeout of an agent that was starting and then stopped begins at its last response.
 		"starting, then absent": {func(t *testing.T, n *inMemory) {
 			stop := n.serve(t, always(models.AgentStateStateStarting))
 			time.AfterFunc(9975*time.Millisecond, stop)
@@ -139,7 +139,7 @@ func TestWaitConfig_BoundsItsPatience(t *testing.T) {
 	}
 }
 
-// A call ends with its context, and with RequestTimeout if that has no end.
+// A call is aborted by its context, and after RequestTimeout if the context has no deadline.
 func TestCall_EndsWithItsContext(t *testing.T) {
 	t.Parallel()
 	synctest.Test(t, func(t *testing.T) {

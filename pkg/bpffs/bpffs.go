@@ -1,5 +1,4 @@
-// Package bpffs makes sure that the BPF file system is there to pin maps and links in, and knows afterwards whether it was
-// mounted by us: the kernel keeps that in the source of the mount.
+// Package bpffs ensures that a BPF file system for pinned maps and links is mounted, and reports whether Waggle mounted it. The mount source records that.
 package bpffs
 
 import (
@@ -10,8 +9,8 @@ import (
 	"golang.org/x/sys/unix"
 )
 
-// Ensure mounts a BPF file system on root unless one is there, and tells whether it did. A directory on the way that is
-// missing is made. What lies under root in another file system stays, hidden until the mount goes.
+// Ensure mounts a BPF file system on root unless root already lies in one, and reports whether it mounted one. It creates missing directories on the path.
+// Files below root in another file system are hidden until the unmount.
 func Ensure(root string) (mounted bool, err error) {
 	is, err := Is(root)
 	if err != nil && !errors.Is(err, os.ErrNotExist) {
@@ -34,7 +33,7 @@ func Ensure(root string) (mounted bool, err error) {
 	return true, nil
 }
 
-// Is tells whether root lies in a BPF file system.
+// Is reports whether root lies in a BPF file system.
 func Is(root string) (bool, error) {
 	var fs unix.Statfs_t
 	if err := unix.Statfs(root, &fs); err != nil {
@@ -43,7 +42,7 @@ func Is(root string) (bool, error) {
 	return fs.Type == unix.BPF_FS_MAGIC, nil
 }
 
-// remedy says what the reader can do about a failed mount.
+// remedy returns the operator's remedy for a failed mount.
 func remedy(err error, root string) string {
 	switch {
 	case errors.Is(err, unix.EPERM), errors.Is(err, unix.EACCES):

@@ -13,13 +13,13 @@ import (
 	"github.com/waggle-net/waggle/pkg/testnet"
 )
 
-// inMountNamespace runs f on a thread with mounts of its own, which end with the thread.
+// inMountNamespace runs f on a thread in its own mount namespace, which is destroyed with the thread.
 func inMountNamespace(t *testing.T, f func()) {
 	t.Helper()
 	done := make(chan struct{})
 	go func() {
 		defer close(done)
-		runtime.LockOSThread() // never unlocked: the thread dies with the goroutine
+		runtime.LockOSThread() // never unlocked: the thread exits with the goroutine
 		if err := unix.Unshare(unix.CLONE_NEWNS); err != nil {
 			t.Errorf("unshare mounts: %v", err)
 			return

@@ -13,29 +13,29 @@ import (
 	"golang.org/x/sys/unix"
 )
 
-// Sources of mounts that [Ensure] makes. Nobody reads them but us, and people in /proc/mounts.
+// Sources of mounts that [Ensure] makes. Only this package and readers of /proc/mounts use them.
 const (
-	sourceMounted = "waggle"                // the mount point was there
-	sourceMade    = "waggle-with-directory" // and was made for it
+	sourceMounted = "waggle"                // the mount point existed
+	sourceMade    = "waggle-with-directory" // Ensure created the mount point
 )
 
 // ErrInUse means that something is pinned in the BPF file system.
 var ErrInUse = errors.New("something else is pinned there")
 
-// Ours tells whether the file system on root was mounted by [Ensure], in this run or an earlier one.
+// Ours reports whether [Ensure] mounted the file system on root, in this run or a previous one.
 func Ours(root string) (bool, error) {
 	source, err := sourceOf(root)
 	return source == sourceMounted || source == sourceMade, err
 }
 
-// MadeDirectory tells whether [Ensure] made the mount point too. When the file system is not mounted any more, nobody can tell.
+// MadeDirectory reports whether [Ensure] created the mount point too. It returns false when the file system is no longer mounted.
 func MadeDirectory(root string) (bool, error) {
 	source, err := sourceOf(root)
 	return source == sourceMade, err
 }
 
-// Unmount undoes [Ensure]: it takes the file system off root, and removes the directory if that was made for it. What is not
-// ours or not there stays as it is, without an error. The error is [ErrInUse] as long as the file system is not empty.
+// Unmount reverses [Ensure]: it unmounts the file system of root, and removes the directory if Ensure created it. It leaves a missing file system, or one
+// that Ensure did not mount, unchanged and returns no error. If the file system is not empty, the error is [ErrInUse].
 func Unmount(root string) error {
 	source, err := sourceOf(root)
 	if err != nil || source != sourceMounted && source != sourceMade {
@@ -59,7 +59,7 @@ func Unmount(root string) error {
 	return nil
 }
 
-// Others lists what is in the BPF file system of root beside the path except, and the kernel's own.
+// Others lists the entries of the BPF file system of root, except the path except and the kernel's own files.
 func Others(root, except string) (names []string, err error) {
 	entries, err := os.ReadDir(root)
 	if err != nil {
@@ -73,12 +73,12 @@ func Others(root, except string) (names []string, err error) {
 	return names, nil
 }
 
-// sourceOf returns the source of the BPF file system that is mounted on root itself; empty when there is none.
+// sourceOf returns the source of the BPF file system that is mounted on root itself; empty without one.
 func sourceOf(root string) (string, error) {
 	if real, err := filepath.EvalSymlinks(root); err == nil {
 		root = real
 	}
-	f, err := os.Open("/proc/thread-self/mountinfo") // tests have threads with mounts of their own
+	f, err := os.Open("/proc/thread-self/mountinfo") // tests have threads with their own mount namespaces
 	if err != nil {
 		return "", fmt.Errorf("list mounts: %w", err)
 	}
@@ -103,7 +103,7 @@ func findSource(mountinfo io.Reader, root string) (source string, err error) {
 	return source, lines.Err()
 }
 
-// unescape undoes what the kernel does to white space and backslashes in names: "\040".
+// unescape reverses the kernel's escapes of white space and backslashes in names: "\040".
 func unescape(s string) string {
 	var out strings.Builder
 	for i := 0; i < len(s); i++ {

@@ -10,17 +10,17 @@ import (
 	"github.com/waggle-net/waggle/pkg/notify"
 )
 
-// Watch tells when somebody takes pins out of a directory.
+// Watch detects removals of pins from a directory by any process.
 type Watch struct {
 	dir     string
-	watcher *fsnotify.Watcher // nil until the first call, and after the directory went
+	watcher *fsnotify.Watcher // nil until the first call, and after the removal of the directory
 }
 
-// NewWatch does nothing yet.
+// NewWatch returns a watch for dir. It opens nothing.
 func NewWatch(dir string) *Watch { return &Watch{dir: dir} }
 
-// Next waits until something was removed from the directory or renamed, by whomever, or until the directory itself was; it
-// makes the directory when it is not there. When ctx ends the watch ends as well.
+// Next waits until any process removes or renames an entry of the directory, or the directory itself. If the directory does not exist, Next creates it and
+// returns. When ctx ends, Next closes the watch.
 func (w *Watch) Next(ctx context.Context) error {
 	if w.watcher == nil {
 		fresh, err := w.open()
@@ -44,13 +44,13 @@ func (w *Watch) Next(ctx context.Context) error {
 				w.close()
 			}
 			return nil
-		case <-w.watcher.Errors: // an overrun: anything may have gone
+		case <-w.watcher.Errors: // an overrun: any entry may be removed
 			return nil
 		}
 	}
 }
 
-// open begins to watch, and tells whether the directory had to be made.
+// open starts to watch the directory, and reports whether it had to create it.
 func (w *Watch) open() (fresh bool, err error) {
 	if _, err := os.Stat(w.dir); os.IsNotExist(err) {
 		fresh = true

@@ -14,7 +14,7 @@ import (
 	"github.com/waggle-net/waggle/pkg/testnet"
 )
 
-// The BPF file system announces what is removed from it.
+// The BPF file system sends notifications of removals.
 func TestPrivilegedWatch_TellsOfPinsThatGo(t *testing.T) {
 	testnet.RequirePrivileges(t)
 	root := filepath.Join(t.TempDir(), "bpf")

@@ -6,8 +6,8 @@ import (
 	"github.com/cilium/ebpf"
 )
 
-// AwaitPackets returns when every packet that is in a program now has left it, and the rules behind it: all of that is one
-// section of RCU. The kernel waits so long whenever a map of maps is changed, so that who changed it can rely on it.
+// AwaitPackets returns when every packet that is now in a program has left the program and the netfilter rules after it: both are one RCU section. The kernel
+// waits for the same period after a change of a map of maps, so the writer of the change can rely on it.
 func AwaitPackets() error {
 	inner := &ebpf.MapSpec{Type: ebpf.Array, KeySize: 4, ValueSize: 4, MaxEntries: 1}
 	outer, err := ebpf.NewMap(&ebpf.MapSpec{Type: ebpf.ArrayOfMaps, KeySize: 4, ValueSize: 4, MaxEntries: 1, InnerMap: inner})

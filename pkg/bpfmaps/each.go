@@ -7,7 +7,7 @@ import (
 	"github.com/cilium/ebpf"
 )
 
-// batch is how many entries one system call reads.
+// batch is the number of entries that one system call reads.
 const batch = 4096
 
 // Each calls do for every entry of a map.
@@ -27,7 +27,7 @@ func Each[K, V any](all Maps, name string, do func(K, V)) error {
 			do(keys[i], values[i])
 		}
 		if err != nil {
-			return nil // that was the last batch
+			return nil // the last batch
 		}
 	}
 }

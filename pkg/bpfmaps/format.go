@@ -13,11 +13,11 @@ import (
 	"github.com/cilium/ebpf/btf"
 )
 
-// maxDepth bounds how deep types nest; BTF from an object that we built needs a fraction.
+// maxDepth limits the nesting of types; BTF of our own objects needs a fraction of it.
 const maxDepth = 16
 
-// Format prints bytes of a map as the type of the key or value says: "id=4 flags=1" for a struct, a dotted address for
-// __be32, colons for six bytes. Bytes that do not fit the type, or that have none, print as hexadecimal digits.
+// Format formats bytes of a map according to the type of the key or value: "id=4 flags=1" for a struct, a dotted address for __be32, colons for six bytes.
+// Bytes that do not match the type, and bytes without a type, are formatted as hexadecimal digits.
 func Format(t btf.Type, data []byte) string {
 	if t == nil {
 		return hex.EncodeToString(data)
@@ -57,7 +57,7 @@ func format(t btf.Type, data []byte, depth int) string {
 	return hex.EncodeToString(data)
 }
 
-// networkOrder prints what a typedef marks as big endian: four bytes are an IPv4 address, two are a port.
+// networkOrder formats the big-endian typedefs: four bytes are an IPv4 address, two are a port.
 func networkOrder(typedef string, data []byte) (string, bool) {
 	switch {
 	case typedef == "__be32" && len(data) == 4:
@@ -68,8 +68,8 @@ func networkOrder(typedef string, data []byte) (string, bool) {
 	return "", false
 }
 
-// members prints the fields of a struct but those named pad. Next to a field "family" that says 4, the field "addr"
-// holds an IPv4 address in its first four bytes.
+// members formats the fields of a struct, except fields named pad. If the struct has a field "family" with value 4, the first four bytes of the field "addr"
+// are an IPv4 address.
 func members(ms []btf.Member, data []byte, depth int) string {
 	var out []string
 	ipv4 := slices.ContainsFunc(ms, func(m btf.Member) bool {
@@ -93,7 +93,7 @@ func members(ms []btf.Member, data []byte, depth int) string {
 	return strings.Join(out, " ")
 }
 
-// array prints the byte arrays that maps hold: Ethernet addresses, and IP addresses whose tail may be empty.
+// array formats the byte arrays that maps hold: Ethernet addresses, and IP addresses whose tail may be empty.
 func array(t *btf.Array, data []byte, depth int) string {
 	size, err := btf.Sizeof(t.Type)
 	switch {
@@ -134,7 +134,7 @@ func integer(t *btf.Int, data []byte) string {
 	return strconv.FormatInt(int64(v<<shift)>>shift, 10)
 }
 
-// FormatPerCPU prints one value per CPU, leaving out CPUs whose value is all zero.
+// FormatPerCPU formats one value per CPU and omits CPUs whose value is all zero.
 func FormatPerCPU(t btf.Type, values [][]byte) string {
 	var out []string
 	for cpu, v := range values {

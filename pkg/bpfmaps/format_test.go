@@ -17,7 +17,7 @@ var (
 
 func bytes(n uint32) *btf.Array { return &btf.Array{Index: s32, Type: u8, Nelems: n} }
 
-// key is what the address maps use.
+// key is the key type of the address maps.
 var key = &btf.Struct{Name: "addr_key", Size: 20, Members: []btf.Member{
 	{Name: "addr", Type: bytes(16)},
 	{Name: "family", Type: u8, Offset: 16 * 8},
@@ -64,7 +64,7 @@ func TestFormatPerCPU_LeavesOutZeroes(t *testing.T) {
 	}
 }
 
-// FuzzFormat feeds types with data of any length: it must print, never panic.
+// FuzzFormat formats data of any length: Format must not panic.
 func FuzzFormat(f *testing.F) {
 	f.Add(make([]byte, 20))
 	f.Fuzz(func(t *testing.T, data []byte) {

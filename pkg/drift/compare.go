@@ -11,14 +11,14 @@ import (
 )
 
 const (
-	// Grace is how long a row may be Done before what is observed counts: observers lag a little behind the kernel.
+	// Grace is how long a row must be Done before observed state counts as drift: observers lag a little behind the kernel.
 	Grace = 250 * time.Millisecond
-	// pause is the least time between two comparisons; the first after a pause does not wait.
+	// pause is the minimum time between two comparisons; the first one after an idle period does not wait.
 	pause = 20 * time.Millisecond
 )
 
-// Compare calls look with a snapshot of tables, wanted and observed ones: at first, whenever one of them changes, and after
-// the time that look returns, 0 for not before a change. It returns when ctx ends.
+// Compare calls look with a snapshot of the tables, desired and observed ones: once at the start, whenever a table changes, and after the returned recheck
+// time; 0 means only after a change. It returns when ctx ends.
 func Compare(ctx context.Context, w Watch, look func(statedb.ReadTxn) (recheck time.Duration), tables ...statedb.TableMeta) error {
 	limiter := rate.NewLimiter(rate.Every(pause), 1)
 	for limiter.Wait(ctx) == nil {
@@ -33,7 +33,7 @@ func Compare(ctx context.Context, w Watch, look func(statedb.ReadTxn) (recheck t
 			wait, cancel = context.WithTimeout(ctx, recheck)
 		}
 		heartbeat.Idle(ctx)
-		_, _ = changed.Wait(wait, 0) // an error is the end of the time or of ctx
+		_, _ = changed.Wait(wait, 0) // an error means that the time or ctx ended
 		cancel()
 	}
 	return nil

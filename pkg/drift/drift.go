@@ -1,5 +1,5 @@
-// Package drift marks rows whose part of the kernel is no longer what was written, so that their reconciler repairs it,
-// and has each counted.
+// Package drift detects rows whose kernel state differs from the written one. It marks these rows pending, so that their reconciler repairs them, and counts
+// each repair.
 package drift
 
 import (
@@ -11,11 +11,11 @@ import (
 	"github.com/waggle-net/waggle/pkg/tables/driftrepairs"
 )
 
-// Watch is what a cell needs to find drift.
+// Watch holds the dependencies of drift detection in a cell.
 type Watch struct {
 	DB      *statedb.DB
 	Repairs driftrepairs.Writer
-	// Interval is how often that is read back whose changes the kernel does not announce.
+	// Interval is the time between two reads of kernel state without change notifications.
 	Interval time.Duration
 }
 
@@ -27,11 +27,10 @@ type Row[R any] interface {
 	WithStatus(reconciler.Status) R
 }
 
-// Mark makes pending each row at which look finds something, and has the findings counted. before must have been taken
-// ahead of the look at the kernel: a row that changed since is left out, because the look may be older than the row. So
-// are rows that were not written yet; their reconciler is at work. That is also why what the agent itself changes is never
-// counted. When something was found at a row that was left out, again is true: its reconciler may have been there before
-// it happened, so whoever looks because of an announcement has to look once more.
+// Mark marks a row pending when look returns findings for it, and records the findings. The caller must take the snapshot before ahead of reading the kernel:
+// Mark skips rows that changed since, because the kernel state may be older than the row. It also skips rows that are not Done, because their reconciler is
+// still at work. So changes by the agent itself are never counted. again is true when look returned findings for a skipped row that is not in the error
+// state: the reconciler may have written the row before the drift happened, so a caller that reacts to a notification has to read again.
 func Mark[R Row[R]](w Watch, table statedb.RWTable[R], before statedb.ReadTxn, look func(R) []driftrepairs.Finding) (again bool) {
 	type candidate struct {
 		row      R
@@ -42,7 +41,7 @@ func Mark[R Row[R]](w Watch, table statedb.RWTable[R], before statedb.ReadTxn, l
 	for row, revision := range table.All(before) {
 		kind := row.GetStatus().Kind
 		if kind == reconciler.StatusKindError {
-			continue // it is tried again in any case
+			continue // the reconciler retries it in any case
 		}
 		findings := look(row)
 		switch {
@@ -71,7 +70,7 @@ func Mark[R Row[R]](w Watch, table statedb.RWTable[R], before statedb.ReadTxn, l
 	return again
 }
 
-// If is the finding when something is wrong, and none otherwise.
+// If returns one finding when wrong is true, and none otherwise.
 func If(wrong bool, kind driftrepairs.Kind, what, found string) []driftrepairs.Finding {
 	if !wrong {
 		return nil

@@ -13,7 +13,7 @@ import (
 	"github.com/waggle-net/waggle/pkg/tables/driftrepairs"
 )
 
-// ledger remembers what was recorded.
+// ledger collects the recorded findings.
 type ledger []driftrepairs.Finding
 
 func (l *ledger) Record(findings ...driftrepairs.Finding) { *l = append(*l, findings...) }
@@ -36,7 +36,7 @@ func TestMark_OnlyRowsThatWereWrittenAndHaveNotChangedSince(t *testing.T) {
 	put(3, reconciler.StatusError(errors.New("full")))
 	put(4, reconciler.StatusPending())
 	before := db.ReadTxn()
-	put(2, reconciler.StatusDone()) // written after the look began
+	put(2, reconciler.StatusDone()) // written after the snapshot
 
 	var counted ledger
 	look := func(wrong func(uint32) bool) bool {

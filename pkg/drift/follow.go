@@ -11,17 +11,15 @@ import (
 )
 
 const (
-	// pace is the least time between two looks after the first few: somebody who changes things all the time causes five
-	// a second.
+	// pace is the minimum time between two reads after the first few: a process that changes state all the time causes five reads a second.
 	pace  = 200 * time.Millisecond
 	burst = 5
-	// patience is how many looks one announcement causes at most. What is still wrong then is found on the timer.
+	// patience is the maximum number of reads for one notification. The timer finds drift that remains after these.
 	patience = 25
 )
 
-// Follow looks at the kernel whenever next returns, which is when something was announced that may be drift. look is [Mark]
-// with what was read; while it wants to look again, because rows are being written, it does. An error of next ends it:
-// then the timer finds what it would have found.
+// Follow reads the kernel whenever next returns, which means that a notification may report drift. look reads the kernel and calls [Mark]; Follow repeats it
+// while it fails or returns true, because rows are being written. An error of next ends Follow: from then on only the timer detects drift.
 func Follow(ctx context.Context, health cell.Health, next func(context.Context) error, look func() (again bool, err error)) error {
 	limiter := rate.NewLimiter(rate.Every(pace), burst)
 	health.OK("Listening")

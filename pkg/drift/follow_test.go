@@ -10,8 +10,8 @@ import (
 	"github.com/cilium/hive/cell"
 )
 
-// TestFollow_ConflictIsLimitedAndNeverGivenUp has another writer revert each repair at once, for a minute. The first five looks follow
-// each other without a pause. From then on there are five a second, for as long as the conflict lasts, and a repair needs one.
+// TestFollow_ConflictIsLimitedAndNeverGivenUp has another writer revert each repair immediately, for a minute. The first five reads follow each other without
+// a pause. From then on there are five a second during the conflict, and a repair needs one.
 func TestFollow_ConflictIsLimitedAndNeverGivenUp(t *testing.T) {
 	t.Parallel()
 	const seconds, first, each = 60, 5, 5
@@ -31,7 +31,7 @@ func TestFollow_ConflictIsLimitedAndNeverGivenUp(t *testing.T) {
 				announce := func() {
 					select {
 					case announced <- struct{}{}:
-					default: // one is waiting, and all are read together
+					default: // a notification is pending, and one read covers all
 					}
 				}
 				next := func(ctx context.Context) error {
@@ -46,13 +46,13 @@ func TestFollow_ConflictIsLimitedAndNeverGivenUp(t *testing.T) {
 				go func() {
 					_ = Follow(ctx, health, next, func() (again bool, err error) {
 						if looks++; looks > 2*(first+seconds*each) {
-							cancel() // no time passes where nothing limits the looks
+							cancel() // no time passes if the reads are not limited
 							return false, nil
 						}
 						repaired, again, err := find(looks)
 						if repaired {
 							repairs++
-							announce() // the other writer has reverted it
+							announce() // the other writer reverted it
 						}
 						return again, err
 					})

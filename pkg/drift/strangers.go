@@ -8,11 +8,11 @@ import (
 	"github.com/waggle-net/waggle/pkg/tables/driftrepairs"
 )
 
-// settle is how long an entry without a row may be one whose row has just been deleted.
+// settle is how long an entry without a row may belong to a row that was just deleted.
 const settle = time.Second
 
-// Strangers deals with entries of a map of ours that no row wants. Those that are still there after a moment, in which a
-// deletion that is under way ends, were put there by somebody else: each is counted, and prune is called to remove them.
+// Strangers handles entries of one of our maps without a row. It waits until pending deletions have ended. Another process wrote the entries that remain:
+// Strangers counts each one and calls prune to remove them.
 func Strangers[K any](ctx context.Context, w Watch, mapName string, seen []K, still func(K) bool, prune func()) {
 	if len(seen) == 0 {
 		return

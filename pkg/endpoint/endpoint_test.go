@@ -153,7 +153,7 @@ func FuzzParseLabels(f *testing.F) {
 	})
 }
 
-// FuzzValidate holds every name of a request to what can be stored, printed and put into paths of the API.
+// FuzzValidate checks that every name in a valid request can be stored, printed and used in paths of the API.
 func FuzzValidate(f *testing.F) {
 	f.Add("abc", "eth0", "/run/netns/x", "default", "web", "uid", "pool")
 	f.Add("../../etc", "a:b", "\x1b[2J", "a/b", "..", "\x00", strings.Repeat("x", 10_000))

@@ -8,24 +8,23 @@ import (
 	"strings"
 )
 
-// Sources of labels that mean something here.
+// Sources of labels with a special meaning.
 const (
 	SourceK8s      = "k8s"      // from the pod and its namespace
-	SourceReserved = "reserved" // given by the agent alone
+	SourceReserved = "reserved" // assigned only by the agent
 )
 
-// forbidden are sources of what is no endpoint. Nobody may ask for a label of theirs.
+// forbidden are sources of identities that are not endpoints. Requests must not use them.
 var forbidden = []string{SourceReserved, "cidr", "cidrgroup", "fqdn"}
 
 const (
 	maxLabels      = 256
 	maxLabelSource = 63
-	maxLabelKey    = 512 // a namespace's label behind its prefix is longer than one of a pod
+	maxLabelKey    = 512 // the label of a namespace has a prefix, so it is longer than the label of a pod
 	maxLabelValue  = 253
 )
 
-// ParseLabels reads labels of the form "source:key=value" into "source:key" -> value; "=value" may be absent. It
-// never returns an empty map.
+// ParseLabels parses labels of the form "source:key=value" into "source:key" -> value; "=value" is optional. It never returns an empty map.
 func ParseLabels(labels []string) (map[string]string, error) {
 	if len(labels) > maxLabels {
 		return nil, fmt.Errorf("labels: %d are given, at most %d are taken", len(labels), maxLabels)
@@ -66,7 +65,7 @@ func parseLabel(label string) (key, value string, err error) {
 		return "", "", fmt.Errorf("source, key and value may have %d, %d and %d characters", maxLabelSource, maxLabelKey,
 			maxLabelValue)
 	}
-	if source != SourceK8s && Surrounding(name) { // a selector of any source would take it for the true one
+	if source != SourceK8s && Surrounding(name) { // a selector of any source would accept it as the actual label
 		return "", "", errors.New("its key says what surrounds a pod, which only Kubernetes can")
 	}
 	for _, c := range []byte(source) {
@@ -85,21 +84,21 @@ func parseLabel(label string) (key, value string, err error) {
 // KeyNamespace is the key of the label that holds a pod's namespace; it is Cilium's.
 const KeyNamespace = "io.kubernetes.pod.namespace"
 
-// surroundings begins every other key under which only the agent may speak.
+// surroundings is the prefix of every other key that only the agent may assign.
 const surroundings = "io.cilium.k8s."
 
-// Surrounding tells whether a key, without its source, is one that a pod may not give to itself.
+// Surrounding reports whether a key, without its source, is reserved for the agent, so that a pod must not set it.
 func Surrounding(key string) bool {
 	return key == KeyNamespace || strings.HasPrefix(key, surroundings)
 }
 
-// LabelSource returns the source of a key as [ParseLabels] makes them.
+// LabelSource returns the source of a key that [ParseLabels] returned.
 func LabelSource(key string) string {
 	source, _, _ := strings.Cut(key, ":")
 	return source
 }
 
-// FormatLabels is the reverse of [ParseLabels]; the result is sorted.
+// FormatLabels is the inverse of [ParseLabels]; the result is sorted.
 func FormatLabels(labels map[string]string) []string {
 	list := make([]string, 0, len(labels))
 	for _, key := range slices.Sorted(maps.Keys(labels)) {
@@ -108,7 +107,7 @@ func FormatLabels(labels map[string]string) []string {
 	return list
 }
 
-// WithOthers adds the labels of other sources than k8s that an endpoint has to those of its pod, and returns them.
+// WithOthers copies the labels in have from sources other than k8s into ofPod, and returns the result.
 func WithOthers(ofPod, have map[string]string) map[string]string {
 	for key, value := range have {
 		if LabelSource(key) != SourceK8s {

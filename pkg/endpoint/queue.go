@@ -1,8 +1,8 @@
 package endpoint
 
-// QueueLock is the exclusive lock of the deletion queue. It is held from before the queue is replayed, so that a plugin
-// either finds its entry replayed or finds the socket.
+// QueueLock is the exclusive lock of the deletion queue. The agent acquires it before it replays the queue. So a plugin finds either that its entry was
+// replayed or the socket.
 type QueueLock interface {
-	// Release gives the lock back. Whoever serves the API calls it once its socket listens; a second call does nothing.
+	// Release releases the lock. The API server calls it when its socket listens; a second call does nothing.
 	Release()
 }

@@ -8,10 +8,10 @@ import (
 	"strings"
 )
 
-// RefKind says by what an endpoint is looked up.
+// RefKind is the type of identifier by which an endpoint is looked up.
 type RefKind int
 
-// What a [Ref] names, with the field that is set.
+// Kinds of a [Ref], with the field that is set.
 const (
 	RefID         RefKind = iota // ID
 	RefAttachment                // Name: "<container id>:<interface>"
@@ -28,11 +28,10 @@ type Ref struct {
 	Addr netip.Addr
 }
 
-// maxRef bounds an id as given: two names of 253 characters, or a container id and an interface, and a prefix.
+// maxRef limits the length of an id: two names of 253 characters, or a container id and an interface, and a prefix.
 const maxRef = 600
 
-// ParseRef reads "[prefix:]id"; without a prefix the id is a local number. Errors wrap [ErrInvalid] or
-// [ErrUnsupported].
+// ParseRef parses "[prefix:]id"; without a prefix the id is a local number. Errors wrap [ErrInvalid] or [ErrUnsupported].
 func ParseRef(s string) (Ref, error) {
 	ref, err := parseRef(s)
 	if err != nil {
@@ -86,7 +85,7 @@ func parseAttachment(id string) (Ref, error) {
 	return Ref{Kind: RefAttachment, Name: id}, invalid(checkIfName(ifName))
 }
 
-// parsePod takes "namespace/pod", and "namespace:pod" as the API's documents of old have it.
+// parsePod parses "namespace/pod", and "namespace:pod" as in old documents of the API.
 func parsePod(id string) (Ref, error) {
 	namespace, name, found := strings.Cut(id, "/")
 	if !found {
@@ -110,7 +109,7 @@ func parseAddress(id, family string) (Ref, error) {
 	return Ref{Kind: RefAddress, Addr: a}, nil
 }
 
-// invalid marks an error as the caller's; nil stays nil.
+// invalid marks an error as caused by the caller; nil stays nil.
 func invalid(err error) error {
 	if err == nil {
 		return nil

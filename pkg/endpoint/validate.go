@@ -13,7 +13,7 @@ import (
 	"github.com/waggle-net/waggle/pkg/ipam"
 )
 
-// Bounds of what a request may hold. They keep a row, its file and each error message small.
+// Limits of requests. They keep a row, its file and each error message small.
 const (
 	maxContainerID = 256
 	maxIfName      = 15 // IFNAMSIZ less the terminator
@@ -23,8 +23,8 @@ const (
 	maxPool        = 253
 )
 
-// Validate checks each field on its own; whether it clashes with another endpoint only the manager knows. All faults
-// are in the error, each with the name of its field, and it wraps [ErrInvalid].
+// Validate checks each field on its own; only the manager can detect conflicts with other endpoints. The error contains all faults, each with the name of its
+// field, and wraps [ErrInvalid].
 func (r *Request) Validate() error {
 	_, labelsErr := ParseLabels(r.Labels)
 	return invalid(errors.Join(
@@ -109,7 +109,7 @@ func checkContainerID(id string) error {
 	return nil
 }
 
-// checkIfName takes what the kernel takes, and of that only printable ASCII.
+// checkIfName accepts interface names that the kernel accepts, restricted to printable ASCII.
 func checkIfName(name string) error {
 	switch {
 	case name == "":
@@ -140,7 +140,7 @@ func checkPath(path string) error {
 	return nil
 }
 
-// checkK8sName takes the characters of DNS names; which of them may stand where is Kubernetes' business.
+// checkK8sName accepts the characters of DNS names; Kubernetes checks their positions.
 func checkK8sName(name, value string) error {
 	if value == "" {
 		return fmt.Errorf("%s: missing", name)
@@ -163,7 +163,7 @@ func checkPool(name, pool string) error {
 	return checkK8sName(name, pool)
 }
 
-// checkText takes printable text up to a length.
+// checkText accepts printable text up to a length.
 func checkText(name, value string, longest int) error {
 	if len(value) > longest {
 		return field(name, fmt.Errorf("longer than %d bytes", longest))
@@ -185,7 +185,7 @@ func isAlnum(c byte) bool {
 	return c >= '0' && c <= '9' || c >= 'a' && c <= 'z' || c >= 'A' && c <= 'Z'
 }
 
-// clip quotes what somebody sent, so that a message holds neither terminal escapes nor ten kilobytes.
+// clip quotes text of a client, so that a message contains neither terminal escapes nor ten kilobytes.
 func clip(s string) string {
 	const most = 64
 	if len(s) <= most {

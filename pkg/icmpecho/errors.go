@@ -6,11 +6,11 @@ import (
 	"syscall"
 )
 
-// ErrLocal is part of errors that this node causes, and that say nothing about another one.
+// ErrLocal marks errors that this node causes. Such errors say nothing about the other node.
 var ErrLocal = errors.New("not probed")
 
-// Local marks an error of a system call with [ErrLocal] when it is about this node: it lacks a right, memory, descriptors, ports, an address of the
-// family or the family. ENOBUFS is none of these: a device without a carrier is what keeps this node from all others.
+// Local wraps an error of a system call with [ErrLocal] when its cause is this node: a missing capability, memory, descriptors, ports, an address of the
+// family or the family. ENOBUFS is no such error: a device without a carrier disconnects this node from all others.
 func Local(err error) error {
 	var number syscall.Errno
 	if !errors.As(err, &number) {

@@ -15,7 +15,7 @@ import (
 // Hop is a neighbour on a link of this node.
 type Hop struct {
 	Link int      // index of the device
-	MAC  mac.Addr // of the neighbour; zero on a link without such addresses
+	MAC  mac.Addr // of the neighbour; zero on a link without MAC addresses
 }
 
 const timeToLive = 64
@@ -46,8 +46,7 @@ func (p *Pinger) sendTo(h Hop, from, to netip.Addr, message []byte) error {
 	return errors.Join(failed, err)
 }
 
-// frameSocket returns a socket that sends packets to neighbours and receives none. It is opened by the calling goroutine, in the network namespace of that
-// one.
+// frameSocket returns a socket that sends packets to neighbours and receives none. The calling goroutine opens it in its own network namespace.
 func (p *Pinger) frameSocket() (*os.File, error) {
 	p.mu.Lock()
 	defer p.mu.Unlock()
@@ -61,12 +60,12 @@ func (p *Pinger) frameSocket() (*os.File, error) {
 	return p.frames, nil
 }
 
-// networkOrder returns a number whose bytes in memory are those of n, the most significant first.
+// networkOrder converts n to network byte order.
 func networkOrder(n uint16) uint16 {
 	return binary.NativeEndian.Uint16(binary.BigEndian.AppendUint16(nil, n))
 }
 
-// packet4 puts an IPv4 header before an ICMP message.
+// packet4 prepends an IPv4 header to an ICMP message.
 func packet4(from, to netip.Addr, message []byte) []byte {
 	const dontFragment = 0x4000
 	p := make([]byte, ipv4Header, ipv4Header+len(message))
@@ -80,7 +79,7 @@ func packet4(from, to netip.Addr, message []byte) []byte {
 	return append(p, message...)
 }
 
-// packet6 puts an IPv6 header before an ICMPv6 message, whose checksum is still to be computed: it covers addresses (RFC 4443, 2.3).
+// packet6 prepends an IPv6 header to an ICMPv6 message and computes its checksum, which covers the addresses (RFC 4443, 2.3).
 func packet6(from, to netip.Addr, message []byte) []byte {
 	p := make([]byte, ipv6Header, ipv6Header+len(message))
 	p[0] = 6 << 4

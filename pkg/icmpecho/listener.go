@@ -14,22 +14,22 @@ import (
 const (
 	// maxHeard limits the sources that a [Listener] remembers.
 	maxHeard = 16384
-	// heardFor is how long it remembers one when there are too many.
+	// heardFor is how long the listener remembers a source when the list is full.
 	heardFor = time.Minute
-	// sweepInterval is the minimum time between two searches for those that can be forgotten: a hostile host must not have all searched for each packet.
+	// sweepInterval is the minimum time between two searches for expired sources: a hostile host must not cause a search for each packet.
 	sweepInterval = time.Second
 )
 
-// Listener remembers which hosts sent this node an echo request. Any host can: a source says that packets from there arrive, and nothing else.
+// Listener records which hosts sent this node an echo request. Any host can send one: a record proves only that packets from the source arrive.
 type Listener struct {
-	mu      sync.Mutex // guards what follows
+	mu      sync.Mutex // guards the fields below
 	conns   []*net.IPConn
 	heard   map[netip.Addr]time.Time
-	swept   time.Time // when sources were last removed because there were too many
+	swept   time.Time // time of the last removal of expired sources from a full list
 	readers sync.WaitGroup
 }
 
-// Open opens a raw socket of each family that the kernel has. A node without the right to open one hears nobody.
+// Open opens a raw socket of each family that the kernel supports. Without the capability to open one, the listener records no sources.
 func (l *Listener) Open() {
 	l.mu.Lock()
 	defer l.mu.Unlock()
@@ -59,14 +59,14 @@ func (l *Listener) Close() {
 	l.readers.Wait()
 }
 
-// Heard returns when a host last sent an echo request; zero when it has not.
+// Heard returns the time of the last echo request from a host; zero without one.
 func (l *Listener) Heard(from netip.Addr) time.Time {
 	l.mu.Lock()
 	defer l.mu.Unlock()
 	return l.heard[from]
 }
 
-// requestsOnly makes the kernel drop all other messages before they are copied.
+// requestsOnly makes the kernel drop all other messages before it copies them.
 func requestsOnly(fd int, ipv6 bool) error {
 	if !ipv6 {
 		return unix.SetsockoptInt(fd, unix.SOL_RAW, icmpFilter, ^(1 << echoRequest4))
@@ -79,7 +79,7 @@ func requestsOnly(fd int, ipv6 bool) error {
 	return unix.SetsockoptICMPv6Filter(fd, unix.IPPROTO_ICMPV6, unix.ICMPV6_FILTER, &types)
 }
 
-// read notes sources until the socket fails or is closed. The message itself does not matter.
+// read records sources until the socket fails or is closed. It ignores the content of messages.
 func (l *Listener) read(conn *net.IPConn) {
 	defer conn.Close()
 	var buffer [64]byte

@@ -7,7 +7,7 @@ import (
 	"time"
 )
 
-// However many hosts send requests, few are remembered, and the latest of those that the list has no more slots for come when others are old.
+// However many hosts send requests, the list stays bounded. A source that did not fit is recorded when other sources have expired.
 func TestListener_IsBounded(t *testing.T) {
 	t.Parallel()
 	l := Listener{heard: map[netip.Addr]time.Time{}}
@@ -23,7 +23,7 @@ func TestListener_IsBounded(t *testing.T) {
 	if len(l.heard) != maxHeard || !l.Heard(address(maxHeard)).IsZero() {
 		t.Errorf("%d sources are remembered, want %d", len(l.heard), maxHeard)
 	}
-	// While all are recent they are searched once a second, not for each packet.
+	// While all sources are recent, they are searched once a second and not for each packet.
 	l.swept = begin
 	l.heard[address(0)] = begin.Add(-2 * heardFor)
 	if l.note(address(maxHeard), begin.Add(sweepInterval-1)); len(l.heard) != maxHeard || l.heard[address(0)].IsZero() {

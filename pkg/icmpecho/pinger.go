@@ -37,15 +37,15 @@ type Request struct {
 	To netip.Addr
 	// Size is the length of the packet in bytes with its IP header, up to [MaxSize]; 0 is the smallest.
 	Size int
-	// Device is the index of the device by which the request leaves, of the routes that lead there; 0 for any.
+	// Device is the index of the egress device; the request uses only routes over this device; 0 for any.
 	Device int
-	// From is the source, an address of this node, to which the reply returns as routes say. Invalid: the kernel chooses, which it cannot with a Hop.
+	// From is the source, an address of this node; replies take the routes to it. Invalid: the kernel selects the source, which it cannot with a Hop.
 	From netip.Addr
-	// Hop is the neighbour to which the request is sent, whatever the routes say; nil without one.
+	// Hop is the neighbour to which the request is sent, independent of routes; nil for none.
 	Hop *Hop
 }
 
-// data is the length of the data after the ICMP header.
+// data returns the length of the data after the ICMP header.
 func (r Request) data() int {
 	header := ipv4Header
 	if r.To.Is6() {
@@ -54,7 +54,7 @@ func (r Request) data() int {
 	return max(echoNonce, min(r.Size, MaxSize)-header-echoHeader)
 }
 
-// control is the ancillary data by which the kernel sends the request from its source by its device; nil when it chooses both.
+// control returns the ancillary data that selects the source and the device of the request; nil when the kernel selects both.
 func (r Request) control() []byte {
 	switch {
 	case r.Device == 0 && !r.From.IsValid():
@@ -69,26 +69,25 @@ func (r Request) control() []byte {
 	return unix.PktInfo4(&info)
 }
 
-// Pinger sends ICMP echo requests through one raw socket of each family. Raw sockets get the replies of all
-// pings of the node. A filter in the kernel drops replies with another identifier. A reply counts when its source is the address that was
-// asked, and its length, sequence number and random data are those of the request. So neither another ping nor a host that cannot see the request answers
-// for a node.
+// Pinger sends ICMP echo requests through one raw socket of each family. Raw sockets receive the replies of all pings of the node; a filter in the kernel
+// drops replies with another identifier. A reply counts when its source is the requested address, and its length, sequence number and random data are those
+// of the request. So neither another ping nor a host that cannot see the request can produce a valid reply.
 type Pinger struct {
-	whole   bool                 // requests are never fragmented, and may be as long as the MTU of the device
-	mu      sync.Mutex           // guards what follows
-	sockets map[bool]*echoSocket // by whether they are of IPv6
+	whole   bool                 // requests are never fragmented; their limit is the MTU of the device
+	mu      sync.Mutex           // guards the fields below
+	sockets map[bool]*echoSocket // by whether they are IPv6
 	frames  *os.File             // socket for requests to a [Hop]; nil before the first
 	readers sync.WaitGroup
 }
 
-// echoSocket is the socket of a family.
+// echoSocket is the socket of one family.
 type echoSocket struct {
 	conn  *net.IPConn
 	ipv6  bool
 	id    uint16
 	whole bool // as in [Pinger]
 
-	mu      sync.Mutex // guards what follows
+	mu      sync.Mutex // guards the fields below
 	next    uint16
 	waiting map[uint16]*echoWait // by sequence number
 }
@@ -98,24 +97,24 @@ type echoWait struct {
 	to    netip.Addr
 	data  int // length
 	nonce uint64
-	reply chan time.Time // of one slot
+	reply chan time.Time // with one slot
 }
 
 // New returns a pinger without sockets.
 func New() *Pinger { return &Pinger{sockets: map[bool]*echoSocket{}} }
 
-// NewWhole returns a pinger whose packets are never fragmented on their way to the peer, also when the kernel believes that they do not fit: its own
-// idea of the path is what is tested. The reply may be fragmented, as the peer decides.
+// NewWhole returns a pinger whose packets are never fragmented on the path to the peer, even if they exceed the kernel's path MTU: the pinger tests this MTU.
+// The peer may fragment the reply.
 func NewWhole() *Pinger { return &Pinger{whole: true, sockets: map[bool]*echoSocket{}} }
 
-// Open opens the sockets. A failure is an error of Echo, which tries again.
+// Open opens the sockets. After a failure, Echo tries again and returns the error.
 func (p *Pinger) Open() {
 	for _, ipv6 := range []bool{false, true} {
 		_, _ = p.socket(ipv6)
 	}
 }
 
-// Close closes the sockets and waits for their readers. The next request opens others.
+// Close closes the sockets and waits for their readers. The next request opens new sockets.
 func (p *Pinger) Close() {
 	p.mu.Lock()
 	for _, s := range p.sockets {
@@ -129,7 +128,7 @@ func (p *Pinger) Close() {
 	p.readers.Wait()
 }
 
-// socket returns the socket of a family. It is opened by the calling goroutine, in the network namespace of that one.
+// socket returns the socket of a family. The calling goroutine opens it in its own network namespace.
 func (p *Pinger) socket(ipv6 bool) (*echoSocket, error) {
 	p.mu.Lock()
 	defer p.mu.Unlock()
@@ -145,7 +144,7 @@ func (p *Pinger) socket(ipv6 bool) (*echoSocket, error) {
 		s.read()
 		p.mu.Lock()
 		defer p.mu.Unlock()
-		delete(p.sockets, ipv6) // the next request opens another one
+		delete(p.sockets, ipv6) // the next request opens another socket
 	})
 	return s, nil
 }
@@ -160,7 +159,7 @@ func (p *Pinger) Echo(ctx context.Context, r Request) (time.Duration, error) {
 	sequence, w := s.add(r)
 	defer s.remove(sequence)
 	began := time.Now()
-	_ = s.conn.SetWriteDeadline(began.Add(writeTimeout)) // later for all who write at the moment, which is right
+	_ = s.conn.SetWriteDeadline(began.Add(writeTimeout)) // also extends the deadline of concurrent writers, which is correct
 	if err := p.send(s, r, s.request(sequence, w)); err != nil {
 		if errors.Is(err, net.ErrClosed) {
 			err = fmt.Errorf("%w: %w", ErrLocal, net.ErrClosed)
@@ -184,11 +183,11 @@ func (p *Pinger) send(s *echoSocket, r Request, message []byte) error {
 	return err
 }
 
-// CannotOpen is the error of a node that cannot open a raw socket.
+// CannotOpen returns the error of a node that cannot open a raw socket.
 func CannotOpen(cause error) error {
 	var number syscall.Errno
 	if errors.As(cause, &number) {
-		cause = number // the rest names the call, which is no news
+		cause = number // the rest of the error names the system call
 	}
 	remedy := ""
 	if number == syscall.EPERM {
@@ -197,7 +196,7 @@ func CannotOpen(cause error) error {
 	return fmt.Errorf("%w: open a raw socket for ICMP: %w%s", ErrLocal, cause, remedy)
 }
 
-// open opens the socket with its filters. The one of ICMP types is asked before a packet is copied.
+// open opens the socket with its filters. The ICMP type filter runs before a packet is copied.
 func (s *echoSocket) open() error {
 	network := "ip4:icmp"
 	if s.ipv6 {
@@ -220,7 +219,7 @@ func (s *echoSocket) open() error {
 // icmpFilter is ICMP_FILTER of the level SOL_RAW (linux/icmp.h): a bit mask of the types that are dropped.
 const icmpFilter = 1
 
-// prepare sets what the socket sends and receives: echo replies with its identifier. Programs see the IPv4 header, and no IPv6 header.
+// prepare sets the socket options and the filter: the socket receives echo replies with its identifier. Programs see the IPv4 header, but no IPv6 header.
 func (s *echoSocket) prepare(fd int) error {
 	if s.whole {
 		level, option, probe := unix.IPPROTO_IP, unix.IP_MTU_DISCOVER, unix.IP_PMTUDISC_PROBE
@@ -256,7 +255,7 @@ func (s *echoSocket) add(r Request) (sequence uint16, w *echoWait) {
 	w = &echoWait{r.To.WithZone(""), r.data(), rand.Uint64(), make(chan time.Time, 1)}
 	s.mu.Lock()
 	defer s.mu.Unlock()
-	for s.next++; s.waiting[s.next] != nil; s.next++ { // far fewer wait than there are numbers
+	for s.next++; s.waiting[s.next] != nil; s.next++ { // far fewer requests are pending than numbers exist
 	}
 	s.waiting[s.next] = w
 	return s.next, w
@@ -268,7 +267,7 @@ func (s *echoSocket) remove(sequence uint16) {
 	delete(s.waiting, sequence)
 }
 
-// request is an ICMP message. The kernel computes the checksum of ICMPv6, which covers addresses.
+// request builds the ICMP message. The kernel computes the checksum of ICMPv6, which covers addresses.
 func (s *echoSocket) request(sequence uint16, w *echoWait) []byte {
 	m := make([]byte, echoHeader+w.data)
 	m[0] = echoRequest4
@@ -284,7 +283,7 @@ func (s *echoSocket) request(sequence uint16, w *echoWait) []byte {
 	return m
 }
 
-// checksum is that of RFC 1071, for up to [MaxSize] bytes.
+// checksum returns the checksum of RFC 1071, for up to [MaxSize] bytes.
 func checksum(b []byte) uint16 {
 	sum := uint32(0)
 	for ; len(b) > 1; b = b[2:] {
@@ -297,7 +296,7 @@ func checksum(b []byte) uint16 {
 	return ^uint16(sum>>16 + sum)
 }
 
-// read hands replies to their requests until the socket fails or is closed.
+// read delivers replies to their requests until the socket fails or is closed.
 func (s *echoSocket) read() {
 	defer s.conn.Close()
 	buffer := make([]byte, MaxSize)
@@ -312,7 +311,7 @@ func (s *echoSocket) read() {
 	}
 }
 
-// deliver hands a message from an address to the request that it is the reply of, if there is one.
+// deliver delivers a message from an address to the matching pending request, if any.
 func (s *echoSocket) deliver(m []byte, from netip.Addr, at time.Time) {
 	kind := byte(echoReply4)
 	if s.ipv6 {

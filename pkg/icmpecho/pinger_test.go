@@ -7,7 +7,7 @@ import (
 	"time"
 )
 
-// replyTo turns a request into its reply.
+// replyTo converts a request into its reply.
 func replyTo(s *echoSocket, request []byte) []byte {
 	m := append([]byte(nil), request...)
 	m[0] = echoReply4
@@ -17,7 +17,7 @@ func replyTo(s *echoSocket, request []byte) []byte {
 	return m
 }
 
-// A reply counts only for the request that it answers.
+// A reply counts only for its own request.
 func TestEchoSocket_ForeignReplies(t *testing.T) {
 	t.Parallel()
 	for name, to := range map[string]netip.Addr{"IPv4": netip.MustParseAddr("192.0.2.2"), "IPv6": netip.MustParseAddr("2001:db8::2")} {
@@ -61,7 +61,7 @@ func TestEchoSocket_ForeignReplies(t *testing.T) {
 	}
 }
 
-// Sequence numbers of requests that wait are not used twice.
+// Sequence numbers of pending requests are not reused.
 func TestEchoSocket_SequenceNumbers(t *testing.T) {
 	t.Parallel()
 	s := &echoSocket{next: 0xfff0, waiting: map[uint16]*echoWait{}}
@@ -82,7 +82,7 @@ func TestEchoSocket_SequenceNumbers(t *testing.T) {
 
 func TestChecksum(t *testing.T) {
 	t.Parallel()
-	for want, b := range map[uint16][]byte{ // by hand, after RFC 1071
+	for want, b := range map[uint16][]byte{ // computed by hand, after RFC 1071
 		0xffff: {0, 0},
 		0xf7fe: {8, 0, 0, 1},
 		0x0000: {0xff, 0xff, 0xff, 0xff},

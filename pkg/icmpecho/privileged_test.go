@@ -20,8 +20,8 @@ import (
 // hosts are the addresses of the far end.
 var hosts = []netip.Addr{netip.MustParseAddr("192.0.2.2"), netip.MustParseAddr("2001:db8::2")}
 
-// A request of a whole pinger is as long as it says and never comes in pieces: what is longer than the peer's device takes has no reply, although the
-// device of this node would take it.
+// A request of a whole pinger has the specified size and is never fragmented: a request larger than the MTU of the peer's device gets no reply, although the
+// device of this node would accept it.
 func TestPrivilegedPinger_Whole(t *testing.T) {
 	t.Parallel()
 	p := testnet.NewPair(t)
@@ -54,7 +54,7 @@ func TestPrivilegedPinger_Whole(t *testing.T) {
 	}
 }
 
-// A listener remembers who sent requests, and no others.
+// A listener records the senders of requests, and no other hosts.
 func TestPrivilegedListener_Heard(t *testing.T) {
 	t.Parallel()
 	p := testnet.NewPair(t)
@@ -82,7 +82,7 @@ func TestPrivilegedListener_Heard(t *testing.T) {
 	}
 }
 
-// Replies of other pings of the node, in numbers, are not taken for those of a prober, and hide none.
+// Large numbers of replies of other pings on the node are neither accepted as replies to a prober nor hide its own.
 func TestPrivilegedPinger_OtherPings(t *testing.T) {
 	t.Parallel()
 	p := testnet.NewPair(t)
@@ -97,7 +97,7 @@ func TestPrivilegedPinger_OtherPings(t *testing.T) {
 		}
 		_ = socket.conn.SetWriteDeadline(time.Time{})
 		waiting, w := socket.add(Request{To: to}) // its request is not sent
-		for i := range 5000 {                     // other identifiers, and that of the prober with other data
+		for i := range 5000 {                     // other identifiers, and the prober's identifier with other data
 			other := echoSocket{ipv6: to.Is6(), id: uint16(i)}
 			if i%2 == 0 {
 				other.id = socket.id
@@ -114,8 +114,7 @@ func TestPrivilegedPinger_OtherPings(t *testing.T) {
 	}
 }
 
-// A request to a neighbour passes the routes of this node, which lead elsewhere, and has the source that it is given. The reply returns by the routes of the
-// peer.
+// A request to a neighbour bypasses the routes of this node, which lead elsewhere, and has the specified source. The reply takes the routes of the peer.
 func TestPrivilegedPinger_Hop(t *testing.T) {
 	t.Parallel()
 	p := testnet.NewPair(t)
@@ -163,7 +162,7 @@ func TestPrivilegedPinger_Hop(t *testing.T) {
 	}
 }
 
-// A request leaves by the device that it names, also where a better route leads elsewhere.
+// A request leaves by the specified device, even if a better route uses another device.
 func TestPrivilegedPinger_Device(t *testing.T) {
 	t.Parallel()
 	p := testnet.NewPair(t)
@@ -194,7 +193,7 @@ func TestPrivilegedPinger_Device(t *testing.T) {
 	}
 }
 
-// A request has the source that it is given, which must be an address of this node.
+// A request has the specified source, which must be an address of this node.
 func TestPrivilegedPinger_From(t *testing.T) {
 	t.Parallel()
 	p := testnet.NewPair(t)
@@ -230,7 +229,7 @@ func TestPrivilegedPinger_From(t *testing.T) {
 	}
 }
 
-// onLoopback gives lo an address.
+// onLoopback assigns an address to lo.
 func onLoopback(addr string) error {
 	link, err := netlink.LinkByName("lo")
 	if err != nil {
@@ -239,7 +238,7 @@ func onLoopback(addr string) error {
 	return netlink.AddrAdd(link, &netlink.Addr{IPNet: netlink.NewIPNet(net.ParseIP(addr)), Flags: syscall.IFA_F_NODAD})
 }
 
-// A process without the right to open a raw socket knows that this is about itself.
+// Without the capability to open a raw socket, the error is ErrLocal.
 func TestPrivilegedPinger_WithoutTheRight(t *testing.T) {
 	t.Parallel()
 	ns := testnet.New(t)
@@ -259,7 +258,7 @@ func TestPrivilegedPinger_WithoutTheRight(t *testing.T) {
 	})
 }
 
-// dropRaw takes all capabilities from the calling thread, which must end with the test.
+// dropRaw drops all capabilities of the calling thread, which must end with the test.
 func dropRaw() error {
 	header := unix.CapUserHeader{Version: unix.LINUX_CAPABILITY_VERSION_3}
 	var none [2]unix.CapUserData

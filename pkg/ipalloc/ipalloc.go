@@ -1,10 +1,9 @@
-// Package ipalloc remembers which addresses of a prefix are taken and finds free ones.
+// Package ipalloc records the allocated addresses of a prefix and finds free ones.
 //
-// A prefix of up to 65,536 addresses is a bitmap, so that a free address is found at once even when only one is left.
-// A larger one is a set of the taken addresses: a node never has more than a few thousand pods, so a guess almost never
-// meets a taken address, and a /64 costs no more memory than the addresses that are in use.
+// A prefix of up to 65,536 addresses uses a bitmap, so finding a free address is fast even when only one is left. A larger prefix uses a set of the allocated
+// addresses: a node never has more than a few thousand pods, so a random address is almost always free, and a /64 needs memory only for addresses in use.
 //
-// An [Allocator] has no lock; its owner has one.
+// An [Allocator] has no lock; its owner must serialize calls.
 package ipalloc
 
 import (
@@ -14,16 +13,16 @@ import (
 	"net/netip"
 )
 
-// Strategy says which free address is next.
+// Strategy selects the next free address.
 type Strategy string
 
-// The strategies. Random makes it unlikely that an address is soon used again; Sequential goes round the prefix.
+// The strategies. Random makes early reuse of an address unlikely; Sequential cycles through the prefix.
 const (
 	Random     Strategy = "random"
 	Sequential Strategy = "sequential"
 )
 
-// ParseStrategy reads a strategy as written in a flag.
+// ParseStrategy parses the value of a flag.
 func ParseStrategy(s string) (Strategy, error) {
 	switch strategy := Strategy(s); strategy {
 	case Random, Sequential:
@@ -32,26 +31,26 @@ func ParseStrategy(s string) (Strategy, error) {
 	return "", fmt.Errorf("unknown strategy %q: use %q or %q", s, Random, Sequential)
 }
 
-// set is one of the two representations. Addresses given to it are inside its prefix.
+// set is one of the two representations. Arguments of its methods must be inside its prefix.
 type set interface {
 	has(netip.Addr) bool
 	add(netip.Addr)
 	remove(netip.Addr)
-	// nextFree finds the first free address at or after from, going round; one exists.
+	// nextFree returns the first free address at or after from, with wrap-around; a free address must exist.
 	nextFree(from netip.Addr) netip.Addr
 }
 
-// Allocator is a prefix and its taken addresses.
+// Allocator is a prefix with its allocated addresses.
 type Allocator struct {
 	prefix   netip.Prefix
 	strategy Strategy
 	rand     *rand.Rand
 	taken    set
 	used     uint64
-	cursor   netip.Addr // where Sequential goes on
+	cursor   netip.Addr // next candidate of Sequential
 }
 
-// New makes an allocator with nothing taken. The generator decides what Random gives, so that a seed repeats it.
+// New returns an allocator without allocated addresses. The generator determines the addresses of Random, so a seed makes them reproducible.
 func New(prefix netip.Prefix, strategy Strategy, generator *rand.Rand) *Allocator {
 	prefix = prefix.Masked()
 	a := &Allocator{prefix: prefix, strategy: strategy, rand: generator, cursor: prefix.Addr()}
@@ -63,19 +62,19 @@ func New(prefix netip.Prefix, strategy Strategy, generator *rand.Rand) *Allocato
 	return a
 }
 
-// Prefix is what the allocator was made for.
+// Prefix returns the prefix of the allocator.
 func (a *Allocator) Prefix() netip.Prefix { return a.prefix }
 
-// Used counts the taken addresses.
+// Used returns the number of allocated addresses.
 func (a *Allocator) Used() uint64 { return a.used }
 
-// Size counts all addresses of the prefix; 2^64 and more are given as the largest number.
+// Size returns the number of addresses of the prefix; 2^64 and more are returned as the largest number.
 func (a *Allocator) Size() uint64 { return Size(a.prefix) }
 
-// Has tells whether addr is taken.
+// Has reports whether addr is allocated.
 func (a *Allocator) Has(addr netip.Addr) bool { return a.prefix.Contains(addr) && a.taken.has(addr) }
 
-// Take takes addr. It is false when addr is taken already or not in the prefix.
+// Take allocates addr. It returns false when addr is already allocated or not in the prefix.
 func (a *Allocator) Take(addr netip.Addr) bool {
 	if !a.prefix.Contains(addr) || a.taken.has(addr) {
 		return false
@@ -85,7 +84,7 @@ func (a *Allocator) Take(addr netip.Addr) bool {
 	return true
 }
 
-// Free gives addr back. It is false when addr was not taken.
+// Free releases addr. It returns false when addr was not allocated.
 func (a *Allocator) Free(addr netip.Addr) bool {
 	if !a.Has(addr) {
 		return false
@@ -95,11 +94,11 @@ func (a *Allocator) Free(addr netip.Addr) bool {
 	return true
 }
 
-// guesses bounds how often Random guesses before it goes on from its last guess to the next free address. After eight
-// guesses that is reached once in 256 times when half of the prefix is taken.
+// guesses limits the random guesses of Random before it continues from its last guess to the next free address. With half of the prefix allocated, one call
+// in 256 needs more than eight guesses.
 const guesses = 8
 
-// Next takes a free address. It is false when there is none.
+// Next allocates a free address. It returns false when there is none.
 func (a *Allocator) Next() (netip.Addr, bool) {
 	if a.used >= a.Size() {
 		return netip.Addr{}, false
@@ -121,7 +120,7 @@ func (a *Allocator) Next() (netip.Addr, bool) {
 	return addr, true
 }
 
-// Size counts the addresses of a prefix; 2^64 and more are given as the largest number.
+// Size returns the number of addresses of a prefix; 2^64 and more are returned as the largest number.
 func Size(prefix netip.Prefix) uint64 {
 	if bits := hostBits(prefix); bits < 64 {
 		return 1 << bits
@@ -129,14 +128,14 @@ func Size(prefix netip.Prefix) uint64 {
 	return math.MaxUint64
 }
 
-// Last is the highest address of a prefix.
+// Last returns the highest address of a prefix.
 func Last(prefix netip.Prefix) netip.Addr {
 	return withHost(prefix, func(i int) byte { return 0xff })
 }
 
 func hostBits(prefix netip.Prefix) int { return prefix.Addr().BitLen() - prefix.Bits() }
 
-// following is the address after addr, going round at the end of the prefix.
+// following returns the address after addr, with wrap-around at the end of the prefix.
 func following(prefix netip.Prefix, addr netip.Addr) netip.Addr {
 	if next := addr.Next(); prefix.Contains(next) {
 		return next
@@ -157,7 +156,7 @@ func randomIn(prefix netip.Prefix, generator *rand.Rand) netip.Addr {
 	})
 }
 
-// withHost fills the host part of a masked prefix; octet gives the bytes counted from the last one.
+// withHost fills the host part of a masked prefix; octet returns the bytes counted from the last one.
 func withHost(prefix netip.Prefix, octet func(fromEnd int) byte) netip.Addr {
 	b := prefix.Masked().Addr().As16()
 	for i, left := 0, hostBits(prefix); left > 0; i, left = i+1, left-8 {

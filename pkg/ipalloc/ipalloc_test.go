@@ -8,13 +8,13 @@ import (
 	"github.com/waggle-net/waggle/pkg/testseed"
 )
 
-// prefixes are one of each shape: bitmaps smaller and larger than a word, sets, and a host part of more than 64 bits.
+// prefixes has one prefix of each shape: bitmaps smaller and larger than a word, sets, and a host part of more than 64 bits.
 var prefixes = []string{
 	"10.0.0.7/32", "10.0.0.6/31", "10.0.0.0/30", "10.0.1.0/26", "10.0.1.0/24", "10.1.0.0/16", "10.0.0.0/8",
 	"fd00::/128", "fd00::10/124", "fd00::/112", "fd00:1::/64", "fd00::/8",
 }
 
-// TestAllocator_AgreesWithModel does random operations and compares every answer with a plain set.
+// TestAllocator_AgreesWithModel runs random operations and compares every result with a plain set.
 func TestAllocator_AgreesWithModel(t *testing.T) {
 	t.Parallel()
 	for _, strategy := range []Strategy{Random, Sequential} {
@@ -29,11 +29,11 @@ func TestAllocator_AgreesWithModel(t *testing.T) {
 	}
 }
 
-// check runs steps operations that choose decides, against a model.
+// check runs steps random operations, which choose selects, against a model.
 func check(t *testing.T, a *Allocator, choose func(n int) int, steps int) {
 	t.Helper()
 	model := map[netip.Addr]bool{}
-	var known []netip.Addr // addresses that were taken at some time
+	var known []netip.Addr // addresses that were allocated at some time
 	some := func() netip.Addr {
 		if len(known) == 0 || choose(4) == 0 {
 			return withHost(a.prefix, func(int) byte { return byte(choose(256)) })
@@ -108,7 +108,7 @@ func TestAllocator_SequentialGoesRound(t *testing.T) {
 		addr, _ := a.Next()
 		got = append(got, addr.String())
 		if i == 1 {
-			a.Free(addr) // is not given again before the others
+			a.Free(addr) // must not be reused before the others
 		}
 	}
 	want := []string{"10.0.0.0", "10.0.0.1", "10.0.0.2", "10.0.0.3", "10.0.0.1"}

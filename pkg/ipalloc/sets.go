@@ -6,11 +6,10 @@ import (
 	"net/netip"
 )
 
-// maxBitmapBits is the largest host part that gets a bitmap: 8 KiB.
+// maxBitmapBits is the largest host part with a bitmap: 8 KiB.
 const maxBitmapBits = 16
 
-// bitmap holds a bit for each address; full holds a bit for each word that has no zero left, so that a search passes
-// 4,096 taken addresses with one comparison.
+// bitmap holds a bit for each address; full holds a bit for each word without zeros, so a search skips 4,096 allocated addresses with one comparison.
 type bitmap struct {
 	prefix netip.Prefix
 	size   uint32
@@ -22,7 +21,7 @@ func newBitmap(prefix netip.Prefix) *bitmap {
 	size := uint32(1) << hostBits(prefix)
 	words := (size + 63) / 64
 	m := &bitmap{prefix: prefix, size: size, words: make([]uint64, words), full: make([]uint64, (words+63)/64)}
-	// What lies behind the end counts as taken, in both levels.
+	// Bits beyond the end count as allocated, in both levels.
 	for i := size; i < words*64; i++ {
 		m.words[i/64] |= 1 << (i % 64)
 	}
@@ -71,7 +70,7 @@ func (m *bitmap) nextFree(from netip.Addr) netip.Addr {
 	return m.addr(w*64 + uint32(bits.TrailingZeros64(^m.words[w])))
 }
 
-// nextWord finds the first word at or after start with a zero in it, going round; one exists.
+// nextWord returns the first word at or after start that contains a zero, with wrap-around; such a word must exist.
 func (m *bitmap) nextWord(start uint32) uint32 {
 	if start >= uint32(len(m.words)) {
 		start = 0
@@ -88,7 +87,7 @@ func (m *bitmap) nextWord(start uint32) uint32 {
 	}
 }
 
-// sparse holds the taken addresses of a large prefix.
+// sparse holds the allocated addresses of a large prefix.
 type sparse struct {
 	prefix netip.Prefix
 	taken  map[netip.Addr]struct{}

@@ -1,4 +1,4 @@
-// Package ipam is the contract between those who need pod addresses and the cell that gives them out.
+// Package ipam is the contract between users of pod addresses and the cell that allocates them.
 package ipam
 
 import (
@@ -8,11 +8,10 @@ import (
 	"time"
 )
 
-// DefaultPool is the pool that is meant when none is named.
+// DefaultPool is the pool of requests without a pool.
 const DefaultPool = "default"
 
-// Errors that callers tell apart with errors.Is. The full message says how many addresses are used, quarantined and
-// excluded, and by whom.
+// Errors for errors.Is. The full message contains the numbers of used, quarantined and excluded addresses, and their owners.
 var (
 	ErrExhausted  = errors.New("range is full")
 	ErrTaken      = errors.New("provided IP is already allocated")
@@ -24,55 +23,54 @@ var (
 	ErrInUse      = errors.New("an endpoint uses the address")
 )
 
-// Request asks for the next free addresses.
+// Request requests the next free addresses.
 type Request struct {
-	IPv4, IPv6 bool   // which families; both false means every enabled one
-	Owner      string // "namespace/pod" or another name for people
+	IPv4, IPv6 bool   // requested families; both false means every enabled one
+	Owner      string // "namespace/pod" or another readable name
 	Pool       string // empty means [DefaultPool]
-	// Expire makes the allocation end after [ExpireAfter] unless it is claimed with the UUID of the result.
+	// Expire limits the allocation to [ExpireAfter] unless it is claimed with the UUID of the result.
 	Expire bool
 }
 
-// ExpireAfter is how long an allocation waits for its claim.
+// ExpireAfter is the time to claim an expiring allocation.
 const ExpireAfter = 10 * time.Minute
 
-// Allocation is one address that was given.
+// Allocation is one allocated address.
 type Allocation struct {
 	Addr    netip.Addr
-	Range   netip.Prefix // the pod CIDR it came from
+	Range   netip.Prefix // pod CIDR of the address
 	Gateway netip.Addr   // router address of the same family
 	Pool    string
-	UUID    string // present at the claim; empty unless the request asked for expiry
+	UUID    string // required by the claim; empty unless the request set Expire
 }
 
-// Result holds what a request gave. A family that was not asked for is nil.
+// Result holds the allocated addresses. A family that was not requested is nil.
 type Result struct{ IPv4, IPv6 *Allocation }
 
-// Claim takes an allocated address into use.
+// Claim marks an allocated address as in use.
 type Claim struct {
 	Addr       netip.Addr
 	Pool       string // empty means [DefaultPool]
-	UUID       string // as given by the allocation; empty when it had none
+	UUID       string // UUID of the allocation; empty when it had none
 	Owner      string
 	Attachment string // "<container id>:<interface>"
 }
 
-// Allocator gives out, takes back and remembers addresses. All methods may be called from any goroutine.
+// Allocator allocates, releases and records addresses. All methods may be called from any goroutine.
 type Allocator interface {
-	// Next gives one free address of each family asked for, or none at all.
+	// Next allocates one free address of each requested family, or none at all.
 	Next(ctx context.Context, req Request) (Result, error)
-	// Specific gives exactly addr. Errors: [ErrTaken], [ErrExcluded], [ErrNotInRange], [ErrNoRange].
+	// Specific allocates exactly addr. Errors: [ErrTaken], [ErrExcluded], [ErrNotInRange], [ErrNoRange].
 	Specific(ctx context.Context, addr netip.Addr, owner, pool string) error
-	// Claim takes all addresses into use for an attachment, or none. An address that nobody allocated is allocated by
-	// the claim when UUID is empty and it is free. Errors: [ErrExpired], [ErrTaken], ...
+	// Claim claims all addresses for an attachment, or none. It allocates a free address without an allocation when UUID is empty. Errors: [ErrExpired],
+	// [ErrTaken], ...
 	Claim(claims []Claim) error
-	// Restore holds addresses of endpoints of an earlier run, before any range is known and before anything else can
-	// allocate. It returns one error for each address that somebody else has.
+	// Restore claims addresses of restored endpoints, before any range is known and before other allocations are possible. It returns one error for each
+	// address that has another owner.
 	Restore(claims []Claim) error
-	// Release gives addr back; it goes into quarantine first. Found is false when nobody had it. A claimed address is
-	// released only when attachment is the one that claimed it ([ErrInUse] otherwise); an allocation that was never
-	// claimed is released whatever attachment says. Reserved and excluded addresses are refused.
+	// Release releases addr into quarantine. found is false when addr is not allocated. A claimed address is released only when attachment is its claimant
+	// ([ErrInUse] otherwise); an unclaimed allocation is released whatever attachment is. Reserved and excluded addresses are rejected.
 	Release(addr netip.Addr, pool, attachment string) (found bool, err error)
-	// RestoreDone says that everything from earlier runs is held: from here on others may allocate.
+	// RestoreDone ends restoration: all addresses of previous runs are claimed, and other allocations are possible from now on.
 	RestoreDone()
 }

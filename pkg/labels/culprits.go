@@ -10,8 +10,8 @@ import (
 	"strings"
 )
 
-// Culprits says which labels make so many sets of labels, and how to leave them out of identities, in one sentence that
-// can follow a colon. It is empty when no label has more than one value.
+// Culprits returns one sentence, to follow a colon, that names the labels with the most different values in the given sets and the rules that exclude them
+// from identities. It is empty when no label has more than one value.
 func Culprits(sets iter.Seq[map[string]string]) string {
 	values := map[string]map[string]struct{}{}
 	for labels := range sets {
@@ -30,7 +30,7 @@ func Culprits(sets iter.Seq[map[string]string]) string {
 	})
 	var said []string
 	for _, key := range keys {
-		// One that varies much less than the first is not what makes them.
+		// A label with much fewer values than the first does not cause the number of sets.
 		if n := len(values[key]); len(said) < 2 && n > 1 && n*2 >= len(values[keys[0]]) {
 			said = append(said, culprit(key, n))
 		}
@@ -38,7 +38,7 @@ func Culprits(sets iter.Seq[map[string]string]) string {
 	return strings.Join(said, "; ")
 }
 
-// culprit speaks of one label.
+// culprit describes one label.
 func culprit(label string, values int) string {
 	text := fmt.Sprintf("label %s has %s different values", label, thousands(values))
 	source, key, _ := strings.Cut(label, ":")
@@ -46,13 +46,13 @@ func culprit(label string, values int) string {
 		return text
 	}
 	rule := "!" + regexp.QuoteMeta(key)
-	if strings.Contains(key, ":") { // which would end a source
+	if strings.Contains(key, ":") { // the part before a colon would be read as the source
 		rule = source + ":" + rule
 	}
 	return text + "; exclude it with --labels=" + rule
 }
 
-// thousands writes 61200 as "61,200".
+// thousands formats 61200 as "61,200".
 func thousands(n int) string {
 	text := strconv.Itoa(n)
 	for i := len(text) - 3; i > 0; i -= 3 {

@@ -9,7 +9,7 @@ import (
 	"github.com/stretchr/testify/require"
 )
 
-// sets makes n sets of labels that the key of a label tells apart.
+// sets returns n sets of labels that differ in the value of one label.
 func sets(n int, label string) iter.Seq[map[string]string] {
 	return func(yield func(map[string]string) bool) {
 		for i := range n {

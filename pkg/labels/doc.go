@@ -1,3 +1,3 @@
-// Package labels says which labels an endpoint has and which of them make its security identity. Both are pure
-// functions: labels are "source:key" -> value throughout, and maps that are given are never changed.
+// Package labels computes the labels of an endpoint and the subset that forms its security identity. Both computations are pure functions: maps hold
+// "source:key" -> value throughout, and arguments are never changed.
 package labels

@@ -10,22 +10,22 @@ import (
 	"github.com/waggle-net/waggle/pkg/endpoint"
 )
 
-// rule includes or excludes the labels whose key begins with what expr matches.
+// rule includes or excludes labels whose key has a prefix that expr matches.
 type rule struct {
-	source  string // empty means any
+	source  string // empty matches any source
 	expr    *regexp.Regexp
 	exclude bool
 }
 
-// Filter chooses the labels that make an identity. Of the rules that match a label, the longest match of those that
-// include stands against the shortest of those that exclude, and the longer wins. A label that no rule matches is kept,
-// except in whitelist mode. It is immutable.
+// Filter selects the labels that form an identity. Among the rules that match a label, the longest match of an including rule is compared with the shortest
+// match of an excluding rule. The label is kept if the including match is longer, and excluded otherwise. A label without a matching rule is kept, except in
+// whitelist mode. A Filter is immutable.
 type Filter struct {
 	rules     []rule
-	whitelist bool // an inclusive rule of the user's own is there, so what no rule includes is left out
+	whitelist bool // the user specified an including rule, so labels without an including rule are excluded
 }
 
-// defaults are Cilium's, so that both come to the same identities. "!" excludes.
+// defaults are Cilium's, so that both produce the same identities. "!" excludes.
 var defaults = []string{
 	endpoint.SourceReserved + ":.*",
 	regexp.QuoteMeta(KeyNamespace),
@@ -48,15 +48,15 @@ var defaults = []string{
 	`!etcd_node`,
 }
 
-// Prefix is one rule as a file of --label-prefix-file has it.
+// Prefix is one rule in a file of --label-prefix-file.
 type Prefix struct {
 	Source string `json:"source"`
 	Prefix string `json:"prefix"` // a regular expression, matched at the start of the key
-	Invert bool   `json:"invert"` // exclude what matches
+	Invert bool   `json:"invert"` // exclude matching labels
 }
 
-// NewFilter adds the user's prefixes, of the form "[source:][!]regexp", to the default rules or, when file is not nil, to
-// those of a file. Labels of the source reserved are always kept.
+// NewFilter adds the user's prefixes, of the form "[source:][!]regexp", to the default rules or, if file is not nil, to the rules in file. Labels of the
+// source reserved are always kept.
 func NewFilter(prefixes []string, file []Prefix) (*Filter, error) {
 	f := &Filter{}
 	if file == nil {
@@ -65,7 +65,7 @@ func NewFilter(prefixes []string, file []Prefix) (*Filter, error) {
 				return nil, err
 			}
 		}
-		f.whitelist = false // the default rules that include only except from those that exclude
+		f.whitelist = false // including default rules only make exceptions from excluding ones
 	}
 	for _, p := range file {
 		if err := f.add(p); err != nil {
@@ -92,7 +92,7 @@ func (f *Filter) add(p Prefix) error {
 	if p.Prefix == "" {
 		return fmt.Errorf("label prefix of source %q is empty: want [source:][!]regular expression", p.Source)
 	}
-	if _, err := regexp.Compile(p.Prefix); err != nil { // as it was written: inside a group ")(" would pass
+	if _, err := regexp.Compile(p.Prefix); err != nil { // without the group below, in which ")(" would compile
 		return fmt.Errorf("label prefix %q: %w", p.Prefix, err)
 	}
 	expr, err := regexp.Compile(`\A(?:` + p.Prefix + `)`)
@@ -104,14 +104,14 @@ func (f *Filter) add(p Prefix) error {
 	return nil
 }
 
-// Relevant returns the labels that make an identity.
+// Relevant returns the labels that form an identity.
 func (f *Filter) Relevant(labels map[string]string) map[string]string {
 	relevant := maps.Clone(labels)
 	maps.DeleteFunc(relevant, func(key, _ string) bool { return !f.Keeps(key) })
 	return relevant
 }
 
-// Keeps tells whether a label "source:key" is part of identities.
+// Keeps reports whether a label "source:key" is part of identities.
 func (f *Filter) Keeps(label string) bool {
 	source, key, _ := strings.Cut(label, ":")
 	if source == endpoint.SourceReserved {

@@ -17,24 +17,24 @@ import (
 	"github.com/waggle-net/waggle/pkg/testseed"
 )
 
-// demand is one thing that a selector asks, by what it is about and not by how that is written.
+// demand is one condition of a selector, independent of its syntax.
 type demand struct {
 	kind       string // "pod", "namespace-label", "namespace", "service-account", "cluster", or a source of labels that no pod has
 	key, value string
 }
 
-// tenant is a pod with its surroundings; labels are whatever somebody managed to write.
+// tenant is a pod with its namespace and service account; labels may hold malicious values.
 type tenant struct {
 	namespace, account       string
 	labels, namespacesLabels map[string]string
 }
 
-// meets is the truth, worked out without any label of an identity.
+// meets reports whether the condition holds. It uses no labels of identities.
 func (d demand) meets(who tenant) bool {
 	has := func(labels map[string]string) bool { value, found := labels[d.key]; return found && value == d.value }
 	switch d.kind {
 	case "pod":
-		if name, ok := strings.CutPrefix(d.key, labels.KeyNamespaceLabels+"."); ok { // who writes such a key means the namespace's
+		if name, ok := strings.CutPrefix(d.key, labels.KeyNamespaceLabels+"."); ok { // a key of this form selects a namespace label
 			return demand{"namespace-label", name, d.value}.meets(who)
 		}
 		if kind := map[string]string{labels.KeyNamespace: "namespace", labels.KeyServiceAccount: "service-account",
@@ -54,7 +54,7 @@ func (d demand) meets(who tenant) bool {
 	return false
 }
 
-// selectors are all ways in which policies can say a demand; each goes through the parser of policies.
+// selectors returns the condition in every syntax that policies allow. Each selector passes through the policy parser.
 func (d demand) selectors(t *testing.T) (list []*policy.Selector) {
 	t.Helper()
 	quoted := func(label string) string {
@@ -85,7 +85,7 @@ func (d demand) selectors(t *testing.T) (list []*policy.Selector) {
 	default:
 		list = []*policy.Selector{ciliums(d.kind + ":" + d.key)}
 	}
-	return slices.DeleteFunc(list, func(s *policy.Selector) bool { return s == nil }) // what does not parse chooses nobody
+	return slices.DeleteFunc(list, func(s *policy.Selector) bool { return s == nil }) // a selector that does not parse selects no pod
 }
 
 func peer(p *policy.Policy) *policy.Selector {
@@ -99,12 +99,12 @@ func peer(p *policy.Policy) *policy.Selector {
 	return nil
 }
 
-// identityOf is the whole way from objects to the labels of an identity.
+// identityOf computes the labels of an identity from the objects, as the agent does.
 func identityOf(t *testing.T, filter *labels.Filter, who tenant, users []string) map[string]string {
 	t.Helper()
 	got := labels.OfPod("c", &k8s.Pod{Namespace: who.namespace, Name: "p", ServiceAccount: who.account, Labels: who.labels},
 		&k8s.Namespace{Name: who.namespace, Labels: who.namespacesLabels})
-	given, _ := endpoint.ParseLabels(users) // of a call; what is refused is none
+	given, _ := endpoint.ParseLabels(users) // labels of an API call; rejected labels are absent
 	for key, value := range given {
 		if endpoint.LabelSource(key) != endpoint.SourceK8s {
 			got[key] = value
@@ -113,7 +113,7 @@ func identityOf(t *testing.T, filter *labels.Filter, who tenant, users []string)
 	return filter.Relevant(got)
 }
 
-// check holds every selector against the truth: nobody is chosen whom the demand does not mean.
+// check compares every selector with meets: no selector may select a pod that does not meet the condition.
 func check(t *testing.T, filter *labels.Filter, d demand, who tenant, users []string) {
 	t.Helper()
 	have := identityOf(t, filter, who, users)
@@ -129,14 +129,13 @@ func check(t *testing.T, filter *labels.Filter, d demand, who tenant, users []st
 	}
 }
 
-// spellings are what somebody would write who wants to be taken for another.
+// spellings are keys and values that a malicious tenant may use to imitate another pod.
 var spellings = []string{"app", "team", labels.KeyNamespace, labels.KeyServiceAccount, labels.KeyCluster, labels.KeyNamespaceLabels,
 	labels.KeyNamespaceLabels + ".team", labels.KeyNamespaceLabels + ".io.kubernetes.pod.namespace", "io.cilium.k8s.policy", "reserved:host",
 	"reserved", "host", "reserved.host", "cidr:10.0.0.0/8", "10.0.0.0/8", "any:app", "k8s:app", "k8s:" + labels.KeyNamespace, "k8s", "",
 	"app=x;k8s:team", "app;reserved:host", "kubernetes.io/metadata.name", "app.kubernetes.io/name", "io.cilium.k8s.namespace.labels.", "\x00"}
 
-// TestImitation: a tenant writes whatever into its pods, its namespace and calls of the API, at random, then changes it; no
-// selector that means somebody else ever chooses its pod.
+// TestImitation writes random labels into a pod, its namespace and API calls, and then changes them. No selector for another tenant may select the pod.
 func TestImitation(t *testing.T) {
 	t.Parallel()
 	random := testseed.New(t)
@@ -161,7 +160,7 @@ func TestImitation(t *testing.T) {
 			users = append(users, fmt.Sprintf("%s:%s=%s", []string{"user", "reserved", "cidr", "fqdn", "k8s"}[random.IntN(5)], pick(), value()))
 		}
 		check(t, filter, d, who, users)
-		who.labels, who.namespacesLabels = set(), set() // an update goes the same way
+		who.labels, who.namespacesLabels = set(), set() // an update takes the same path
 		check(t, filter, d, who, users)
 		if d.meets(who) {
 			met++
@@ -170,7 +169,7 @@ func TestImitation(t *testing.T) {
 	require.NotZero(t, met, "no demand was ever met: the test tries nothing")
 }
 
-// TestImitation_SelectorsChooseWhomTheyMean: the other way round, so that the test above is not met by choosing nobody.
+// TestImitation_SelectorsChooseWhomTheyMean checks the converse, so that selectors that select no pod do not pass the test above.
 func TestImitation_SelectorsChooseWhomTheyMean(t *testing.T) {
 	t.Parallel()
 	filter, err := labels.NewFilter(nil, nil)

@@ -32,9 +32,9 @@ func TestDefault_KeepsWhatSelectorsUse(t *testing.T) {
 		"k8s:batch.kubernetes.io/job-completion-index":                   false,
 		"k8s:failure-domain.beta.kubernetes.io/zone":                     false,
 		"k8s:k8s.io/cluster":                                             false,
-		"k8s:my.k8s.io/x":                                                true, // rules match at the start of a key only
+		"k8s:my.k8s.io/x":                                                true, // rules match only at the start of a key
 		"k8s:xkubernetes.io":                                             true,
-		"k8s:kubernetesXio":                                              true, // a dot is a dot
+		"k8s:kubernetesXio":                                              true, // a dot matches only a dot
 		"k8s:pod-template-hash":                                          false,
 		"k8s:pod-template-generation":                                    false,
 		"k8s:controller-revision-hash":                                   false,
@@ -91,9 +91,9 @@ func TestOfPod_OnlyMetadataSpeaksForWhatSurroundsThePod(t *testing.T) {
 	pod := &k8s.Pod{Namespace: "default", Name: "p", Labels: map[string]string{
 		"app":                                   "web",
 		"io.kubernetes.pod.namespace":           "kube-system",
-		"io.cilium.k8s.policy.serviceaccount":   "admin", // the pod has none
+		"io.cilium.k8s.policy.serviceaccount":   "admin", // the pod has no service account
 		"io.cilium.k8s.policy.cluster":          "other",
-		"io.cilium.k8s.namespace.labels.team":   "root", // nor has its namespace this
+		"io.cilium.k8s.namespace.labels.team":   "root", // the namespace has no such label
 		"io.cilium.k8s.namespace.labelsX":       "x",
 		"reserved:host":                         "",
 		"with;semicolon":                        "x",
@@ -103,7 +103,7 @@ func TestOfPod_OnlyMetadataSpeaksForWhatSurroundsThePod(t *testing.T) {
 	}}
 	require.Equal(t, map[string]string{
 		"k8s:app":                          "web",
-		"k8s:reserved:host":                "", // a key of the source k8s, and never the reserved label
+		"k8s:reserved:host":                "", // a key of the source k8s, not the reserved label
 		"k8s:io.kubernetes.pod.namespace":  "default",
 		"k8s:io.cilium.k8s.policy.cluster": "c1",
 	}, OfPod("c1", pod, nil))
@@ -116,7 +116,7 @@ func TestOfPod_OnlyMetadataSpeaksForWhatSurroundsThePod(t *testing.T) {
 	require.Equal(t, "default", got["k8s:io.kubernetes.pod.namespace"])
 }
 
-// FuzzOfPod: whatever labels a pod gives itself, everything that says where and as whom it runs is as without them.
+// FuzzOfPod checks that labels of a pod do not change its namespace, cluster and service account labels.
 func FuzzOfPod(f *testing.F) {
 	for _, key := range []string{"app", KeyNamespace, KeyServiceAccount, KeyCluster, KeyNamespaceLabels + ".team", "reserved:host", "k8s:" + KeyNamespace} {
 		f.Add(key, "x", "team", "y")

@@ -7,17 +7,17 @@ import (
 	"github.com/waggle-net/waggle/pkg/tables/k8s"
 )
 
-// Keys of the labels that come from what surrounds a pod; they are Cilium's.
+// Keys of labels that describe the environment of a pod; they are Cilium's.
 const (
 	KeyNamespace       = endpoint.KeyNamespace
 	KeyServiceAccount  = "io.cilium.k8s.policy.serviceaccount"
 	KeyCluster         = "io.cilium.k8s.policy.cluster"
-	KeyNamespaceLabels = "io.cilium.k8s.namespace.labels" // behind it a dot and the namespace's own key
+	KeyNamespaceLabels = "io.cilium.k8s.namespace.labels" // followed by a dot and the key of the namespace's label
 )
 
 const k8sPrefix = endpoint.SourceK8s + ":"
 
-// OfNamespace is what is known of a pod before it is known itself: where it runs.
+// OfNamespace returns the labels that are known before the Pod object is: cluster and namespace.
 func OfNamespace(cluster, namespace string) map[string]string {
 	labels := map[string]string{k8sPrefix + KeyNamespace: namespace}
 	if cluster != "" {
@@ -26,9 +26,9 @@ func OfNamespace(cluster, namespace string) map[string]string {
 	return labels
 }
 
-// OfPod collects what Kubernetes says about a pod, with the source k8s; namespace may be nil. What surrounds the pod comes
-// from its metadata alone: a label of the pod itself under one of those keys is left out, whether or not the true one is
-// there. Labels that cannot stand in the key of an identity are left out as well; the API server accepts none of these.
+// OfPod returns the labels of a pod from its Kubernetes objects, with the source k8s; namespace may be nil. The labels of its environment come from metadata
+// alone: a label of the pod under one of these keys is ignored, whether or not the actual one exists. Labels that cannot be part of the key of an identity
+// are ignored too; the API server accepts no such labels.
 func OfPod(cluster string, pod *k8s.Pod, namespace *k8s.Namespace) map[string]string {
 	labels := OfNamespace(cluster, pod.Namespace)
 	if pod.ServiceAccount != "" {

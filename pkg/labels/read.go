@@ -8,8 +8,7 @@ import (
 	"strings"
 )
 
-// ReadFilter makes the filter of --labels, whose rules stand apart by commas or spaces, and --label-prefix-file, which may
-// be empty.
+// ReadFilter returns the filter of --labels, whose rules are separated by commas or spaces, and --label-prefix-file. Both may be empty.
 func ReadFilter(rules, prefixFile string) (*Filter, error) {
 	var file []Prefix
 	if prefixFile != "" {
@@ -26,7 +25,7 @@ func ReadFilter(rules, prefixFile string) (*Filter, error) {
 	return filter, nil
 }
 
-// readPrefixes reads a file of Cilium's form.
+// readPrefixes reads a label prefix file of Cilium's format.
 func readPrefixes(path string) ([]Prefix, error) {
 	text, err := os.ReadFile(path)
 	if err != nil {

@@ -1,4 +1,4 @@
-// Package loadbalancer holds what all parts of service load balancing share.
+// Package loadbalancer defines the types that all parts of service load balancing share.
 package loadbalancer
 
 import (
@@ -14,14 +14,14 @@ import (
 // Protocol is a number of the IANA registry of protocol numbers.
 type Protocol uint8
 
-// The protocols that services may have.
+// Protocols of services.
 const (
 	TCP  Protocol = 6
 	UDP  Protocol = 17
 	SCTP Protocol = 132
 )
 
-// String is the name as Kubernetes writes it, or the number.
+// String returns the name of Kubernetes, or the number.
 func (p Protocol) String() string {
 	switch p {
 	case TCP:
@@ -43,7 +43,7 @@ func (p *Protocol) UnmarshalText(text []byte) (err error) {
 	return err
 }
 
-// ParseProtocol reads "TCP", "UDP" or "SCTP" in any case.
+// ParseProtocol parses "TCP", "UDP" or "SCTP" in any case.
 func ParseProtocol(name string) (Protocol, error) {
 	for _, p := range []Protocol{TCP, UDP, SCTP} {
 		if strings.EqualFold(name, p.String()) {
@@ -53,19 +53,19 @@ func ParseProtocol(name string) (Protocol, error) {
 	return 0, fmt.Errorf("protocol %q: want TCP, UDP or SCTP", name)
 }
 
-// Address is where a service or a backend is reached.
+// Address is the address of a service or a backend.
 type Address struct {
 	Addr     netip.Addr `json:"addr"` // never mapped IPv4, without a zone
 	Port     uint16     `json:"port"`
 	Protocol Protocol   `json:"protocol"`
 }
 
-// String is "10.0.0.1:80/TCP" or "[fd00::1]:80/TCP".
+// String returns "10.0.0.1:80/TCP" or "[fd00::1]:80/TCP".
 func (a Address) String() string {
 	return netip.AddrPortFrom(a.Addr, a.Port).String() + "/" + a.Protocol.String()
 }
 
-// ParseAddress reads what String writes.
+// ParseAddress is the inverse of String.
 func ParseAddress(text string) (Address, error) {
 	where, protocol, found := strings.Cut(text, "/")
 	if !found {
@@ -87,7 +87,7 @@ func (a Address) Compare(o Address) int {
 	return cmp.Or(a.Addr.Compare(o.Addr), cmp.Compare(a.Port, o.Port), cmp.Compare(a.Protocol, o.Protocol))
 }
 
-// Key is the address as an index key of tables: all of one IP address stand together.
+// Key returns the address as an index key of tables: keys of one IP address are adjacent.
 func (a Address) Key() index.Key {
 	b := a.Addr.As16()
 	return append(append(make(index.Key, 0, len(b)+3), b[:]...), byte(a.Port>>8), byte(a.Port), byte(a.Protocol))

@@ -1,6 +1,5 @@
-// Package maglev computes the look-up tables of Maglev (Eisenbud et al., "Maglev: A Fast and Reliable Software Network Load Balancer",
-// NSDI 2016, section 3.4): who hashes a client to a slot comes to the same backend on every node, and when a backend goes few clients of the
-// others change theirs.
+// Package maglev computes the lookup tables of Maglev (Eisenbud et al., "Maglev: A Fast and Reliable Software Network Load Balancer", NSDI 2016, section
+// 3.4). A client that hashes to a slot reaches the same backend from every node. When a backend is removed, few clients of the other backends are reassigned.
 package maglev
 
 import (
@@ -13,11 +12,11 @@ import (
 	"strings"
 )
 
-// Sizes are those that a table may have: primes, so that every permutation meets all slots. A table should have a hundred times as many slots
-// as there are backends, or some of them get noticeably more.
+// Sizes returns the possible sizes of a table: primes, so that every permutation covers all slots. A table should have a hundred times as many slots as
+// backends; otherwise some backends get noticeably more clients.
 func Sizes() []int { return []int{251, 509, 1021, 2039, 4093, 8191, 16381, 32749, 65521, 131071} }
 
-// CheckSize says what is wrong with a size.
+// CheckSize returns an error for an unsupported size.
 func CheckSize(size int) error {
 	if !slices.Contains(Sizes(), size) {
 		texts := make([]string, len(Sizes()))
@@ -29,12 +28,12 @@ func CheckSize(size int) error {
 	return nil
 }
 
-// Seed makes the tables of one cluster differ from those of another. It must be the same on all nodes.
+// Seed distinguishes the tables of one cluster from other clusters. It must be the same on all nodes.
 type Seed [seedSize]byte
 
 const seedSize = 12
 
-// ParseSeed reads base64.
+// ParseSeed parses a seed in base64.
 func ParseSeed(text string) (seed Seed, err error) {
 	bytes, err := base64.StdEncoding.DecodeString(text)
 	if err != nil {
@@ -46,8 +45,8 @@ func ParseSeed(text string) (seed Seed, err error) {
 	return seed, nil
 }
 
-// Table gives each of size slots to one of the backends: their positions in names. The order of names does not matter for who gets
-// which; each must be there once, and at least one. A size is one of [Sizes].
+// Table assigns each of size slots to a backend, as an index into names. The order of names does not affect the assignment; names must hold at least one name
+// and no duplicates. size is one of [Sizes].
 func Table(names []string, size int, seed Seed) []uint32 {
 	order := make([]uint32, len(names))
 	for i := range order {
@@ -75,7 +74,7 @@ func Table(names []string, size int, seed Seed) []uint32 {
 	}
 }
 
-// permutation is where a backend begins to look for its slots, and by how many it goes on.
+// permutation returns the first slot in the order of a backend, and the distance between its slots.
 func permutation(name string, size uint64, seed Seed) (offset, skip uint32) {
 	sum := sha256.Sum256(append(seed[:], name...))
 	return uint32(binary.BigEndian.Uint64(sum[:8]) % size), uint32(binary.BigEndian.Uint64(sum[8:16])%(size-1)) + 1

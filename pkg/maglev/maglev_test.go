@@ -58,7 +58,7 @@ func TestTable_TheOrderOfBackendsIsNothing(t *testing.T) {
 	}
 }
 
-// TestTable_FewClientsMove holds what the paper promises of backends that come or go, with a table a hundred times as large.
+// TestTable_FewClientsMove checks the paper's bound for added and removed backends, with a table a hundred times as large.
 func TestTable_FewClientsMove(t *testing.T) {
 	t.Parallel()
 	all := names(100)

@@ -24,8 +24,7 @@ const (
 	discoveryVersion = "discovery.k8s.io/v1"
 )
 
-// decode reads an object strictly, as an API server would: unknown and doubled fields, bad names, labels and
-// annotations are errors.
+// decode reads an object strictly, as an API server does: unknown and duplicate fields, and invalid names, labels and annotations are errors.
 func decode(id identity, data []byte, nodeName string) (k8sobjects.Row, error) {
 	switch id.Kind {
 	case "":
@@ -72,7 +71,7 @@ func decode(id identity, data []byte, nodeName string) (k8sobjects.Row, error) {
 	return decodeCilium(id, data, nodeName)
 }
 
-// decodePolicy reads a NetworkPolicy. Fields that nobody knows make it invalid and not absent, which would open what it closes.
+// decodePolicy reads a NetworkPolicy. Unknown fields make the policy invalid and do not remove it: removal would allow the traffic that it denies.
 func decodePolicy(id identity, data []byte) (k8sobjects.Row, error) {
 	var o networkingv1.NetworkPolicy
 	err := strict(id, networkVersion, data, &o, &o.ObjectMeta, true, validation.NameIsDNSSubdomain)
@@ -87,8 +86,7 @@ func decodePolicy(id identity, data []byte) (k8sobjects.Row, error) {
 	return row, nil
 }
 
-// decodeCilium reads an object of the group cilium.io. Our types of it leave out what we do not read, so unknown fields are
-// no errors.
+// decodeCilium reads an object of the group cilium.io. Our types of the group omit unused fields, so unknown fields are no errors.
 func decodeCilium(id identity, data []byte, nodeName string) (k8sobjects.Row, error) {
 	var object runtime.Object
 	namespaced := false
@@ -120,8 +118,8 @@ func decodeCilium(id identity, data []byte, nodeName string) (k8sobjects.Row, er
 	return k8sobjects.FromServer(object, nodeName)
 }
 
-// strict fills object and checks its metadata, which lies inside it. When nothing is wrong but fields that are unknown or
-// doubled, the error is of type [unknownFields].
+// strict decodes data into object and checks its metadata, which is part of object. When the only faults are unknown or duplicate fields, the error is of
+// type [unknownFields].
 func strict(id identity, version string, data []byte, object any, meta *metav1.ObjectMeta, namespaced bool,
 	checkName validation.ValidateNameFunc) error {
 	if id.APIVersion != version {
@@ -142,5 +140,5 @@ func strict(id identity, version string, data []byte, object any, meta *metav1.O
 	return errors.Join(fields, err)
 }
 
-// unknownFields says which fields of an object are unknown or doubled.
+// unknownFields names the unknown or duplicate fields of an object.
 type unknownFields struct{ error }

@@ -1,4 +1,3 @@
-// Package manifests reads files of objects as people write them for "kubectl apply", and makes rows of them. It is as strict as an
-// API server, with one difference: a network policy with a mistake in it is not left out, because that would open what it
-// closes.
+// Package manifests reads files of objects in the format of "kubectl apply", and returns table rows. It is as strict as an API server, with one exception: it
+// keeps a faulty network policy, because removing it would allow the traffic that it denies.
 package manifests

@@ -16,25 +16,26 @@ import (
 )
 
 const (
-	// MaxDocuments of one file, items of Lists included.
+	// MaxDocuments limits the documents of one file, including items of Lists.
 	MaxDocuments = 10_000
-	// maxText bounds a text that repeats what is written, in bytes.
+	// maxText limits a text that repeats parts of the file, in bytes.
 	maxText = 300
 )
 
 // Document is one document of a file, or one item of a List.
 type Document struct {
-	Line int    // where it begins, from 1; 0 when the file as a whole is meant
-	Item int    // number inside a List, from 1; 0 when the document is no List
+	Line int    // first line, from 1; 0 for the whole file
+	Item int    // number inside a List, from 1; 0 outside of Lists
 	Kind string // of the object; printable and short, as is Name
 	Name string // "name" or "namespace/name"
 	Row  k8sobjects.Row
-	// Err says why there is no row; of type [k8sobjects.NotForUs] when nothing is wrong. Of type [k8sobjects.Partly] it says what is not in the row.
+	// Err explains why there is no row; its type is [k8sobjects.NotForUs] when the object is valid. An error of type [k8sobjects.Partly] names the parts that
+	// the row lacks.
 	Err error
 }
 
-// Parse reads a whole file of YAML, or of JSON values that follow each other. It never fails: what is wrong stands in the
-// documents. Pods of other nodes than nodeName are not used.
+// Parse reads a whole file of YAML, or of consecutive JSON values. It never fails: the documents hold the errors. Pods of nodes other than nodeName are not
+// used.
 func Parse(data []byte, isJSON bool, nodeName string) []Document {
 	p := parser{nodeName: nodeName}
 	documents := split(data)
@@ -74,7 +75,7 @@ func (p *parser) document(d document, asJSON bool) {
 		}
 	}
 	if string(data) == "null" {
-		return // nothing but comments
+		return // only comments
 	}
 	list, err := listItems(data)
 	if err != nil {
@@ -108,7 +109,7 @@ func (p *parser) object(d document, item int, data []byte) {
 	p.out = append(p.out, o)
 }
 
-// identity is what every object says about itself.
+// identity holds the fields that name an object.
 type identity struct {
 	APIVersion string `json:"apiVersion"`
 	Kind       string `json:"kind"`
@@ -125,7 +126,7 @@ func (i identity) name() string {
 	return i.Metadata.Namespace + "/" + i.Metadata.Name
 }
 
-// listItems returns the items of a List of any objects, and nil for everything else.
+// listItems returns the items of a List of arbitrary objects, and nil for any other object.
 func listItems(data []byte) ([]json.RawMessage, error) {
 	var list struct {
 		APIVersion string            `json:"apiVersion"`
@@ -155,7 +156,7 @@ func listItems(data []byte) ([]json.RawMessage, error) {
 
 var lineInError = regexp.MustCompile(`\bline (\d+)`)
 
-// shiftLines makes line numbers of a YAML error count from the beginning of the file.
+// shiftLines shifts line numbers in a YAML error, so that they count from the beginning of the file.
 func shiftLines(text string, by int) string {
 	return lineInError.ReplaceAllStringFunc(text, func(match string) string {
 		n, err := strconv.Atoi(strings.TrimPrefix(match, "line "))

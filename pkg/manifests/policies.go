@@ -11,14 +11,15 @@ import (
 	"github.com/waggle-net/waggle/pkg/tables/k8s"
 )
 
-// maxErrors bounds how many errors of one file are told.
+// maxErrors limits the reported errors of one file.
 const maxErrors = 5
 
-// Policies reads the network policies of a file, of Kubernetes and of Cilium; other objects are named and left out. CiliumCIDRGroups of the file take the place
-// of those of the environment. There are either policies or an error. What a policy asks and is not enforced is no error, but a problem of the policy.
+// Policies reads the network policies of a file, of Kubernetes and of Cilium, and returns the names of other objects as ignored. CiliumCIDRGroups of the file
+// replace groups of the environment. It returns either policies or an error. A part of a policy that is not enforced is no error, but a problem of the
+// policy.
 func Policies(data []byte, env policy.Environment) (policies []*policy.Policy, ignored []string, err error) {
 	var errs []error
-	first := map[policy.Ref]int{} // the line where a policy is first
+	first := map[policy.Ref]int{} // line of the first occurrence of each policy
 	documents := Parse(data, false, "")
 	env.CIDRGroups = withGroups(env.CIDRGroups, documents)
 	for _, d := range documents {
@@ -61,7 +62,7 @@ func Groups(data []byte) (groups []*cilium.CIDRGroup) {
 	return groups
 }
 
-// withGroups returns groups and those of some documents.
+// withGroups returns groups together with the groups of some documents.
 func withGroups(groups policy.CIDRGroups, documents []Document) policy.CIDRGroups {
 	all := policy.CIDRGroups{}
 	maps.Copy(all, groups)

@@ -54,7 +54,7 @@ func TestPolicies_Errors(t *testing.T) {
 	}
 }
 
-// FuzzPolicies holds that there are policies or an error, and that every policy has a name.
+// FuzzPolicies checks that Policies returns either policies or an error, and that every policy has a name.
 func FuzzPolicies(f *testing.F) {
 	f.Add("{kind: List, items: [{kind: NetworkPolicy}]}")
 	f.Add("---\n---\nnull\n--- a")

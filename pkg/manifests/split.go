@@ -10,12 +10,11 @@ import (
 
 // document is a part of a file.
 type document struct {
-	line int // where it begins, from 1
+	line int // first line, from 1
 	data []byte
 }
 
-// split cuts YAML at its document markers. A line that begins with "---" is one wherever it stands, also inside a block
-// of text: YAML leaves no choice there.
+// split cuts YAML at its document markers. A line that begins with "---" is a marker at any position, even inside a block of text, as YAML requires.
 func split(data []byte) []document {
 	var out []document
 	start, startLine, line := 0, 1, 0
@@ -45,7 +44,7 @@ func split(data []byte) []document {
 	return out
 }
 
-// marker tells whether a line separates documents, and what follows on it that is more than a comment.
+// marker reports whether a line separates documents, and returns the rest of the line unless that is a comment.
 func marker(text []byte) (rest []byte, ok bool) {
 	if bytes.Equal(bytes.TrimRight(text, " \t"), []byte("...")) {
 		return nil, true
@@ -61,7 +60,7 @@ func marker(text []byte) (rest []byte, ok bool) {
 	return rest, true
 }
 
-// splitJSON cuts a file of JSON values that follow each other. What comes before a syntax error is still given.
+// splitJSON cuts a file of consecutive JSON values. It also returns the values before a syntax error.
 func splitJSON(data []byte) ([]document, error) {
 	var out []document
 	decoder := json.NewDecoder(bytes.NewReader(data))

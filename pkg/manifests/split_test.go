@@ -35,7 +35,7 @@ func TestSplit(t *testing.T) {
 	}
 }
 
-// FuzzSplit holds that nothing but markers is lost and that lines are counted right.
+// FuzzSplit checks that only markers are removed and that line numbers are right.
 func FuzzSplit(f *testing.F) {
 	f.Add([]byte("a\n---\nb\n--- c\n...\n"))
 	f.Fuzz(func(t *testing.T, data []byte) {

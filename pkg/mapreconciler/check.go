@@ -9,29 +9,30 @@ import (
 	"github.com/waggle-net/waggle/pkg/tables/driftrepairs"
 )
 
-// perRun is how many rows a run compares on the average. A larger map is read in every second or third run, so that an agent at rest in a large cluster
-// stays within its budget of CPU time.
+// perRun is the number of rows that a run compares on average. A larger map is read only in every second or third run, so that an idle agent in a large
+// cluster stays within its budget of CPU time.
 const perRun = 2000
 
-// Check compares a map with the rows that were written to it. It reads the map as a whole, so it is for maps of some thousand entries. Its timer alone runs it.
+// Check compares a map with the rows that were written to it. It reads the whole map, so it suits maps with some thousand entries. Only its timer may call
+// it.
 type Check[R drift.Row[R], K comparable, V any] struct {
 	Watch   drift.Watch
 	Name    string // of the map
 	Table   statedb.RWTable[R]
 	Key     func(R) K
 	Dump    func() (map[K]V, error)
-	Differs func(have map[K]V, row R) string // how the entry of a row differs from it, or nothing
-	Prune   func()                           // has entries removed that have no row
+	Differs func(have map[K]V, row R) string // describes the difference between a row and its entry; empty without one
+	Prune   func()                           // triggers the removal of entries without a row
 
-	left int // runs that are left out
+	left int // number of runs to skip
 }
 
-// CheckOf checks a map that is written by a [Map].
+// CheckOf returns the check of a map that a [Map] writes.
 func CheckOf[R drift.Row[R], K, V comparable](w drift.Watch, table statedb.RWTable[R], m Map[R, K, V], prune func()) Check[R, K, V] {
 	return Check[R, K, V]{w, m.Name, table, m.Key, m.Entries.Dump, m.Differs, prune, 0}
 }
 
-// Run marks the rows that differ, and has entries removed that nobody wants.
+// Run marks rows pending whose entries differ, and triggers the removal of entries without a row.
 func (c *Check[R, K, V]) Run(ctx context.Context) error {
 	if c.left > 0 {
 		c.left--
@@ -53,7 +54,7 @@ func (c *Check[R, K, V]) Run(ctx context.Context) error {
 	return nil
 }
 
-// strangers are the entries without a row. It takes the others out of have.
+// strangers returns the keys of entries without a row. It deletes the other entries from have.
 func (c *Check[R, K, V]) strangers(txn statedb.ReadTxn, have map[K]V) (keys []K) {
 	for row := range c.Table.All(txn) {
 		delete(have, c.Key(row))
@@ -64,8 +65,8 @@ func (c *Check[R, K, V]) strangers(txn statedb.ReadTxn, have map[K]V) (keys []K)
 	return keys
 }
 
-// still tells whether an entry has no row now. It looks once, when it is first asked. Until the table is complete every entry
-// may get a row.
+// still returns a function that reports whether an entry still exists without a row. The function reads the table and the map once, at its first call. If the
+// table is incomplete at that time, or the map cannot be read, the function always returns false.
 func (c *Check[R, K, V]) still() func(K) bool {
 	var now map[K]V
 	looked := false

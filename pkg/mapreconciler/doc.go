@@ -1,5 +1,5 @@
-// Package mapreconciler keeps a hash map of the kernel as a table says: one row, one entry, and nothing else in it.
+// Package mapreconciler reconciles a hash map of the kernel with a table: one row, one entry, and no other entries.
 //
-// [Map] writes rows to their entries for a reconciler of statedb. [Check] reads the map back and lets the reconciler repair what
-// somebody else has changed; it also serves cells that write their maps in another way.
+// [Map] writes rows to their entries for a reconciler of statedb. [Check] reads the map and lets the reconciler repair changes by other writers; it also
+// serves cells that write their maps in another way.
 package mapreconciler

@@ -9,28 +9,28 @@ import (
 	"github.com/waggle-net/waggle/pkg/bpfmaps"
 )
 
-// Entries is what a map holds, as the agent reads it.
+// Entries gives access to the entries of a map in the agent's types.
 type Entries[K comparable, V any] interface {
 	Put(key K, v V) error
-	// Delete removes an entry; one that is gone is success.
+	// Delete removes an entry; a missing entry is success.
 	Delete(key K) error
 	Dump() (map[K]V, error)
 }
 
-// Hash is a pinned map, whose programs read keys and values in the forms KK and VV.
+// Hash is a pinned map, in which programs use the types KK for keys and VV for values.
 type Hash[K comparable, KK any, V, VV any] struct {
 	Maps    bpfmaps.Maps
 	Name    string
 	Key     func(K) KK
-	KeyOf   func(KK) (K, bool) // false for keys that no row makes
+	KeyOf   func(KK) (K, bool) // false for keys without a possible row
 	Value   func(V) VV
 	ValueOf func(VV) V
 }
 
-// Same is a form of keys or values that is the programs' already.
+// Same converts keys or values whose type programs share.
 func Same[T any](t T) T { return t }
 
-// batch is how many entries one system call reads.
+// batch is the number of entries that one system call reads.
 const batch = 1024
 
 // Put implements Entries.
@@ -46,7 +46,7 @@ func (h Hash[K, KK, V, VV]) Delete(key K) error {
 	return nil
 }
 
-// Dump implements Entries. Keys that no row makes are left out.
+// Dump implements Entries. It omits keys that KeyOf rejects.
 func (h Hash[K, KK, V, VV]) Dump() (map[K]V, error) {
 	m, err := h.Maps.Get(h.Name)
 	if err != nil {

@@ -11,12 +11,12 @@ import (
 
 // Map writes rows of type R to the entries of a map. It implements reconciler.Operations.
 type Map[R any, K, V comparable] struct {
-	Name    string // of the map, for messages
+	Name    string // name of the map, for messages
 	Entries Entries[K, V]
 	Entry   func(R) (K, V)
 }
 
-// Key is where the entry of a row stands.
+// Key returns the key of a row's entry.
 func (m Map[R, K, V]) Key(row R) K {
 	key, _ := m.Entry(row)
 	return key
@@ -43,7 +43,7 @@ func (m Map[R, K, V]) remove(key K) error {
 	return nil
 }
 
-// Prune implements reconciler.Operations. All entries are ours.
+// Prune implements reconciler.Operations. It owns all entries of the map.
 func (m Map[R, K, V]) Prune(_ context.Context, _ statedb.ReadTxn, rows iter.Seq2[R, statedb.Revision]) error {
 	have, err := m.Entries.Dump()
 	if err != nil {
@@ -59,14 +59,14 @@ func (m Map[R, K, V]) Prune(_ context.Context, _ statedb.ReadTxn, rows iter.Seq2
 	return errors.Join(errs...)
 }
 
-// Differs says how the entry of a row differs from it, or nothing.
+// Differs describes the difference between a row and its entry; empty without one.
 func (m Map[R, K, V]) Differs(have map[K]V, row R) string {
 	key, want := m.Entry(row)
 	v, found := have[key]
 	return Difference(key, found, v == want)
 }
 
-// Difference says what is wrong with the entry at key, or nothing.
+// Difference describes the fault of the entry at key; empty without one.
 func Difference[K any](key K, found, same bool) string {
 	switch {
 	case !found:

@@ -14,7 +14,7 @@ import (
 	"github.com/waggle-net/waggle/pkg/testnet"
 )
 
-// one is a single map of the kernel.
+// one provides a single kernel map.
 type one struct {
 	bpfmaps.Maps
 	m *ebpf.Map
@@ -31,7 +31,7 @@ func newMap(t *testing.T, spec ebpf.MapSpec) one {
 	return one{m: m}
 }
 
-// More entries than one call of the kernel reads come out of both kinds of maps, and those that are gone are no error.
+// Both kinds of maps return more entries than one system call reads, and deleting a missing entry is no error.
 func TestPrivilegedHash_DumpsAll(t *testing.T) {
 	t.Parallel()
 	testnet.RequirePrivileges(t)
@@ -52,7 +52,7 @@ func TestPrivilegedHash_DumpsAll(t *testing.T) {
 		}
 		require.NoError(t, numbers.Put(i, uint16(i)))
 		require.NoError(t, prefixes.Put(p, i))
-		if i != 0 { // which no row makes
+		if i != 0 { // key 0 belongs to no row
 			wantNumbers[i] = uint16(i)
 		}
 		wantPrefixes[p] = i

@@ -12,13 +12,13 @@ import (
 )
 
 const (
-	pruneInterval = 30 * time.Minute // an entry that nobody wants does no harm at once; a Check finds it earlier
+	pruneInterval = 30 * time.Minute // an entry without a row does no immediate harm; a Check finds it earlier
 	minRetry      = 100 * time.Millisecond
 	maxRetry      = time.Minute
 	roundSize     = 1000 // rows between two commits of statuses
 )
 
-// Register makes the reconciler that writes a table to its map. batch may be nil.
+// Register returns the reconciler that writes a table to its map. batch may be nil.
 func Register[R drift.Row[R]](
 	params reconciler.Params, name string, table statedb.RWTable[R], ops reconciler.Operations[R], batch reconciler.BatchOperations[R],
 ) (reconciler.Reconciler[R], error) {
@@ -29,7 +29,7 @@ func Register[R drift.Row[R]](
 		ops, batch,
 		reconciler.WithName(name),
 		reconciler.WithPruning(pruneInterval),
-		reconciler.WithRefreshing(0, nil), // a Check marks what differs; nothing else needs a second write
+		reconciler.WithRefreshing(0, nil), // a Check marks rows that differ; other rows need no second write
 		reconciler.WithRetry(minRetry, maxRetry),
 		reconciler.WithRoundLimits(roundSize, rate.NewLimiter(rate.Inf, 1)), // no wait: packets may need the row
 	)

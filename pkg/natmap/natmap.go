@@ -1,4 +1,4 @@
-// Package natmap reads the maps of translated flows, and says in words what stands there.
+// Package natmap reads the maps of translated flows and formats their entries.
 package natmap
 
 import (
@@ -14,10 +14,10 @@ type Map struct {
 	IPv6 bool
 }
 
-// Maps are all of them.
+// Maps returns all maps of translated flows.
 func Maps() []Map { return []Map{{Name: bpf.MapNat4}, {Name: bpf.MapNat6, IPv6: true}} }
 
-// Of is the map of a family.
+// Of returns the map of a family.
 func Of(ipv6 bool) Map {
 	if ipv6 {
 		return Map{Name: bpf.MapNat6, IPv6: true}
@@ -25,14 +25,14 @@ func Of(ipv6 bool) Map {
 	return Map{Name: bpf.MapNat4}
 }
 
-// Key is a key of a map of translated flows, as the programs write it. Of the two forms one is used.
+// Key is a key of a map of translated flows in the layout of the programs. Exactly one of the two forms is used.
 type Key struct {
 	IPv6 bool
 	V4   bpf.NatKey4
 	V6   bpf.NatKey6
 }
 
-// Value is the key as a map of its family takes it.
+// Value returns the key in the type of the family's map.
 func (k *Key) Value() any {
 	if k.IPv6 {
 		return &k.V6
@@ -40,14 +40,14 @@ func (k *Key) Value() any {
 	return &k.V4
 }
 
-// Tuple is a packet at a place. The ports of ICMP are its identifier, twice.
+// Tuple is a packet at a place. For ICMP both ports are the identifier.
 type Tuple struct {
 	Source, Target netip.AddrPort
 	Protocol       uint8
 	Place          bpf.NatPlace
 }
 
-// KeyOf makes the key of a packet at a place. The addresses must be of one family.
+// KeyOf returns the key of a packet at a place. Both addresses must be of one family.
 func KeyOf(t Tuple) Key {
 	source, target := t.Source.Addr().Unmap(), t.Target.Addr().Unmap()
 	if source.Is4() {
@@ -70,7 +70,7 @@ func (k *Key) Tuple() Tuple {
 		Protocol: k.V4.Protocol, Place: bpf.NatPlace(k.V4.Place)}
 }
 
-// swapped turns a port into one of the wire, and back.
+// swapped converts a port between host and network byte order.
 func swapped(port uint16) uint16 {
 	var wire [2]byte
 	binary.BigEndian.PutUint16(wire[:], port)
@@ -80,7 +80,7 @@ func swapped(port uint16) uint16 {
 // Flow is one entry of one map: a direction of a translated flow.
 type Flow struct {
 	Key Key
-	// Twin is the key of the other direction.
+	// Twin is the key of the reverse entry.
 	Twin Key
 
 	Expires                    uint32 // in ticks of [bpf.CtNow]
@@ -102,7 +102,7 @@ func NewFlow6(k *bpf.NatKey6, e *bpf.NatEntry6) Flow {
 		Backend: e.Backend, Endpoint: e.Endpoint}
 }
 
-// Entry is the inverse of [NewFlow4] and [NewFlow6], but for the check: what the map of the family takes.
+// Entry is the inverse of [NewFlow4] and [NewFlow6], except for the check: it returns the value for the map of the family.
 func (f *Flow) Entry(check uint32) any {
 	if f.Key.IPv6 {
 		return &bpf.NatEntry6{Check: check, Expires: f.Expires, Saddr: f.Twin.V6.Daddr, Daddr: f.Twin.V6.Saddr, Sport: f.Twin.V6.Dport,
@@ -114,14 +114,14 @@ func (f *Flow) Entry(check uint32) any {
 		Endpoint: f.Endpoint}
 }
 
-// Becomes is what a packet of the entry's key becomes; it is at no place.
+// Becomes returns the translated packet of the entry's key, without a place.
 func (f *Flow) Becomes() Tuple {
 	back := f.Twin.Tuple()
 	return Tuple{Source: back.Target, Target: back.Source, Protocol: back.Protocol}
 }
 
-// Reply tells whether the entry is for what the flow's target sends.
+// Reply reports whether the entry is for packets of the flow's responder.
 func (f *Flow) Reply() bool { return f.Flags&uint32(bpf.NatReply) != 0 }
 
-// Expired tells whether this direction has ended at a time of [bpf.CtNow].
+// Expired reports whether this direction has expired at a time of [bpf.CtNow].
 func (f *Flow) Expired(now uint32) bool { return int32(f.Expires-now) <= 0 }

@@ -13,8 +13,8 @@ import (
 	"github.com/waggle-net/waggle/pkg/testnet"
 )
 
-// FuzzFlow holds what a pair must be: keys come back from tuples, what a packet becomes is the twin's key turned around, and
-// the twin's twin is the entry itself.
+// FuzzFlow checks the invariants of a pair: keys are restored from tuples, the translated packet is the reversed key of the reverse entry, and the reverse
+// entry of the reverse entry is the entry itself.
 func FuzzFlow(f *testing.F) {
 	f.Add([]byte{10, 0, 0, 1}, []byte{10, 96, 0, 1}, []byte{10, 0, 0, 1}, []byte{10, 0, 0, 2}, uint16(1234), uint16(80), uint16(8080), uint8(6))
 	f.Add(append(make([]byte, 15), 1), append(make([]byte, 15), 2), append(make([]byte, 15), 1), append(make([]byte, 15), 3), uint16(1), uint16(2), uint16(3), uint8(17))
@@ -23,7 +23,7 @@ func FuzzFlow(f *testing.F) {
 		for i, bytes := range [][]byte{a, b, c, d} {
 			addr, ok := netip.AddrFromSlice(bytes)
 			if !ok || len(bytes) != len(a) || addr.Is4In6() || addr.Is4() && addr.IsUnspecified() {
-				return // no addresses of a packet
+				return // not addresses of a packet
 			}
 			addrs[i] = addr
 		}
@@ -42,7 +42,7 @@ func FuzzFlow(f *testing.F) {
 	})
 }
 
-// again reads a flow from its own entry.
+// again parses a flow from its own entry.
 func again(f Flow) Flow {
 	switch e := f.Entry(9).(type) {
 	case *bpf.NatEntry4:
@@ -70,7 +70,7 @@ func TestStateAt(t *testing.T) {
 	for name, tc := range map[string]struct {
 		protocol    uint8
 		flags, twin uint32
-		left, right uint32 // expiry of both
+		left, right uint32 // expiry of both entries
 		want        State
 	}{
 		"a SYN":                   {unix.IPPROTO_TCP, stands, 0, now + 1, now + 1, Opening},
@@ -97,7 +97,7 @@ func TestStateAt(t *testing.T) {
 	}
 }
 
-// What is written into real maps is read again, in slices and one by one.
+// Entries in real maps are read back, in slices and one by one.
 func TestPrivilegedReader(t *testing.T) {
 	t.Parallel()
 	testnet.RequirePrivileges(t)
@@ -167,7 +167,7 @@ func TestShare(t *testing.T) {
 	}
 }
 
-// What all may have beyond guarantees leaves 256 endpoints, the node and the flows of no endpoint what is guaranteed to them, in tables of all sizes.
+// The limit beyond guarantees leaves the guaranteed slots to 256 endpoints, the node and flows without an endpoint, for tables of all sizes.
 func TestBeyond_LeavesGuarantees(t *testing.T) {
 	t.Parallel()
 	for entries := uint32(2); entries < 1<<24; entries += 1 + entries/7 {

@@ -9,7 +9,7 @@ import (
 	"github.com/waggle-net/waggle/bpf"
 )
 
-// Reader reads a map once, in slices. Entries that come or go meanwhile may or may not be seen; every other one is, once.
+// Reader reads a map once, in slices. It may or may not return entries that are added or removed meanwhile; it returns every other entry once.
 type Reader struct {
 	of      Map
 	from    *ebpf.Map
@@ -22,11 +22,11 @@ type Reader struct {
 	size    int
 }
 
-// leastSlice is more entries than fall into one bucket of the kernel's hash.
+// leastSlice is larger than the number of entries in one bucket of the kernel's hash table.
 const leastSlice = 256
 
-// NewReader reads at most size entries in each slice, at least 256. The first slice is of the least size: most maps have no more entries, and what a reader
-// holds is garbage after it.
+// NewReader reads at most size entries in each slice, and at least 256. The first slice has the minimum size: most maps have no more entries, and the buffers
+// of a reader become garbage after it.
 func NewReader(of Map, from *ebpf.Map, size int) *Reader {
 	r := &Reader{of: of, from: from, size: size}
 	r.allocate(leastSlice)
@@ -42,7 +42,7 @@ func (r *Reader) allocate(size int) {
 	}
 }
 
-// Next reads the next slice, which is valid until the next call, and tells whether it was the last.
+// Next reads the next slice, which is valid until the next call, and reports whether it was the last.
 func (r *Reader) Next() (flows []Flow, last bool, err error) {
 	if len(r.flows) > 0 && cap(r.flows) < r.size {
 		r.allocate(r.size)
@@ -67,7 +67,7 @@ func (r *Reader) Next() (flows []Flow, last bool, err error) {
 	return r.flows, last, nil
 }
 
-// Lookup reads one entry; found is false when it is not there.
+// Lookup reads one entry; found is false when the map has no such entry.
 func Lookup(from *ebpf.Map, key *Key) (f Flow, found bool, err error) {
 	if key.IPv6 {
 		var e bpf.NatEntry6

@@ -8,21 +8,21 @@ import (
 	"github.com/waggle-net/waggle/bpf"
 )
 
-// State of a pair in a word.
+// State is the name of the state of a pair.
 type State string
 
-// States. Those that TCP alone has stand first.
+// States of a pair. The first five are states of TCP only.
 const (
-	Opening     State = "opening"     // one side has sent no more than its SYN
+	Opening     State = "opening"     // one side has sent only its SYN
 	Established State = "established" // data may flow
-	Closing     State = "closing"     // one side will send no more
-	Closed      State = "closed"      // neither side will
-	Reset       State = "reset"       // one side broke the connection
+	Closing     State = "closing"     // one side has closed its direction
+	Closed      State = "closed"      // both sides have closed their direction
+	Reset       State = "reset"       // one side reset the connection
 	Alive       State = "alive"
-	Expired     State = "expired" // as good as gone; the collector has not come by
+	Expired     State = "expired" // expired, but not yet collected
 )
 
-// StateAt tells the state of a pair at a time of [bpf.CtNow]; twin is nil when it is missing.
+// StateAt returns the state of a pair at a time of [bpf.CtNow]; twin is nil when the reverse entry is missing.
 func (f *Flow) StateAt(now uint32, twin *Flow) State {
 	other := uint32(0)
 	if twin != nil {
@@ -46,7 +46,7 @@ func (f *Flow) StateAt(now uint32, twin *Flow) State {
 	return Established
 }
 
-// Words are the flags that a state does not tell.
+// Words returns the names of the flags that the state does not include.
 func (f *Flow) Words() (words []string) {
 	for _, w := range []struct {
 		flag uint32
@@ -60,7 +60,7 @@ func (f *Flow) Words() (words []string) {
 	return words
 }
 
-// Place is the name of a place; its number when it has none.
+// Place returns the name of a place, or its number when it has none.
 func Place(p bpf.NatPlace) string {
 	switch p {
 	case bpf.NatFromPod:

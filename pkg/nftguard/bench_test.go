@@ -13,11 +13,11 @@ import (
 	"github.com/google/nftables/expr"
 )
 
-// burst is how many datagrams a round sends.
+// burst is the number of datagrams in a round.
 const burst = 5000
 
-// BenchmarkFromNetwork measures what the rules cost a packet from the network: as installed, with one FIB lookup, and without the rules that accept after this
-// lookup, with the two lookups of those that drop. The packet ends at a socket whose receive buffer is full.
+// BenchmarkFromNetwork measures the cost of the rules for a packet from the network: as installed, with one FIB lookup, and without the rules that accept
+// after this lookup, with the two lookups of the dropping rules. A socket with a full receive buffer receives the packets.
 func BenchmarkFromNetwork(b *testing.B) {
 	for i, family := range []string{"IPv4", "IPv6"} {
 		b.Run(family, func(b *testing.B) {

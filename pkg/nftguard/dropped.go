@@ -11,7 +11,7 @@ import (
 // Dropped counts dropped packets by reason.
 type Dropped struct {
 	Unmarked   Count // from a pod link, without the mark of our programs
-	NodeSource Count // from a device, with an address of this node, or of a pod here, as its source
+	NodeSource Count // from a device, with an address of this node, or of a pod on this node, as its source
 }
 
 // Count is the packets and bytes of one reason.

@@ -21,7 +21,8 @@ const (
 	ChainName = "prerouting"
 )
 
-// Rule describes the accepted packets: packets from a link outside the groups, or with the mark, whose source is no address of this node. The kernel holds rules for each group and for each family.
+// Rule describes the accepted packets: packets from a link outside the groups, or with the mark, whose source is no address of this node. The kernel holds
+// rules for each group and for each family.
 type Rule struct {
 	Groups     []uint32 // link groups of pod links
 	Mark, Mask uint32   // a marked packet has mark&Mask == Mark

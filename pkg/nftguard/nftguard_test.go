@@ -19,7 +19,7 @@ func TestPrivilegedGuard_InstalledReadAndDeleted(t *testing.T) {
 	t.Parallel()
 	testnet.New(t).Do(func() {
 		expect(t, "before", rule, false)
-		for range 2 { // a second time replaces
+		for range 2 { // the second call replaces the table
 			if err := Install(rule); err != nil {
 				t.Error(err)
 				return
@@ -37,7 +37,7 @@ func TestPrivilegedGuard_InstalledReadAndDeleted(t *testing.T) {
 		}
 		expect(t, "marked packets of all devices", marked, true)
 		expect(t, "rules too many", Rule{Groups: []uint32{7}, Mark: 0x0f00, Mask: 0x0f00}, false)
-		for range 2 { // gone already is success
+		for range 2 { // the second call deletes nothing
 			if err := Delete(); err != nil {
 				t.Error(err)
 			}
@@ -154,7 +154,7 @@ func TestPrivilegedChanges_TellOfOurTableOnly(t *testing.T) {
 	})
 }
 
-// Whatever comes over the socket, nothing is read beyond its end.
+// Parsing never reads beyond the end of a message.
 func FuzzAboutOurs(f *testing.F) {
 	f.Add(uint16(unix.NFNL_SUBSYS_NFTABLES<<8), []byte{1, 0, 0, 0, 11, 0, 1, 0, 'w', 'a', 'g', 'g', 'l', 'e', 0})
 	f.Fuzz(func(t *testing.T, kind uint16, m []byte) {

@@ -16,7 +16,7 @@ import (
 	"github.com/waggle-net/waggle/pkg/testnet"
 )
 
-// neighbours are a node and a machine beside it, which has addresses of its own and one of the node's in each family.
+// neighbours are a node and an adjacent host, which has its own addresses and one of the node's in each family.
 type neighbours struct {
 	t              testing.TB
 	node, neighbor *testnet.Namespace
@@ -40,7 +40,7 @@ func newNeighbours(t testing.TB) neighbours {
 		n.up("lo", nodeOnLo...)
 		n.up("link1")
 		n.up("link0", nodeLinkIP)
-		for _, device := range []string{"all", "eth0"} { // otherwise the kernel's own check drops IPv4, and nothing is shown
+		for _, device := range []string{"all", "eth0"} { // otherwise the kernel's own check drops IPv4, and the test proves nothing
 			n.check(os.WriteFile("/proc/sys/net/ipv4/conf/"+device+"/accept_local", []byte("1"), 0))
 			n.check(os.WriteFile("/proc/sys/net/ipv4/conf/"+device+"/rp_filter", []byte("0"), 0))
 		}
@@ -60,7 +60,7 @@ func (n neighbours) check(err error) {
 	}
 }
 
-// up gives a device addresses that are usable at once.
+// up assigns addresses to a device that are usable immediately.
 func (n neighbours) up(device string, addrs ...netip.Prefix) {
 	n.t.Helper()
 	link, err := netlink.LinkByName(device)
@@ -161,8 +161,8 @@ func TestPrivilegedNodeSource_WithoutARouteBackPasses(t *testing.T) {
 	}
 }
 
-// What the node sends to itself passes: over lo, over its own pair of links, within a VRF. So does a link-local address
-// that it has on another link.
+// Traffic of the node to itself passes: over lo, over its own pair of links, within a VRF. So does traffic from a link-local address that the node has on
+// another link.
 func TestPrivilegedNodeSource_OwnTrafficPasses(t *testing.T) {
 	t.Parallel()
 	n := newNeighbours(t)
@@ -179,7 +179,7 @@ func TestPrivilegedNodeSource_OwnTrafficPasses(t *testing.T) {
 	}
 }
 
-// throughOwnDevice sends from a pair of links whose other end has the name in the rule.
+// throughOwnDevice sends over a pair of links whose other end has the name in the rule.
 func (n neighbours) throughOwnDevice() {
 	n.t.Helper()
 	n.node.Do(func() {
@@ -221,7 +221,7 @@ func received(t testing.TB, device string) uint64 {
 	return link.Attrs().Statistics.RxPackets
 }
 
-// withinVRF sends from an address of a VRF to itself.
+// withinVRF sends from an address of a VRF to the same address.
 func (n neighbours) withinVRF() {
 	n.t.Helper()
 	n.node.Do(func() {
@@ -242,8 +242,8 @@ func (n neighbours) withinVRF() {
 	})
 }
 
-// exchange sends datagrams to an address of a device, bound to that device at both ends, until one arrives: the kernel sets up an address of IPv6 in the
-// background.
+// exchange sends datagrams to an address of a device, bound to that device at both ends, until one arrives: the kernel configures IPv6 addresses
+// asynchronously.
 func exchange(device, addr string) error {
 	bound := func(_, _ string, c syscall.RawConn) (refused error) {
 		err := c.Control(func(fd uintptr) { refused = unix.BindToDevice(int(fd), device) })
@@ -277,7 +277,7 @@ func exchange(device, addr string) error {
 	return errors.Join(err, <-sent)
 }
 
-// linkLocal speaks from a link-local address that the node has on another link.
+// linkLocal sends from a link-local address that the node has on another link.
 func (n neighbours) linkLocal() {
 	n.t.Helper()
 	var own netip.Addr

@@ -1,4 +1,4 @@
-// Package podlink holds the names and numbers by which the plugin, the agent and the kernel recognise our links.
+// Package podlink holds the names and numbers by which the plugin, the agent and the kernel recognise Waggle's links.
 package podlink
 
 import (
@@ -11,7 +11,7 @@ import (
 const (
 	// Group is the link group of the host ends of pod links; our nftables rule matches it.
 	Group uint32 = 0x57414701
-	// DeletedGroup is where DEL puts a host end; the agent empties the group in one request.
+	// DeletedGroup is the group into which DEL moves a host end; the agent deletes all links of the group with one request.
 	DeletedGroup uint32 = 0x574147ff
 
 	// OverlayGroup is the link group of the tunnel device and of the pair that completes checksums; our nftables rule matches it too.
@@ -21,12 +21,12 @@ const (
 	IngressBlock uint32 = 0x57470001
 	EgressBlock  uint32 = 0x57470002
 
-	// MarkMagic stands in the mark of every packet that our programs passed up from a pod, under MarkMask. The
-	// layout is Cilium's "identity" mark.
+	// MarkMagic is the value, under MarkMask, of the mark of every packet that the programs passed from a pod to the stack. The layout is Cilium's "identity"
+	// mark.
 	MarkMagic uint32 = 0x0f00
 	MarkMask  uint32 = 0x0f00
 
-	// Prefix starts the name of each host end.
+	// Prefix is the prefix of the name of each host end.
 	Prefix = "lxc"
 
 	HostDevice = "waggle_host"  // carries the router addresses
@@ -36,18 +36,18 @@ const (
 
 	OverlayDevice = "waggle_vxlan" // the tunnel to other nodes
 
-	ChecksumDevice = "waggle_csum"  // completes the checksums of packets to nodes to which devices of the underlay spoil them
-	ChecksumPeer   = "waggle_csum2" // its peer, from which they enter the tunnel
+	ChecksumDevice = "waggle_csum"  // completes the checksums of packets to nodes if devices of the underlay corrupt them
+	ChecksumPeer   = "waggle_csum2" // its peer, from which these packets enter the tunnel
 )
 
-// HostName names the host end of an attachment. The attempt makes a repeated ADD differ from a link whose deletion is
-// still pending. The result has 15 characters, the most that Linux takes (IFNAMSIZ less the terminator).
+// HostName returns the name of the host end of an attachment. The attempt distinguishes a repeated ADD from a link whose deletion is still pending. The
+// result has 15 characters, the maximum in Linux (IFNAMSIZ less the terminator).
 func HostName(containerID, ifName string, attempt int) string {
 	sum := sha256.Sum256([]byte(containerID + ":" + ifName + ":" + strconv.Itoa(attempt)))
 	return Prefix + hex.EncodeToString(sum[:6])
 }
 
-// IsHostName tells whether name has the form that [HostName] makes.
+// IsHostName reports whether name has the format of [HostName].
 func IsHostName(name string) bool {
 	rest, ok := strings.CutPrefix(name, Prefix)
 	if !ok || len(rest) != 12 {

@@ -1,5 +1,5 @@
-// Package selftest is the report of a real attach that was tried on this node. "waggle-agent setup" writes it and the
-// agent reads it; the two run in different containers and share a directory.
+// Package selftest reads and writes the report of a test attachment on this node. "waggle-agent setup" writes the report and the agent reads it; they run in
+// different containers and share a directory.
 package selftest
 
 import (
@@ -17,31 +17,31 @@ import (
 const (
 	fileName = "self-test.json"
 	tmpName  = ".self-test.json.tmp" // one writer at a time: the setup command holds a lock
-	// maxSize and maxText bound what is believed of a file that others might have written.
+	// maxSize and maxText limit the content of the file, which may be written by other processes.
 	maxSize = 64 << 10
 	maxText = 2 << 10
 )
 
 // Report is the outcome of one attempt.
 type Report struct {
-	BootID  string    `json:"bootID"`            // of the kernel that was running; another one proves nothing
-	Version string    `json:"version"`           // of the program that tried
+	BootID  string    `json:"bootID"`            // of the kernel at that time; a report of another boot proves nothing
+	Version string    `json:"version"`           // of the program that ran the test
 	At      time.Time `json:"at"`                // when the attempt ended
-	Steps   []Step    `json:"steps,omitempty"`   // in order; the last one is the one that failed
-	Error   string    `json:"error,omitempty"`   // empty: all steps went through
-	Folders string    `json:"folders,omitempty"` // why the container runtime does not find the plugin or its configuration; empty: it does, or nothing is known
+	Steps   []Step    `json:"steps,omitempty"`   // in order; the last one failed if Error is set
+	Error   string    `json:"error,omitempty"`   // empty: all steps succeeded
+	Folders string    `json:"folders,omitempty"` // why the container runtime does not find plugin or configuration; empty: it does, or unknown
 }
 
-// Step is one thing that was tried.
+// Step is one step of the test.
 type Step struct {
 	Name     string        `json:"name"`
 	Duration time.Duration `json:"duration"` // nanoseconds
 }
 
-// Path is where the report of an agent lies.
+// Path returns the path of an agent's report.
 func Path(stateDir string) string { return filepath.Join(stateDir, fileName) }
 
-// Write replaces the report. Readers see the old one or the new one.
+// Write replaces the report atomically: readers see the old one or the new one.
 func Write(stateDir string, r Report) error {
 	for _, text := range []*string{&r.Error, &r.Folders} {
 		if len(*text) > maxText {
@@ -69,7 +69,7 @@ func remove(path string) error {
 	return nil
 }
 
-// Read returns the report. That there is none is fs.ErrNotExist.
+// Read returns the report, or fs.ErrNotExist without one.
 func Read(stateDir string) (r Report, err error) {
 	defer func() {
 		if err != nil {
@@ -102,7 +102,7 @@ func Read(stateDir string) (r Report, err error) {
 	return r, nil
 }
 
-// parse reads one JSON document and checks what the agent goes by.
+// parse parses one JSON document and checks the fields that the agent uses.
 func parse(text []byte, r *Report) error {
 	if err := json.Unmarshal(text, r); err != nil {
 		return err
@@ -120,7 +120,7 @@ func parse(text []byte, r *Report) error {
 	return nil
 }
 
-// BootID names the run of the kernel.
+// BootID returns the id of the current boot.
 func BootID() (string, error) {
 	text, err := os.ReadFile("/proc/sys/kernel/random/boot_id")
 	if err != nil {

@@ -1,4 +1,4 @@
-// Package serving tells whether backends still answer those who came to them by a service.
+// Package serving reports whether backends still respond to clients that reached them by a service.
 package serving
 
 import (
@@ -12,7 +12,7 @@ import (
 	"github.com/waggle-net/waggle/pkg/tables/services"
 )
 
-// Tables are what services are made of.
+// Tables holds the tables of services.
 type Tables struct {
 	cell.In
 
@@ -21,11 +21,11 @@ type Tables struct {
 	Backends  statedb.Table[*backends.Backend]
 }
 
-// View is the tables at one moment. It keeps what was asked about services with many addresses. It belongs to one goroutine.
+// View is a snapshot of the tables. It caches results for services with many addresses. It must be used by one goroutine.
 type View struct {
 	Tables
 	txn   statedb.ReadTxn
-	ports map[member][]string // names of the ports that have it
+	ports map[member][]string // names of the ports with this backend
 }
 
 // member is a backend of a service.
@@ -34,19 +34,19 @@ type member struct {
 	backend uint32
 }
 
-// At is a view of a snapshot.
+// At returns a view of a snapshot.
 func (t Tables) At(txn statedb.ReadTxn) *View {
 	return &View{Tables: t, txn: txn, ports: map[member][]string{}}
 }
 
-// Datagrams tells whether a backend still answers datagrams that are sent to a frontend. Either is nil when it is gone. A client cannot
-// tell that nobody answers, so a backend that is not ready does not; one that terminates does as long as it is there.
+// Datagrams reports whether a backend still responds to datagrams to a frontend. Each is nil when it is deleted. A client cannot detect that responses are
+// missing, so a backend that is not ready does not count as responding; a terminating backend does until it is deleted.
 func (v *View) Datagrams(f *frontends.Frontend, b *backends.Backend) bool {
 	return f != nil && b != nil && b.State != backends.NotReady && slices.Contains(b.Services, f.Service) && !v.moved(f, b.ID)
 }
 
-// moved tells whether a backend of the service is that of another of its ports. A frontend does not name all that answer, for instance
-// not those that terminate or those elsewhere: whom no port names has not moved.
+// moved reports whether a backend of the service belongs to another port of the service. A frontend does not list all responding backends: terminating
+// backends and backends on other nodes may be missing. A backend that no port lists has not moved.
 func (v *View) moved(f *frontends.Frontend, backend uint32) bool {
 	if has(f, backend) {
 		return false
@@ -60,7 +60,7 @@ func (v *View) moved(f *frontends.Frontend, backend uint32) bool {
 	return len(ports) > 0 && !slices.Contains(ports, f.PortName)
 }
 
-// portsOf looks at all addresses of the service.
+// portsOf returns the names of the ports with the backend, over all addresses of the service.
 func (v *View) portsOf(m member) (names []string) {
 	s, _, found := v.Services.Get(v.txn, services.ByName(m.service))
 	if !found {
@@ -75,7 +75,7 @@ func (v *View) portsOf(m member) (names []string) {
 	return names
 }
 
-// has tells whether a frontend sends new clients to a backend.
+// has reports whether a frontend sends new clients to a backend.
 func has(f *frontends.Frontend, backend uint32) bool {
 	for _, list := range [][]uint32{f.Backends, f.Internal} {
 		if _, found := slices.BinarySearch(list, backend); found {

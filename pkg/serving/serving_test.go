@@ -11,7 +11,7 @@ import (
 	"github.com/waggle-net/waggle/pkg/tables/services"
 )
 
-// A service has the ports "a" and "b", the first of them at two addresses. A client came to a backend by the first of these.
+// A service has the ports "a" and "b"; port "a" has two addresses. A client reached a backend by the first of these.
 func TestDatagrams(t *testing.T) {
 	t.Parallel()
 	const id = 11
@@ -25,11 +25,11 @@ func TestDatagrams(t *testing.T) {
 	}
 	mine := []string{"shop/dns"}
 	for name, tc := range map[string]struct {
-		named    []uint32 // by the frontend
+		named    []uint32 // listed by the frontend
 		internal []uint32
-		twin     []uint32 // named by the other frontend of the port
-		other    []uint32 // named by the other port
-		of       string   // who has the other port's address; shop/dns when empty
+		twin     []uint32 // listed by the other frontend of the port
+		other    []uint32 // listed by the other port
+		of       string   // owner of the other port's address; shop/dns when empty
 		services []string
 		state    backends.State
 		want     bool

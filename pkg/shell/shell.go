@@ -1,5 +1,5 @@
-// Package shell is the protocol of the agent's shell, and its client. A client sends one command per line; the agent
-// answers with lines of output and ends them with a marker. The form is that of hive's shell.
+// Package shell implements the protocol of the agent's shell, and its client. A client sends one command per line; the agent responds with lines of output,
+// followed by a marker. Hive's shell uses the same protocol.
 package shell
 
 import (
@@ -13,35 +13,35 @@ import (
 )
 
 const (
-	// SocketName is the file in the state directory.
+	// SocketName is the name of the socket in the state directory.
 	SocketName = "shell.sock"
 	// EndMarker ends the output of a command.
 	EndMarker = "<<end>>"
-	// ErrorMarker ends the output of a command that failed; what stands before it in the line is the error.
+	// ErrorMarker ends the output of a command that failed; the text before it in the same line is the error.
 	ErrorMarker = "<<error>>"
-	// MaxLine bounds a command.
+	// MaxLine limits the length of a command in bytes.
 	MaxLine = 64 << 10
 )
 
 // HivePrinter prints the modules of the running agent for the command "hive".
 type HivePrinter func(io.Writer) error
 
-// ErrUnreachable: nobody answers on the socket.
+// ErrUnreachable: no process accepts connections on the socket.
 var ErrUnreachable = errors.New("the agent's shell cannot be reached")
 
-// CommandError is what a command said when it failed.
+// CommandError is the error of a failed command.
 type CommandError struct{ Command, Message string }
 
 // Error implements error.
 func (e *CommandError) Error() string { return "the agent's shell: " + e.Message }
 
-// Conn is an open shell.
+// Conn is a connection to the shell.
 type Conn struct {
 	conn net.Conn
 	in   *bufio.Reader
 }
 
-// Dial opens the shell behind a socket.
+// Dial connects to the shell at a socket.
 func Dial(ctx context.Context, socket string) (*Conn, error) {
 	conn, err := new(net.Dialer).DialContext(ctx, "unix", socket)
 	if err != nil {
@@ -51,10 +51,10 @@ func Dial(ctx context.Context, socket string) (*Conn, error) {
 	return &Conn{conn: conn, in: bufio.NewReader(conn)}, nil
 }
 
-// Close ends the shell, with the command that it runs.
+// Close closes the connection and aborts the running command.
 func (c *Conn) Close() error { return c.conn.Close() }
 
-// Run sends a command and hands each line of output to line. It ends early, and closes the shell, when ctx does.
+// Run sends a command and passes each line of output to line. The end of ctx aborts it and closes the connection.
 func (c *Conn) Run(ctx context.Context, command string, line func(string)) error {
 	if strings.ContainsAny(command, "\r\n") {
 		return fmt.Errorf("a command is one line: %q", command)
@@ -69,7 +69,7 @@ func (c *Conn) Run(ctx context.Context, command string, line func(string)) error
 			return c.ended(ctx, err)
 		}
 		text = strings.TrimSuffix(text, "\n")
-		// Output that does not end with a newline has the marker in its last line.
+		// If the output does not end with a newline, its last line contains the marker.
 		if rest, failed := strings.CutSuffix(text, ErrorMarker); failed {
 			return &CommandError{Command: command, Message: rest}
 		}
@@ -83,7 +83,7 @@ func (c *Conn) Run(ctx context.Context, command string, line func(string)) error
 	}
 }
 
-// output leaves out the headings that the script engine puts above what commands print.
+// output removes the headings that the script engine prints above the output of commands.
 func output(text string, line func(string)) {
 	if text != "[stdout]" && text != "[stderr]" {
 		line(text)
@@ -97,7 +97,7 @@ func (c *Conn) ended(ctx context.Context, err error) error {
 	return fmt.Errorf("the agent ended the shell: %w", err)
 }
 
-// Run opens the shell, runs one command and closes it.
+// Run connects to the shell, runs one command and closes the connection.
 func Run(ctx context.Context, socket, command string, line func(string)) error {
 	c, err := Dial(ctx, socket)
 	if err != nil {
@@ -107,7 +107,7 @@ func Run(ctx context.Context, socket, command string, line func(string)) error {
 	return c.Run(ctx, command, line)
 }
 
-// Quote makes arguments one command line for the script engine: each in single quotes where it needs them.
+// Quote formats arguments as one command line for the script engine: single quotes around each argument that needs them.
 func Quote(args []string) string {
 	quoted := make([]string, len(args))
 	for i, arg := range args {

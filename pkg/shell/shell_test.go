@@ -9,7 +9,7 @@ import (
 	"github.com/cilium/hive/script"
 )
 
-// FuzzQuote holds what is quoted against the engine that takes it apart again.
+// FuzzQuote compares quoted arguments with the script engine's result of parsing them.
 func FuzzQuote(f *testing.F) {
 	f.Add("k8s-nodes", "")
 	f.Add("it's", "a # b $HOME ${x} * [ & ! ? \"")
@@ -18,7 +18,7 @@ func FuzzQuote(f *testing.F) {
 	f.Add("-x", "--y=z")
 	f.Fuzz(func(t *testing.T, a, b string) {
 		if strings.ContainsAny(a+b, "\r\n") {
-			return // Run refuses commands of more than one line
+			return // Run rejects commands of more than one line
 		}
 		state, err := script.NewState(t.Context(), t.TempDir(), []string{"HOME=/root", "x=y"})
 		if err != nil {
@@ -28,7 +28,7 @@ func FuzzQuote(f *testing.F) {
 		var got []string
 		engine := script.Engine{Cmds: map[string]script.Cmd{"take": script.Command(script.CmdUsage{Summary: "Take"},
 			func(_ *script.State, args ...string) (script.WaitFunc, error) { got = args; return nil, nil })}}
-		// Behind "--" nothing is a flag: which arguments are is the engine's business, not that of quoting.
+		// After "--" no argument is a flag: the engine recognizes flags, quoting does not.
 		err = engine.ExecuteLine(state, Quote([]string{"take", "--", a, b}), io.Discard)
 		if err != nil || !slices.Equal(got, []string{a, b}) {
 			t.Errorf("%q, %q arrive as %q (%v)", a, b, got, err)

@@ -19,8 +19,7 @@ type Lister struct {
 	programs map[uint8]*ebpf.Program // by protocol
 }
 
-// NewLister loads the iterators, which read values of a map of type SK_STORAGE. It needs CAP_BPF and CAP_PERFMON, and the kernel's
-// description of its own types.
+// NewLister loads the iterators, which read values of a map of type SK_STORAGE. It needs CAP_BPF, CAP_PERFMON and kernel BTF.
 func NewLister(stored *ebpf.Map) (*Lister, error) {
 	spec, err := bpf.Load(bpf.SockList)
 	if err != nil {
@@ -53,8 +52,8 @@ func (l *Lister) Close() {
 	}
 }
 
-// List lists the sockets of a protocol in a network namespace, [netns.None] for that of the thread, for which the map has a value. A socket that is
-// added or removed meanwhile may hide another, or show it twice. Entering another namespace needs CAP_SYS_ADMIN.
+// List lists the sockets of a protocol in a network namespace that have a value in the map; [netns.None] is the namespace of the thread. A socket that is
+// added or removed meanwhile may hide another, or make it appear twice. Entering another namespace needs CAP_SYS_ADMIN.
 func (l *Lister) List(ns netns.NsHandle, protocol uint8) (sockets []bpf.SockListed, err error) {
 	defer func() {
 		if err != nil {
@@ -68,7 +67,7 @@ func (l *Lister) List(ns netns.NsHandle, protocol uint8) (sockets []bpf.SockList
 	defer iter.Close()
 	var reader io.ReadCloser
 	if err := inside(ns, func() (err error) {
-		reader, err = iter.Open() // it stays with the namespace of this moment
+		reader, err = iter.Open() // the iterator keeps the current namespace
 		return err
 	}); err != nil {
 		return nil, err

@@ -14,7 +14,7 @@ import (
 	"github.com/waggle-net/waggle/pkg/testnet"
 )
 
-// newStored returns a map of values that programs store at sockets.
+// newStored returns a map of values that programs attach to sockets.
 func newStored(t testing.TB) *ebpf.Map {
 	t.Helper()
 	testnet.RequirePrivileges(t)
@@ -40,8 +40,8 @@ func newLister(t testing.TB, stored *ebpf.Map) *Lister {
 	return l
 }
 
-// Sockets of both families are listed by their protocol and namespace with the values of the map. Those without a value, with a value of another
-// map or in another namespace are not listed.
+// Sockets of both families are listed by protocol and namespace, with their values in the map. Sockets without a value, with a value in another map or in
+// another namespace are not listed.
 func TestPrivilegedList(t *testing.T) {
 	t.Parallel()
 	stored, other := newStored(t), newStored(t)
@@ -102,7 +102,7 @@ func TestPrivilegedList(t *testing.T) {
 	}
 }
 
-// More sockets than the kernel lists at once.
+// List returns more sockets than one read of the iterator.
 func TestPrivilegedList_ManySockets(t *testing.T) {
 	t.Parallel()
 	const sockets = 3000
@@ -121,7 +121,7 @@ func TestPrivilegedList_ManySockets(t *testing.T) {
 	}
 }
 
-// fill connects UDP sockets, and stores a value at each.
+// fill connects UDP sockets and stores a value for each.
 func fill(t testing.TB, stored *ebpf.Map, sockets int) {
 	t.Helper()
 	for range sockets {

@@ -19,19 +19,19 @@ const (
 	sockDestroy      = 21
 
 	idSize     = 48 // struct inet_diag_sockid
-	cookieAt   = 40 // in it
+	cookieAt   = 40 // inside inet_diag_sockid
 	answerSize = 72 // struct inet_diag_msg
 	idAt       = 4  // in struct inet_diag_msg
 )
 
-// States of TCP sockets that still tell their peer something, or want to (tcp_states.h); a connected UDP socket is established.
+// TCP states in which a socket can still send to its peer (tcp_states.h); a connected UDP socket is established.
 const connected = 1<<unix.BPF_TCP_ESTABLISHED | 1<<unix.BPF_TCP_SYN_SENT | 1<<unix.BPF_TCP_FIN_WAIT1 | 1<<unix.BPF_TCP_FIN_WAIT2 |
 	1<<unix.BPF_TCP_CLOSE_WAIT
 
-// errNoDestroy is what a kernel answers that was built without it.
+// errNoDestroy is the error of a kernel without CONFIG_INET_DIAG_DESTROY.
 var errNoDestroy = errors.New("the kernel closes no sockets for others: it needs CONFIG_INET_DIAG_DESTROY")
 
-// errNoDiag is what a kernel answers that was built without it. It says so with ENOENT, which is no missing file.
+// errNoDiag is the error of a kernel without diagnosis of the protocol. The kernel reports this as ENOENT, which means no missing file.
 var errNoDiag = errors.New("the kernel lists no sockets of this protocol: it needs CONFIG_INET_TCP_DIAG for TCP (6), CONFIG_INET_UDP_DIAG for UDP (17)")
 
 // Socket is a connected socket.
@@ -41,13 +41,13 @@ type Socket struct {
 	Cookie      uint64
 
 	family uint8
-	id     [idSize]byte // as the kernel says it
+	id     [idSize]byte // as the kernel reports it
 }
 
-// Conn asks about the sockets of one network namespace.
+// Conn queries the sockets of one network namespace.
 type Conn struct{ sockets map[int]*nl.SocketHandle }
 
-// Open opens the namespace that the thread is in.
+// Open opens a connection to the namespace of the thread.
 func Open() (*Conn, error) {
 	socket, err := nl.GetNetlinkSocketAt(netns.None(), netns.None(), unix.NETLINK_INET_DIAG)
 	if err != nil {
@@ -56,7 +56,7 @@ func Open() (*Conn, error) {
 	return &Conn{map[int]*nl.SocketHandle{unix.NETLINK_INET_DIAG: {Socket: socket}}}, nil
 }
 
-// OpenAt opens a namespace; entering another than one's own needs CAP_SYS_ADMIN.
+// OpenAt opens a connection to a namespace; entering another namespace needs CAP_SYS_ADMIN.
 func OpenAt(ns netns.NsHandle) (c *Conn, err error) {
 	err = inside(ns, func() (err error) {
 		c, err = Open()
@@ -65,7 +65,7 @@ func OpenAt(ns netns.NsHandle) (c *Conn, err error) {
 	return c, err
 }
 
-// inside calls do in a network namespace, or in that of the thread for [netns.None].
+// inside calls do in a network namespace; [netns.None] is the namespace of the thread.
 func inside(ns netns.NsHandle, do func() error) error {
 	if ns == netns.None() {
 		return do()
@@ -81,14 +81,14 @@ func inside(ns netns.NsHandle, do func() error) error {
 		return fmt.Errorf("enter the network namespace: %w", err)
 	}
 	err = do()
-	if back := netns.Set(own); back != nil { // the thread ends with the goroutine
+	if back := netns.Set(own); back != nil { // the thread exits with the goroutine
 		return errors.Join(err, fmt.Errorf("come back from a network namespace: %w", back))
 	}
 	runtime.UnlockOSThread()
 	return err
 }
 
-// Close closes it.
+// Close closes the connection.
 func (c *Conn) Close() { c.sockets[unix.NETLINK_INET_DIAG].Close() }
 
 // Each calls do for each connected socket of a protocol.
@@ -114,7 +114,7 @@ func (c *Conn) Each(protocol uint8, do func(Socket)) error {
 	return nil
 }
 
-// Destroy closes a socket; its process gets ECONNABORTED. It tells whether the socket was still there.
+// Destroy closes a socket; its process gets ECONNABORTED. It reports whether the socket still existed.
 func (c *Conn) Destroy(s *Socket) (bool, error) {
 	req := c.request(sockDestroy, unix.NLM_F_ACK)
 	req.AddData(question(s.family, s.Protocol, ^uint32(0), s.id))
@@ -137,7 +137,7 @@ func (c *Conn) request(kind, flags int) *nl.NetlinkRequest {
 	return req
 }
 
-// head is what a request begins with.
+// head is the header of a request.
 type head []byte
 
 // Len implements nl.NetlinkRequestData.
@@ -151,7 +151,7 @@ func question(family, protocol uint8, states uint32, id [idSize]byte) head {
 	return append(binary.NativeEndian.AppendUint32([]byte{family, protocol, 0, 0}, states), id[:]...)
 }
 
-// read takes a struct inet_diag_msg apart.
+// read parses a struct inet_diag_msg.
 func read(protocol uint8, message []byte) (s Socket, err error) {
 	if len(message) < answerSize {
 		return s, fmt.Errorf("read a socket: %d bytes, want at least %d", len(message), answerSize)

@@ -15,7 +15,7 @@ import (
 	"github.com/waggle-net/waggle/pkg/testnet"
 )
 
-// connect connects a socket to a port of the loopback device that somebody listens on.
+// connect connects a socket to a listening port of the loopback device.
 func connect(t *testing.T, network, addr string) (syscall.RawConn, net.Conn) {
 	t.Helper()
 	var address string
@@ -49,8 +49,7 @@ func connect(t *testing.T, network, addr string) (syscall.RawConn, net.Conn) {
 	return raw, c
 }
 
-// Sockets of both protocols and families are found with the cookies that their processes see, and one that is closed tells its
-// process.
+// Sockets of both protocols and families are found with the cookies that their processes see, and the process of a closed socket gets an error.
 func TestPrivilegedDestroy(t *testing.T) {
 	t.Parallel()
 	testnet.RequirePrivileges(t)
@@ -116,7 +115,7 @@ func all(t *testing.T, c *Conn, protocol uint8) (found []Socket) {
 	return found
 }
 
-// An IPv6 socket that is connected to a mapped IPv4 address is found by that address, and closed.
+// An IPv6 socket that is connected to a mapped IPv4 address is found by the IPv4 address, and closed.
 func TestPrivilegedDestroy_MappedIPv4(t *testing.T) {
 	t.Parallel()
 	testnet.RequirePrivileges(t)
@@ -162,7 +161,7 @@ func TestPrivilegedDestroy_MappedIPv4(t *testing.T) {
 	})
 }
 
-// A kernel that lists no sockets of a protocol is told from a namespace that does not exist, and what it needs is said.
+// A protocol without diagnosis in the kernel is distinguished from a missing namespace, and the error names the kernel option.
 func TestPrivilegedEach_AProtocolWithoutDiagnosis(t *testing.T) {
 	t.Parallel()
 	testnet.RequirePrivileges(t)
@@ -172,14 +171,14 @@ func TestPrivilegedEach_AProtocolWithoutDiagnosis(t *testing.T) {
 		t.Fatal(err)
 	}
 	defer c.Close()
-	const experimental = 254 // of RFC 3692; no kernel has sockets of it
+	const experimental = 254 // of RFC 3692; no kernel has sockets of this protocol
 	err = c.Each(experimental, func(s Socket) { t.Errorf("found %+v", s) })
 	if !errors.Is(err, errNoDiag) || errors.Is(err, fs.ErrNotExist) {
 		t.Errorf("%v", err)
 	}
 }
 
-// Whatever the kernel were to answer, reading it ends with a socket or an error.
+// Parsing any response returns a socket or an error.
 func FuzzRead(f *testing.F) {
 	f.Add(make([]byte, answerSize))
 	f.Fuzz(func(t *testing.T, message []byte) {

@@ -1,7 +1,6 @@
-// Package statefile keeps small JSON documents in a directory such that a reader sees a whole document or none: each
-// is written beside its target and renamed over it, carries a checksum, and a file that cannot be trusted is set aside
-// and reported instead of being dropped. Nothing is synced to disk: the directory is meant to be a tmpfs, which a crash
-// of the machine empties anyway.
+// Package statefile stores small JSON documents in a directory so that a reader sees a whole document or none: each document is written to a temporary file,
+// renamed over its target, and carries a checksum. An invalid file is quarantined and reported instead of being deleted. Nothing is synced to disk: the
+// directory should be a tmpfs, which a crash of the machine empties anyway.
 package statefile
 
 import (
@@ -13,17 +12,16 @@ import (
 	"fmt"
 )
 
-// Version is the version of the envelope that this code writes and reads.
+// Version is the supported version of the envelope.
 const Version = 1
 
-// Errors that callers of [Decode] tell apart.
+// Errors of [Decode] for errors.Is.
 var (
-	ErrCorrupt = errors.New("corrupt state file") // written by us, but it cannot be trusted
-	ErrForeign = errors.New("foreign file")       // somebody else's
+	ErrCorrupt = errors.New("corrupt state file") // written by us, but invalid
+	ErrForeign = errors.New("foreign file")       // written by another program
 )
 
-// envelope surrounds a document. The order of its fields is the order in the file: a file that was cut anywhere
-// behind the first bytes is still known to be ours.
+// envelope contains a document. The order of its fields is the order in the file: the first bytes suffice to recognise a truncated file as ours.
 type envelope struct {
 	Waggle   string          `json:"waggle"` // kind of the document
 	Version  int             `json:"version"`
@@ -31,7 +29,7 @@ type envelope struct {
 	Data     json.RawMessage `json:"data"`
 }
 
-// Encode wraps a document, which must be one JSON value, into the bytes of a file.
+// Encode wraps a document, which must be one JSON value, into the content of a file.
 func Encode(kind string, document []byte) ([]byte, error) {
 	var compact bytes.Buffer
 	if err := json.Compact(&compact, document); err != nil {
@@ -43,14 +41,14 @@ func Encode(kind string, document []byte) ([]byte, error) {
 func seal(kind string, compact []byte) ([]byte, error) {
 	var out bytes.Buffer
 	enc := json.NewEncoder(&out)
-	enc.SetEscapeHTML(false) // escapes would change the bytes under the checksum
+	enc.SetEscapeHTML(false) // escapes would change the checksummed bytes
 	if err := enc.Encode(envelope{kind, Version, checksum(compact), compact}); err != nil {
 		return nil, fmt.Errorf("encode a state file of kind %q: %w", kind, err)
 	}
 	return out.Bytes(), nil
 }
 
-// Decode returns the document inside a file. The error wraps [ErrCorrupt] or [ErrForeign] and says why.
+// Decode returns the document inside a file. The error wraps [ErrCorrupt] or [ErrForeign] and contains the reason.
 func Decode(kind string, file []byte) ([]byte, error) {
 	if !ours(kind, file) {
 		return nil, fmt.Errorf("%w: does not begin as a state file of kind %q", ErrForeign, kind)
@@ -65,14 +63,14 @@ func Decode(kind string, file []byte) ([]byte, error) {
 	if want := checksum(e.Data); e.Checksum != want {
 		return nil, fmt.Errorf("%w: checksum is %.80q, the contents have %s", ErrCorrupt, e.Checksum, want)
 	}
-	// The checksum covers the document alone. Sealing it again covers everything around it.
+	// The checksum covers only the document. Comparing with a newly sealed file covers the envelope.
 	if again, err := seal(kind, e.Data); err != nil || !bytes.Equal(again, file) {
 		return nil, fmt.Errorf("%w: what surrounds the contents is damaged", ErrCorrupt)
 	}
 	return e.Data, nil
 }
 
-// ours tells whether a file begins as [Encode] lets it begin, as far as it goes; an empty one may have been ours.
+// ours reports whether a file, or the part that is left of it, begins like the output of [Encode]; an empty file may be ours.
 func ours(kind string, file []byte) bool {
 	name, err := json.Marshal(kind)
 	if err != nil {

@@ -14,27 +14,26 @@ import (
 )
 
 const (
-	// maxSize bounds what is read of one file; a document is around a kilobyte.
+	// maxSize limits the bytes that are read from one file; a document has around a kilobyte.
 	maxSize = 1 << 20
-	// badDir is where files go that cannot be used, for people to look at.
+	// badDir is the quarantine directory of unusable files.
 	badDir = "bad"
-	// maxBad bounds how many of them are kept; the oldest go first.
+	// maxBad limits the number of quarantined files; the oldest are deleted first.
 	maxBad = 64
 )
 
-// File is one entry of the directory, as it was found.
+// File is one entry of the directory.
 type File struct {
 	Name string
 	// Document is the checked contents; nil when Err is set.
 	Document []byte
-	// Raw is whatever could be read, also of a file with an error; at most a megabyte.
+	// Raw is the readable content, also of a file with an error; at most a megabyte.
 	Raw []byte
-	// Err is nil, or wraps [ErrCorrupt], [ErrForeign] or the error of the read, and says why the file is not to be used.
+	// Err is nil, or wraps [ErrCorrupt], [ErrForeign] or the read error, and explains why the file is unusable.
 	Err error
 }
 
-// ReadAll reads every file, in the order of their names. Only a directory that cannot be listed is an error of the
-// call; whatever is wrong with one file stands in that file's Err.
+// ReadAll reads every file, in the order of names. It returns an error only if it cannot list the directory; errors of a single file are in the file's Err.
 func (s *Store) ReadAll() ([]File, error) {
 	entries, err := os.ReadDir(s.dir)
 	if err != nil {
@@ -50,7 +49,7 @@ func (s *Store) ReadAll() ([]File, error) {
 	return files, nil
 }
 
-// Missing returns those of names of which there is no file.
+// Missing returns the names without a file.
 func (s *Store) Missing(names []string) ([]string, error) {
 	entries, err := os.ReadDir(s.dir)
 	if err != nil && !errors.Is(err, fs.ErrNotExist) {
@@ -72,7 +71,7 @@ func (s *Store) read(name string) File {
 	return f
 }
 
-// readRegular neither follows a link nor waits for the other end of a pipe.
+// readRegular reads a regular file. It neither follows links nor blocks on a pipe.
 func readRegular(path string) ([]byte, error) {
 	file, err := os.OpenFile(path, os.O_RDONLY|syscall.O_NOFOLLOW|syscall.O_NONBLOCK, 0)
 	if errors.Is(err, syscall.ELOOP) {
@@ -99,12 +98,11 @@ func readRegular(path string) ([]byte, error) {
 	return raw, nil
 }
 
-// SetAside moves an entry of the directory out of the way, into the folder "bad" inside it, and says where it lies
-// now. The folder keeps a bounded number of entries.
+// SetAside quarantines an entry of the directory: it moves the entry into the folder "bad" inside the directory, and returns the new path. The folder keeps a
+// bounded number of entries.
 func (s *Store) SetAside(name string) (string, error) { return s.keep(name, os.Rename) }
 
-// Preserve is [Store.SetAside] for a file that is written again next: it stays in its place until then, so that at no
-// moment its contents are in neither.
+// Preserve is [Store.SetAside] for a file that the caller rewrites next: the file also stays in its place, so its content exists at any time.
 func (s *Store) Preserve(name string) (string, error) { return s.keep(name, os.Link) }
 
 func (s *Store) keep(name string, move func(from, to string) error) (string, error) {
@@ -112,7 +110,7 @@ func (s *Store) keep(name string, move func(from, to string) error) (string, err
 	if err := os.MkdirAll(bad, dirMode); err != nil {
 		return "", fmt.Errorf("set aside state file %s: %w", name, err)
 	}
-	// The time comes first in fixed width, so that names sort by age.
+	// The name starts with the time in fixed width, so names sort by age.
 	to := filepath.Join(bad, time.Now().UTC().Format("20060102T150405.000000000Z")+"-"+filepath.Base(name))
 	if err := move(s.path(name), to); err != nil {
 		return "", fmt.Errorf("set aside state file: %w", err)

@@ -53,7 +53,7 @@ func TestWrite_ReadsBackWithModeAndWithoutLeftovers(t *testing.T) {
 	require.NoError(t, s.Remove("1.json"), "removing what is gone is no error")
 }
 
-// A reader that races with writers sees one of their documents, whole.
+// A reader that races with writers reads one of their documents completely.
 func TestWrite_IsAtomicForReaders(t *testing.T) {
 	t.Parallel()
 	s := newStore(t)

@@ -15,21 +15,21 @@ import (
 const (
 	fileMode = 0o600
 	dirMode  = 0o700
-	// tmpPrefix begins the names of files that are being written. Names of documents never begin with a dot.
+	// tmpPrefix is the prefix of temporary files. Names of documents never begin with a dot.
 	tmpPrefix = ".tmp-"
 )
 
-// Store is one directory of documents of one kind. Methods may be called from several goroutines; two writers of the
-// same name leave one of the two documents, whole.
+// Store is one directory of documents of one kind. Methods may be called from several goroutines; two concurrent writers of the same name leave one of the
+// two documents, complete.
 type Store struct{ dir, kind string }
 
-// New names a directory; nothing is touched before [Store.Open].
+// New returns the store of a directory. It does not access the file system before [Store.Open].
 func New(dir, kind string) *Store { return &Store{dir, kind} }
 
-// Dir is the directory of the documents.
+// Dir returns the directory of the documents.
 func (s *Store) Dir() string { return s.dir }
 
-// Open makes the directory and removes what interrupted writes have left. Call it once, before the first write.
+// Open creates the directory and removes temporary files of interrupted writes. Call it once, before the first write.
 func (s *Store) Open() error {
 	if err := os.MkdirAll(s.dir, dirMode); err != nil {
 		return fmt.Errorf("make the state directory: %w", err)
@@ -46,12 +46,12 @@ func (s *Store) Open() error {
 	return nil
 }
 
-// escapeGlob makes a directory's name match only itself.
+// escapeGlob escapes a directory name as a glob pattern.
 func escapeGlob(dir string) string {
 	return strings.NewReplacer(`\`, `\\`, `*`, `\*`, `?`, `\?`, `[`, `\[`).Replace(dir)
 }
 
-// Write stores v under name: readers see the old document or the new one, never a part.
+// Write stores v under name atomically: readers see the old document or the new one.
 func (s *Store) Write(name string, v any) error {
 	if err := checkName(name); err != nil {
 		return fmt.Errorf("write state file %.80q: %w", name, err)
@@ -71,8 +71,8 @@ func (s *Store) Write(name string, v any) error {
 }
 
 func (s *Store) replace(name string, file []byte) (err error) {
-	tmp, err := os.CreateTemp(s.dir, tmpPrefix+"*") // made with mode 0600, in the target's own file system
-	if errors.Is(err, fs.ErrNotExist) {             // somebody removed the directory
+	tmp, err := os.CreateTemp(s.dir, tmpPrefix+"*") // created with mode 0600, in the target's own file system
+	if errors.Is(err, fs.ErrNotExist) {             // another process removed the directory
 		if err = os.MkdirAll(s.dir, dirMode); err == nil {
 			tmp, err = os.CreateTemp(s.dir, tmpPrefix+"*")
 		}
@@ -95,8 +95,8 @@ func (s *Store) replace(name string, file []byte) (err error) {
 	return os.Rename(tmp.Name(), s.path(name))
 }
 
-// Writable says why a document could not be written now: no space, no inode, a file system that is read-only. Nobody sees the
-// file that is tried, for it has no name. A directory that is missing is no error: [Store.Write] makes it.
+// Writable returns an error if a document cannot be written now: no space, no inode, a read-only file system. Its test file has no name, so other processes
+// do not see it. A missing directory is no error: [Store.Write] creates it.
 func (s *Store) Writable() error {
 	file, err := os.OpenFile(s.dir, os.O_WRONLY|unix.O_TMPFILE, fileMode)
 	if errors.Is(err, fs.ErrNotExist) || errors.Is(err, unix.EOPNOTSUPP) {
@@ -112,7 +112,7 @@ func (s *Store) Writable() error {
 	return nil
 }
 
-// Remove removes a document; one that is gone already is no error.
+// Remove removes a document; a missing document is no error.
 func (s *Store) Remove(name string) error {
 	if err := checkName(name); err != nil {
 		return fmt.Errorf("remove state file %.80q: %w", name, err)
@@ -125,7 +125,7 @@ func (s *Store) Remove(name string) error {
 
 func (s *Store) path(name string) string { return filepath.Join(s.dir, name) }
 
-// checkName keeps names inside the directory and apart from our own files in it.
+// checkName rejects names outside the directory and names of our own files in it.
 func checkName(name string) error {
 	if name == "" || name == badDir || name[0] == '.' || strings.ContainsAny(name, "/\x00") {
 		return errors.New("not a name for a document")

@@ -7,8 +7,7 @@ import (
 	"golang.org/x/sys/unix"
 )
 
-// attributes walks netlink attributes by type. It stops at the first that is cut short; the parser of the netlink
-// library panics there.
+// attributes iterates over netlink attributes by type. It stops at the first truncated attribute; the parser of the netlink library panics on one.
 func attributes(b []byte) iter.Seq2[uint16, []byte] {
 	return func(yield func(uint16, []byte) bool) {
 		for len(b) >= unix.SizeofRtAttr {
@@ -26,7 +25,7 @@ func attributes(b []byte) iter.Seq2[uint16, []byte] {
 	}
 }
 
-// text reads a string attribute, with or without its terminator.
+// text returns a string attribute, with or without its terminator.
 func text(v []byte) string {
 	if n := len(v); n > 0 && v[n-1] == 0 {
 		v = v[:n-1]
@@ -34,7 +33,7 @@ func text(v []byte) string {
 	return string(v)
 }
 
-// number reads a 32-bit attribute; one that is cut short is 0.
+// number returns a 32-bit attribute, or 0 if it is truncated.
 func number(v []byte) uint32 {
 	if len(v) < 4 {
 		return 0

@@ -9,17 +9,17 @@ import (
 	"github.com/waggle-net/waggle/pkg/rtnl"
 )
 
-// Changes listens for devices that lose their clsact, and for places whose filters change.
+// Changes listens for devices that lose their clsact, and for changes of filters.
 type Changes struct{ listener *rtnl.Listener }
 
-// Change is one announcement. What this process does is announced as well.
+// Change is one notification. Changes by this process are reported as well.
 type Change struct {
-	Ifindex int    // of the device; 0 when it is about a shared block
-	Block   uint32 // number of the block whose filters have changed; 0 when it is about a device
-	Clsact  bool   // the device has lost its clsact; otherwise its filters have changed
+	Ifindex int    // device; 0 for a shared block
+	Block   uint32 // number of the block whose filters changed; 0 for a device
+	Clsact  bool   // the device lost its clsact; otherwise its filters changed
 }
 
-// OpenChanges begins to listen in the network namespace of the calling thread.
+// OpenChanges starts to listen in the network namespace of the calling thread.
 func OpenChanges() (*Changes, error) {
 	listener, err := rtnl.Listen("traffic control", unix.NETLINK_ROUTE, unix.RTNLGRP_TC)
 	if err != nil {
@@ -28,10 +28,10 @@ func OpenChanges() (*Changes, error) {
 	return &Changes{listener}, nil
 }
 
-// Close ends the listening.
+// Close closes the listener.
 func (c *Changes) Close() { c.listener.Close() }
 
-// Next is [rtnl.Listener.Next] for changes.
+// Next is [rtnl.Listener.Next], with parsed changes.
 func (c *Changes) Next(ctx context.Context) (changes []Change, err error) {
 	for len(changes) == 0 {
 		msgs, err := c.listener.Next(ctx)
@@ -47,7 +47,7 @@ func (c *Changes) Next(ctx context.Context) (changes []Change, err error) {
 	return changes, nil
 }
 
-// parseChange reads one announcement; ok is false for what nobody waits for, such as a clsact that is new.
+// parseChange parses one notification; ok is false for irrelevant changes such as a new clsact.
 func parseChange(kind uint16, m []byte) (change Change, ok bool) {
 	if len(m) < nl.SizeofTcMsg {
 		return Change{}, false

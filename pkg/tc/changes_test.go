@@ -42,7 +42,7 @@ func TestPrivilegedChanges_TellOfADeletedClsactAndOfFiltersOfABlock(t *testing.T
 		defer changes.Close()
 		next := func(want Change) {
 			t.Helper()
-			for { // an object that takes others along is announced several times
+			for { // the deletion of an object with dependent objects is announced several times
 				got, err := changes.Next(t.Context())
 				if err != nil {
 					t.Errorf("%v; want %+v", err, want)
@@ -75,14 +75,14 @@ func TestPrivilegedChanges_TellOfADeletedClsactAndOfFiltersOfABlock(t *testing.T
 		check(h.DeleteClsact(11))
 		next(Change{Ifindex: 11, Clsact: true})
 
-		// Filters of a device that shares no block.
+		// Filters of a device without shared blocks.
 		check(h.EnsureClsact(11, Blocks{}))
 		check(h.ReplaceFilter(Egress(11), "f", program.FD()))
 		next(Change{Ifindex: 11})
 	})
 }
 
-// Whatever comes over the socket, nothing is read beyond its end.
+// Parsing never reads beyond the end of a message.
 func FuzzParseChange(f *testing.F) {
 	f.Add(uint16(unix.RTM_DELQDISC), make([]byte, 20))
 	f.Add(uint16(unix.RTM_NEWTFILTER), []byte{0, 0, 0, 0, 0xff, 0xff, 0xff, 0xff, 0, 0, 0, 0, 1, 0, 0x47, 0x57, 0, 0, 0, 0})

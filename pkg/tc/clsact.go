@@ -15,14 +15,14 @@ const clsact = "clsact"
 // clsactHandle is the handle of every clsact, ffff:.
 const clsactHandle = 0xffff0000
 
-// Blocks are the shared blocks of a clsact. Zero means that the hook has filters of its own.
+// Blocks are the shared blocks of a clsact. Zero means that the hook has its own filters.
 type Blocks struct{ Ingress, Egress uint32 }
 
 // ErrNoDevice means that the device of a request does not exist.
 var ErrNoDevice = errors.New("no such device")
 
-// EnsureClsact gives a device a clsact with exactly these blocks. One with other blocks is taken away first, because
-// the kernel cannot change them in place.
+// EnsureClsact adds a clsact with exactly these blocks to a device. It first deletes a clsact with other blocks, because the kernel cannot change the blocks
+// of a clsact.
 func (h *Handle) EnsureClsact(ifindex int, want Blocks) error {
 	err := h.createClsact(ifindex, want)
 	if !errors.Is(err, unix.EEXIST) {
@@ -59,7 +59,7 @@ func (h *Handle) createClsact(ifindex int, b Blocks) error {
 	return fmt.Errorf("create clsact on ifindex %d: %w", ifindex, err)
 }
 
-// DeleteClsact takes the clsact off a device. A device or clsact that is gone is success.
+// DeleteClsact deletes the clsact of a device. A missing device or clsact is success.
 func (h *Handle) DeleteClsact(ifindex int) error {
 	_, err := h.request(unix.RTM_DELQDISC, unix.NLM_F_ACK, 0,
 		tcMsg(int32(ifindex), netlink.HANDLE_CLSACT, clsactHandle, 0),
@@ -70,9 +70,9 @@ func (h *Handle) DeleteClsact(ifindex int) error {
 	return nil
 }
 
-// Clsact reads the blocks of one device. It is not found when the device has none, or is gone.
+// Clsact reads the blocks of one device. found is false when the device or its clsact does not exist.
 func (h *Handle) Clsact(ifindex int) (Blocks, bool, error) {
-	// Without NLM_F_ECHO kernels before 6.7 answer nothing but the acknowledgement.
+	// Without NLM_F_ECHO, kernels before 6.7 send only the acknowledgement.
 	msgs, err := h.request(unix.RTM_GETQDISC, unix.NLM_F_ECHO|unix.NLM_F_ACK, unix.RTM_NEWQDISC,
 		tcMsg(int32(ifindex), netlink.HANDLE_CLSACT, 0, 0))
 	if err != nil {
@@ -104,7 +104,7 @@ func (h *Handle) Clsacts() (map[int]Blocks, error) {
 	return all, nil
 }
 
-// parseClsact reads one RTM_NEWQDISC message; ok is false for other kinds and for what is cut short.
+// parseClsact parses one RTM_NEWQDISC message; ok is false for other kinds and for truncated messages.
 func parseClsact(m []byte) (ifindex int, b Blocks, ok bool) {
 	if len(m) < nl.SizeofTcMsg {
 		return 0, Blocks{}, false

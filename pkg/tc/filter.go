@@ -8,60 +8,58 @@ import (
 	"golang.org/x/sys/unix"
 )
 
-// blockIfindex in place of a device's index says that the parent is the number of a shared block
-// (TCM_IFINDEX_MAGIC_BLOCK of the kernel).
+// blockIfindex replaces a device index. It means that the parent is the number of a shared block (TCM_IFINDEX_MAGIC_BLOCK of the kernel).
 const blockIfindex = -1
 
-// What identifies our filter at a place. The same three every time are what makes a replacement atomic: the kernel then
-// swaps the program in the filter that is there.
+// Identifiers of our filter at a place. They are constant, so a replacement is atomic: the kernel swaps the program in the existing filter.
 const (
 	priority     = 1
 	filterHandle = 1
 	protocol     = unix.ETH_P_ALL
 )
 
-// Place is where filters hang: a shared block or one hook of a device.
+// Place is an attachment point of filters: a shared block or one hook of a device.
 type Place struct {
 	ifindex int32
 	parent  uint32
 	name    string
 }
 
-// Block is the place of all devices that share a block.
+// Block returns the place of all devices that share a block.
 func Block(number uint32) Place {
 	return Place{blockIfindex, number, fmt.Sprintf("block %#x", number)}
 }
 
-// Ingress is what one device receives.
+// Ingress returns the place of packets that a device receives.
 func Ingress(ifindex int) Place {
 	return Place{int32(ifindex), netlink.HANDLE_MIN_INGRESS, fmt.Sprintf("ingress of ifindex %d", ifindex)}
 }
 
-// Egress is what one device sends.
+// Egress returns the place of packets that a device sends.
 func Egress(ifindex int) Place {
 	return Place{int32(ifindex), netlink.HANDLE_MIN_EGRESS, fmt.Sprintf("egress of ifindex %d", ifindex)}
 }
 
-// String names the place for messages.
+// String returns the name of the place for messages.
 func (p Place) String() string { return p.name }
 
-// Filter is one classifier as the kernel shows it.
+// Filter is one classifier as the kernel reports it.
 type Filter struct {
 	Kind         string // "bpf" for ours
 	Priority     uint16 // lower runs first
 	Handle       uint32
-	Name         string // as given at attachment, "pod_egress"
-	ProgramID    uint32 // 0 when it is no BPF filter
+	Name         string // name at attachment, such as "pod_egress"
+	ProgramID    uint32 // 0 for a filter of another kind
 	DirectAction bool
 }
 
-// Ours tells whether the filter stands where [Handle.ReplaceFilter] puts it.
+// Ours reports whether the filter has the identifiers of [Handle.ReplaceFilter].
 func (f Filter) Ours() bool {
 	return f.Kind == "bpf" && f.Priority == priority && f.Handle == filterHandle && f.DirectAction
 }
 
-// ReplaceFilter makes a program the direct-action filter of a place. Where ours stands already, the kernel exchanges
-// the program in one step: no packet sees a place without a filter.
+// ReplaceFilter attaches a program as the direct-action filter of a place. If our filter exists, the kernel swaps its program atomically: no packet passes
+// without a filter.
 func (h *Handle) ReplaceFilter(at Place, name string, programFD int) error {
 	options := nl.NewRtAttr(nl.TCA_OPTIONS, nil)
 	options.AddRtAttr(nl.TCA_BPF_FD, nl.Uint32Attr(uint32(programFD)))
@@ -75,7 +73,7 @@ func (h *Handle) ReplaceFilter(at Place, name string, programFD int) error {
 	return nil
 }
 
-// DeleteFilter removes our filter from a place. A filter, block or device that is gone is success.
+// DeleteFilter deletes our filter of a place. A missing filter, block or device is success.
 func (h *Handle) DeleteFilter(at Place) error {
 	_, err := h.request(unix.RTM_DELTFILTER, unix.NLM_F_ACK, 0,
 		tcMsg(at.ifindex, at.parent, filterHandle, info()), nl.NewRtAttr(nl.TCA_KIND, nl.ZeroTerminated("bpf")))
@@ -85,8 +83,7 @@ func (h *Handle) DeleteFilter(at Place) error {
 	return nil
 }
 
-// Filters lists all filters of a place in the order in which they run, ours and those of others. A place that does not
-// exist has none.
+// Filters lists all filters of a place in execution order, ours and foreign ones. A place that does not exist has none.
 func (h *Handle) Filters(at Place) ([]Filter, error) {
 	msgs, err := h.request(unix.RTM_GETTFILTER, unix.NLM_F_DUMP, unix.RTM_NEWTFILTER, tcMsg(at.ifindex, at.parent, 0, 0))
 	if err != nil {
@@ -104,10 +101,10 @@ func (h *Handle) Filters(at Place) ([]Filter, error) {
 	return filters, nil
 }
 
-// info packs priority and protocol the way tcm_info wants them; the protocol is in network order.
+// info packs priority and protocol in the layout of tcm_info; the protocol is in network byte order.
 func info() uint32 { return netlink.MakeHandle(priority, nl.Swap16(protocol)) }
 
-// parseFilter reads one RTM_NEWTFILTER message. A message with handle 0 announces a priority, not a filter.
+// parseFilter parses one RTM_NEWTFILTER message. A message with handle 0 announces a priority, not a filter.
 func parseFilter(m []byte) (f Filter, ok bool) {
 	if len(m) < nl.SizeofTcMsg {
 		return Filter{}, false
@@ -131,7 +128,7 @@ func parseFilter(m []byte) (f Filter, ok bool) {
 	return f, true
 }
 
-// parseBPF reads the options of a cls_bpf filter.
+// parseBPF parses the options of a cls_bpf filter.
 func (f *Filter) parseBPF(options []byte) {
 	for kind, value := range attributes(options) {
 		switch kind {

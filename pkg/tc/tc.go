@@ -1,8 +1,8 @@
-// Package tc attaches programs to traffic control: clsact queueing disciplines whose two hooks share blocks of filters
-// between devices, and cls_bpf filters on such a block or on one device.
+// Package tc attaches programs to traffic control: clsact queueing disciplines whose two hooks share blocks of filters between devices, and cls_bpf filters
+// of such a block or of one device.
 //
-// A device joins both blocks with one message, and replacing the filter of a block changes the program of all its
-// devices at once. A block lives as long as its last device.
+// A device joins both blocks with one message, and replacing the filter of a block changes the program of all its devices at once. The kernel deletes a block
+// with its last device.
 package tc
 
 import (
@@ -15,11 +15,11 @@ import (
 	"golang.org/x/sys/unix"
 )
 
-// Handle talks to one network namespace, that of the thread that opened it. Its methods may be called from any
-// goroutine; they wait for each other.
+// Handle is a connection to one network namespace, the namespace of the thread that opened it. Its methods may be called from any goroutine; they run one at
+// a time.
 type Handle struct{ sockets map[int]*nl.SocketHandle }
 
-// Open opens a socket in the network namespace of the moment.
+// Open opens a socket in the network namespace of the calling thread.
 func Open() (*Handle, error) {
 	s, err := nl.GetNetlinkSocketAt(netns.None(), netns.None(), unix.NETLINK_ROUTE)
 	if err != nil {
@@ -28,17 +28,17 @@ func Open() (*Handle, error) {
 	return &Handle{map[int]*nl.SocketHandle{unix.NETLINK_ROUTE: {Socket: s}}}, nil
 }
 
-// Close ends the handle.
+// Close closes the sockets.
 func (h *Handle) Close() {
 	for _, s := range h.sockets {
 		s.Close()
 	}
 }
 
-// dumpAttempts bounds how often a dump that was interrupted by a change is begun again.
+// dumpAttempts limits the attempts of a dump that a concurrent change interrupts.
 const dumpAttempts = 10
 
-// request sends one message and returns the answers. A dump that met a change is repeated, because it may lack rows.
+// request sends one message and returns the responses. It repeats a dump that was interrupted by a change, because that dump may lack rows.
 func (h *Handle) request(kind, flags int, answer uint16, parts ...nl.NetlinkRequestData) ([][]byte, error) {
 	for attempt := 1; ; attempt++ {
 		req := nl.NewNetlinkRequest(kind, flags)
@@ -54,7 +54,7 @@ func (h *Handle) request(kind, flags int, answer uint16, parts ...nl.NetlinkRequ
 	}
 }
 
-// AddLinkFlags gives a link flags (IFF_UP and others) that it lacks, all in one message.
+// AddLinkFlags sets the missing link flags (IFF_UP and others) of a link, all in one message.
 func (h *Handle) AddLinkFlags(ifindex int, flags uint32) error {
 	msg := nl.NewIfInfomsg(unix.AF_UNSPEC)
 	msg.Index, msg.Flags, msg.Change = int32(ifindex), flags, flags
@@ -62,13 +62,13 @@ func (h *Handle) AddLinkFlags(ifindex int, flags uint32) error {
 	return err
 }
 
-// tcMsg addresses a place in traffic control.
+// tcMsg returns the header of a traffic control message.
 func tcMsg(ifindex int32, parent, handle, info uint32) *nl.TcMsg {
 	return &nl.TcMsg{Family: unix.AF_UNSPEC, Ifindex: ifindex, Parent: parent, Handle: handle, Info: info}
 }
 
-// gone tells whether err means that the device, the qdisc or the filter is not there. A device without its qdisc says
-// EINVAL or ENOENT, one without its block EINVAL, depending on what is missing first.
+// gone reports whether err means that the device, the qdisc or the filter does not exist. For a device without a qdisc the kernel returns EINVAL or ENOENT,
+// and for one without a block EINVAL, depending on the first missing object.
 func gone(err error) bool {
 	return errors.Is(err, unix.ENOENT) || errors.Is(err, unix.ENODEV) || errors.Is(err, unix.EINVAL)
 }

@@ -13,7 +13,7 @@ import (
 
 var blocks = Blocks{Ingress: 0x57470001, Egress: 0x57470002}
 
-// fixture is a namespace with two veth ends and a handle inside.
+// fixture is a namespace with a veth pair and an open handle.
 type fixture struct {
 	*Handle
 	a, b int // ifindexes
@@ -44,7 +44,7 @@ func newFixture(t *testing.T) fixture {
 	return f
 }
 
-// program returns a program that gives one verdict.
+// program returns a program that returns a constant verdict.
 func program(t *testing.T, verdict int32) (*ebpf.Program, uint32) {
 	t.Helper()
 	p, err := ebpf.NewProgram(&ebpf.ProgramSpec{Type: ebpf.SchedCLS, License: "GPL",
@@ -155,7 +155,7 @@ func TestPrivilegedFilter_OnOneDevice(t *testing.T) {
 	}
 }
 
-// FuzzParse feeds the message parsers with what no kernel would send.
+// FuzzParse passes messages to the parsers that no kernel sends.
 func FuzzParse(f *testing.F) {
 	f.Add(make([]byte, 20))
 	f.Add(append(make([]byte, 20), 8, 0, 1, 0, 'b', 'p', 'f', 0, 6, 0, 2, 0, 1, 2))

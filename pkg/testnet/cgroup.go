@@ -16,12 +16,11 @@ import (
 	"github.com/waggle-net/waggle/pkg/cgroups"
 )
 
-// Cgroup is a control group below that of this process. Single threads can join it, and what they start: programs on it meet
-// the sockets that those make, and nobody else's.
+// Cgroup is a control group below the group of this process. Single threads, and processes that they start, can join it: programs attached to it see only the
+// sockets of these.
 type Cgroup struct{ Path, parent string }
 
-// MakeCgroup makes a group with a name of its own, which begins with prefix. It is below that of this process, or below another one that
-// was made in this way.
+// MakeCgroup creates a group with a unique name that begins with prefix. Its parent is the group of this process, or another group that MakeCgroup created.
 func MakeCgroup(below, prefix string) (*Cgroup, error) {
 	parent, err := ownCgroup()
 	if err != nil {
@@ -38,14 +37,14 @@ func MakeCgroup(below, prefix string) (*Cgroup, error) {
 	return c, nil
 }
 
-// Join moves the calling thread into the group; Leave moves it back. Whoever calls must have locked it.
+// Join moves the calling thread into the group; Leave moves it back. The caller must have locked the thread.
 func (c *Cgroup) Join() error  { return write(c.Path, "cgroup.threads", "0") }
 func (c *Cgroup) Leave() error { return write(c.parent, "cgroup.threads", "0") }
 
-// Close removes the group and those below it as soon as the last thread and process has left them.
+// Close removes the group and its children after the last thread and process has left them.
 func (c *Cgroup) Close() error { return RemoveCgroup(c.Path) }
 
-// RemoveCgroup removes a group and those below it.
+// RemoveCgroup removes a group and its children.
 func RemoveCgroup(path string) (err error) {
 	below, err := filepath.Glob(filepath.Join(path, "*", "cgroup.procs"))
 	for _, file := range below {
@@ -65,7 +64,7 @@ func RemoveCgroup(path string) (err error) {
 	return nil
 }
 
-// RemoveStaleCgroups removes groups with a prefix whose makers are gone.
+// RemoveStaleCgroups removes groups with a prefix whose creating process has exited.
 func RemoveStaleCgroups(prefix string) error {
 	parent, err := ownCgroup()
 	if err != nil {
@@ -81,7 +80,7 @@ func RemoveStaleCgroups(prefix string) error {
 	return err
 }
 
-// ownCgroup is the group of this process.
+// ownCgroup returns the group of this process.
 func ownCgroup() (string, error) {
 	mounts, err := cgroups.Mounts("/proc/self/mountinfo")
 	if err != nil {
@@ -109,7 +108,7 @@ func write(dir, file, text string) error {
 	return nil
 }
 
-// NewCgroup makes a group that ends with the test.
+// NewCgroup creates a group that is removed at the end of the test.
 func NewCgroup(t testing.TB) *Cgroup {
 	t.Helper()
 	RequirePrivileges(t)
@@ -125,7 +124,7 @@ func NewCgroup(t testing.TB) *Cgroup {
 	return c
 }
 
-// Enter moves the calling goroutine's thread into the group for the rest of the test, and locks it there.
+// Enter moves the calling goroutine's thread into the group for the rest of the test, and locks the goroutine to it.
 func (c *Cgroup) Enter(t testing.TB) {
 	t.Helper()
 	runtime.LockOSThread()

@@ -7,7 +7,8 @@ import (
 	"strings"
 )
 
-// Forwarded counts the packets of a family that the stack of this thread's network namespace has forwarded. What programs redirect does not count.
+// Forwarded returns the number of packets of a family that the stack of this thread's network namespace has forwarded. Packets that programs redirect are not
+// counted.
 func Forwarded(ipv6 bool) (uint64, error) {
 	name := "/proc/thread-self/net/snmp"
 	if ipv6 {
@@ -17,7 +18,7 @@ func Forwarded(ipv6 bool) (uint64, error) {
 	if err != nil {
 		return 0, err
 	}
-	var columns []string // of IPv4: a line of names comes before that of the values
+	var columns []string // for IPv4: a line of names precedes the line of values
 	for line := range strings.Lines(string(text)) {
 		fields := strings.Fields(line)
 		switch {

@@ -10,13 +10,13 @@ import (
 	"github.com/vishvananda/netlink"
 )
 
-// awaitLimit bounds the wait of [Await].
+// awaitLimit is the timeout of [Await].
 const awaitLimit = 20 * time.Second
 
 // Pair is two hosts with a link between their devices eth0. The near one has 192.0.2.1 and 2001:db8::1, the far one 192.0.2.2 and 2001:db8::2.
 type Pair struct{ Near, Far *Namespace }
 
-// NewPair makes a pair that ends with the test.
+// NewPair creates a pair that is removed at the end of the test.
 func NewPair(t *testing.T) Pair {
 	t.Helper()
 	p := Pair{New(t), New(t)}
@@ -31,7 +31,7 @@ func NewPair(t *testing.T) Pair {
 	return p
 }
 
-// ConfigureEth0 sets eth0 of the thread's namespace up, with addresses that may be used at once.
+// ConfigureEth0 brings up eth0 of the thread's namespace, with addresses that are usable immediately.
 func ConfigureEth0(t *testing.T, addresses ...string) {
 	t.Helper()
 	link, err := netlink.LinkByName("eth0")
@@ -51,7 +51,7 @@ func ConfigureEth0(t *testing.T, addresses ...string) {
 	}
 }
 
-// Await calls f, each time with a second, until it returns no error.
+// Await calls f repeatedly, each time with a timeout of one second, until f returns no error.
 func Await(t *testing.T, f func(ctx context.Context) error) {
 	t.Helper()
 	ctx, cancel := context.WithTimeout(t.Context(), awaitLimit)

@@ -1,4 +1,4 @@
-// Package testnet gives tests network namespaces of their own.
+// Package testnet provides network namespaces for tests.
 package testnet
 
 import (
@@ -11,15 +11,14 @@ import (
 	"golang.org/x/sys/unix"
 )
 
-// MachineEnv names the environment variable that stands for what tests of the kernel depend on outside the tree: the kernel, the
-// number of CPUs, the installed Debian packages.
+// MachineEnv names the environment variable that identifies the dependencies of kernel tests outside the source tree: the kernel, the number of CPUs, the
+// installed Debian packages.
 const MachineEnv = "WAGGLE_MACHINE"
 
-// UsesMachine tells Go's test cache that the result depends on the machine: a result from before counts only while [MachineEnv] has
-// the same value.
+// UsesMachine tells Go's test cache that the result depends on the machine: a cached result is valid only while [MachineEnv] has the same value.
 func UsesMachine() { _ = os.Getenv(MachineEnv) }
 
-// RequirePrivileges skips the test unless it runs as root, and says what would un-skip it.
+// RequirePrivileges skips the test unless it runs as root, and prints how to run it.
 func RequirePrivileges(t testing.TB) {
 	t.Helper()
 	UsesMachine()
@@ -28,8 +27,7 @@ func RequirePrivileges(t testing.TB) {
 	}
 }
 
-// Missing skips the test where the machine lacks something that a developer may do without. With CI=true the test fails instead:
-// the machine that decides must be able to run it.
+// Missing skips the test if the machine lacks an optional dependency. With CI=true the test fails instead: CI machines must be able to run it.
 func Missing(t testing.TB, format string, args ...any) {
 	t.Helper()
 	if os.Getenv("CI") == "true" {
@@ -38,13 +36,13 @@ func Missing(t testing.TB, format string, args ...any) {
 	t.Skipf(format, args...)
 }
 
-// Namespace is a network namespace that ends with the test.
+// Namespace is a network namespace that is removed at the end of the test.
 type Namespace struct {
 	t  testing.TB
 	ns netns.NsHandle
 }
 
-// New makes a network namespace with its loopback up.
+// New creates a network namespace with lo up.
 func New(t testing.TB) *Namespace {
 	t.Helper()
 	RequirePrivileges(t)
@@ -70,7 +68,7 @@ func New(t testing.TB) *Namespace {
 	return n
 }
 
-// Handle is the open namespace; it stays open until the test ends.
+// Handle returns the open namespace; it stays open until the end of the test.
 func (n *Namespace) Handle() netns.NsHandle { return n.ns }
 
 // Do runs f on a thread inside the namespace. Goroutines that f starts are not inside. f may call t.Error, not t.Fatal.
@@ -88,8 +86,7 @@ func (n *Namespace) Do(f func()) {
 	}
 }
 
-// Enter moves the calling goroutine's thread into the namespace for the rest of the test, and locks it there. The
-// thread is discarded when the goroutine ends.
+// Enter moves the calling goroutine's thread into the namespace for the rest of the test, and locks the goroutine to it. The thread exits with the goroutine.
 func (n *Namespace) Enter() {
 	n.t.Helper()
 	runtime.LockOSThread()
@@ -98,7 +95,7 @@ func (n *Namespace) Enter() {
 	}
 }
 
-// onThread runs f on a thread that is thrown away afterwards, so that no other goroutine ever meets its namespace.
+// onThread runs f on a thread that exits afterwards, so that no other goroutine runs in its namespace.
 func onThread(t testing.TB, f func()) {
 	t.Helper()
 	done := make(chan struct{})

@@ -5,7 +5,7 @@ import (
 	"testing"
 )
 
-// outcome is a test that notes how it ends.
+// outcome is a test that records its result.
 type outcome struct {
 	testing.TB
 	skipped, failed bool

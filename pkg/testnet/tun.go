@@ -8,9 +8,8 @@ import (
 	"golang.org/x/sys/unix"
 )
 
-// TUN makes a TUN device, which has no link header, in the network namespace of the thread. The kernel chooses its index when index is 0. What the
-// kernel sends by the device can be read from the file, a packet at a time, and what is written to the file arrives there. The device goes when
-// the file is closed.
+// TUN creates a TUN device, which has no link header, in the network namespace of the thread. The kernel chooses its index when index is 0. Each read from
+// the file returns a packet that the kernel sends by the device, and each write makes the device receive a packet. Closing the file removes the device.
 func TUN(name string, index int) (*os.File, error) {
 	fd, err := unix.Open("/dev/net/tun", unix.O_RDWR|unix.O_CLOEXEC|unix.O_NONBLOCK, 0)
 	if err != nil {
@@ -28,17 +27,17 @@ func TUN(name string, index int) (*os.File, error) {
 		_ = unix.Close(fd)
 		return nil, fmt.Errorf("make TUN device %s: %w", name, err)
 	}
-	return os.NewFile(uintptr(fd), "/dev/net/tun"), nil // after the device is there: before, the runtime cannot poll the file
+	return os.NewFile(uintptr(fd), "/dev/net/tun"), nil // only after the device exists: before, the runtime cannot poll the file
 }
 
-// JoinTUNs carries packets between two TUN devices until leave, which removes both.
+// JoinTUNs forwards packets between two TUN devices until leave, which removes both.
 func JoinTUNs(a, b *os.File) (leave func() error) {
 	go carry(a, b)
 	go carry(b, a)
 	return func() error { return errors.Join(a.Close(), b.Close()) }
 }
 
-// carry ends when a device is removed. One that is down refuses packets.
+// carry forwards packets until a device is removed. A device that is down rejects packets.
 func carry(from, to *os.File) {
 	packet := make([]byte, 1<<16)
 	for {
