@@ -6,10 +6,10 @@ import (
 	"github.com/cilium/ebpf"
 )
 
-// ctExact is how many packets of a flow are counted one by one (CT_EXACT in conntrack.h).
+// ctExact is the number of packets of a flow that are counted one by one (CT_EXACT in conntrack.h).
 const ctExact = 1024
 
-// repeat runs a program many times over a packet that it sends to the stack unchanged.
+// repeat runs a program many times with a packet that it passes to the stack unchanged.
 func (n *node) repeat(program string, in skBuff, packet []byte, times uint32) {
 	n.t.Helper()
 	var out skBuff
@@ -19,7 +19,7 @@ func (n *node) repeat(program string, in skBuff, packet []byte, times uint32) {
 	}
 }
 
-// wantPackets demands how many packets of the only established flow were counted, give or take some, and that their bytes were.
+// wantPackets checks the packet count of the only established flow, within a tolerance, and its byte count.
 func (n *node) wantPackets(family int, want, tolerance uint64, length int) {
 	n.t.Helper()
 	f := n.onlyFlow("est", family)
@@ -28,8 +28,8 @@ func (n *node) wantPackets(family int, want, tolerance uint64, length int) {
 	}
 }
 
-// The first packets of a flow are counted one by one, and those of long flows by a sample on the fast path, so that two CPUs with one flow do not write to its entry all the
-// time. Packets that a pod receives from outside are all counted.
+// The first packets of a flow are counted one by one. The fast path counts packets of long flows by sampling, so that two CPUs with one flow do not write to
+// its entry all the time. Packets that a pod receives from outside are all counted.
 func TestPrivilegedAccount_LongFlowsAreSampled(t *testing.T) {
 	t.Parallel()
 	eachFamily(t, func(t *testing.T, n *node, family int) {
@@ -56,7 +56,7 @@ func establishOutside(t *testing.T, n *node, family int, sport uint16) (out, in 
 	return out, in
 }
 
-// Packets of two flows that come in turn are sampled in equal shares: no pattern of packets leaves a flow out.
+// Interleaved packets of two flows are sampled equally: no pattern of packets hides a flow.
 func TestPrivilegedAccount_FlowsInTurn(t *testing.T) {
 	t.Parallel()
 	eachFamily(t, func(t *testing.T, n *node, family int) {

@@ -5,9 +5,9 @@ import (
 	"testing"
 )
 
-// What comes from another node or its pods, for this node or a pod here, gets the mark by which the nftables rules let it pass past the tunnel. What comes
-// from elsewhere, has an address of a pod here, or is for elsewhere, gets none; and nothing does where nodes send through the tunnel alone, or where some may
-// send without it and this one may not.
+// Packets from another node or its pods, for this node or a local pod, get the mark with which the nftables rules accept them outside of the tunnel. Packets
+// from other hosts, with the address of a local pod, or for other destinations get no mark. No packets get the mark if nodes send only through the tunnel, or
+// if some nodes may send outside of it but the sending node may not.
 func TestPrivilegedNetdev_MarksWhatComesPastTheTunnel(t *testing.T) {
 	t.Parallel()
 	for _, of := range []struct {
@@ -51,7 +51,8 @@ func TestPrivilegedNetdev_MarksWhatComesPastTheTunnel(t *testing.T) {
 	}
 }
 
-// Packets to pods of a node that is reached past the tunnel are left to the stack where programs do not forward them. Its routes lead to the tunnel device here, which sends them.
+// Packets to pods of a node that is reached without the tunnel are left to the stack where programs do not forward them. The routes in this test lead to the
+// tunnel device, which sends the packets.
 func TestPrivilegedPodEgress_LeavesDirectNodesToTheStack(t *testing.T) {
 	t.Parallel()
 	s := newTunnelNode(t, encapAll)

@@ -61,7 +61,7 @@ func TestPrivilegedARP_Refuses(t *testing.T) {
 	}
 }
 
-// Without a gateway of the family nothing is answered, not even for 0.0.0.0.
+// Without a gateway of the family, programs send no ARP reply, not even for 0.0.0.0.
 func TestPrivilegedARP_NoGateway(t *testing.T) {
 	t.Parallel()
 	n := newNode(t)

@@ -20,12 +20,12 @@ import (
 )
 
 const (
-	benchPolicy   = 500 // of both pods
+	benchPolicy   = 500 // policy id of both pods
 	benchIdentity = 0x2222
 )
 
-// benchPolicies and benchAddresses are as many entries as the design allows for. An emulated CPU counts instructions, and a look-up
-// takes as many of them in a smaller map.
+// benchPolicies and benchAddresses are the maximum numbers of entries in the design. An emulated CPU counts instructions, and a lookup takes as many
+// instructions in a smaller map.
 var benchPolicies, benchAddresses = scaled(1_000_000), scaled(512_000)
 
 func scaled(entries int) int {
@@ -35,8 +35,8 @@ func scaled(entries int) int {
 	return entries
 }
 
-// newFullNode is a node whose maps of policies and addresses hold as much as the design allows for, under random keys, and
-// whose pods have a policy that allows them, the world and one identity by port.
+// newFullNode is a node whose maps of policies and addresses have the maximum numbers of entries, under random keys, and whose pods have a policy that allows
+// both pods, the world and one identity by port.
 func newFullNode(b *testing.B) *node {
 	n := newBenchNode(b)
 	random := rand.New(rand.NewPCG(1, 2))
@@ -66,7 +66,7 @@ func newFullNode(b *testing.B) *node {
 
 var benchKnown = map[int]netip.Addr{4: netip.MustParseAddr("10.9.9.9"), 6: netip.MustParseAddr("fd00:9::9")}
 
-// putAll writes a value under keys, in their order: it decides which keys a look-up meets first.
+// putAll writes a value under keys, in the given order: the order determines which keys a lookup compares first.
 func putAll[K comparable, V any](b *testing.B, m *ebpf.Map, keys []K, value V) {
 	b.Helper()
 	if _, err := m.BatchUpdate(keys, slices.Repeat([]V{value}, len(keys)), nil); err != nil {
@@ -74,7 +74,7 @@ func putAll[K comparable, V any](b *testing.B, m *ebpf.Map, keys []K, value V) {
 	}
 }
 
-// guarded gives both pods a policy of entries.
+// guarded assigns a policy with entries to both pods.
 func guarded(n *node) {
 	shape := ShapeEntry(PolicyIdentity, PolicyPort)
 	for _, id := range []uint16{podA.id, podB.id} {
@@ -87,8 +87,8 @@ func guarded(n *node) {
 	}
 }
 
-// BenchmarkFlow measures what conntrack and policy cost: packets of an established flow, and first packets of flows that the tables
-// have never seen, which push older ones out of the table of unanswered flows.
+// BenchmarkFlow measures the cost of conntrack and policy: packets of an established flow, and first packets of flows that are new to the tables and evict
+// older entries from the table of flows without a reply.
 func BenchmarkFlow(b *testing.B) {
 	for _, family := range families {
 		a, peer, known, world := podA.addr(family), podB.addr(family), benchKnown[family], outside[family]
@@ -97,7 +97,7 @@ func BenchmarkFlow(b *testing.B) {
 			action uint32
 			flow   flow
 			answer flow
-			from   uint32 // the link of the answer
+			from   uint32 // the link of the reply
 			hook   string
 		}{
 			{"to-pod", actRedirect, sent(podA, a, peer).withHops(255), sent(podB, peer, a), ifPodB, PodEgress},
@@ -132,8 +132,8 @@ func BenchmarkFlow(b *testing.B) {
 	}
 }
 
-// BenchmarkFlow_OneSided measures packets of flows that are not established, or no longer in both directions: datagrams that nobody answers, and segments
-// to a peer that has closed its side.
+// BenchmarkFlow_OneSided measures packets of flows that are not established, or no longer in both directions: datagrams without a reply, and segments to a
+// peer that has closed its direction.
 func BenchmarkFlow_OneSided(b *testing.B) {
 	for _, family := range families {
 		ask := sent(podA, podA.addr(family), podB.addr(family)).withHops(255).ports(1234, 53)
@@ -169,11 +169,11 @@ func BenchmarkFlow_OneSided(b *testing.B) {
 	}
 }
 
-// cpuRepeats is how many packets a CPU processes in a row: milliseconds, so that the two CPUs work at the same time.
+// cpuRepeats is the number of packets that a CPU processes in a row: milliseconds, so that the two CPUs work at the same time.
 const cpuRepeats = 50_000
 
-// BenchmarkTwoCPUs measures packets of established flows on two CPUs at the same time: of one flow, whose entry the CPUs share, and of a flow for each. The
-// ratio is what writing to that entry costs.
+// BenchmarkTwoCPUs measures packets of established flows on two CPUs at the same time: of one flow, whose entry the CPUs share, and of one flow for each CPU.
+// The ratio is the cost of writing to the shared entry.
 func BenchmarkTwoCPUs(b *testing.B) {
 	var allowed unix.CPUSet
 	if err := unix.SchedGetaffinity(0, &allowed); err != nil {
@@ -224,7 +224,7 @@ func onTwoCPUs(b *testing.B, program *ebpf.Program, allowed unix.CPUSet, packets
 		var own unix.CPUSet
 		own.Set(cpu)
 		done.Go(func() {
-			runtime.LockOSThread() // without an unlock, the thread ends with the goroutine, and its CPU with it
+			runtime.LockOSThread() // without an unlock, the thread exits with the goroutine, and with it the CPU affinity
 			failed[i] = unix.SchedSetaffinity(0, &own)
 			ready.Done()
 			ready.Wait()
@@ -242,8 +242,8 @@ func onTwoCPUs(b *testing.B, program *ebpf.Program, allowed unix.CPUSet, packets
 	return (took[0] + took[1]) / 2
 }
 
-// kernelPart makes a program with nothing but what the kernel does for a packet of the established flow: the look-up of its entry and of its endpoint,
-// and for actRedirect the redirect to the peer. No program that needs both can take less.
+// kernelPart returns a program with only the kernel's part of the work for a packet of the established flow: the lookups of its entry and of its endpoint,
+// and for actRedirect the redirect to the peer. No program that needs these can be faster.
 func (n *node) kernelPart(b *testing.B, family int, action uint32) *ebpf.Program {
 	b.Helper()
 	flows := n.maps[ctEstOf(family)]
@@ -279,7 +279,7 @@ func (n *node) kernelPart(b *testing.B, family int, action uint32) *ebpf.Program
 
 func ctEstOf(family int) string { return map[int]string{4: MapCtEst4, 6: MapCtEst6}[family] }
 
-// established counts the established flows of a family.
+// established returns the number of established flows of a family.
 func (n *node) established(family int) (count int) {
 	var key, value []byte
 	all := n.maps[ctEstOf(family)].Iterate()
@@ -289,7 +289,7 @@ func (n *node) established(family int) (count int) {
 	return count
 }
 
-// nextPort makes a program that gives each packet another source port and goes on with program.
+// nextPort returns a program that sets a different source port for each packet and continues with program.
 func nextPort(b *testing.B, program *ebpf.Program, offset int16) *ebpf.Program {
 	b.Helper()
 	counter, err := ebpf.NewMap(&ebpf.MapSpec{Type: ebpf.Array, KeySize: 4, ValueSize: 4, MaxEntries: 1})

@@ -14,14 +14,14 @@ import (
 )
 
 const (
-	// The kernel runs the packet that the program left behind again; a packet has at most 255 hops.
+	// The kernel runs the program again on its own output packet; a packet has at most 255 hops.
 	benchRepeats = 60
-	// The device under which PROG_TEST_RUN runs a program unless told otherwise.
+	// PROG_TEST_RUN runs a program on this device by default.
 	ifLoopback = 1
 )
 
-// newBenchNode is a node whose map of addresses is as full as on a node with 4,000 pods, and whose pod a is behind the
-// loopback device. Delivery to pod b swaps the addresses, so that what was delivered can be sent again.
+// newBenchNode is a node with the map of addresses of a node with 4,000 pods, whose pod a is behind the loopback device. Delivery to pod b swaps the
+// addresses, so that the delivered packet can be sent again.
 func newBenchNode(b *testing.B) *node {
 	n := newNodeWith(b, map[string]uint32{VariableVerdictEvents: 1},
 		map[string]uint32{MapPolicy: uint32(benchPolicies + 10), MapIpcache: uint32(benchAddresses + 10),
@@ -40,8 +40,8 @@ func newBenchNode(b *testing.B) *node {
 	return n
 }
 
-// typical returns the median. On a CPU that counts instructions it returns the smallest: whatever is more is an interrupt, or the write of a timestamp that
-// only some rounds need.
+// typical returns the median. On a CPU that counts instructions it returns the minimum: the difference to it is an interrupt, or the write of a timestamp
+// that only some rounds need.
 func typical(rounds []time.Duration) time.Duration {
 	slices.Sort(rounds)
 	if testnet.Emulated() {
@@ -50,17 +50,17 @@ func typical(rounds []time.Duration) time.Duration {
 	return rounds[len(rounds)/2]
 }
 
-// measure reports the median time that a program takes for a packet, and the same less an empty program.
+// measure reports the median time of a program for a packet, and the difference to an empty program.
 func measure(b *testing.B, program *ebpf.Program, action uint32, packet []byte) {
 	b.Helper()
 	measureAgainst(b, program, emptyProgram(b), action, packet)
 }
 
-// rival is a program whose time for the same packet is measured in turn with that of the program of a benchmark.
+// rival is a program that is measured alternately with the program of a benchmark, with the same packet.
 type rival struct {
 	unit    string
 	program *ebpf.Program
-	ratio   bool // report the part of the rival's time that the program takes, else the rival's time, each less the empty program's
+	ratio   bool // report the program's part of the rival's time, else the rival's time, each without the empty program's
 }
 
 // measureAgainst is [measure] with another program in place of the empty one, and with rivals.
@@ -93,7 +93,7 @@ func measureAgainst(b *testing.B, program, empty *ebpf.Program, action uint32, p
 		}
 		b.ReportMetric(value, r.unit)
 	}
-	b.ReportMetric(0, "ns/op") // an operation would be two system calls and 120 packets
+	b.ReportMetric(0, "ns/op") // an operation is two system calls and 120 packets
 }
 
 func emptyProgram(b *testing.B) *ebpf.Program {

@@ -5,15 +5,15 @@ import (
 	"slices"
 )
 
-// cidrSize is the size of a value of cidrs: identity, length of the key. The release before has the identity alone.
+// cidrSize is the size of a value of cidrs: identity and length of the key. In the previous release a value has only the identity.
 const cidrSize = 8
 
-// NewCIDR makes the value of a prefix.
+// NewCIDR returns the value of a prefix.
 func NewCIDR(prefix netip.Prefix, identity uint32) CIDR {
 	return CIDR{Identity: identity, Bits: NewLpmKey(prefix).Prefixlen}
 }
 
-// cidrForward adds the length, which the key begins with.
+// cidrForward appends the length, which is the first field of the key.
 func cidrForward(key, value []byte) ([]byte, []byte, bool) {
 	if len(key) < 4 || len(value) != cidrSize/2 {
 		return nil, nil, false

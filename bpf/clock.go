@@ -10,11 +10,11 @@ import (
 	"golang.org/x/sys/unix"
 )
 
-// timeOffsets says how far the clocks of this process are from those of the kernel: time_namespaces(7).
+// timeOffsets holds the offsets between the clocks of this process and the kernel's: time_namespaces(7).
 const timeOffsets = "/proc/self/timens_offsets"
 
-// CtNow is the time of the kernel's coarse clock in ticks since it started, as the programs read it: in a time namespace, too. The precise clock is up
-// to 10 ms ahead of it, and would be a tick ahead now and then.
+// CtNow returns the time of the kernel's coarse clock in ticks since boot, as the programs read it, also in a time namespace. The precise clock is up to 10
+// ms ahead of it, and would sometimes be one tick ahead.
 func CtNow() (uint32, error) {
 	var now unix.Timespec
 	if err := unix.ClockGettime(unix.CLOCK_MONOTONIC_COARSE, &now); err != nil {
@@ -34,7 +34,7 @@ func CtNow() (uint32, error) {
 	return uint32((time.Duration(now.Nano()) - offset) >> ctTickShift), nil
 }
 
-// monotonicOffset reads the first line: the clock's name, seconds and nanoseconds. Nothing is none.
+// monotonicOffset parses the first line: the clock's name, seconds and nanoseconds. An empty text means no offset.
 func monotonicOffset(text string) (time.Duration, error) {
 	if text == "" {
 		return 0, nil

@@ -29,10 +29,10 @@ func TestMonotonicOffset(t *testing.T) {
 	}
 }
 
-// printCtNow makes the test below say what the time is, in a process of its own.
+// printCtNow makes the test below print the time, in a separate process.
 const printCtNow = "WAGGLE_TEST_PRINT_CT_NOW"
 
-// Flows do not end because the agent has other clocks than the programs.
+// Clocks of the agent that differ from the kernel's do not change the lifetime of flows.
 func TestPrivilegedCtNow_IsTheKernelsInEachTimeNamespace(t *testing.T) {
 	now, err := CtNow()
 	if err != nil {

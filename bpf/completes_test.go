@@ -16,7 +16,7 @@ import (
 
 const ifCompleter = 120 // the device that completes checksums; its peer has the next index
 
-// complete makes the pair of devices that completes checksums, and lets packets to the other node take it.
+// complete creates the pair of devices that completes checksums, and routes packets to the other node through it.
 func (s *surroundings) complete() {
 	s.t.Helper()
 	s.host.Do(func() {
@@ -32,14 +32,15 @@ func (s *surroundings) complete() {
 			func() error { return withoutOffload("waggle_csum", ethtoolTxChecksum) },
 			func() error { return handle.EnsureClsact(peer.Attrs().Index, tc.Blocks{}) },
 			func() error { return handle.ReplaceFilter(at, HostEgress, s.program(HostEgress).FD()) },
-			func() error { return setUp("waggle_csum2") }, // the first end sends at once when it is set up last
+			func() error { return setUp("waggle_csum2") }, // the first end sends immediately if it is set up last
 			func() error { return setUp("waggle_csum") },
 		))
 	})
 	s.completes(otherID, otherNode[4], nodeIn[4], ifCompleter)
 }
 
-// Devices of the underlay get packets whose checksums they have to complete, and with a device that completes them packets that have them; streams and datagrams pass.
+// Devices of the underlay receive packets with partial checksums, and with a completing device they receive packets with complete checksums; streams and
+// datagrams pass.
 func TestPrivilegedReal_TunnelCompletesChecksums(t *testing.T) {
 	t.Parallel()
 	for name, modes := range ways {
@@ -68,7 +69,7 @@ func TestPrivilegedReal_TunnelCompletesChecksums(t *testing.T) {
 					}
 				}
 			}
-			// The path carries less than the tunnel, of which the sender learns.
+			// The path has a smaller MTU than the tunnel, and the sender learns the MTU.
 			slot := Node{Family: 4, Underlay: NewAddrKey(otherNode[4]).Addr, UnderlaySource: NewAddrKey(nodeIn[4]).Addr, Ifindex: ifCompleter, Mtu: 1300}
 			s.update(MapNodes, uint32(otherID), slot)
 			for _, family := range families {
@@ -81,7 +82,7 @@ func TestPrivilegedReal_TunnelCompletesChecksums(t *testing.T) {
 	}
 }
 
-// knock sends a datagram to an address, or asks for a connection without waiting for it.
+// knock sends a datagram to an address, or starts a connection without waiting for it.
 func knock(protocol string, to netip.AddrPort) error {
 	if protocol == "udp" {
 		conn, err := net.Dial("udp", to.String())
@@ -109,7 +110,7 @@ func knock(protocol string, to netip.AddrPort) error {
 	return nil
 }
 
-// isSummed reports whether the checksum of a TCP segment or a UDP datagram is right. The packet begins with its IP header.
+// isSummed reports whether the checksum of a TCP segment or a UDP datagram is correct. The packet begins with its IP header.
 func isSummed(packet []byte) bool {
 	addrs, protocol, rest := packet[8:40], packet[6], packet[40:]
 	if packet[0]>>4 == 4 {

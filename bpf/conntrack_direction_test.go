@@ -8,8 +8,8 @@ import (
 	"github.com/waggle-net/waggle/pkg/events"
 )
 
-// A reset that its receiver ignores, because the sequence number is outside of the window, shortens the lifetime of a connection until its alleged
-// sender sends again.
+// A reset that its receiver ignores, because the sequence number is outside of the window, shortens the timeout of a connection until the alleged sender of
+// the reset sends again.
 func TestPrivilegedConntrack_IgnoredReset(t *testing.T) {
 	t.Parallel()
 	eachFamily(t, func(t *testing.T, n *node, family int) {
@@ -37,7 +37,7 @@ func TestPrivilegedConntrack_IgnoredReset(t *testing.T) {
 	})
 }
 
-// The next segment of an expired connection does not turn its direction: a client whose access was revoked meanwhile does not go on with a
+// The next segment of an expired connection does not reverse its direction: a client whose access was revoked meanwhile cannot continue because of a
 // retransmission of its server.
 func TestPrivilegedConntrack_ExpiredConnectionKeepsItsDirection(t *testing.T) {
 	t.Parallel()
@@ -60,7 +60,7 @@ func TestPrivilegedConntrack_ExpiredConnectionKeepsItsDirection(t *testing.T) {
 	})
 }
 
-// The initiator of a connection whose entry was deleted is unknown: its segments pass when the policies allow both directions.
+// The initiator of a connection whose entry was deleted is unknown: its segments are forwarded only when the policies allow both directions.
 func TestPrivilegedConntrack_ConnectionWithoutAnEntry(t *testing.T) {
 	t.Parallel()
 	eachFamily(t, func(t *testing.T, n *node, family int) {

@@ -9,7 +9,7 @@ import (
 	"github.com/waggle-net/waggle/pkg/events"
 )
 
-// When the table is full, established flows go on, new ones are refused with their own reason, and the collector is told.
+// When the table is full, established flows continue, new ones are dropped with a specific reason, and the collector gets a signal.
 func TestPrivilegedConntrack_Full(t *testing.T) {
 	t.Parallel()
 	for _, family := range families {
@@ -39,7 +39,7 @@ func TestPrivilegedConntrack_Full(t *testing.T) {
 			n.passes(podA, ask(first).bytes(t), actRedirect)
 			n.passes(podB, ask(first).back(podB).bytes(t), actRedirect)
 
-			// As soon as there is room, the packet that is sent again passes.
+			// When the table has a free entry, the retransmitted packet passes.
 			var key []byte
 			if err := n.maps[ctMap("est", family)].NextKey(nil, &key); err != nil {
 				t.Fatal(err)
@@ -52,7 +52,7 @@ func TestPrivilegedConntrack_Full(t *testing.T) {
 	}
 }
 
-// CPUs that move a flow to the established ones at the same time all let their packet pass, and the flow is charged once.
+// CPUs that establish the same flow at the same time all forward their packet, and the flow is counted once.
 func TestPrivilegedConntrack_CPUsThatEstablishOneFlow(t *testing.T) {
 	t.Parallel()
 	eachFamily(t, func(t *testing.T, n *node, family int) {
@@ -89,7 +89,7 @@ func TestPrivilegedConntrack_CPUsThatEstablishOneFlow(t *testing.T) {
 	})
 }
 
-// fill establishes flows of pod a until one is refused, and returns how many were not.
+// fill establishes flows of pod a until one is dropped, and returns the number of established flows.
 func fill(t *testing.T, n *node, ask func(i int) flow) int {
 	t.Helper()
 	return fillFrom(t, n, podA, podB, ask)
@@ -110,7 +110,7 @@ func fillFrom(t *testing.T, n *node, from, to pod, ask func(i int) flow) int {
 	return 0
 }
 
-// charged is how many established flows an endpoint has by its count.
+// charged returns the counter of established flows of an endpoint.
 func (n *node) charged(p pod) (count uint32) {
 	n.t.Helper()
 	if err := n.maps[MapCtFlows].Lookup(uint32(p.id), &count); err != nil {
@@ -119,7 +119,7 @@ func (n *node) charged(p pod) (count uint32) {
 	return count
 }
 
-// An endpoint that has used up its share opens no more flows. Others do, and its own go on.
+// An endpoint that has used up its quota opens no more flows. Other endpoints do, and its own flows continue.
 func TestPrivilegedConntrack_Share(t *testing.T) {
 	t.Parallel()
 	for _, family := range families {
@@ -138,7 +138,7 @@ func TestPrivilegedConntrack_Share(t *testing.T) {
 			}
 			n.passes(podB, ask(0).back(podB).bytes(t), actRedirect)
 
-			// From elsewhere, the target pays.
+			// A flow from outside counts for its responder.
 			n.arrives(podB, ifUplink, outsideTo(podB, outside[family], 9, 53).bytes(t))
 			n.passes(podB, outsideTo(podB, outside[family], 9, 53).back(podB).bytes(t), actOK)
 			n.arrives(podB, ifUplink, outsideTo(podB, outside[family], 9, 53).bytes(t))
@@ -149,7 +149,7 @@ func TestPrivilegedConntrack_Share(t *testing.T) {
 	}
 }
 
-// Hosts that use addresses of others as the source of their SYNs establish nothing, however many the pods answer.
+// Hosts that forge the source addresses of their SYNs establish no flows, however many SYN-ACKs the pods send.
 func TestPrivilegedConntrack_ForgedSourcesEstablishNothing(t *testing.T) {
 	t.Parallel()
 	eachFamily(t, func(t *testing.T, n *node, family int) {
@@ -157,7 +157,7 @@ func TestPrivilegedConntrack_ForgedSourcesEstablishNothing(t *testing.T) {
 			in := outsideTo(podA, outside[family], 1000+i, 80)
 			n.arrives(podA, ifUplink, in.tcp(t, "S"))
 			n.passes(podA, in.back(podA).tcp(t, "SA"), actOK)
-			if i%2 == 0 { // the true owner of the address refuses it
+			if i%2 == 0 { // the owner of the address resets the connection
 				n.arrives(podA, ifUplink, in.tcp(t, "R"))
 			}
 		}
@@ -167,7 +167,7 @@ func TestPrivilegedConntrack_ForgedSourcesEstablishNothing(t *testing.T) {
 	})
 }
 
-// Whatever the other endpoints have, each can have its guarantee.
+// Whatever flows other endpoints have, each endpoint can have its guarantee.
 func TestPrivilegedConntrack_Guarantee(t *testing.T) {
 	t.Parallel()
 	const guarantee, beyond = 2, 3
@@ -187,12 +187,12 @@ func TestPrivilegedConntrack_Guarantee(t *testing.T) {
 			if got := n.charged(pod{}); got != beyond {
 				t.Errorf("%d flows count as beyond guarantees, want %d", got, beyond)
 			}
-			n.wantFlows(family, 2, 2*guarantee+beyond) // refused flows stay new ones
+			n.wantFlows(family, 2, 2*guarantee+beyond) // dropped flows stay new ones
 		})
 	}
 }
 
-// A pod whose new flows are too many pushes out its own only.
+// A pod with too many new flows evicts only its own flows.
 func TestPrivilegedConntrack_NewFlowsOfOnePodPushOutItsOwn(t *testing.T) {
 	t.Parallel()
 	const rate = 32
@@ -213,7 +213,7 @@ func TestPrivilegedConntrack_NewFlowsOfOnePodPushOutItsOwn(t *testing.T) {
 			if fresh := len(n.ctEntries("new", family)); fresh > 1+rate*ticks {
 				t.Errorf("%d new flows in %d ticks, want %d at most", fresh, ticks, 1+rate*ticks)
 			}
-			// A flow of the burst is established as any other, and forgotten there.
+			// A flow of the burst table is established like any other, and removed from that table.
 			last := sent(podA, podA.addr(family), outside[family]).ports(1000+flows-1, 9)
 			before := len(n.ctEntries("burst", family))
 			n.arrives(podA, ifUplink, outsideTo(podA, outside[family], 9, 1000+flows-1).bytes(t))
@@ -225,7 +225,7 @@ func TestPrivilegedConntrack_NewFlowsOfOnePodPushOutItsOwn(t *testing.T) {
 	}
 }
 
-// A host that begins many flows with a pod evicts none that the pod begins itself.
+// A host that starts many flows to a pod evicts no flow that the pod initiates.
 func TestPrivilegedConntrack_AFloodTowardsAPodLeavesItsOwnFlows(t *testing.T) {
 	t.Parallel()
 	const rate = 32
@@ -242,7 +242,7 @@ func TestPrivilegedConntrack_AFloodTowardsAPodLeavesItsOwnFlows(t *testing.T) {
 			fresh := len(n.ctEntries("new", family))
 			n.passes(podA, sent(podA, podA.addr(family), outside[family]).ports(4000+turn, 443).tcp(t, "S"), actOK)
 			after := len(n.ctEntries("new", family))
-			if now(t) != begun { // the pod began its flow in another tick than the flood
+			if now(t) != begun { // the pod started its flow in another tick than the flood
 				continue
 			}
 			if after != fresh+1 {

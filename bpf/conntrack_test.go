@@ -10,7 +10,7 @@ import (
 	"github.com/waggle-net/waggle/pkg/events"
 )
 
-// opened is a connection of pod a to pod b, whose ingress policy names nobody else. Nothing else is allowed by it.
+// opened is a connection of pod a to port 80 of pod b, the only traffic that the policy of pod b allows. Pod a allows no ingress.
 func opened(t *testing.T, n *node, family int) (open, back flow) {
 	t.Helper()
 	n.ingress(podB, rule{kind: PolicyIdentity, identity: podA.facts().Identity, level: PolicyPort, protocol: protoTCP, first: 80})
@@ -19,7 +19,7 @@ func opened(t *testing.T, n *node, family int) (open, back flow) {
 	return open, open.back(podB)
 }
 
-// closed lets nothing in.
+// closed denies all ingress of a pod.
 func (n *node) closed(p pod) {
 	n.t.Helper()
 	shape := n.policy(policyID + 2)
@@ -35,7 +35,7 @@ func now(t testing.TB) uint32 {
 	return ticks
 }
 
-// wantTimeout demands that the only flow of a class ends in so many seconds from now.
+// wantTimeout checks that the only flow of a class expires in this time from now.
 func (n *node) wantTimeout(class string, family int, want time.Duration) {
 	n.t.Helper()
 	left := int(n.onlyFlow(class, family).Expires - now(n.t))
@@ -44,8 +44,8 @@ func (n *node) wantTimeout(class string, family int, want time.Duration) {
 	}
 }
 
-// A connection from its first packet to its last: replies pass although no rule lets them in, and the flow moves to the established ones with
-// the first segment that its initiator sends after one.
+// A connection from its first packet to its last: replies pass although no rule allows them, and the flow becomes established with the first segment that its
+// initiator sends after a reply.
 func TestPrivilegedConntrack_TCP(t *testing.T) {
 	t.Parallel()
 	eachFamily(t, func(t *testing.T, n *node, family int) {
@@ -69,7 +69,7 @@ func TestPrivilegedConntrack_TCP(t *testing.T) {
 			t.Errorf("flow %+v", flow)
 		}
 
-		// One side has said all, the other goes on.
+		// One side has closed its direction, the other continues.
 		n.passes(podB, back.tcp(t, "FA"), actRedirect)
 		n.passes(podA, open.tcp(t, "A"), actRedirect)
 		n.wantTimeout("est", family, 8000*time.Second)
@@ -85,15 +85,15 @@ func TestPrivilegedConntrack_Reset(t *testing.T) {
 	eachFamily(t, func(t *testing.T, n *node, family int) {
 		open, back := opened(t, n, family)
 		n.passes(podA, open.tcp(t, "S"), actRedirect)
-		// A refused connection takes no place among the established ones.
+		// A rejected connection uses no entry of the established flows.
 		n.passes(podB, back.tcp(t, "RA"), actRedirect)
 		n.wantFlows(family, 1, 0)
 		n.wantTimeout("new", family, 10*time.Second)
-		// The next attempt with the same ports is a flow of its own.
+		// The next attempt with the same ports is a separate flow.
 		n.passes(podA, open.tcp(t, "S"), actRedirect)
 		n.wantTimeout("new", family, time.Minute)
 		n.passes(podB, back.tcp(t, "SA"), actRedirect)
-		// A host whose address was forged as the source of the SYN refuses the SYN-ACK: that establishes nothing either.
+		// The host whose address was forged as the source of the SYN resets the connection: that establishes no flow either.
 		n.passes(podA, open.tcp(t, "R"), actRedirect)
 		n.wantFlows(family, 1, 0)
 		n.wantTimeout("new", family, 10*time.Second)
@@ -112,7 +112,7 @@ func TestPrivilegedConntrack_Datagrams(t *testing.T) {
 		n.closed(podA)
 		ask := sent(podA, podA.addr(family), podB.addr(family)).ports(5000, 53)
 		n.passes(podA, ask.bytes(t), actRedirect)
-		for range 2 { // however many replies come
+		for range 2 { // independent of the number of replies
 			n.passes(podB, ask.back(podB).bytes(t), actRedirect)
 			n.wantFlows(family, 1, 0)
 			n.wantTimeout("new", family, time.Minute)
@@ -120,9 +120,9 @@ func TestPrivilegedConntrack_Datagrams(t *testing.T) {
 		n.passes(podA, ask.bytes(t), actRedirect)
 		n.wantFlows(family, 0, 1)
 		n.wantTimeout("est", family, time.Minute)
-		// From another port it is no answer.
+		// A packet from another port is no reply.
 		n.refused(podB, ask.ports(5000, 54).back(podB).bytes(t), events.PolicyDenied)
-		// After the timeout it is no answer either.
+		// A packet after the timeout is no reply either.
 		n.changeFlows("est", family, func(e *CtEntry) { e.Expires = now(t) - 1 })
 		n.refused(podB, ask.back(podB).bytes(t), events.PolicyDenied)
 		n.passes(podA, ask.bytes(t), actRedirect)
@@ -131,7 +131,7 @@ func TestPrivilegedConntrack_Datagrams(t *testing.T) {
 	})
 }
 
-// A packet that its flow lets pass moves the end of the flow, and counts.
+// A packet that its flow forwards extends the lifetime of the flow, and is counted.
 func TestPrivilegedConntrack_Refreshes(t *testing.T) {
 	t.Parallel()
 	eachFamily(t, func(t *testing.T, n *node, family int) {
@@ -149,7 +149,7 @@ func TestPrivilegedConntrack_Refreshes(t *testing.T) {
 	})
 }
 
-// An established flow asks no map for policies or peers: it passes while all of them are empty.
+// A packet of an established flow causes no lookup in maps of policies or peers: it passes while all of them are empty.
 func TestPrivilegedConntrack_EstablishedAsksNobody(t *testing.T) {
 	t.Parallel()
 	eachFamily(t, func(t *testing.T, n *node, family int) {
@@ -165,7 +165,7 @@ func TestPrivilegedConntrack_EstablishedAsksNobody(t *testing.T) {
 	})
 }
 
-// What is denied leaves nothing behind.
+// A denied packet creates no entry.
 func TestPrivilegedConntrack_DeniedCreatesNothing(t *testing.T) {
 	t.Parallel()
 	eachFamily(t, func(t *testing.T, n *node, family int) {
@@ -177,8 +177,7 @@ func TestPrivilegedConntrack_DeniedCreatesNothing(t *testing.T) {
 	})
 }
 
-// A flow is judged again, in the direction in which it was opened, when an endpoint or a named CIDR changes: also when the packet
-// that comes first is an answer.
+// A flow is evaluated again, in its original direction, when an endpoint or a named CIDR changes, even if the first packet after the change is a reply.
 func TestPrivilegedConntrack_JudgedAgain(t *testing.T) {
 	t.Parallel()
 	eachFamily(t, func(t *testing.T, n *node, family int) {
@@ -197,7 +196,7 @@ func TestPrivilegedConntrack_JudgedAgain(t *testing.T) {
 					sender, packet = podB, back.tcp(t, "A")
 				}
 
-				// Allowed as before: the flow goes on with its counts.
+				// The flow is still allowed and keeps its counts.
 				before := n.onlyFlow("est", family)
 				change()
 				n.passes(sender, packet, actRedirect)
@@ -205,10 +204,10 @@ func TestPrivilegedConntrack_JudgedAgain(t *testing.T) {
 				if after.Packets != before.Packets+1 || after.Created != before.Created || after.Flags != before.Flags {
 					t.Errorf("%s, answer %v: %+v became %+v", name, answer, before, after)
 				}
-				// Nothing changed since: nothing is asked.
+				// No change since: no policy lookup.
 				n.policy(policyID)
 				n.passes(sender, packet, actRedirect)
-				// Denied: neither side goes on, and the target does not become the opener by sending once more.
+				// Denied: neither side can continue, and the responder does not become the initiator by sending again.
 				change()
 				n.refused(sender, packet, events.PolicyDenied)
 				n.refused(podB, back.tcp(t, "A"), events.PolicyDenied)
@@ -224,7 +223,7 @@ func TestPrivilegedConntrack_JudgedAgain(t *testing.T) {
 	})
 }
 
-// forget removes all established flows.
+// forget deletes all established flows.
 func (n *node) forget(family int) {
 	n.t.Helper()
 	if family == 6 {
@@ -234,8 +233,8 @@ func (n *node) forget(family int) {
 	clearMap[CtKey4](n.t, n, MapCtEst4, func(CtKey4) bool { return true })
 }
 
-// A connection that is denied after it stood is not opened anew, the other way round, by a segment that its target sends again,
-// though the target may open connections to the opener. A SYN of the target is one.
+// A connection that is denied after it was established is not created in the reverse direction by a retransmission of its responder, even if the responder
+// may open connections to the initiator. A SYN of the responder does create a flow.
 func TestPrivilegedConntrack_ATargetThatGoesOnOpensNothing(t *testing.T) {
 	t.Parallel()
 	eachFamily(t, func(t *testing.T, n *node, family int) {
@@ -254,7 +253,7 @@ func TestPrivilegedConntrack_ATargetThatGoesOnOpensNothing(t *testing.T) {
 	})
 }
 
-// The id of an endpoint that is gone belongs to nobody, or to somebody else.
+// The id of a deleted endpoint belongs to no endpoint, or to another one.
 func TestPrivilegedConntrack_StaleEndpoint(t *testing.T) {
 	t.Parallel()
 	eachFamily(t, func(t *testing.T, n *node, family int) {
@@ -269,11 +268,11 @@ func TestPrivilegedConntrack_StaleEndpoint(t *testing.T) {
 		moved.Ipv4, moved.Ipv6, moved.Revision = IPv4Word(podB.ipv4.Next()), IPv6Bytes(podB.ipv6.Next()), 100
 		n.update(MapEndpointFacts, uint32(podB.id), moved)
 		n.refused(podA, open.tcp(t, "A"), events.StaleIP)
-		n.wantFlows(family, 0, 1) // the collector takes it away
+		n.wantFlows(family, 0, 1) // the collector removes it
 	})
 }
 
-// Memory of a deleted flow is that of another one at once. An entry that does not have the check of its key is nobody's.
+// The memory of a deleted flow is reused for another flow immediately. An entry without the check of its key is ignored.
 func TestPrivilegedConntrack_CheckMismatch(t *testing.T) {
 	t.Parallel()
 	eachFamily(t, func(t *testing.T, n *node, family int) {
@@ -290,7 +289,7 @@ func TestPrivilegedConntrack_CheckMismatch(t *testing.T) {
 	})
 }
 
-// A SYN from the target, or on a connection that ends, is another connection, whatever its ports.
+// A SYN from the responder, or on a closing connection, starts another connection with the same ports.
 func TestPrivilegedConntrack_AnotherConnection(t *testing.T) {
 	t.Parallel()
 	eachFamily(t, func(t *testing.T, n *node, family int) {
@@ -299,25 +298,25 @@ func TestPrivilegedConntrack_AnotherConnection(t *testing.T) {
 		n.passes(podB, back.tcp(t, "SA"), actRedirect)
 		n.passes(podA, open.tcp(t, "A"), actRedirect)
 
-		// Pod a lets nothing in. What the refused packet would have replaced goes on.
+		// Pod a allows no ingress. The connection that the dropped packet would have replaced continues.
 		n.refused(podB, back.tcp(t, "S"), events.PolicyDenied)
 		n.passes(podB, back.tcp(t, "A"), actRedirect)
 		n.wantFlows(family, 0, 1)
 
-		// The opener begins anew on a connection that ends: judged by what holds now, with the timeout of a beginning.
+		// The initiator starts again on a closing connection: the current policies apply, with the timeout of a new connection.
 		n.passes(podB, back.tcp(t, "FA"), actRedirect)
 		n.passes(podA, open.tcp(t, "S"), actRedirect)
 		n.wantTimeout("est", family, time.Minute)
 		if f := n.onlyFlow("est", family); f.Packets != 1 || f.Flags&^CtOpenerSecond != 0 {
 			t.Errorf("flow %+v", f)
 		}
-		// A SYN that is sent again is none of those.
+		// A retransmitted SYN starts no connection.
 		n.passes(podA, open.tcp(t, "S"), actRedirect)
 		if f := n.onlyFlow("est", family); f.Packets != 2 {
 			t.Errorf("flow %+v", f)
 		}
 
-		// When both let each other in, the target may open too.
+		// When both allow each other's ingress, the responder may open a connection too.
 		n.facts(podA, func(f *EndpointFacts) { f.PolicyIngress = PolicyAllowAll })
 		n.passes(podB, back.tcp(t, "S"), actRedirect)
 		if f := n.onlyFlow("est", family); f.Opener != podB.id || f.Target != podA.id {
@@ -326,20 +325,20 @@ func TestPrivilegedConntrack_AnotherConnection(t *testing.T) {
 	})
 }
 
-// What was opened through the node's stack is answered through it, whoever the target is.
+// Replies to a flow that was opened through the node's stack pass through the stack, whatever the responder is.
 func TestPrivilegedConntrack_ViaStack(t *testing.T) {
 	t.Parallel()
 	eachFamily(t, func(t *testing.T, n *node, family int) {
 		n.update(MapIpcache, NewAddrKey(podA.addr(family)), IpcacheEntry{Identity: podA.facts().Identity})
 		n.ingress(podB, rule{kind: PolicyIdentity, identity: podA.facts().Identity})
-		// Pod a's packet for a service arrives at pod b through the stack, which has translated it.
+		// Pod a's packet for a service reaches pod b through the stack, which has translated it.
 		arrives := received(podB, podA.addr(family), podB.addr(family)).ports(5000, 80)
 		n.arrives(podB, ifPodA, arrives.tcp(t, "S"))
 		back := arrives.back(podB)
 		n.passes(podB, back.tcp(t, "SA"), actOK)
 		n.arrives(podB, ifPodA, arrives.tcp(t, "A"))
 		n.passes(podB, back.tcp(t, "A"), actOK)
-		// Also when it is judged again.
+		// The same holds when the flow is evaluated again.
 		n.facts(podB, func(*EndpointFacts) {})
 		n.passes(podB, back.tcp(t, "A"), actOK)
 		if f := n.onlyFlow("est", family); f.Flags&CtViaStack == 0 || f.Opener != 0 || f.OpenerRevision != 0 || f.OpenerIdentity != podA.facts().Identity {
@@ -348,7 +347,7 @@ func TestPrivilegedConntrack_ViaStack(t *testing.T) {
 	})
 }
 
-// Protocols without ports have flows too, by addresses alone.
+// Protocols without ports have flows too, identified by addresses alone.
 func TestPrivilegedConntrack_OfOtherProtocols(t *testing.T) {
 	t.Parallel()
 	eachFamily(t, func(t *testing.T, n *node, family int) {
@@ -386,7 +385,7 @@ func TestCtTicks(t *testing.T) {
 	}
 }
 
-// A key and its entry say who opened the flow.
+// A key and its entry determine the initiator of the flow.
 func TestPrivilegedConntrack_NamesForPeople(t *testing.T) {
 	t.Parallel()
 	n := newNode(t)
@@ -424,7 +423,7 @@ func nextKey(t *testing.T, m *ebpf.Map, key any) {
 	}
 }
 
-// clearMaps forgets all flows of a family.
+// clearMaps deletes all flows of a family.
 func clearMaps(t *testing.T, n *node, family int) {
 	t.Helper()
 	for _, class := range []string{"new", "est"} {

@@ -16,14 +16,14 @@ import (
 
 const (
 	encapAll = EncapSends | EncapReceivesIPv4 | EncapReceivesIPv6
-	// Where the parts of a frame of the tunnel begin.
+	// Offsets of the parts of a tunnel frame.
 	outerIPAt  = 14
 	outerUDPAt = 34
 	vxlanAt    = 42
-	innerAt    = 64 // the IP header inside
+	innerAt    = 64 // inner IP header
 )
 
-// fromNode is a frame of the tunnel from otherNode, as it arrives at the uplink.
+// fromNode is a tunnel frame from otherNode, as it arrives at the uplink.
 func fromNode(t testing.TB, from netip.Addr, vni uint32, inner []byte) []byte {
 	t.Helper()
 	header := binary.BigEndian.AppendUint32([]byte{8, 0, 0, 0}, vni<<8)
@@ -34,7 +34,7 @@ func fromNode(t testing.TB, from netip.Addr, vni uint32, inner []byte) []byte {
 	return frame
 }
 
-// unpadded cuts a frame behind its packet.
+// unpadded removes the padding after the packet of a frame.
 func unpadded(frame []byte) []byte {
 	if frame[14]>>4 == 4 {
 		return frame[:14+binary.BigEndian.Uint16(frame[16:])]
@@ -42,7 +42,7 @@ func unpadded(frame []byte) []byte {
 	return frame[:54+binary.BigEndian.Uint16(frame[18:])]
 }
 
-// sumIPv4 corrects the checksum of the IPv4 header at an offset.
+// sumIPv4 recomputes the checksum of the IPv4 header at an offset.
 func sumIPv4(frame []byte, at int) {
 	header := frame[at : at+int(frame[at]&15)*4]
 	header[10], header[11] = 0, 0
@@ -56,7 +56,7 @@ func sumIPv4(frame []byte, at int) {
 	binary.BigEndian.PutUint16(header[10:], ^uint16(sum))
 }
 
-// decapsulates is what the kernel lets netdev_ingress do with a packet of a family.
+// decapsulates reports whether the kernel supports decapsulation of a family in netdev_ingress.
 func decapsulates(family int) bool {
 	return probeEncap().Modes&map[int]uint32{4: EncapReceivesIPv4, 6: EncapReceivesIPv6}[family] != 0
 }
@@ -73,7 +73,7 @@ func kernelAtLeast(t *testing.T, major, minor int) bool {
 	return has[0] > major || has[0] == major && has[1] >= minor
 }
 
-// Linux 6.1 to 6.2 cannot remove an outer IPv4 header from a packet of IPv6.
+// Linux 6.1 and 6.2 cannot remove an outer IPv4 header from an IPv6 packet.
 func TestPrivilegedEncapProbe(t *testing.T) {
 	t.Parallel()
 	testnet.RequirePrivileges(t)
@@ -88,7 +88,7 @@ func TestPrivilegedEncapProbe(t *testing.T) {
 	}
 }
 
-// A packet for a pod here goes to the program of the pod, with the mark that the tunnel device's program would have given it.
+// A packet for a local pod goes to the program of the pod, with the mark that the tunnel device's program would have set.
 func TestPrivilegedNetdevIngress_Decapsulates(t *testing.T) {
 	t.Parallel()
 	onTunnelWith(t, encapAll, func(t *testing.T, n *node, family int) {
@@ -149,7 +149,7 @@ func TestPrivilegedNetdevIngress_Decapsulates(t *testing.T) {
 	})
 }
 
-// What is unusual or must not arrive is left to the tunnel device as it came, and its program tells the reason.
+// Unusual and invalid packets are left to the tunnel device unchanged, and its program reports the reason.
 func TestPrivilegedNetdevIngress_LeavesTheUnusualToTheDevice(t *testing.T) {
 	t.Parallel()
 	onTunnelWith(t, encapAll, func(t *testing.T, n *node, family int) {
@@ -269,7 +269,7 @@ func TestPrivilegedNetdevIngress_LeavesTheUnusualToTheDevice(t *testing.T) {
 	})
 }
 
-// While hooks of an earlier generation may be attached, which do not know what netdev_ingress would tell them, the device decapsulates.
+// While hooks of a previous generation may be attached, which cannot use the result of netdev_ingress, the device decapsulates.
 func TestPrivilegedNetdevIngress_DecapsulatesWhenAllHooksAreNew(t *testing.T) {
 	t.Parallel()
 	onTunnelWith(t, encapAll, func(t *testing.T, n *node, family int) {
@@ -286,7 +286,7 @@ func TestPrivilegedNetdevIngress_DecapsulatesWhenAllHooksAreNew(t *testing.T) {
 	})
 }
 
-// Each family is decapsulated only where the kernel can.
+// Each family is decapsulated only on kernels that support it.
 func TestPrivilegedNetdevIngress_DecapsulatesWhatTheKernelCan(t *testing.T) {
 	t.Parallel()
 	for modes, families := range map[uint32][]int{EncapReceivesIPv4: {4}, EncapReceivesIPv6: {6}, EncapSends: nil} {

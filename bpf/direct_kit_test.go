@@ -11,10 +11,10 @@ import (
 	"github.com/waggle-net/waggle/pkg/testnet"
 )
 
-// directMode is a way in which nodes meet others by routes.
+// directMode is a mode of reaching other nodes by routes.
 type directMode struct {
 	constants map[string]uint32
-	since     podEgressProtocol // from here on programs forward: PROTOCOL_DIRECT or PROTOCOL_HYBRID of protocol.h
+	since     podEgressProtocol // from this protocol on programs forward: PROTOCOL_DIRECT or PROTOCOL_HYBRID of protocol.h
 }
 
 // alone has no tunnel; beside has one for other nodes.
@@ -23,8 +23,8 @@ var (
 	beside = directMode{map[string]uint32{VariableTunnelPort: tunnelPort, VariableEncapModes: encapAll, VariableDirectAccepted: 1, VariableDirectBesideTunnel: 1}, 4}
 )
 
-// newDirectNode is a real node whose routes lead to the pod of another node. With mode [NodeDirect] programs forward what its pods exchange with that one,
-// otherwise the stack does. The other node is the kernel's own.
+// newDirectNode is a real node with routes to the pod of another node. With mode [NodeDirect] programs forward the packets between its pods and that pod,
+// otherwise the stack does. The other node runs no programs.
 func newDirectNode(t *testing.T, direct directMode, mode uint8) *surroundings {
 	t.Helper()
 	s := newSurroundings(t, ethernetOnly, direct.constants)
@@ -36,7 +36,7 @@ func newDirectNode(t *testing.T, direct directMode, mode uint8) *surroundings {
 		s.update(MapIpcache, NewAddrKey(otherNode[f]), IpcacheEntry{Identity: 6, Node: otherID})
 	}
 	s.update(MapDatapath, uint32(0), DatapathState{Protocol: podEgressProtocolPROTOCOL_HIGHEST})
-	s.distant.Do(func() { // its pod speaks under its own address
+	s.distant.Do(func() { // its pod uses its own address
 		link, err := netlink.LinkByName("eth0")
 		check(t, err)
 		for _, f := range families {
@@ -46,7 +46,7 @@ func newDirectNode(t *testing.T, direct directMode, mode uint8) *surroundings {
 	return s
 }
 
-// forwarded counts the packets of a family that the stack of the node has forwarded.
+// forwarded returns the number of packets of a family that the stack of the node has forwarded.
 func (s *surroundings) forwarded(t *testing.T, family int) (packets uint64) {
 	t.Helper()
 	s.host.Do(func() {
@@ -80,7 +80,7 @@ func onDirect(t *testing.T, test func(t *testing.T, s *surroundings, family int,
 	}
 }
 
-// in is the node in a sub-test, whose goroutine enters the namespace too.
+// in returns the node for a sub-test, whose goroutine enters the namespace too.
 func (s *surroundings) in(t *testing.T) *node {
 	t.Helper()
 	s.host.Enter()
@@ -90,7 +90,7 @@ func (s *surroundings) in(t *testing.T) *node {
 	return &n
 }
 
-// withoutFragments forbids to cut an IPv4 packet.
+// withoutFragments sets the DF bit of an IPv4 packet.
 func withoutFragments(frame []byte) []byte {
 	if frame[14]>>4 == 4 {
 		frame[20] = 0x40

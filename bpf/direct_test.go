@@ -20,7 +20,7 @@ import (
 	"github.com/waggle-net/waggle/pkg/testnet"
 )
 
-// Datagrams and streams pass between a pod and a pod of another node, and the stack of the node sees what programs leave to it.
+// Datagrams and streams pass between a pod and a pod of another node, and the stack of the node handles the packets that programs leave to it.
 func TestPrivilegedReal_Direct(t *testing.T) {
 	t.Parallel()
 	for name, c := range map[string]struct {
@@ -49,7 +49,7 @@ func TestPrivilegedReal_Direct(t *testing.T) {
 	}
 }
 
-// streamBothWays sends data over TCP to the pod of the other node, and from it.
+// streamBothWays sends data over TCP to the pod of the other node, and back.
 func (s *surroundings) streamBothWays(t *testing.T, family int, data []byte) {
 	t.Helper()
 	for way, c := range map[string]struct {
@@ -62,7 +62,7 @@ func (s *surroundings) streamBothWays(t *testing.T, family int, data []byte) {
 	}
 }
 
-// Streams and datagrams are whole where the kernel has to sum, cut and check in place of devices.
+// Streams and datagrams arrive intact where the kernel has to compute checksums, segment and verify instead of devices.
 func TestPrivilegedReal_DirectWithoutOffloads(t *testing.T) {
 	t.Parallel()
 	for name, off := range map[string][]uint32{
@@ -83,13 +83,13 @@ func TestPrivilegedReal_DirectWithoutOffloads(t *testing.T) {
 	}
 }
 
-// A datagram that is too long for the path, its route or its device is answered; its sender learns how much fits, and a stream finds its size.
+// A datagram that is too long for the path, its route or its device causes an ICMP error; its sender learns the MTU, and a stream adapts its segment size.
 func TestPrivilegedReal_DirectIsTooNarrow(t *testing.T) {
 	t.Parallel()
 	for name, c := range map[string]struct {
-		route  int    // to the pod; 0 leaves it as it is
-		device int    // that leads out; 0 leaves it as it is
-		path   uint16 // carries so much
+		route  int    // MTU of the route to the pod; 0 leaves it unchanged
+		device int    // MTU of the egress device; 0 leaves it unchanged
+		path   uint16 // MTU of the path
 		want   int
 	}{"route": {1400, 0, 0, 1400}, "device": {0, 1380, 0, 1380}, "path": {0, 0, 1340, 1340}, "path and device": {0, 1380, 1420, 1380}} {
 		t.Run(name, func(t *testing.T) {
@@ -142,7 +142,7 @@ func TestPrivilegedReal_DirectIsTooNarrow(t *testing.T) {
 	}
 }
 
-// dialUDP opens a socket of pod a that is connected.
+// dialUDP opens a connected socket of pod a.
 func (s *surroundings) dialUDP(t *testing.T, to netip.AddrPort) (conn *net.UDPConn) {
 	t.Helper()
 	s.a.Do(func() {
@@ -181,7 +181,8 @@ func TestPrivilegedReal_DirectErrors(t *testing.T) {
 	}
 }
 
-// What a pod of another node sends past the stack is judged by the policy of the pod here. The sender of what follows is known by its address as before.
+// The policy of the local pod applies to packets that a pod of another node sends past the stack. The sender's identity is found by its address, as without
+// direct forwarding.
 func TestPrivilegedReal_DirectIsJudged(t *testing.T) {
 	t.Parallel()
 	s := newDirectNode(t, alone, NodeDirect)
@@ -208,7 +209,8 @@ func TestPrivilegedReal_DirectIsJudged(t *testing.T) {
 	}
 }
 
-// A packet for a pod of another node leaves at once, one hop less, for the next hop of its route. The mark stays as the stack would hand it over.
+// A packet for a pod of another node is forwarded immediately, with a decremented TTL, to the next hop of its route. The mark is the one that the stack would
+// set.
 func TestPrivilegedPodEgress_SendsDirectly(t *testing.T) {
 	t.Parallel()
 	onDirect(t, func(t *testing.T, s *surroundings, family int, _ mac.Addr) {
@@ -242,7 +244,7 @@ func TestPrivilegedPodEgress_SendsDirectly(t *testing.T) {
 	})
 }
 
-// oneHopLess is a frame as it leaves after one hop.
+// oneHopLess returns a frame with a decremented TTL or hop limit.
 func oneHopLess(frame []byte) []byte {
 	frame = slices.Clone(frame)
 	if frame[14]>>4 == 4 {
@@ -254,7 +256,7 @@ func oneHopLess(frame []byte) []byte {
 	return frame
 }
 
-// framed gives a frame the addresses of a link.
+// framed sets the addresses of a link in a frame.
 func framed(frame []byte, to, from mac.Addr) []byte {
 	frame = slices.Clone(frame)
 	copy(frame, to[:])
@@ -262,7 +264,7 @@ func framed(frame []byte, to, from mac.Addr) []byte {
 	return frame
 }
 
-// withOptions gives an unpadded frame an IPv4 option, or IPv6 destination options.
+// withOptions adds an IPv4 option, or IPv6 destination options, to an unpadded frame.
 func withOptions(frame []byte) []byte {
 	if frame[14]>>4 == 4 {
 		frame = slices.Insert(slices.Clone(frame), 34, 1, 1, 1, 1)
@@ -277,7 +279,7 @@ func withOptions(frame []byte) []byte {
 	return frame
 }
 
-// What is unusual, or is no packet for a pod to which routes lead, goes to the stack as it is.
+// Unusual packets, and packets that are not for a pod with a route, go to the stack unchanged.
 func TestPrivilegedPodEgress_LeavesTheUnusualToTheStack(t *testing.T) {
 	t.Parallel()
 	onDirect(t, func(t *testing.T, s *surroundings, family int, _ mac.Addr) {
@@ -345,7 +347,8 @@ func TestPrivilegedPodEgress_LeavesTheUnusualToTheStack(t *testing.T) {
 	})
 }
 
-// A packet that no link on the path carries, and that must not be cut, returns as the ICMP error about it. Segments count, not their aggregate.
+// A packet that exceeds the MTU of a link on the path, and that must not be fragmented, causes an ICMP error. The size of segments counts, not of their
+// aggregate.
 func TestPrivilegedPodEgress_DirectIsTooBig(t *testing.T) {
 	t.Parallel()
 	onDirect(t, func(t *testing.T, s *surroundings, family int, _ mac.Addr) {
@@ -375,7 +378,7 @@ func TestPrivilegedPodEgress_DirectIsTooBig(t *testing.T) {
 	})
 }
 
-// A packet of a pod of another node goes to the program of the pod here, one hop less, and with nothing that would tell it from one of the stack.
+// A packet of a pod of another node goes to the program of the local pod, with a decremented TTL and without a difference to a packet from the stack.
 func TestPrivilegedNetdevIngress_DeliversDirectly(t *testing.T) {
 	t.Parallel()
 	onDirect(t, func(t *testing.T, s *surroundings, family int, device mac.Addr) {
@@ -418,7 +421,7 @@ func TestPrivilegedNetdevIngress_DeliversDirectly(t *testing.T) {
 	})
 }
 
-// What is unusual, or is no packet of a pod to which routes lead, passes to the stack as it came.
+// Unusual packets, and packets that are not from a pod with a route, pass to the stack unchanged.
 func TestPrivilegedNetdevIngress_LeavesTheUnusualToTheStack(t *testing.T) {
 	t.Parallel()
 	onDirect(t, func(t *testing.T, s *surroundings, family int, device mac.Addr) {

@@ -10,14 +10,14 @@ import (
 	"github.com/cilium/ebpf/asm"
 )
 
-// EncapSupport is what of the tunnel programs can do by themselves on a kernel. The tunnel device does the rest.
+// EncapSupport is the part of the tunnel that programs can implement on a kernel. The tunnel device does the rest.
 type EncapSupport struct {
-	Modes uint32 // sum of [EncapSendsIPv4], [EncapReceivesIPv4] and their like of IPv6
-	Err   error  // why Modes does not have all of them
-	Stack error  // why programs may not forward packets of pods past the stack of the node, also without a tunnel; nil when they may
+	Modes uint32 // sum of [EncapSendsIPv4], [EncapReceivesIPv4] and their IPv6 counterparts
+	Err   error  // reason for missing Modes
+	Stack error  // why programs may not forward packets of pods past the stack, also without a tunnel; nil when they may
 }
 
-// String says who encapsulates and decapsulates, and why.
+// String describes which side encapsulates and decapsulates, and the reason.
 func (s EncapSupport) String() string {
 	if s.Modes == 0 {
 		return fmt.Sprintf("encapsulation by the device: %v", s.Err)
@@ -28,10 +28,10 @@ func (s EncapSupport) String() string {
 	return fmt.Sprintf("encapsulation in BPF, except: %v", s.Err)
 }
 
-// EncapProbe returns the support of the running kernel. It asks the kernel once.
+// EncapProbe returns the support of the running kernel. It probes the kernel once.
 type EncapProbe func() EncapSupport
 
-// NewEncapProbe makes a probe of the running kernel.
+// NewEncapProbe returns a probe of the running kernel.
 func NewEncapProbe() EncapProbe { return sync.OnceValue(probeEncap) }
 
 // Flags of bpf_skb_adjust_room, from include/uapi/linux/bpf.h.
@@ -62,7 +62,7 @@ var rooms = []room{
 	{EncapReceivesIPv6, "frames from them with IPv6 inside", -overhead, noCsumReset | toIPv6},
 }
 
-// probeEncap lets a program change the headers of a packet in each way.
+// probeEncap runs a program that changes the headers of a packet in each way.
 func probeEncap() (s EncapSupport) {
 	var refused []string
 	for _, r := range rooms {
@@ -73,8 +73,7 @@ func probeEncap() (s EncapSupport) {
 		}
 		refused = append(refused, fmt.Sprintf("%s: %v", r.name, err))
 	}
-	// A family is sent only where it is received as well: otherwise the node's connection tracking sees one direction of each connection and takes it for
-	// invalid.
+	// A family is sent only if it is also received: otherwise the node's connection tracking sees one direction of each connection and marks it as invalid.
 	for receives, sends := range map[uint32]uint32{EncapReceivesIPv4: EncapSendsIPv4, EncapReceivesIPv6: EncapSendsIPv6} {
 		if s.Modes&receives == 0 {
 			s.Modes &^= sends
@@ -86,7 +85,7 @@ func probeEncap() (s EncapSupport) {
 	return s
 }
 
-// try says why the kernel does not change a packet in this way, nil when it does.
+// try returns why the kernel does not make this change to a packet, and nil when it does.
 func (r room) try() error {
 	program, err := ebpf.NewProgram(&ebpf.ProgramSpec{Name: "encap_probe", Type: ebpf.SchedCLS, License: "Dual BSD/GPL", Instructions: asm.Instructions{
 		asm.Mov.Imm(asm.R2, r.length),

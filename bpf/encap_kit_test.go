@@ -27,8 +27,8 @@ const (
 
 var hostMAC = mac.Addr{2, 6, 6, 6, 6, 6} // of waggle_host
 
-// newTunnelNode is a real node whose programs do what modes say of the tunnel, and whose device does the rest. The other node is the kernel's own: a
-// device with a fixed VNI encapsulates and decapsulates.
+// newTunnelNode is a real node whose programs implement the given modes of the tunnel; its device does the rest. The other node runs no programs: a device
+// with a fixed VNI encapsulates and decapsulates.
 func newTunnelNode(t *testing.T, modes uint32) *surroundings {
 	t.Helper()
 	s := newSurroundings(t, ethernetOnly, map[string]uint32{VariableTunnelPort: tunnelPort, VariableEncapModes: modes})
@@ -48,7 +48,7 @@ func newTunnelNode(t *testing.T, modes uint32) *surroundings {
 	return s
 }
 
-// wireTunnel makes the tunnel device with its program, and routes into it.
+// wireTunnel creates the tunnel device with its program, and routes into it.
 func (s *surroundings) wireTunnel() error {
 	handle, err := tc.Open()
 	if err != nil {
@@ -84,7 +84,7 @@ func (s *surroundings) wireTunnel() error {
 	return each(steps...)
 }
 
-// wireFarTunnel makes the tunnel of the other node: a device like that of the node, and programs for its metadata and for the addresses of frames.
+// wireFarTunnel creates the tunnel of the other node: a device like that of the node, and programs for its metadata and for the addresses of frames.
 func wireFarTunnel() error {
 	handle, err := tc.Open()
 	if err != nil {
@@ -95,7 +95,7 @@ func wireFarTunnel() error {
 	steps := []func() error{
 		func() error { return netlink.LinkAdd(link) },
 		func() error { return netlink.LinkSetARPOff(link) },
-		func() error { return os.WriteFile("/proc/sys/net/ipv6/conf/vxlan0/addr_gen_mode", []byte("1"), 0) }, // it says nothing by itself
+		func() error { return os.WriteFile("/proc/sys/net/ipv6/conf/vxlan0/addr_gen_mode", []byte("1"), 0) }, // it sends no packets by itself
 		func() error { return handle.EnsureClsact(ifVXLAN, tc.Blocks{}) },
 		func() error {
 			// The frames have addresses of the sending node.
@@ -153,7 +153,7 @@ func withoutOffload(device string, command uint32) error {
 	return nil
 }
 
-// throughDevice counts the packets that the tunnel device has received and sent.
+// throughDevice returns the numbers of packets that the tunnel device has received and sent.
 func (s *surroundings) throughDevice() (received, sent uint64) {
 	s.host.Do(func() {
 		link, err := netlink.LinkByName(tunnelDevice)
@@ -163,7 +163,7 @@ func (s *surroundings) throughDevice() (received, sent uint64) {
 	return received, sent
 }
 
-// outerOf returns the first frame of the tunnel that arrives at the other node after send, from its outer IP header on.
+// outerOf returns the first tunnel frame that arrives at the other node after send, from its outer IP header on.
 func (s *surroundings) outerOf(t *testing.T, send func() error) []byte {
 	t.Helper()
 	frame := make(chan []byte, 1)
@@ -194,5 +194,5 @@ func (s *surroundings) outerOf(t *testing.T, send func() error) []byte {
 
 func htons(v uint16) uint16 { return v<<8 | v>>8 }
 
-// ways are what programs may do of the tunnel.
+// ways are the possible divisions of the tunnel between programs and device.
 var ways = map[string]uint32{"the device does all": 0, "programs send": EncapSends, "programs receive": EncapReceivesIPv4 | EncapReceivesIPv6, "programs do both": encapAll}

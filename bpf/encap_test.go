@@ -19,7 +19,7 @@ import (
 	"github.com/waggle-net/waggle/pkg/testnet"
 )
 
-// Datagrams and streams pass between a pod and a pod of another node in each way, and the tunnel device sees what programs leave to it.
+// Datagrams and streams pass between a pod and a pod of another node in each mode, and the tunnel device handles the packets that programs leave to it.
 func TestPrivilegedReal_Tunnel(t *testing.T) {
 	t.Parallel()
 	for name, modes := range ways {
@@ -54,7 +54,7 @@ func TestPrivilegedReal_Tunnel(t *testing.T) {
 	}
 }
 
-// Streams and datagrams are whole where the kernel has to sum, cut and check in place of devices.
+// Streams and datagrams arrive intact where the kernel has to compute checksums, segment and verify instead of devices.
 func TestPrivilegedReal_TunnelWithoutOffloads(t *testing.T) {
 	t.Parallel()
 	for name, off := range map[string][]uint32{
@@ -84,7 +84,7 @@ func TestPrivilegedReal_TunnelWithoutOffloads(t *testing.T) {
 	}
 }
 
-// Programs make the frames that the tunnel device makes, but for the identification of the outer packet.
+// Programs build the same frames as the tunnel device, except for the identification of the outer packet.
 func TestPrivilegedReal_TunnelFramesEqualThoseOfTheDevice(t *testing.T) {
 	t.Parallel()
 	byDevice, byProgram := newTunnelNode(t, 0), newTunnelNode(t, EncapSends)
@@ -137,14 +137,15 @@ func TestPrivilegedReal_TunnelFramesEqualThoseOfTheDevice(t *testing.T) {
 	}
 }
 
-// A datagram that is too long for the tunnel, for the path to the node, or for the route of the outer packet, is answered; its sender learns how much fits, and a stream finds its size.
+// A datagram that is too long for the tunnel, for the path to the node, or for the route of the outer packet, causes an ICMP error; its sender learns the
+// MTU, and a stream adapts its segment size.
 func TestPrivilegedReal_TunnelIsTooNarrow(t *testing.T) {
 	t.Parallel()
 	for name, c := range map[string]struct {
 		mtu    uint32 // of the tunnel
-		route  int    // of the outer packet; 0 leaves it as it is
-		device int    // of the device that leads out; 0 leaves it as it is
-		path   uint16 // carries so much
+		route  int    // MTU of the outer packet's route; 0 leaves it unchanged
+		device int    // MTU of the egress device; 0 leaves it unchanged
+		path   uint16 // MTU of the path
 		want   int
 	}{"tunnel": {1410, 0, 0, 0, 1410}, "route": {tunnelMTU, 1400, 0, 0, 1350}, "device": {tunnelMTU, 0, 1380, 0, 1330}, "path": {tunnelMTU, 0, 0, 1340, 1340},
 		"path and tunnel": {1410, 0, 0, 1420, 1410}} {
@@ -203,7 +204,7 @@ func TestPrivilegedReal_TunnelIsTooNarrow(t *testing.T) {
 	}
 }
 
-// clearError takes the error from a socket that an ICMP error has left there.
+// clearError reads the pending error of a socket, which an ICMP error has set.
 func clearError(t *testing.T, conn *net.UDPConn) {
 	t.Helper()
 	raw, err := conn.SyscallConn()
@@ -211,7 +212,7 @@ func clearError(t *testing.T, conn *net.UDPConn) {
 	check(t, raw.Control(func(fd uintptr) { _, _ = unix.GetsockoptInt(int(fd), unix.SOL_SOCKET, unix.SO_ERROR) }))
 }
 
-// pathMTU is what the kernel knows of the path of a connected socket.
+// pathMTU returns the kernel's MTU of the path of a connected socket.
 func pathMTU(conn *net.UDPConn, family int) (mtu int) {
 	level, name := unix.IPPROTO_IP, unix.IP_MTU
 	if family == 6 {
@@ -227,7 +228,7 @@ func pathMTU(conn *net.UDPConn, family int) (mtu int) {
 	return mtu
 }
 
-// What programs do not encapsulate goes by the stack and the device as if they encapsulated nothing.
+// Packets that programs do not encapsulate pass through the stack and the device as if programs encapsulated none.
 func TestPrivilegedReal_TunnelByTheDeviceWhereProgramsCannot(t *testing.T) {
 	t.Parallel()
 	for name, c := range map[string]struct {
@@ -239,7 +240,7 @@ func TestPrivilegedReal_TunnelByTheDeviceWhereProgramsCannot(t *testing.T) {
 		"the device that leads out has no program": {func(s *surroundings) error { return s.maps[MapNetdevs].Delete(uint32(ifBackbone)) }, 100, families},
 		"less fits than IPv6 demands": {func(*surroundings) error {
 			return netlink.RouteReplace(&netlink.Route{LinkIndex: ifBackbone, Dst: hostNet(otherNode[4]), MTU: 1300, MTULock: true})
-		}, 1220, []int{6}}, // the device cuts the outer packet
+		}, 1220, []int{6}}, // the device fragments the outer packet
 	} {
 		t.Run(name, func(t *testing.T) {
 			t.Parallel()
@@ -270,7 +271,7 @@ func TestPrivilegedReal_TunnelByTheDeviceWhereProgramsCannot(t *testing.T) {
 				sumIPv4(options, 14)
 				frames["options"] = options
 			} else {
-				delete(frames, "padded") // it is longer than the least frame
+				delete(frames, "padded") // it is longer than the minimum frame
 				options := slices.Insert(unpadded(plain.bytes(t)), 54, 17, 0, 1, 4, 0, 0, 0, 0)
 				options[20] = 60 // destination options
 				options[19] += 8
@@ -293,7 +294,7 @@ func TestPrivilegedReal_TunnelByTheDeviceWhereProgramsCannot(t *testing.T) {
 	})
 }
 
-// ICMP errors about packets of the tunnel reach the pod that sent them, and those of the pod the other node's.
+// ICMP errors about packets of the tunnel reach the pod that sent the packet, and ICMP errors of the pod reach the other node's pod.
 func TestPrivilegedReal_TunnelErrors(t *testing.T) {
 	t.Parallel()
 	for name, modes := range ways {
@@ -324,7 +325,7 @@ func TestPrivilegedReal_TunnelErrors(t *testing.T) {
 	}
 }
 
-// summed is the right checksum of an IPv4 header.
+// summed returns an IPv4 header with the correct checksum.
 func summed(header []byte) []byte {
 	header = bytes.Clone(header[:20])
 	sumIPv4(header, 0)

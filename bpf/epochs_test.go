@@ -17,7 +17,7 @@ func (n *node) raise(name string, slot uint32) {
 	n.update(name, slot, now+1)
 }
 
-// allowedToFar gives a remote peer the identity identityFar, to which alone pod a may send, and returns the peer and a request to it.
+// allowedToFar assigns the identity identityFar to a remote peer; pod a may send only to this identity. It returns the peer and a request to it.
 func allowedToFar(n *node, family int) (peer netip.Addr, request flow) {
 	peer = outside[family]
 	n.update(MapIpcache, NewAddrKey(peer), IpcacheEntry{Identity: identityFar})
@@ -42,7 +42,7 @@ func TestPrivilegedConntrack_IdentityOfThePeerChanges(t *testing.T) {
 		n.raise(MapEpochShards, EpochShard(peer))
 		n.stopped(podA, ifUplink, answer.bytes(t), events.PolicyDenied)
 		n.refused(podA, ask.bytes(t), events.PolicyDenied)
-		// The peer has its former identity again.
+		// The peer gets its previous identity again.
 		n.update(MapIpcache, NewAddrKey(peer), IpcacheEntry{Identity: identityFar})
 		n.raise(MapEpochs, EpochIPCache)
 		n.arrives(podA, ifUplink, answer.bytes(t))
@@ -50,7 +50,7 @@ func TestPrivilegedConntrack_IdentityOfThePeerChanges(t *testing.T) {
 	})
 }
 
-// An agent of another generation raises slot 0 alone, and one that comes after it begins with shards of 0: no sum of epochs is one that was stored before.
+// An agent of another generation increments slot 0 alone, and its successor starts with shards of 0: no sum of epochs equals one that was stored before.
 func TestPrivilegedConntrack_EpochsOfAnotherGeneration(t *testing.T) {
 	t.Parallel()
 	eachFamily(t, func(t *testing.T, n *node, family int) {

@@ -8,7 +8,7 @@ import (
 	"github.com/waggle-net/waggle/pkg/events"
 )
 
-// A flood of drops is counted completely, reported up to the bucket's size, and what was kept back is known.
+// A flood of drops is counted completely, reported up to the bucket's size, and the number of suppressed reports is known.
 func TestPrivilegedEvents_TokenBucket(t *testing.T) {
 	t.Parallel()
 	n := newNode(t)
@@ -37,7 +37,7 @@ func TestPrivilegedEvents_TokenBucket(t *testing.T) {
 	n.wantNext(n.run(PodEgress, ifPodB, in), events.SourceIP)
 }
 
-// wantNext demands that the packet was dropped and reported, whatever was counted before.
+// wantNext checks that the packet was dropped and reported, whatever was counted before.
 func (n *node) wantNext(got outcome, reason events.Reason) {
 	n.t.Helper()
 	if e := n.event(); got.action != actShot || e == nil || e.Reason != reason {
@@ -45,7 +45,7 @@ func (n *node) wantNext(got outcome, reason events.Reason) {
 	}
 }
 
-// Drops of packets that belong to nobody share one bucket and are reported all the same.
+// Drops of packets without an endpoint share one bucket and are reported too.
 func TestPrivilegedEvents_Nobody(t *testing.T) {
 	t.Parallel()
 	n := newNode(t)
@@ -56,7 +56,7 @@ func TestPrivilegedEvents_Nobody(t *testing.T) {
 	}
 }
 
-// When nobody reads the ring buffer, each event that finds no room is counted.
+// When no process reads the ring buffer, each event that does not fit is counted.
 func TestPrivilegedEvents_Lost(t *testing.T) {
 	t.Parallel()
 	n := newNode(t)

@@ -14,7 +14,7 @@ import (
 	"github.com/waggle-net/waggle/pkg/testseed"
 )
 
-// twins are two nodes that differ in the fast path only.
+// twins are two nodes that differ only in the fast path.
 type twins struct{ fast, slow *node }
 
 func newTwins(t *testing.T) twins {
@@ -25,13 +25,13 @@ func newTwins(t *testing.T) twins {
 	return twins{with(1), with(0)}
 }
 
-// both does the same to both nodes.
+// both makes the same change to both nodes.
 func (w twins) both(do func(n *node)) {
 	do(w.fast)
 	do(w.slow)
 }
 
-// send runs one packet through both and wants the same of it: action, packet, mark and reason.
+// send runs one packet through both nodes and compares action, packet, mark and reason.
 func (w twins) send(t *testing.T, program string, in skBuff, packet []byte) outcome {
 	t.Helper()
 	w.slow.ns.Enter() // both namespaces have the same devices
@@ -49,19 +49,19 @@ func (w twins) send(t *testing.T, program string, in skBuff, packet []byte) outc
 	return a
 }
 
-// equal wants the same of what both remember and count.
+// equal compares the entries and counters of both nodes.
 func (w twins) equal(t *testing.T, family int) {
 	t.Helper()
 	for _, class := range []string{"new", "burst", "est"} {
 		var of [2][]CtEntry
 		for i, n := range []*node{w.fast, w.slow} {
 			of[i] = n.ctEntries(class, family)
-			for j := range of[i] { // the clock goes on between the two
+			for j := range of[i] { // the clock advances between the two
 				of[i][j].Created, of[i][j].Expires = 0, 0
 				if CtPackets(&of[i][j]) >= ctExact { // the samples differ
 					of[i][j].Packets, of[i][j].Bytes = ctExact, 0
 				}
-				if class == "est" { // only flows that are not established are asked for it
+				if class == "est" { // only flows that are not established use it
 					of[i][j].Flags &^= podEgressCtFlagCT_REPLIED
 				}
 			}
@@ -85,7 +85,7 @@ func (w twins) equal(t *testing.T, family int) {
 	}
 }
 
-// fastTraffic is what pods send and get in the tests of the fast path: whole connections of few ports, so that each packet meets flows of every
+// fastTraffic returns packets of pods in both directions for tests of the fast path: complete connections of few ports, so that packets meet flows in every
 // state.
 func fastTraffic(t *testing.T, random *rand.Rand, family int) (program string, in skBuff, packet []byte) {
 	t.Helper()
@@ -125,7 +125,7 @@ func fastTraffic(t *testing.T, random *rand.Rand, family int) (program string, i
 	return program, in, packet
 }
 
-// Whatever is sent, whatever changes meanwhile: the fast path does what the slow path does.
+// For random packets and random changes, the fast path behaves like the slow path.
 func TestPrivilegedFast_AsTheSlowPath(t *testing.T) {
 	t.Parallel()
 	for _, family := range families {
@@ -142,14 +142,14 @@ func TestPrivilegedFast_AsTheSlowPath(t *testing.T) {
 			case 2: // addresses get another identity, or CIDRs another name
 				slot := uint32(random.IntN(2))
 				w.both(func(n *node) { n.raise(MapEpochs, slot); n.raise(MapEpochShards, EpochShard(outside[family])) })
-			case 3: // time goes by
+			case 3: // time passes
 				w.both(func(n *node) {
 					n.changeFlows("est", family, func(e *CtEntry) { e.Expires = now(t) - 1 })
 					n.changeFlows("new", family, func(e *CtEntry) { e.Expires = now(t) - 1 })
 				})
-			case 4: // an endpoint goes, and comes back with other addresses of its link
+			case 4: // an endpoint is deleted, and created again with other link addresses
 				w.both(func(n *node) { n.update(MapEndpointFacts, uint32(podB.id), EndpointFacts{Revision: 1<<20 + uint32(i)}) })
-			case 6: // a service begins or ends at an address outside
+			case 6: // a service is created or deleted at an address outside
 				key := NewServiceKey(loadbalancer.Address{Addr: outside[family], Port: 80, Protocol: loadbalancer.UDP}, ScopeExternal)
 				w.both(func(n *node) {
 					n.update(MapBackends, uint32(100), NewBackend(loadbalancer.Address{Addr: podB.addr(family), Port: backendPort, Protocol: loadbalancer.UDP}, 0))
@@ -182,7 +182,7 @@ func TestPrivilegedFast_AsTheSlowPath(t *testing.T) {
 	}
 }
 
-// A datagram without a reply is sent again: when its target has become a service, it goes to a backend.
+// A datagram without a reply is sent again: when its destination has become a service, it goes to a backend.
 func TestPrivilegedFast_UnansweredDatagramsMeetAService(t *testing.T) {
 	t.Parallel()
 	eachFamily(t, func(t *testing.T, n *node, family int) {
@@ -194,7 +194,7 @@ func TestPrivilegedFast_UnansweredDatagramsMeetAService(t *testing.T) {
 	})
 }
 
-// The clock of the fast path goes on with the kernel's: a flow whose packets all take it does not end.
+// The clock of the fast path advances with the kernel's: a flow whose packets all take the fast path does not expire.
 func TestPrivilegedFast_ClockGoesOn(t *testing.T) {
 	t.Parallel()
 	eachFamily(t, func(t *testing.T, n *node, family int) {
@@ -212,7 +212,7 @@ func TestPrivilegedFast_ClockGoesOn(t *testing.T) {
 	})
 }
 
-// isFast reports whether a packet of a pod takes the fast path: it leaves the scratch memory as it is, which every other packet clears.
+// isFast reports whether a packet of a pod takes the fast path: the fast path does not change the scratch memory, which every other packet clears.
 func (n *node) isFast(p pod, packet []byte) bool {
 	n.t.Helper()
 	var zero uint32
@@ -236,7 +236,7 @@ func (n *node) isFast(p pod, packet []byte) bool {
 	return slices.EqualFunc(mark, after, bytes.Equal)
 }
 
-// Packets that change nothing about their flow take the fast path, in both directions and also when nobody answers, and no others do.
+// Packets that do not change their flow take the fast path, in both directions and also without replies, and no other packets do.
 func TestPrivilegedFast_TakesEstablishedFlows(t *testing.T) {
 	t.Parallel()
 	eachFamily(t, func(t *testing.T, n *node, family int) {

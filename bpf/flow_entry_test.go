@@ -10,7 +10,7 @@ import (
 	"github.com/stretchr/testify/require"
 )
 
-// The page owns the layout of the entry of a flow: its table and the type of C have the same fields at the same offsets.
+// The documentation page defines the layout of a flow's entry: its table and the C type have the same fields at the same offsets.
 func TestFlowEntry_IsAsThePageSays(t *testing.T) {
 	t.Parallel()
 	page, err := os.ReadFile("../Documentation/datapath.md")
@@ -38,7 +38,7 @@ func TestFlowEntry_IsAsThePageSays(t *testing.T) {
 	require.Equal(t, compiled, documented)
 }
 
-// Programs keep the bits that later features have in an entry. An evaluation clears the path of other programs.
+// Programs keep bits of an entry that are reserved for later features. An evaluation clears the path of other programs.
 func TestPrivilegedFlowEntry_ReservedBitsStay(t *testing.T) {
 	t.Parallel()
 	eachFamily(t, func(t *testing.T, n *node, family int) {

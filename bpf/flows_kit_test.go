@@ -24,10 +24,10 @@ const (
 
 var protoICMP = map[int]uint8{4: protoICMPv4, 6: protoICMPv6}
 
-// ports gives a flow its ports, or an ICMP message its identifier (the first) and type (the second).
+// ports sets the ports of a flow, or the identifier (the first) and type (the second) of an ICMP message.
 func (f flow) ports(sport, dport uint16) flow { f.sport, f.dport = sport, dport; return f }
 
-// back is the packet that answers f, as p sends it.
+// back is the reply to f, as p sends it.
 func (f flow) back(p pod) flow {
 	return flow{from: p.mac, to: p.host, src: f.dst, dst: f.src, sport: f.dport, dport: f.sport}
 }
@@ -54,7 +54,7 @@ func (f flow) raw(t testing.TB, protocol uint8) []byte {
 	return f.bytes(t)
 }
 
-// icmp is a message of a type with what follows its checksum.
+// icmp is a message of a type, with the content after its checksum.
 func (f flow) icmp(t testing.TB, kind, code uint8, rest []byte) []byte {
 	t.Helper()
 	if f.src.Is4() {
@@ -67,7 +67,7 @@ func (f flow) icmp(t testing.TB, kind, code uint8, rest []byte) []byte {
 	return icmp6{from: f.from, to: f.to, src: f.src, dst: f.dst, kind: kind, code: code, hops: 64, body: gopacket.Payload(rest)}.bytes(t)
 }
 
-// echo is a question or an answer with the identifier id.
+// echo is an echo request or reply with the identifier id.
 func (f flow) echo(t testing.TB, answer bool, id uint16) []byte {
 	t.Helper()
 	kind := uint8(8)
@@ -82,7 +82,7 @@ func (f flow) echo(t testing.TB, answer bool, id uint16) []byte {
 	return f.icmp(t, kind, 0, []byte{byte(id >> 8), byte(id), 0, 1, 'h', 'e', 'l', 'l', 'o'})
 }
 
-// unreachable says that a packet, given as a frame, did not arrive: at a port, or as a whole.
+// unreachable is an ICMP error about a packet, given as a frame: port unreachable or host unreachable.
 func (f flow) unreachable(t testing.TB, about []byte) []byte {
 	t.Helper()
 	kind, code, header := uint8(3), uint8(3), 20
@@ -105,10 +105,10 @@ type rule struct {
 
 func (r rule) denying() rule { r.deny = true; return r }
 
-// policyID is what tests give their policies; 1 is taken.
+// policyID is the policy id of tests; 1 is reserved.
 const policyID = 300
 
-// policy writes a policy of these rules alone, and gives its shape.
+// policy writes a policy with exactly these rules, and returns its shape.
 func (n *node) policy(id uint32, rules ...rule) (shape uint32) {
 	n.t.Helper()
 	clearMap[PolicyKey](n.t, n, MapPolicy, func(k PolicyKey) bool { return k.Policy == id })
@@ -151,7 +151,7 @@ func clearMap[K any](t testing.TB, n *node, name string, which func(K) bool) {
 	}
 }
 
-// facts changes the facts of an endpoint, whose revision rises as with each write of the agent.
+// facts changes the properties of an endpoint and increments their revision, as each write of the agent does.
 func (n *node) facts(p pod, change func(*EndpointFacts)) {
 	n.t.Helper()
 	var f EndpointFacts
@@ -163,7 +163,7 @@ func (n *node) facts(p pod, change func(*EndpointFacts)) {
 	n.update(MapEndpointFacts, uint32(p.id), f)
 }
 
-// ingress and egress give an endpoint a policy of these rules in one direction.
+// ingress and egress assign a policy with these rules to an endpoint in one direction.
 func (n *node) ingress(p pod, rules ...rule) {
 	n.t.Helper()
 	shape := n.policy(policyID, rules...)
@@ -176,7 +176,7 @@ func (n *node) egress(p pod, rules ...rule) {
 	n.facts(p, func(f *EndpointFacts) { f.PolicyEgress, f.ShapeEgress = policyID+1, shape })
 }
 
-// ctEntries are all flows of a family in one of the two classes of maps.
+// ctEntries returns all flows of a family in one of the two classes of maps.
 func (n *node) ctEntries(class string, family int) (out []CtEntry) {
 	n.t.Helper()
 	var (
@@ -197,7 +197,7 @@ func ctMap(class string, family int) string {
 	return map[string]map[int]string{"new": {4: MapCtNew4, 6: MapCtNew6}, "burst": {4: MapCtBurst4, 6: MapCtBurst6}, "est": {4: MapCtEst4, 6: MapCtEst6}}[class][family]
 }
 
-// wantFlows demands how many flows there are, new ones and established ones.
+// wantFlows checks the numbers of new and established flows.
 func (n *node) wantFlows(family, fresh, established int) {
 	n.t.Helper()
 	if a, b := len(n.ctEntries("new", family)), len(n.ctEntries("est", family)); a != fresh || b != established {
@@ -224,7 +224,7 @@ func (n *node) changeFlows(class string, family int, change func(*CtEntry)) {
 	}
 }
 
-// onlyFlow is the one flow of a class.
+// onlyFlow returns the single flow of a class.
 func (n *node) onlyFlow(class string, family int) CtEntry {
 	n.t.Helper()
 	all := n.ctEntries(class, family)
@@ -234,13 +234,13 @@ func (n *node) onlyFlow(class string, family int) CtEntry {
 	return all[0]
 }
 
-// passes sends a packet from a pod and demands that it goes straight to another one or, with actOK, to the stack.
+// passes sends a packet from a pod and checks that it is delivered to another pod or, with actOK, passed to the stack.
 func (n *node) passes(p pod, packet []byte, action uint32) {
 	n.t.Helper()
 	n.did(n.run(PodEgress, p.ifindex, packet), action)
 }
 
-// arrives sends a packet from the stack to a pod; ifindex is where it entered the node, 0 when it was made there.
+// arrives sends a packet from the stack to a pod; ifindex is its ingress device, 0 when the node created it.
 func (n *node) arrives(p pod, ifindex uint32, packet []byte) {
 	n.t.Helper()
 	n.did(n.runSkb(PodIngress, skBuff{Ifindex: p.ifindex, IngressIfindex: ifindex}, packet), actOK)
@@ -256,13 +256,13 @@ func (n *node) did(got outcome, action uint32) {
 	}
 }
 
-// refused sends a packet from a pod and demands that it is dropped.
+// refused sends a packet from a pod and checks that it is dropped.
 func (n *node) refused(p pod, packet []byte, reason events.Reason) {
 	n.t.Helper()
 	n.wasRefused(n.run(PodEgress, p.ifindex, packet), reason)
 }
 
-// stopped sends a packet from the stack to a pod and demands that it is dropped.
+// stopped sends a packet from the stack to a pod and checks that it is dropped.
 func (n *node) stopped(p pod, ifindex uint32, packet []byte, reason events.Reason) {
 	n.t.Helper()
 	n.wasRefused(n.runSkb(PodIngress, skBuff{Ifindex: p.ifindex, IngressIfindex: ifindex}, packet), reason)
@@ -280,7 +280,7 @@ func (n *node) wasRefused(got outcome, reason events.Reason) {
 	}
 }
 
-// judged says whether a packet that enters the node for a pod is allowed.
+// judged reports whether a packet that enters the node for a pod is allowed.
 func (n *node) judged(p pod, packet []byte) bool {
 	n.t.Helper()
 	got := n.runSkb(PodIngress, skBuff{Ifindex: p.ifindex, IngressIfindex: ifUplink}, packet)
@@ -289,12 +289,12 @@ func (n *node) judged(p pod, packet []byte) bool {
 	return got.action == actOK
 }
 
-// from gives a packet from outside to pod a, with ports.
+// outsideTo is a packet from an outside address to pod p, with ports.
 func outsideTo(p pod, src netip.Addr, sport, dport uint16) flow {
 	return received(p, src, p.addr(map[bool]int{true: 4, false: 6}[src.Is4()])).ports(sport, dport)
 }
 
-// signal takes the next signal to the collector; there must be one. It forgets the rest.
+// signal returns the next signal to the collector, which must exist, and drops the others.
 func (n *node) signal() (first CtSignal) {
 	n.t.Helper()
 	reader, err := ringbuf.NewReader(n.maps[MapCtSignals])

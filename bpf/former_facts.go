@@ -2,20 +2,20 @@ package bpf
 
 import "slices"
 
-// The layout of endpoint_facts that the release before has: the same fields without shapes, audit and policy revision.
+// The layout of endpoint_facts in the previous release: the same fields without shapes, audit and policy revision.
 //
 //	bytes  0-7  ifindex, identity
 //	bytes  8-15 policy ids of ingress and egress
 //	bytes 16-19 revision
-//	bytes 20-75 all from the id on
+//	bytes 20-75 all fields from the id on
 const (
 	formerFactsSize = 76
 	factsSize       = 104
-	factsSecond     = 16 // where the egress policy stands, behind the ingress policy and its shape
-	factsRevision   = 44 // from where on both are the same
+	factsSecond     = 16 // offset of the egress policy, after the ingress policy and its shape
+	factsRevision   = 44 // both layouts are equal from this offset on
 )
 
-// factsForward makes the present facts of the former ones, whose policy ids were 0 and 1 only.
+// factsForward converts previous facts to current ones. Their policy ids are only 0 and 1.
 func factsForward(key, value []byte) ([]byte, []byte, bool) {
 	if len(value) != formerFactsSize {
 		return nil, nil, false
@@ -27,8 +27,8 @@ func factsForward(key, value []byte) ([]byte, []byte, bool) {
 	return key, out, true
 }
 
-// factsBack makes the former facts of the present ones. The release before knows no policies: what is not dropped whole
-// is allowed whole.
+// factsBack converts current facts to previous ones. The previous release has no policies: an endpoint that drops everything keeps doing so, and all others
+// allow everything.
 func factsBack(key, value []byte) ([]byte, []byte, bool) {
 	if len(value) != factsSize {
 		return nil, nil, false
@@ -37,7 +37,7 @@ func factsBack(key, value []byte) ([]byte, []byte, bool) {
 		value[factsRevision:]), true
 }
 
-// allOrNothing turns a policy id in the host's order into 1, unless it is 0.
+// allOrNothing converts a policy id in host byte order to 1, unless it is 0.
 func allOrNothing(id []byte) []byte {
 	if slices.Equal(id, []byte{0, 0, 0, 0}) {
 		return id

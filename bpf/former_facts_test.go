@@ -15,7 +15,7 @@ func encoded(t *testing.T, v any) []byte {
 	return b.Bytes()
 }
 
-// formerFacts is the struct as the release before has it.
+// formerFacts is the struct of the previous release.
 type formerFacts struct {
 	Ifindex, Identity, PolicyIngress, PolicyEgress, Revision uint32
 	ID, Flags                                                uint16
@@ -34,13 +34,13 @@ func TestFormerFacts(t *testing.T) {
 	layout := FormerLayout(MapEndpointFacts)
 	key, zeros := []byte{11, 0, 0, 0}, EndpointFacts{}
 
-	// What the release before left is taken over as it is.
+	// Entries of the previous release are converted unchanged.
 	k, got, exists := layout.Forward(key, encoded(t, former))
 	if !exists || !bytes.Equal(k, key) || !bytes.Equal(got, encoded(t, present)) {
 		t.Errorf("forward: %v, %x, want %x", exists, got, encoded(t, present))
 	}
 
-	// Going back, what is dropped whole stays so, and everything else is allowed.
+	// The conversion back keeps entries that drop everything, and makes all others allow everything.
 	present.PolicyIngress, present.ShapeIngress, present.PolicyEgress, present.AuditEgress = 0x100, 0xfff, 0, 9
 	former.PolicyIngress, former.PolicyEgress = 1, 0
 	k, got, exists = layout.Back(key, encoded(t, present))

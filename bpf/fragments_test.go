@@ -10,7 +10,7 @@ import (
 	"github.com/waggle-net/waggle/pkg/events"
 )
 
-// part is a fragment of a datagram of UDP with the ports of f; the first has at 0.
+// part is a fragment of a UDP datagram with the ports of f; the first has offset 0.
 func (f flow) part(t *testing.T, id uint16, at int, more bool) []byte {
 	t.Helper()
 	payload := gopacket.Payload(make([]byte, 24))
@@ -39,13 +39,13 @@ func TestPrivilegedFragments(t *testing.T) {
 		n.closed(podA)
 		ask := sent(podA, podA.addr(family), podB.addr(family)).ports(5000, 53)
 
-		// A later part before the first one, and one of a datagram whose first part was refused.
+		// A later fragment before the first one, and a fragment of a datagram whose first fragment was dropped.
 		n.refused(podA, ask.part(t, 1, 10, true), events.UnknownFragment)
 		n.refused(podA, ask.ports(5000, 54).part(t, 1, 0, true), events.PolicyDenied)
 		n.refused(podA, ask.part(t, 1, 10, true), events.UnknownFragment)
 		n.wantFlows(family, 0, 0)
 
-		// The first part, then the others in any order.
+		// The first fragment, then the others in any order.
 		n.passes(podA, ask.part(t, 1, 0, true), actRedirect)
 		n.passes(podA, ask.part(t, 1, 20, false), actRedirect)
 		n.passes(podA, ask.part(t, 1, 10, true), actRedirect)
@@ -54,18 +54,18 @@ func TestPrivilegedFragments(t *testing.T) {
 			t.Errorf("flow %+v", f)
 		}
 
-		// Parts of another datagram, of another pod's, or the other way are none of it.
+		// Fragments of another datagram, of another pod, or in the reverse direction do not match.
 		n.refused(podA, ask.part(t, 2, 10, true), events.UnknownFragment)
 		n.refused(podB, ask.back(podB).part(t, 1, 10, true), events.UnknownFragment)
 
-		// Answers come in parts too.
+		// Replies can be fragmented too.
 		n.passes(podB, ask.back(podB).part(t, 1, 0, true), actRedirect)
 		n.passes(podB, ask.back(podB).part(t, 1, 10, false), actRedirect)
 		n.wantFlows(family, 1, 0)
 		n.passes(podA, ask.part(t, 1, 20, false), actRedirect)
 		n.wantFlows(family, 0, 1)
 
-		// Parts are judged as their flow is: it is denied now.
+		// The verdict of the flow applies to fragments: it is denied now.
 		n.policy(policyID)
 		n.facts(podB, func(*EndpointFacts) {})
 		n.refused(podA, ask.part(t, 1, 30, false), events.PolicyDenied)
@@ -73,7 +73,7 @@ func TestPrivilegedFragments(t *testing.T) {
 	})
 }
 
-// What the stack sends to a pod may be in parts as well, and what one pod said of a datagram does not count for another.
+// Packets from the stack to a pod may be fragmented too, and the fragments of one pod do not match for another.
 func TestPrivilegedFragments_FromTheStack(t *testing.T) {
 	t.Parallel()
 	eachFamily(t, func(t *testing.T, n *node, family int) {
@@ -89,7 +89,7 @@ func TestPrivilegedFragments_FromTheStack(t *testing.T) {
 	})
 }
 
-// A first part without the whole header of TCP could have flags nobody judged.
+// A first fragment without the whole TCP header could carry flags that are not evaluated.
 func TestPrivilegedFragments_Tiny(t *testing.T) {
 	t.Parallel()
 	n := newNode(t)

@@ -29,7 +29,7 @@ func packetSocket() (int, *unix.SockaddrLinklayer, error) {
 	return fd, &unix.SockaddrLinklayer{Ifindex: eth0.Index, Halen: 6}, err
 }
 
-// sendFrame puts a whole frame onto eth0.
+// sendFrame sends a whole frame on eth0.
 func sendFrame(frame []byte) error {
 	fd, to, err := packetSocket()
 	if err != nil {
@@ -39,8 +39,7 @@ func sendFrame(frame []byte) error {
 	return unix.Sendto(fd, frame, 0, to)
 }
 
-// sendPaged puts a frame onto eth0 of which only the Ethernet header is in the linear part: the kernel takes the rest
-// in pages from a ring.
+// sendPaged sends a frame on eth0 with only the Ethernet header in the linear part: the kernel takes the rest in pages from a ring.
 func sendPaged(frame []byte) error {
 	fd, to, err := packetSocket()
 	if err != nil {
@@ -65,7 +64,7 @@ func sendPaged(frame []byte) error {
 	return unix.Sendto(fd, nil, 0, to)
 }
 
-// sendPartial puts a frame onto eth0 whose checksum from an offset on is left to the hardware.
+// sendPartial sends a frame on eth0 whose checksum from an offset on is left to the hardware.
 func sendPartial(frame []byte, csumStart uint16) error {
 	fd, to, err := packetSocket()
 	if err != nil {

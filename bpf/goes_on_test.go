@@ -8,8 +8,8 @@ import (
 	"github.com/waggle-net/waggle/pkg/mac"
 )
 
-// A segment that changes nothing about an established connection goes straight into the pod, and counts for the connection as the program of the pod would
-// count it. That program gets all others.
+// A segment that does not change its established connection is delivered directly into the pod, and counts for the connection as in the program of the pod.
+// All other segments go through that program.
 func TestPrivilegedNetdevIngress_EstablishedFlowsGoIntoThePod(t *testing.T) {
 	t.Parallel()
 	onDirect(t, func(t *testing.T, s *surroundings, family int, device mac.Addr) {
@@ -58,7 +58,7 @@ func TestPrivilegedNetdevIngress_EstablishedFlowsGoIntoThePod(t *testing.T) {
 	})
 }
 
-// What a pod of another node sends into an established flow passes the program of the pod no more, with routes and through the tunnel.
+// Packets of a pod of another node in an established flow bypass the program of the pod, with routes and through the tunnel.
 func TestPrivilegedReal_EstablishedFlowsGoIntoThePod(t *testing.T) {
 	t.Parallel()
 	for name, start := range map[string]func(*testing.T) *surroundings{

@@ -10,7 +10,7 @@ import (
 	"github.com/waggle-net/waggle/pkg/mac"
 )
 
-// stackMAC is what the stack writes on links without neighbours: the device's own address.
+// stackMAC is the address that the stack writes on links without neighbours: the device's own address.
 var stackMAC = mac.Addr{2, 7, 7, 7, 7, 7}
 
 // fromStack is a packet as the node's stack hands it to a device.
@@ -27,7 +27,7 @@ func TestPrivilegedHostToPod(t *testing.T) {
 		onHost := n.run(HostEgress, ifHost, fromStack(gw, a).bytes(t))
 		n.wantPacket(onHost, actRedirect, received(podA, gw, a).bytes(t))
 
-		// The link lets it in, with the same bytes.
+		// The link forwards it, with the same bytes.
 		onLink := n.run(PodIngress, ifPodA, onHost.packet)
 		n.wantPacket(onLink, actOK, received(podA, gw, a).bytes(t))
 
@@ -39,7 +39,7 @@ func TestPrivilegedHostToPod(t *testing.T) {
 			t.Errorf("on the link: %+v", c)
 		}
 
-		// The pod's answer goes up to the stack.
+		// The pod's reply goes up to the stack.
 		back := sent(podA, a, gw).bytes(t)
 		n.wantPacket(n.run(PodEgress, ifPodA, back), actOK, back)
 	})
@@ -72,25 +72,25 @@ func TestPrivilegedHostEgress_Refuses(t *testing.T) {
 	eachFamily(t, func(t *testing.T, n *node, family int) {
 		gw, b := gateways[family], podB.addr(family)
 
-		// Nobody has the address, so nothing may leave for it. The node itself sent the packet.
+		// No endpoint has the address, so no packet may leave for it. The node itself sent the packet.
 		in := fromStack(gw, b.Next()).bytes(t)
 		e := n.wantDrop(HostEgress, ifHost, in, events.NoEndpoint, DirectionEgress)
 		if e != nil && (e.SourceIdentity != 1 || e.Endpoint != 0 || e.IfIndex != ifHost) {
 			t.Errorf("event %+v", e)
 		}
 
-		// The address still leads to an endpoint that is gone.
+		// The address still leads to a deleted endpoint.
 		n.update(MapEndpointFacts, uint32(podB.id), EndpointFacts{Revision: 9})
 		in = fromStack(gw, b).bytes(t)
 		n.wantDrop(HostEgress, ifHost, in, events.StaleIP, DirectionEgress)
 
-		// A packet is cut off.
+		// A truncated packet.
 		in = patch(in[:offIP+44:offIP+44], offIPv4Total, 0, 200)
 		n.wantDrop(HostEgress, ifHost, in, events.Truncated, DirectionEgress)
 	})
 }
 
-// The endpoint's slot was taken by another endpoint before the address was removed.
+// The endpoint's slot was reused by another endpoint before the address was removed.
 func TestPrivilegedHostEgress_StaleAddress(t *testing.T) {
 	t.Parallel()
 	eachFamily(t, func(t *testing.T, n *node, family int) {
@@ -117,7 +117,7 @@ func TestPrivilegedPodIngress_Identity(t *testing.T) {
 		in := func(src netip.Addr) []byte { return received(podA, src, podA.addr(family)).bytes(t) }
 		for name, c := range map[string]struct {
 			src     netip.Addr
-			ifindex uint32 // through which the packet came to the node
+			ifindex uint32 // ingress device of the packet on the node
 			want    uint32
 		}{
 			"made on the node":                    {gateways[family], 0, 1},
@@ -189,7 +189,7 @@ func TestPrivilegedPodIngress_Refuses(t *testing.T) {
 	}
 }
 
-// The kernel answers an echo request of the node by itself; pod_ingress must not take it for link housekeeping.
+// The kernel replies to an echo request of the node by itself; pod_ingress must not treat it as control traffic of the link.
 func TestPrivilegedPodIngress_Echo(t *testing.T) {
 	t.Parallel()
 	n := newNode(t)

@@ -10,8 +10,8 @@ import (
 	"github.com/waggle-net/waggle/pkg/events"
 )
 
-// returning makes a function of a program return a number. Its own body, with the calls by which the kernel knows functions, stands behind a condition that
-// never holds.
+// returning makes a function of a program return a number. The original body, with the calls by which the kernel identifies functions, follows a condition
+// that is never true.
 func returning(t *testing.T, spec *ebpf.ProgramSpec, function string, number int32) {
 	t.Helper()
 	begin := slices.IndexFunc(spec.Instructions, func(i asm.Instruction) bool { return i.Symbol() == function })
@@ -25,7 +25,7 @@ func returning(t *testing.T, spec *ebpf.ProgramSpec, function string, number int
 	spec.Instructions = slices.Concat(spec.Instructions[:begin], asm.Instructions{first, isNil, asm.Return()}, body)
 }
 
-// A code that is no verdict, which only a fault of a program can make one, drops the packet.
+// An invalid verdict code, which only a bug in a program can produce, drops the packet.
 func TestPrivilegedFinish_UnknownCodesDrop(t *testing.T) {
 	t.Parallel()
 	eachFamily(t, func(t *testing.T, n *node, family int) {

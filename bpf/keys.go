@@ -7,10 +7,10 @@ import (
 	"github.com/waggle-net/waggle/pkg/loadbalancer"
 )
 
-// lpmStaticBits is what family and pad add to the length of each prefix in an [LpmKey].
+// lpmStaticBits is the number of bits of family and pad in the length of each prefix in an [LpmKey].
 const lpmStaticBits = 32
 
-// NewAddrKey makes the key of one address. An IPv4 address mapped into IPv6 becomes plain IPv4.
+// NewAddrKey returns the key of one address. An IPv4 address mapped into IPv6 becomes plain IPv4.
 func NewAddrKey(addr netip.Addr) AddrKey {
 	addr = addr.Unmap()
 	key := AddrKey{Family: family(addr)}
@@ -21,7 +21,7 @@ func NewAddrKey(addr netip.Addr) AddrKey {
 // AddrOf is the inverse of [NewAddrKey]; the result is invalid when the key's family is neither 4 nor 6.
 func AddrOf(key AddrKey) netip.Addr { return addrOf(key.Family, key.Addr) }
 
-// NewLpmKey makes the key of one prefix, whose host bits are ignored.
+// NewLpmKey returns the key of one prefix, whose host bits are ignored.
 func NewLpmKey(prefix netip.Prefix) LpmKey {
 	prefix = prefix.Masked()
 	key := LpmKey{Prefixlen: uint32(lpmStaticBits + prefix.Bits()), Family: family(prefix.Addr())}
@@ -29,7 +29,7 @@ func NewLpmKey(prefix netip.Prefix) LpmKey {
 	return key
 }
 
-// PrefixOf is the inverse of [NewLpmKey]; the result is invalid when no prefix makes such a key.
+// PrefixOf is the inverse of [NewLpmKey]; the result is invalid when no prefix has this key.
 func PrefixOf(key LpmKey) netip.Prefix {
 	addr := addrOf(key.Family, key.Addr)
 	if !addr.IsValid() || key.Prefixlen < lpmStaticBits || key.Prefixlen > lpmStaticBits+128 {
@@ -38,8 +38,8 @@ func PrefixOf(key LpmKey) netip.Prefix {
 	return netip.PrefixFrom(addr, int(key.Prefixlen)-lpmStaticBits)
 }
 
-// IPv4Word is an IPv4 address as the programs keep it: four bytes in wire order, read as one native integer. Anything
-// but IPv4 is 0.
+// IPv4Word returns an IPv4 address in the representation of the programs: four bytes in network order, read as one native integer. The result is 0 for any
+// other address.
 func IPv4Word(addr netip.Addr) uint32 {
 	if !addr.Is4() {
 		return 0
@@ -58,7 +58,7 @@ func IPv4OfWord(word uint32) netip.Addr {
 	return netip.AddrFrom4(b)
 }
 
-// IPv6Bytes is an IPv6 address as the programs keep it. Anything but IPv6 is all zeros.
+// IPv6Bytes returns an IPv6 address in the representation of the programs. The result is all zeros for any other address.
 func IPv6Bytes(addr netip.Addr) (b [16]byte) {
 	if addr.Is6() {
 		b = addr.As16()
@@ -86,27 +86,27 @@ func addrOf(family uint8, b [16]byte) netip.Addr {
 	return netip.Addr{}
 }
 
-// NewServiceKey makes the key of a frontend; scope is [ScopeExternal] or [ScopeInternal].
+// NewServiceKey returns the key of a frontend; scope is [ScopeExternal] or [ScopeInternal].
 func NewServiceKey(a loadbalancer.Address, scope uint8) ServiceKey {
 	return ServiceKey{Addr: NewAddrKey(a.Addr), Port: wirePort(a.Port), Protocol: uint8(a.Protocol), Scope: scope}
 }
 
-// AddressOfService is the inverse of [NewServiceKey], but for the scope.
+// AddressOfService is the inverse of [NewServiceKey], except for the scope.
 func AddressOfService(k ServiceKey) loadbalancer.Address {
 	return loadbalancer.Address{Addr: AddrOf(k.Addr), Port: wirePort(k.Port), Protocol: loadbalancer.Protocol(k.Protocol)}
 }
 
-// NewBackend makes the value of a backend.
+// NewBackend returns the value of a backend.
 func NewBackend(a loadbalancer.Address, flags uint8) Backend {
 	return Backend{Addr: NewAddrKey(a.Addr), Port: wirePort(a.Port), Protocol: uint8(a.Protocol), Flags: flags}
 }
 
-// AddressOfBackend is the inverse of [NewBackend], but for the flags.
+// AddressOfBackend is the inverse of [NewBackend], except for the flags.
 func AddressOfBackend(b Backend) loadbalancer.Address {
 	return loadbalancer.Address{Addr: AddrOf(b.Addr), Port: wirePort(b.Port), Protocol: loadbalancer.Protocol(b.Protocol)}
 }
 
-// rangeStaticBits is what service, family and pad add to the length of each prefix in a [SourceRangeKey].
+// rangeStaticBits is the number of bits of service, family and pad in the length of each prefix in a [SourceRangeKey].
 const rangeStaticBits = 64
 
 // rangeDeny is SOURCE_RANGE_DENY.
@@ -118,7 +118,7 @@ type SourceRange struct {
 	Deny bool
 }
 
-// NewSourceRangeKey makes the key of a range of the frontend with that id.
+// NewSourceRangeKey returns the key of a range of the frontend with this id.
 func NewSourceRangeKey(service uint32, r SourceRange) SourceRangeKey {
 	prefix := r.Masked()
 	key := SourceRangeKey{Prefixlen: uint32(rangeStaticBits + prefix.Bits()), Service: service, Family: family(prefix.Addr())}
@@ -129,7 +129,7 @@ func NewSourceRangeKey(service uint32, r SourceRange) SourceRangeKey {
 	return key
 }
 
-// SourceRangeOf is the range of a key; its prefix is invalid when no prefix makes such a key.
+// SourceRangeOf returns the range of a key; its prefix is invalid when no prefix has this key.
 func SourceRangeOf(key SourceRangeKey) SourceRange {
 	addr := addrOf(key.Family&^rangeDeny, key.Addr)
 	if !addr.IsValid() || key.Prefixlen < rangeStaticBits || key.Prefixlen > rangeStaticBits+128 {

@@ -56,7 +56,7 @@ func FuzzKeys(f *testing.F) {
 	f.Add([]byte{10, 1, 0, 7}, uint8(24), uint32(56), uint8(4))
 	f.Add(make([]byte, 16), uint8(128), uint32(160), uint8(6))
 	f.Fuzz(func(t *testing.T, b []byte, bits uint8, prefixlen uint32, family uint8) {
-		// Any bytes from a map are taken apart without harm.
+		// Any bytes from a map are decoded without a panic.
 		var key LpmKey
 		copy(key.Addr[:], b)
 		key.Prefixlen, key.Family = prefixlen, family

@@ -21,7 +21,7 @@ import (
 	"github.com/waggle-net/waggle/pkg/testnet"
 )
 
-// The node of the tests: pods a and b on links of fixed index, waggle_host, and one link that is nobody's.
+// The node of the tests: pods a and b on links of fixed index, waggle_host, and one link without an endpoint.
 const (
 	ifPodA      = 101
 	ifPodB      = 102
@@ -65,7 +65,7 @@ func (p pod) facts() EndpointFacts {
 	}
 }
 
-// addr is the pod's address of a family, 4 or 6.
+// addr returns the pod's address of a family, 4 or 6.
 func (p pod) addr(family int) netip.Addr {
 	if family == 4 {
 		return p.ipv4
@@ -73,22 +73,22 @@ func (p pod) addr(family int) netip.Addr {
 	return p.ipv6
 }
 
-// node is a datapath with maps of its own. The test's goroutine is inside its network namespace.
+// node is a datapath with its own maps. The test's goroutine is inside its network namespace.
 type node struct {
 	t        testing.TB
 	maps     map[string]*ebpf.Map
 	programs *programs
 	events   *ringbuf.Reader
 	ns       *testnet.Namespace
-	// constants are the load-time constants that differ from those of the objects.
+	// constants are load-time constants that differ from the defaults of the objects.
 	constants map[string]uint32
-	// entries are the sizes of maps that differ.
+	// entries are sizes of maps that differ from the defaults.
 	entries map[string]uint32
 }
 
-// programs are those of a node, loaded when a test first asks for them: the verifier takes most of the time of a test that needs one of eight.
+// programs are the programs of a node. A program is loaded at its first use: the verifier takes most of the time of a test that needs one of eight.
 type programs struct {
-	t  testing.TB // of the node; its end closes them
+	t  testing.TB // test of the node; its end closes the programs
 	mu sync.Mutex
 	by map[string]*ebpf.Program
 
@@ -117,14 +117,14 @@ func (n *node) podMaps() (steps, work *ebpf.Map) {
 	return n.programs.steps, n.programs.work
 }
 
-// setProgram has the node run another program under a name.
+// setProgram makes the node run another program under a name.
 func (n *node) setProgram(name string, p *ebpf.Program) {
 	n.programs.mu.Lock()
 	defer n.programs.mu.Unlock()
 	n.programs.by[name] = p
 }
 
-// as is the same node in a sub-test, whose goroutine enters the namespace too. Its bucket of events is full again.
+// as returns the node for a sub-test, whose goroutine enters the namespace too. Its bucket of events is full again.
 func (n *node) as(t testing.TB) *node {
 	t.Helper()
 	n.ns.Enter()
@@ -134,17 +134,17 @@ func (n *node) as(t testing.TB) *node {
 	return &c
 }
 
-// testEntries are the sizes of maps that would take long to make for each test.
+// testEntries are smaller sizes of maps whose creation for each test would take long.
 var testEntries = map[string]uint32{MapCtEst4: 1024, MapCtEst6: 1024, MapCtNew4: 1024, MapCtNew6: 1024, MapCtBurst4: 512, MapCtBurst6: 512, MapPolicy: 1024, MapFrags: 1024,
 	MapNat4: 65536, MapNat6: 32768}
 
-// newNode is a node that reports no verdicts, so that drops are the only events.
+// newNode returns a node that reports no verdicts, so that drops are the only events.
 func newNode(t testing.TB) *node {
 	t.Helper()
 	return newNodeWith(t, map[string]uint32{VariableVerdictEvents: 0}, nil)
 }
 
-// newNodeWith is a node with other load-time constants and sizes of maps.
+// newNodeWith returns a node with other load-time constants and sizes of maps.
 func newNodeWith(t testing.TB, constants, entries map[string]uint32) *node {
 	t.Helper()
 	ns := testnet.New(t)
@@ -159,13 +159,13 @@ func newNodeWith(t testing.TB, constants, entries map[string]uint32) *node {
 	return n
 }
 
-// addLinks makes the devices that programs look up by index. They carry nothing: PROG_TEST_RUN only names them.
+// addLinks creates the devices that programs look up by index. They carry no packets: PROG_TEST_RUN only names them.
 func addLinks(t testing.TB) {
 	for name, index := range map[string]int{"poda": ifPodA, "podb": ifPodB, "stranger": ifStranger, "host": ifHost,
 		"uplink": ifUplink} {
 		attributes := netlink.LinkAttrs{Name: name, Index: index}
 		if index == ifUplink {
-			attributes.HardwareAddr = uplinkMAC[:] // a frame to it is one to this host
+			attributes.HardwareAddr = uplinkMAC[:] // a frame to it is addressed to this host
 		}
 		link := &netlink.Veth{LinkAttrs: attributes, PeerName: name + "p"}
 		if err := netlink.LinkAdd(link); err != nil {
@@ -174,8 +174,8 @@ func addLinks(t testing.TB) {
 	}
 }
 
-// withoutSeed makes a hash map distribute its keys in the same way each time: with a random seed, the length of the chains that a program walks
-// changed the count of its instructions by up to 2.5 %.
+// withoutSeed makes a hash map distribute its keys identically each time: with a random seed, the length of the chains in a lookup changed the instruction
+// count of a program by up to 2.5 %.
 func withoutSeed(spec *ebpf.MapSpec) {
 	switch spec.Type {
 	case ebpf.Hash, ebpf.PerCPUHash, ebpf.LRUHash, ebpf.LRUCPUHash, ebpf.HashOfMaps:
@@ -222,7 +222,7 @@ func (n *node) loadProgram(name string) *ebpf.Program {
 	return n.loadChanged(name, func(*ebpf.CollectionSpec) {})
 }
 
-// loadChanged loads a program that is not as its object has it.
+// loadChanged loads a program with changes to its object.
 func (n *node) loadChanged(name string, change func(*ebpf.CollectionSpec)) *ebpf.Program {
 	n.t.Helper()
 	spec, err := Load(name)
@@ -279,7 +279,7 @@ func (n *node) putHost(addr netip.Addr) {
 	n.update(MapEndpoints, NewAddrKey(addr), EndpointRef{Flags: FlagHost})
 }
 
-// skBuff is struct __sk_buff of the kernel's interface, as far as tests set or read it.
+// skBuff is struct __sk_buff of the kernel's interface, with the fields that tests set or read.
 type skBuff struct {
 	Len, PktType, Mark, QueueMapping, Protocol, VlanPresent, VlanTci, VlanProto, Priority uint32
 	IngressIfindex, Ifindex, TcIndex                                                      uint32
@@ -296,14 +296,14 @@ type skBuff struct {
 	Hwtstamp                                                                              uint64
 }
 
-// outcome is what became of a packet.
+// outcome is the result of a program for a packet.
 type outcome struct {
 	action uint32
 	packet []byte
 	mark   uint32
 }
 
-// run sends one packet through a program, as if on the device with that index.
+// run runs a program on one packet, as if on the device with this index.
 func (n *node) run(program string, ifindex uint32, packet []byte) outcome {
 	n.t.Helper()
 	return n.runSkb(program, skBuff{Ifindex: ifindex}, packet)
@@ -320,7 +320,7 @@ func (n *node) runSkb(program string, in skBuff, packet []byte) outcome {
 	return outcome{action, opts.DataOut, out.Mark}
 }
 
-// count reads one slot of metrics, summed over all CPUs.
+// count returns one slot of metrics, summed over all CPUs.
 func (n *node) count(reason events.Reason, direction uint8) MetricsValue {
 	n.t.Helper()
 	return counted(n.t, n.maps[MapMetrics], reason, direction)
@@ -340,7 +340,7 @@ func counted(t testing.TB, metrics *ebpf.Map, reason events.Reason, direction ui
 	return sum
 }
 
-// event takes the next drop from the ring buffer; nil when there is none.
+// event reads the next drop from the ring buffer; nil when there is none.
 func (n *node) event() *events.Drop {
 	n.t.Helper()
 	n.events.SetDeadline(time.Now().Add(-time.Second))
@@ -365,8 +365,7 @@ func (n *node) event() *events.Drop {
 	return drop
 }
 
-// wantDrop sends a packet through a program and demands that it ends with a reason, is counted once, and is reported
-// unless the reason is quiet.
+// wantDrop runs a program on a packet and checks that the program drops it with a reason, counts it once, and reports it unless the reason is quiet.
 func (n *node) wantDrop(program string, ifindex uint32, packet []byte, reason events.Reason, direction uint8) *events.Drop {
 	n.t.Helper()
 	before := n.count(reason, direction)

@@ -17,8 +17,8 @@ func goName(c string) string {
 	return b.String()
 }
 
-// checkLayout compares a Go struct with the C struct of that name: the same fields in the same order, each with the same
-// name, offset and size, and nothing between or behind them.
+// checkLayout compares a Go struct with the C struct of the same name: the same fields in the same order, each with the same name, offset and size, and
+// nothing between or after them.
 func checkLayout(t *testing.T, types *btf.Spec, name string, value any) {
 	t.Helper()
 	var c *btf.Struct
@@ -68,7 +68,7 @@ func TestLayout_GoEqualsC(t *testing.T) {
 			t.Fatal(err)
 		}
 		for name, value := range shared {
-			// A program has the types of the maps that it uses.
+			// A program contains the types of the maps that it uses.
 			var c *btf.Struct
 			if err := spec.Types.TypeByName(name, &c); err == nil {
 				checkLayout(t, spec.Types, name, value)
@@ -83,7 +83,7 @@ func TestLayout_GoEqualsC(t *testing.T) {
 	}
 }
 
-// The maps themselves must hold what the layouts say.
+// Keys and values of the maps have the sizes of their types.
 func TestLayout_MapsHoldTheTypes(t *testing.T) {
 	t.Parallel()
 	specs, err := MapSpecs()

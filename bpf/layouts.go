@@ -7,9 +7,8 @@ import (
 	"golang.org/x/sys/unix"
 )
 
-// LayoutVersion is the version of a map's layout, which stands in the name of its pin. It rises whenever the type, the
-// flags, the key or the value of the map change, or what one of their bits means; a test holds it against a record of all
-// layouts. How many entries a map has is no part of it.
+// LayoutVersion is the version of a map's layout, which is part of the name of its pin. It is incremented whenever the type, the flags, the key or the value
+// of the map change, or the meaning of one of their bits; a test compares it with a record of all layouts. The number of entries is not part of the layout.
 func LayoutVersion(name string) uint32 {
 	switch name {
 	case MapEndpointFacts, MapIpcache, MapIpcachePrefixes, MapCIDRs:
@@ -18,22 +17,22 @@ func LayoutVersion(name string) uint32 {
 	return 1
 }
 
-// Former is the layout that a map had in the release before. The agent fills a map of the present layout from it, and
-// keeps it current for one release, so that programs of that release go on and can come back.
+// Former is the layout of a map in the previous release. The agent fills a map of the current layout from it, and keeps it current for one release, so that
+// programs of that release continue to work and can be restored.
 type Former struct {
 	Version uint32
-	Spec    *ebpf.MapSpec // the map as that release made it; the present one has no more entries
-	// Forward makes an entry of the present layout from one of this, Back the reverse. Both get and return bytes as the
-	// kernel has them, and say whether the other layout has such an entry at all.
+	Spec    *ebpf.MapSpec // the map as created by that release; the current one has no more entries
+	// Forward converts an entry of this layout to the current one, Back the reverse. Both take and return bytes as in the kernel, and report whether the
+	// other layout has such an entry at all.
 	Forward, Back Convert
-	// Partial says that Forward leaves out what only the owner of the map knows: programs may not read the present map before the owner has written it.
+	// Partial means that Forward omits data that only the owner of the map knows: programs must not read the current map before the owner has written it.
 	Partial bool
 }
 
-// Convert turns an entry of one layout into one of another.
+// Convert converts an entry of one layout to another one.
 type Convert func(key, value []byte) (newKey, newValue []byte, exists bool)
 
-// FormerLayout returns the layout that a map had in the release before; nil when it has not changed.
+// FormerLayout returns the layout of a map in the previous release; nil when it has not changed.
 func FormerLayout(name string) *Former {
 	switch name {
 	case MapEndpointFacts:
@@ -54,7 +53,7 @@ func FormerLayout(name string) *Former {
 	return nil
 }
 
-// PinName is how a map is called in the BPF file system.
+// PinName returns the name of a map in the BPF file system.
 func PinName(name string, version uint32) string {
 	return name + "_v" + strconv.FormatUint(uint64(version), 10)
 }

@@ -13,7 +13,7 @@ import (
 	"github.com/cilium/ebpf/btf"
 )
 
-// shape writes down everything by which programs of two versions could misunderstand a map.
+// shape formats all properties of a map in which programs of two versions must agree.
 func shape(m *ebpf.MapSpec) string {
 	return fmt.Sprintf("%s flags %d key %d %s value %d %s", m.Type, m.Flags, m.KeySize, typeShape(m.Key), m.ValueSize, typeShape(m.Value))
 }
@@ -37,8 +37,8 @@ func typeShape(t btf.Type) string {
 	return fmt.Sprint(size, err)
 }
 
-// Each map is as the record says that this version of its layout is. Whoever changes a map must raise its version, or
-// programs of two versions would read the same pin differently.
+// The layout of each map matches the record of its version. A change of a map must increment the version; otherwise programs of two versions would interpret
+// the same pin differently.
 func TestLayoutVersion_RisesWithTheLayout(t *testing.T) {
 	t.Parallel()
 	const record = "testdata/layouts.txt"
@@ -69,7 +69,7 @@ func TestLayoutVersion_RisesWithTheLayout(t *testing.T) {
 	}
 }
 
-// Tail calls and scratch space belong to one generation, so such maps are never among those that are pinned and shared.
+// Tail calls and scratch memory belong to one generation, so such maps are never pinned and shared.
 func TestMapSpecs_NothingOfOneGenerationIsShared(t *testing.T) {
 	t.Parallel()
 	specs, err := MapSpecs()

@@ -17,7 +17,7 @@ import (
 	"github.com/waggle-net/waggle/pkg/testnet"
 )
 
-// The verifier's budgets for one program, in processed instructions. Programs for a change of the size of maps of flows, which hooks run for moments, have more code.
+// The verifier's budgets for one program, in processed instructions. Programs for a resize of maps of flows, which are attached only briefly, have more code.
 const (
 	verifierBudget = 14_000
 	resizeBudget   = 16_000
@@ -109,7 +109,7 @@ func TestLoad_UnknownProgram(t *testing.T) {
 func TestPrivilegedPrograms_PassTheVerifier(t *testing.T) {
 	t.Parallel()
 	testnet.RequirePrivileges(t)
-	most := map[string]uint32{} // instructions that the verifier processed, in the mode in which they are most, by program
+	most := map[string]uint32{} // maximum of processed instructions over all modes, by program
 	onModes(t, func(t *testing.T, constants map[string]uint32) { passTheVerifier(t, constants, most) })
 	for name, n := range most {
 		t.Attr("verifier:"+name, fmt.Sprintf("%d instructions processed, budget %d", n, verifierBudget))
@@ -127,7 +127,7 @@ func passTheVerifier(t *testing.T, constants, most map[string]uint32) {
 		if err != nil {
 			var verifier *ebpf.VerifierError
 			if errors.As(err, &verifier) {
-				t.Fatalf("%s: %+v", object, verifier) // all lines
+				t.Fatalf("%s: %+v", object, verifier) // all lines of the verifier log
 			}
 			t.Fatal(err)
 		}
@@ -154,8 +154,8 @@ func passTheVerifier(t *testing.T, constants, most map[string]uint32) {
 	}
 }
 
-// onModes runs a test with the constants of each routing mode: of either one the verifier does not walk through what programs do only in the other. Programs for a
-// change of the size of maps of flows do more in both.
+// onModes runs a test with the constants of each routing mode: the verifier skips code of the other mode. Programs for a resize of maps of flows have more
+// code in both modes.
 func onModes(t *testing.T, test func(t *testing.T, constants map[string]uint32)) {
 	t.Helper()
 	tunnel := map[string]uint32{VariableTunnelPort: tunnelPort, VariableEncapModes: encapAll, VariableDirectAccepted: 1, VariableDirectBesideTunnel: 1}
@@ -180,12 +180,12 @@ func setConstants(t *testing.T, spec *ebpf.CollectionSpec, constants map[string]
 	}
 }
 
-// Of the 512 bytes of stack that the kernel gives the functions of a chain of calls together (MAX_BPF_STACK in include/linux/filter.h), programs may use
-// this much. The rest is room for further functions.
+// Programs may use this part of the 512 bytes of stack that the kernel gives to a chain of function calls (MAX_BPF_STACK in include/linux/filter.h). The rest
+// is reserved for further functions.
 const stackBudget = 352
 
-// The stack that the deepest chain of calls takes is not shown by the kernel. It is within the budget when the kernel still takes the program after its
-// first function takes all the room that the budget leaves.
+// The kernel does not report the stack size of the deepest call chain. The size is within the budget if the kernel accepts the program after its first
+// function reserves all stack beyond the budget.
 func TestPrivilegedPrograms_LeaveRoomOnTheStack(t *testing.T) {
 	t.Parallel()
 	testnet.RequirePrivileges(t)
@@ -196,7 +196,7 @@ func TestPrivilegedPrograms_LeaveRoomOnTheStack(t *testing.T) {
 	onModes(t, func(t *testing.T, constants map[string]uint32) { leaveRoomOnTheStack(t, constants, own) })
 }
 
-// leaveRoomOnTheStack loads all objects with constants. own is the stack of the first function of each program, by object.
+// leaveRoomOnTheStack loads all objects with constants. own is the stack size of the first function of each program, by object.
 func leaveRoomOnTheStack(t *testing.T, constants map[string]uint32, own map[string]map[string]int) {
 	for _, object := range Objects() {
 		spec, err := Load(object)
@@ -205,7 +205,7 @@ func leaveRoomOnTheStack(t *testing.T, constants map[string]uint32, own map[stri
 		}
 		setConstants(t, spec, constants)
 		for name, p := range spec.Programs {
-			// The first instruction stays the first: it has the symbol of the function, and perhaps a relocation of its own.
+			// The first instruction stays first: it has the symbol of the function, and perhaps a relocation.
 			deep := asm.StoreImm(asm.R10, int16(-(own[object][name] + 512 - stackBudget)), 0, asm.Word)
 			p.Instructions = slices.Insert(p.Instructions, 1, deep)
 		}
@@ -218,7 +218,7 @@ func leaveRoomOnTheStack(t *testing.T, constants map[string]uint32, own map[stri
 	}
 }
 
-// firstFrames reads how much stack the first function of each program of an object takes.
+// firstFrames returns the stack size of the first function of each program of an object.
 func firstFrames(t *testing.T, object string) map[string]int {
 	t.Helper()
 	spec, err := Load(object)
@@ -242,10 +242,10 @@ func firstFrames(t *testing.T, object string) map[string]int {
 	return frames
 }
 
-// bucketsOf is the memory of an empty hash that takes memory for entries as they come: buckets of 16 bytes (kernel/bpf/hashtab.c), and a little more.
+// bucketsOf returns the memory of an empty hash that allocates entries on demand: buckets of 16 bytes (kernel/bpf/hashtab.c), and a little more.
 func bucketsOf(entries uint32) uint64 { return 16<<bits.Len32(entries-1) + 1<<20 }
 
-// The budget of kernel memory for all maps at their default sizes on two CPUs: some maps have a part for each CPU.
+// The budget of kernel memory for all maps at their default sizes on two CPUs: some maps have a part per CPU.
 const memoryBudget = 88_000_000
 
 func TestPrivilegedMaps_FitTheMemoryBudget(t *testing.T) {
@@ -266,9 +266,9 @@ func TestPrivilegedMaps_FitTheMemoryBudget(t *testing.T) {
 		if err != nil {
 			t.Fatal(err)
 		}
-		bytes, _ := info.Memlock() // an empty trie takes none
+		bytes, _ := info.Memlock() // an empty trie uses no memory
 		if spec.Type == ebpf.Hash && spec.Flags&unix.BPF_F_NO_PREALLOC != 0 {
-			bytes = min(bytes, bucketsOf(spec.MaxEntries)) // before Linux 6.4 it is that of a full map
+			bytes = min(bytes, bucketsOf(spec.MaxEntries)) // before Linux 6.4 the kernel reports the size of a full map
 		}
 		total += bytes
 	}

@@ -7,8 +7,8 @@ import (
 	"github.com/waggle-net/waggle/pkg/events"
 )
 
-// A flow that was let in because the node made it, or the pod itself, is not a way in for others: of those who come from outside with
-// the same address and ports, as by a translation of addresses that takes a port again, each packet is judged.
+// A flow that was allowed because the node or the pod itself created it is not reusable from outside: each packet from outside with the same address and
+// ports, as after SNAT that reuses a port, is evaluated.
 func TestPrivilegedMadeHere_NobodyElseGoesOn(t *testing.T) {
 	t.Parallel()
 	eachFamily(t, func(t *testing.T, n *node, family int) {

@@ -11,7 +11,7 @@ import (
 	"github.com/waggle-net/waggle/pkg/events"
 )
 
-// Where fields stand in a frame.
+// Offsets of fields in a frame.
 const (
 	offEtherType  = 12
 	offIP         = 14
@@ -20,7 +20,7 @@ const (
 	offIPv6Length = offIP + 4
 )
 
-// patch returns a copy of a packet in which bytes stand at an offset.
+// patch returns a copy of a packet with other bytes at an offset.
 func patch(packet []byte, at int, bytes ...byte) []byte {
 	c := append([]byte(nil), packet...)
 	copy(c[at:], bytes)
@@ -67,8 +67,8 @@ func TestPrivilegedPodEgress_BadFrames(t *testing.T) {
 	}
 }
 
-// Wherever behind the IP header a packet is cut off, it is dropped for that and nothing else happens. PROG_TEST_RUN takes
-// no shorter ones; TestPrivilegedReal_ShortFrames sends those.
+// A packet that is truncated at any position after the IP header is dropped with this reason and has no other effect. PROG_TEST_RUN accepts no shorter
+// packets; TestPrivilegedReal_ShortFrames sends those.
 func TestPrivilegedPodEgress_EveryLength(t *testing.T) {
 	t.Parallel()
 	eachFamily(t, func(t *testing.T, n *node, family int) {
@@ -99,7 +99,7 @@ func TestPrivilegedPodEgress_IPv4Options(t *testing.T) {
 	n.wantPacket(got, actRedirect, build(received(podB, podA.ipv4, podB.ipv4).withHops(63)))
 }
 
-// Padding up to the least size of a frame is nothing that the IP header promises.
+// Padding up to the minimum size of a frame is not part of the IP packet.
 func TestPrivilegedPodEgress_Padding(t *testing.T) {
 	t.Parallel()
 	eachFamily(t, func(t *testing.T, n *node, family int) {
@@ -110,12 +110,12 @@ func TestPrivilegedPodEgress_Padding(t *testing.T) {
 	})
 }
 
-// A super-packet beyond 64 kB has no total length; only segmentation offload makes such.
+// A super-packet beyond 64 kB has no total length; only segmentation offload creates one.
 func TestPrivilegedPodEgress_BigTCP(t *testing.T) {
 	t.Parallel()
 	n := newNode(t)
 	in := patch(sent(podA, podA.ipv4, podB.ipv4).bytes(t), offIPv4Total, 0, 0)
-	// The header's checksum was right for the length that is gone.
+	// The header's checksum was computed with the removed length.
 	length := binary.BigEndian.Uint16(sent(podA, podA.ipv4, podB.ipv4).bytes(t)[offIPv4Total:])
 	binary.BigEndian.PutUint16(in[offIPv4Check:], binary.BigEndian.Uint16(in[offIPv4Check:])+length)
 	got := n.runSkb(PodEgress, skBuff{Ifindex: ifPodA, GsoSegs: 2, GsoSize: 10}, in)

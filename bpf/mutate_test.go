@@ -13,8 +13,8 @@ import (
 	"github.com/waggle-net/waggle/pkg/testseed"
 )
 
-// Whatever a pod sends: what goes on has its own addresses as sources, and what is delivered is addressed to who shall
-// have it. Packets of every kind are changed at random; most are dropped, and that is fine.
+// For any packet of a pod: forwarded packets have its own addresses as sources, and delivered packets have the addresses of their receiver. Packets of every
+// kind are changed at random; most are dropped, which is acceptable.
 func TestPrivilegedPodEgress_MutatedPackets(t *testing.T) {
 	t.Parallel()
 	n := newNode(t)
@@ -45,7 +45,7 @@ func TestPrivilegedPodEgress_MutatedPackets(t *testing.T) {
 	}
 }
 
-// mutate changes up to three bytes of a copy and sometimes cuts it. PROG_TEST_RUN wants a whole IP header.
+// mutate changes up to three bytes of a copy and sometimes truncates it. PROG_TEST_RUN requires a whole IP header.
 func mutate(random *rand.Rand, packet []byte) []byte {
 	c := bytes.Clone(packet)
 	for range random.IntN(4) {
@@ -57,7 +57,7 @@ func mutate(random *rand.Rand, packet []byte) []byte {
 	return c
 }
 
-// faultOf says what is wrong with a packet that was let through; "" when nothing is.
+// faultOf describes the fault of a forwarded packet; "" when there is none.
 func faultOf(in []byte, got outcome) string {
 	if mac.Addr(in[6:12]) != podA.mac {
 		return "sent by another MAC"
@@ -94,12 +94,12 @@ func faultOf(in []byte, got outcome) string {
 	return ""
 }
 
-// addressed tells whether a packet is addressed to a pod that has the target address.
+// addressed reports whether a packet is addressed to a pod that has the destination address.
 func addressed(packet []byte, to pod, target netip.Addr) bool {
 	return mac.Addr(packet[:6]) == to.mac && mac.Addr(packet[6:12]) == to.host && (target == to.ipv4 || target == to.ipv6)
 }
 
-// answerFault checks an answer of the gateway.
+// answerFault checks a reply of the gateway.
 func answerFault(got outcome) string {
 	if got.action != actRedirect || mac.Addr(got.packet[:6]) != podA.mac || mac.Addr(got.packet[6:12]) != podA.host {
 		return "a question that went on, or an answer that went astray"

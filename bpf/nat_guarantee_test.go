@@ -8,13 +8,13 @@ import (
 	"github.com/waggle-net/waggle/pkg/mac"
 )
 
-// The tables of the tests below have room for natRoom flows, of which each endpoint may have a quarter, and can always have natGuarantee.
+// The tables of the tests below have natRoom flows. Each endpoint may have a quarter of these, and can always have natGuarantee.
 const (
 	natRoom      = 64
 	natGuarantee = 2
 )
 
-// withGuarantees runs a test for each family on a node with five pods, whose table of translated flows four of them may fill by their shares.
+// withGuarantees runs a test for each family on a node with five pods. Four of these pods can fill its table of translated flows up to their quotas.
 func withGuarantees(t *testing.T, test func(t *testing.T, n *node, family int, pods []pod)) {
 	for _, family := range families {
 		t.Run(map[int]string{4: "IPv4", 6: "IPv6"}[family], func(t *testing.T) {
@@ -30,19 +30,19 @@ func withGuarantees(t *testing.T, test func(t *testing.T, n *node, family int, p
 				n.put(pods[i])
 				n.serve(uint32(i)+1, on(balancer[family], 80+uint16(i)), loadbalancer.UDP, 0, on(pods[i].addr(family), 8080))
 			}
-			n.serve(6, on(balancer[family], 90), loadbalancer.UDP, 0, on(nodeOut[family], 8080)) // as a pod with the network of the node
+			n.serve(6, on(balancer[family], 90), loadbalancer.UDP, 0, on(nodeOut[family], 8080)) // a pod in the host network
 			test(t, n, family, pods)
 		})
 	}
 }
 
-// leaves sends a packet of a pod to the outside, from a port of its own for each number.
+// leaves sends a packet of a pod to the outside, from a separate port for each number.
 func (n *node) leaves(family int, p pod, number int) outcome {
 	n.t.Helper()
 	return n.sendFrom(p, going(on(p.addr(family), 40000+uint16(number)), on(client[family], 53)).bytes(n.t))
 }
 
-// calls sends a packet of a client outside to a service, from an address of its own for each number.
+// calls sends a packet of an outside client to a service, from a separate address for each number.
 func (n *node) calls(family int, port uint16, number int) outcome {
 	n.t.Helper()
 	from := client[family].AsSlice()
@@ -52,8 +52,8 @@ func (n *node) calls(family int, port uint16, number int) outcome {
 	return n.run(NetdevIngress, ifUplink, coming(on(source, 4000), on(balancer[family], port)).bytes(n.t))
 }
 
-// wantGuarantees demands that the last pod, the node, and clients of backends with no share of their own get the flows that are guaranteed to them, for which
-// most packets of a flood have no room. Opened is what the flood got.
+// wantGuarantees checks that the last pod, the node, and clients of backends without a quota get their guaranteed flows, and that the table had no entry for
+// most packets of a flood. opened is the number of flows of the flood.
 func (n *node) wantGuarantees(family int, last pod, opened int) {
 	n.t.Helper()
 	if most := 4*natGuarantee + natRoom/2; opened != most {
@@ -84,13 +84,13 @@ func (n *node) wantGuarantees(family int, last pod, opened int) {
 	n.forgetEvents()
 }
 
-// forgetEvents reads the events of packets that were dropped.
+// forgetEvents discards the events of dropped packets.
 func (n *node) forgetEvents() {
 	for n.event() != nil {
 	}
 }
 
-// Four pods that open as many flows as they can leave every other pod, clients of backends without a share and the node what is guaranteed to them.
+// Four pods that open as many flows as possible leave their guarantees to every other pod, to clients of backends without a quota and to the node.
 func TestPrivilegedNatGuarantee_BesidePodsThatOpenAll(t *testing.T) {
 	t.Parallel()
 	withGuarantees(t, func(t *testing.T, n *node, family int, pods []pod) {
@@ -104,7 +104,7 @@ func TestPrivilegedNatGuarantee_BesidePodsThatOpenAll(t *testing.T) {
 		}
 		n.wantGuarantees(family, pods[4], opened)
 
-		// A flow that is over and begins anew has the place that it had.
+		// A flow that expired and starts again gets its previous entry.
 		n.natExpire(family)
 		n.did(n.leaves(family, pods[0], 0), actUnspec)
 		n.did(n.leaves(family, pods[4], 0), actUnspec)
@@ -112,8 +112,8 @@ func TestPrivilegedNatGuarantee_BesidePodsThatOpenAll(t *testing.T) {
 	})
 }
 
-// So does one host that sends to ports of four pods from sources that it has invented, which no pod needs to answer. Those pods themselves open flows
-// from the part that clients leave.
+// So does one host that sends to ports of four pods from invented sources; the pods need not reply. These pods themselves open flows from the part that
+// clients leave.
 func TestPrivilegedNatGuarantee_BesideInventedClients(t *testing.T) {
 	t.Parallel()
 	withGuarantees(t, func(t *testing.T, n *node, family int, pods []pod) {
@@ -134,7 +134,7 @@ func TestPrivilegedNatGuarantee_BesideInventedClients(t *testing.T) {
 	})
 }
 
-// One host does not use up the share of a pod, so the pod itself opens flows.
+// One host does not use up the quota of a pod, so the pod itself can open flows.
 func TestPrivilegedNatGuarantee_ClientsLeaveAPodPartOfItsShare(t *testing.T) {
 	t.Parallel()
 	withGuarantees(t, func(t *testing.T, n *node, family int, pods []pod) {
@@ -154,7 +154,7 @@ func TestPrivilegedNatGuarantee_ClientsLeaveAPodPartOfItsShare(t *testing.T) {
 	})
 }
 
-// Clients whose backends have no share of their own leave pods and the node as much.
+// Clients whose backends have no quota leave the same guarantees to pods and the node.
 func TestPrivilegedNatGuarantee_BesideClientsOfTheNode(t *testing.T) {
 	t.Parallel()
 	withGuarantees(t, func(t *testing.T, n *node, family int, pods []pod) {
@@ -168,7 +168,7 @@ func TestPrivilegedNatGuarantee_BesideClientsOfTheNode(t *testing.T) {
 			t.Errorf("clients of the node open %d flows, want %d", opened, want)
 		}
 		n.forgetEvents()
-		const left = natGuarantee + natRoom/2/16 // of the pod itself
+		const left = natGuarantee + natRoom/2/16 // left for the pod itself
 		for i := range left {
 			n.did(n.leaves(family, pods[0], i), actUnspec)
 		}

@@ -10,7 +10,7 @@ import (
 
 const natShare = 8 // of one endpoint, in the tests below
 
-// withShares runs a test for each family on a node whose endpoints may have few translated flows.
+// withShares runs a test for each family on a node whose endpoints have a small quota of translated flows.
 func withShares(t *testing.T, test func(t *testing.T, n *node, family int)) {
 	for _, family := range families {
 		t.Run(map[int]string{4: "IPv4", 6: "IPv6"}[family], func(t *testing.T) {
@@ -22,13 +22,13 @@ func withShares(t *testing.T, test func(t *testing.T, n *node, family int)) {
 	}
 }
 
-// wantTranslations demands how many translated flows count for an endpoint, 0 for those of none.
+// wantTranslations checks the number of translated flows of an endpoint; id 0 counts flows without an endpoint.
 func (n *node) wantTranslations(id uint16, family int, want int32) {
 	n.t.Helper()
 	n.wantCount(MapNatFlows, uint32(id), family, want)
 }
 
-// wantCount demands how many translated flows count in a slot of a map, and that none of the other family does.
+// wantCount checks the number of translated flows in a slot of a map, and that the number of the other family is zero.
 func (n *node) wantCount(name string, slot uint32, family int, want int32) {
 	n.t.Helper()
 	var count NatCount
@@ -43,7 +43,7 @@ func (n *node) wantCount(name string, slot uint32, family int, want int32) {
 	}
 }
 
-// A pod that asks services from as many ports as it can gets its share and no more; what it has goes on, and other pods get theirs.
+// A pod that connects to services from as many ports as possible gets its quota and no more; its existing flows continue, and other pods get their quotas.
 func TestPrivilegedNatShare_ClientsOfServices(t *testing.T) {
 	t.Parallel()
 	withShares(t, func(t *testing.T, n *node, family int) {
@@ -52,7 +52,7 @@ func TestPrivilegedNatShare_ClientsOfServices(t *testing.T) {
 		for i := range natShare {
 			n.passes(podA, ask(i), actOK)
 		}
-		for range natShare / 4 { // from three quarters on, for each sixteenth of the share, or each flow where that is less
+		for range natShare / 4 { // from three quarters on, for each sixteenth of the quota, or each flow if that is less
 			if s := n.signal(); s != (CtSignal{Family: NatWakeSignal + uint32(family), Endpoint: uint32(podA.id)}) {
 				t.Errorf("before anybody was refused: signal %+v", s)
 			}
@@ -70,7 +70,7 @@ func TestPrivilegedNatShare_ClientsOfServices(t *testing.T) {
 			n.passes(podB, sent(podB, podB.addr(family), clusterIP[family]).ports(5000+uint16(i), servicePort).bytes(t), actOK)
 		}
 
-		// A flow that is over and begins anew counts once, and so does one that many begin.
+		// A flow that expired and starts again counts once, and so does a flow that many packets start.
 		n.natExpire(family)
 		n.passes(podA, ask(0), actOK)
 		n.passes(podA, ask(0), actOK)
@@ -78,7 +78,7 @@ func TestPrivilegedNatShare_ClientsOfServices(t *testing.T) {
 	})
 }
 
-// What a policy refuses does not count.
+// A flow that a policy denies does not count.
 func TestPrivilegedNatShare_RefusedFlowsDoNotCount(t *testing.T) {
 	t.Parallel()
 	withShares(t, func(t *testing.T, n *node, family int) {
@@ -94,7 +94,7 @@ func TestPrivilegedNatShare_RefusedFlowsDoNotCount(t *testing.T) {
 	})
 }
 
-// The shares of masqueraded flows: of a pod, of another pod, and of the node, whose ICMP requests beyond its share pass without entries.
+// The quotas of masqueraded flows: of a pod, of another pod, and of the node, whose ICMP requests beyond its quota pass without entries.
 func TestPrivilegedNatShare_Masquerade(t *testing.T) {
 	t.Parallel()
 	withShares(t, func(t *testing.T, n *node, family int) {
@@ -119,8 +119,7 @@ func TestPrivilegedNatShare_Masquerade(t *testing.T) {
 	})
 }
 
-// What an endpoint has does not sink below three quarters of its share between two passes: the agent is woken all the same before one more
-// is refused.
+// If an endpoint's number of flows stays above three quarters of its quota between two passes, the agent is still woken before the next drop.
 func TestPrivilegedNatShare_WakesBeyondThreeQuarters(t *testing.T) {
 	t.Parallel()
 	const share = 64
@@ -141,7 +140,7 @@ func TestPrivilegedNatShare_WakesBeyondThreeQuarters(t *testing.T) {
 	}
 }
 
-// What a pod sent from its port, which is over, makes room for a client from outside who asks that port: it counts once.
+// The expired flow of a pod from a port is replaced by the flow of an outside client to this port: it counts once.
 func TestPrivilegedNatShare_ClientTakesThePlaceOfWhatIsOver(t *testing.T) {
 	t.Parallel()
 	withShares(t, func(t *testing.T, n *node, family int) {
@@ -156,7 +155,7 @@ func TestPrivilegedNatShare_ClientTakesThePlaceOfWhatIsOver(t *testing.T) {
 	})
 }
 
-// Clients from outside count for the pod that answers them; where that is elsewhere, all of them together leave others some room.
+// Flows of outside clients count for the responding pod; if the backend is on another node, all of them together leave entries for other flows.
 func TestPrivilegedNatShare_ClientsFromOutside(t *testing.T) {
 	t.Parallel()
 	withShares(t, func(t *testing.T, n *node, family int) {
@@ -177,11 +176,11 @@ func TestPrivilegedNatShare_ClientsFromOutside(t *testing.T) {
 	})
 }
 
-// Clients from outside whose backends are elsewhere count together, and leave others some room: pods, and clients of pods here.
+// Outside clients with backends on other nodes count together, and leave entries for other flows: of pods, and of clients of local pods.
 func TestPrivilegedReal_ClientsOfBackendsElsewhereLeaveRoom(t *testing.T) {
 	t.Parallel()
 	s := newSurroundings(t, ethernetOnly)
-	const quarters = 3 // of the flows for which there is room, of which clients leave a sixteenth
+	const quarters = 3 // of the possible flows; clients leave a sixteenth of these
 	rest := map[int]int32{4: NatMax / 2 / 4 * quarters / 16 * 15, 6: NatMax / 2 / 2 / 4 * quarters / 16 * 15}
 	for _, family := range families {
 		here, there := listenUDP(t, s.a, podA.addr(family)), listenUDP(t, s.distant, distantPod[family])

@@ -7,7 +7,7 @@ import (
 	"github.com/waggle-net/waggle/pkg/loadbalancer"
 )
 
-// forgetReplies deletes the entries that translate replies at a place, and makes a tick go by.
+// forgetReplies deletes the entries that translate replies at a place, and waits for the next tick.
 func forgetReplies(n *node, family int, place podEgressNatPlace) {
 	n.t.Helper()
 	if family == 4 {
@@ -19,7 +19,7 @@ func forgetReplies(n *node, family int, place podEgressNatPlace) {
 	changeNat(n, MapNat6, func(_ NatKey6, e *NatEntry6) { e.Expires-- })
 }
 
-// The next packet of the initiator restores the missing entry of the replies; where another flow uses the port now, the flow gets another one.
+// The next packet of the initiator restores the missing entry of the replies; if another flow uses the port now, the flow gets another port.
 func TestPrivilegedNetdevEgress_RestoresTheEntryOfReplies(t *testing.T) {
 	t.Parallel()
 	onNetdevs(t, func(t *testing.T, n *node, family int) {
@@ -52,8 +52,8 @@ func TestPrivilegedNetdevEgress_RestoresTheEntryOfReplies(t *testing.T) {
 	})
 }
 
-// The same holds for flows to services: of a pod, whose replies are translated where they go into it, and of a client outside, whose replies are translated
-// where they leave.
+// The same holds for flows to services: of a pod, whose replies are translated on their way into the pod, and of an outside client, whose replies are
+// translated at the egress device.
 func TestPrivilegedService_RestoresTheEntryOfReplies(t *testing.T) {
 	t.Parallel()
 	onNetdevs(t, func(t *testing.T, n *node, family int) {

@@ -91,7 +91,7 @@ func TestPrivilegedND_Refuses(t *testing.T) {
 	}
 }
 
-// chain puts extension headers between the IPv6 header and what follows, written by hand: gopacket knows few of them.
+// chain inserts extension headers between the IPv6 header and the payload, built by hand: gopacket supports few of them.
 func chain(t *testing.T, f flow, last layers.IPProtocol, tail []byte, headers ...[]byte) []byte {
 	t.Helper()
 	var payload []byte
@@ -108,7 +108,7 @@ func chain(t *testing.T, f flow, last layers.IPProtocol, tail []byte, headers ..
 		payload = append(append(payload, byte(next)), h[1:]...)
 	}
 	proto, network, ip := f.network()
-	network.(*layers.IPv6).NextHeader = first // also 0, which flow cannot say
+	network.(*layers.IPv6).NextHeader = first // also 0, which flow cannot express
 	return serialize(t, ether(f.from, f.to, proto), ip, gopacket.Payload(append(payload, tail...)))
 }
 
@@ -130,7 +130,7 @@ func TestPrivilegedIPv6_ExtensionHeaders(t *testing.T) {
 	many := [][]byte{hopByHop(), routing(), destOptions(0), destOptions(1), auth(), destOptions(2), destOptions(0)}
 	for name, c := range map[string]struct {
 		in     []byte
-		reason events.Reason // 0 when the packet shall pass
+		reason events.Reason // 0 when the packet must pass
 	}{
 		"advertisement behind options": {chain(t, f, icmp, icmpBytes(134), hopByHop()), events.ForbiddenICMPv6},
 		"advertisement behind all kinds": {chain(t, f, icmp, icmpBytes(134), hopByHop(), routing(), auth(),

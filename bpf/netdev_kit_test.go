@@ -36,7 +36,7 @@ var (
 
 const identityDistant = 0x4711
 
-// lead makes a device one that leads out.
+// lead adds a device to the devices towards the outside.
 func (n *node) lead(ifindex uint32, addrs map[int]netip.Addr) {
 	n.t.Helper()
 	n.update(MapNetdevs, ifindex, Netdev{Ipv4: IPv4Word(addrs[4]), Ipv6: IPv6Bytes(addrs[6]), Flags: NetdevMasqueradeIPv4 | NetdevMasqueradeIPv6})
@@ -45,7 +45,7 @@ func (n *node) lead(ifindex uint32, addrs map[int]netip.Addr) {
 	}
 }
 
-// surround tells the maps about the networks around the node.
+// surround writes the networks around the node to the maps.
 func (n *node) surround() {
 	n.t.Helper()
 	n.lead(ifUplink, nodeOut)
@@ -56,7 +56,7 @@ func (n *node) surround() {
 	}
 }
 
-// serve puts a service with one backend, or none, into the maps. The number is that of the frontend, its slot and its backend.
+// serve writes a service with one backend, or none, to the maps. number is the id of the frontend, its slot and its backend.
 func (n *node) serve(number uint32, addr netip.AddrPort, protocol loadbalancer.Protocol, flags int, backends ...netip.AddrPort) {
 	n.t.Helper()
 	s := Service{Id: number, First: number * 10, Count: uint32(len(backends)), Flags: ServiceOutside}
@@ -81,7 +81,7 @@ func (f podEgressServiceFlag) with(flags int) podEgressServiceFlag {
 type surroundings struct {
 	*realNode
 	clients, distant *testnet.Namespace
-	spoofed          uint64 // how many packets the rules of the node shall drop
+	spoofed          uint64 // number of packets that the rules of the node must drop
 	direct           directMode
 }
 
@@ -126,13 +126,13 @@ func newSurroundings(t *testing.T, links nodeLinks, constants ...map[string]uint
 	return s
 }
 
-// withoutDAD lets links that are made later use their link-local addresses at once. Before that a neighbour with another source than an address of its link
-// asks for nobody, and drops what it has for the node after three seconds: duplicate address detection takes longer while many namespaces are made.
+// withoutDAD makes link-local addresses of later links usable immediately. Before that a neighbour with another source than an address of its link cannot
+// resolve addresses, and drops its packets for the node after three seconds: duplicate address detection takes longer while many namespaces are created.
 func withoutDAD() error {
 	return os.WriteFile("/proc/sys/net/ipv6/conf/default/accept_dad", []byte("0"), 0)
 }
 
-// guard puts the rules of the node in place: nobody outside is the node or a pod, and no pod speaks past its programs.
+// guard installs the rules of the node: no outside host can use an address of the node or a pod, and no pod can bypass its programs.
 func (s *surroundings) guard() {
 	for _, name := range []string{"poda", "podb"} {
 		link, err := netlink.LinkByName(name)
@@ -143,7 +143,7 @@ func (s *surroundings) guard() {
 	check(s.t, nftguard.Install(rule))
 }
 
-// guarded counts what the rules have dropped.
+// guarded returns the packets that the rules have dropped.
 func (s *surroundings) guarded() (dropped nftguard.Dropped) {
 	s.host.Do(func() {
 		var err error
@@ -153,7 +153,7 @@ func (s *surroundings) guarded() (dropped nftguard.Dropped) {
 	return dropped
 }
 
-// networkOf is the network of an address that a link has.
+// networkOf returns the network of a link's address.
 func networkOf(addr netip.Addr) *net.IPNet {
 	bits := 24
 	if addr.Is6() {
@@ -175,7 +175,7 @@ func addNetworks(link netlink.Link, addrs map[int]netip.Addr) error {
 	return nil
 }
 
-// addVeth makes a device that leads out, and the other end of its link in another namespace.
+// addVeth creates a device towards the outside, and its peer in another namespace.
 func (s *surroundings) addVeth(name string, index int, peer *testnet.Namespace) error {
 	attributes := netlink.LinkAttrs{Name: name, Index: index}
 	if index == ifUplink {
@@ -184,7 +184,7 @@ func (s *surroundings) addVeth(name string, index int, peer *testnet.Namespace) 
 	return netlink.LinkAdd(&netlink.Veth{LinkAttrs: attributes, PeerName: "eth0", PeerNamespace: netlink.NsFd(peer.Handle())})
 }
 
-// wireOut makes a device that leads out, with both programs.
+// wireOut creates a device towards the outside, with both programs.
 func (s *surroundings) wireOut(name string, index int, peer *testnet.Namespace, addrs map[int]netip.Addr, kind linkKind) error {
 	handle, err := tc.Open()
 	if err != nil {
@@ -207,7 +207,7 @@ func (s *surroundings) wireOut(name string, index int, peer *testnet.Namespace, 
 	)
 }
 
-// wireNeighbour configures the other end, whose gateway is the node.
+// wireNeighbour configures the peer, whose gateway is the node.
 func wireNeighbour(own, gateway map[int]netip.Addr) error {
 	link, err := netlink.LinkByName("eth0")
 	if err != nil {
@@ -238,7 +238,7 @@ func listenAt(t *testing.T, ns *testnet.Namespace, at netip.AddrPort) *net.UDPCo
 	return conn
 }
 
-// state is what explains a packet that did not arrive: how many packets the programs counted for each reason, and the neighbours of each namespace.
+// state describes the node for a packet that did not arrive: the numbers of counted packets by reason, and the neighbours of each namespace.
 func (s *surroundings) state() string {
 	var out strings.Builder
 	for reason := range events.Reason(255) {
@@ -257,7 +257,7 @@ func (s *surroundings) state() string {
 	return out.String()
 }
 
-// talk sends a datagram to an address behind which a server is, and the server's answer back. It returns whom the server saw.
+// talk sends a datagram to an address of a server, and the server's reply back. It returns the client address that the server received.
 func (s *surroundings) talk(t *testing.T, from *net.UDPConn, to netip.AddrPort, server *net.UDPConn, size int) netip.AddrPort {
 	t.Helper()
 	message := make([]byte, size)

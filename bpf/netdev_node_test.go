@@ -13,13 +13,13 @@ import (
 	"github.com/waggle-net/waggle/pkg/testnet"
 )
 
-// nodeSends is what the node itself sends out of the uplink.
+// nodeSends sends a packet of the node itself through the egress of the uplink.
 func (n *node) nodeSends(packet []byte) outcome {
 	n.t.Helper()
 	return n.runSkb(NetdevEgress, skBuff{Ifindex: ifUplink}, packet)
 }
 
-// Replies of the node take no entries of translated flows: one host that pings with every identifier, or connects to closed ports, would fill the
+// Replies of the node create no entries of translated flows: otherwise one host that pings with every identifier, or connects to closed ports, would fill the
 // table for all pods.
 func TestPrivilegedNetdevEgress_AnswersOfTheNodeAreNotRemembered(t *testing.T) {
 	t.Parallel()
@@ -59,7 +59,7 @@ func TestPrivilegedNetdevEgress_TheNodeEvadesAPodsPort(t *testing.T) {
 			}
 			port := uint16(got.packet[l4At(family)])<<8 | uint16(got.packet[l4At(family)+1])
 			n.wantPacket(got, actUnspec, c.first(going(on(own.Addr(), port), server)))
-			// Each gets its own answers.
+			// Each gets its own replies.
 			n.wantPacket(n.run(NetdevIngress, ifUplink, c.answer(coming(server, own))), actUnspec, c.answer(coming(server, pod)))
 			n.wantPacket(n.run(NetdevIngress, ifUplink, c.answer(coming(server, on(own.Addr(), port)))), actUnspec, c.answer(coming(server, own)))
 		}
@@ -73,7 +73,7 @@ func l4At(family int) int {
 	return 14 + 20
 }
 
-// A pod never leaves from a port that a socket of the node has: a listener, a connection or a socket for datagrams.
+// A pod's flow never gets a port that a socket of the node uses: a listener, a connection or a socket for datagrams.
 func TestPrivilegedNetdevEgress_PodsEvadePortsOfSockets(t *testing.T) {
 	t.Parallel()
 	onNetdevs(t, func(t *testing.T, n *node, family int) {
@@ -102,7 +102,7 @@ func TestPrivilegedNetdevEgress_PodsEvadePortsOfSockets(t *testing.T) {
 	})
 }
 
-// listenOnAll opens a listener for every address of a namespace.
+// listenOnAll opens a listener on all addresses of a namespace.
 func listenOnAll(t *testing.T, ns *testnet.Namespace, port uint16) {
 	t.Helper()
 	ns.Do(func() {
@@ -115,7 +115,7 @@ func listenOnAll(t *testing.T, ns *testnet.Namespace, port uint16) {
 	})
 }
 
-// A process of the node that has the port of a service as its source port gets the replies to it; the service gets its requests all the same.
+// A process of the node whose source port is the port of a service gets the replies to it; the service still gets its requests.
 func TestPrivilegedNetdevIngress_RepliesAreNoRequestsOfAService(t *testing.T) {
 	t.Parallel()
 	onNetdevs(t, func(t *testing.T, n *node, family int) {
@@ -162,7 +162,7 @@ func TestPrivilegedNetdevIngress_RepliesAreNoRequestsOfAService(t *testing.T) {
 		serves(other, datagram)
 		check(t, connected.Close())
 
-		// A socket that is not connected receives from any peer: what it sent tells replies from requests.
+		// An unconnected socket receives from any peer: its sent packets distinguish replies from requests.
 		listenAt(t, n.ns, own)
 		third := on(client[family], 4001)
 		serves(third, datagram)
@@ -173,7 +173,7 @@ func TestPrivilegedNetdevIngress_RepliesAreNoRequestsOfAService(t *testing.T) {
 	})
 }
 
-// connectingSocket makes a TCP connection of which only the SYN was sent; the node of these tests has no peer.
+// connectingSocket starts a TCP connection that only sends a SYN; the node of these tests has no peer.
 func connectingSocket(t *testing.T, family int, own, peer netip.AddrPort) {
 	t.Helper()
 	fd, err := unix.Socket(family, unix.SOCK_STREAM|unix.SOCK_NONBLOCK|unix.SOCK_CLOEXEC, 0)

@@ -20,7 +20,7 @@ import (
 	"github.com/waggle-net/waggle/pkg/testnet"
 )
 
-// Pods and the node itself speak with one server from the same port: each under the node's address, each from a port of its own.
+// Pods and the node itself communicate with one server from the same port: each with the node's address, each from a different port.
 func TestPrivilegedReal_MasqueradeKeepsConnectionsApart(t *testing.T) {
 	t.Parallel()
 	onEachLink(t, func(t *testing.T, s *surroundings) {
@@ -45,7 +45,7 @@ func TestPrivilegedReal_MasqueradeKeepsConnectionsApart(t *testing.T) {
 					}
 				}
 			}
-			// The node was first on another port: it keeps that, and the pod gets another one.
+			// The node used another port first: it keeps the port, and the pod gets another one.
 			own = listenAt(t, s.host, netip.AddrPortFrom(nodeOut[family], port+1))
 			a = listenAt(t, s.a, netip.AddrPortFrom(podA.addr(family), port+1))
 			if seen := s.talk(t, own, to, server, 10); seen != portOf(own) {
@@ -58,7 +58,7 @@ func TestPrivilegedReal_MasqueradeKeepsConnectionsApart(t *testing.T) {
 	})
 }
 
-// Nobody has to know the node to speak with a pod: a pod that is asked under its own address answers with it.
+// A peer needs no route through the node's address: a pod that receives a request to its own address replies from this address.
 func TestPrivilegedReal_AnswersKeepThePodsAddress(t *testing.T) {
 	t.Parallel()
 	onEachLink(t, func(t *testing.T, s *surroundings) {
@@ -68,7 +68,7 @@ func TestPrivilegedReal_AnswersKeepThePodsAddress(t *testing.T) {
 			if seen := s.talk(t, from, portOf(pod), pod, 4000); seen != portOf(from) {
 				t.Errorf("IPv%d: the pod saw %s instead of %s", family, seen, portOf(from))
 			}
-			// Towards another node, and towards what is excluded, pods keep their addresses.
+			// Towards another node, and towards excluded addresses, pods keep their addresses.
 			distant := listenUDP(t, s.distant, otherNode[family])
 			if seen := s.talk(t, pod, portOf(distant), distant, 10); seen != portOf(pod) {
 				t.Errorf("IPv%d: the other node saw %s instead of %s", family, seen, portOf(pod))
@@ -82,7 +82,7 @@ func TestPrivilegedReal_AnswersKeepThePodsAddress(t *testing.T) {
 	})
 }
 
-// Services for clients outside: a backend here sees the client, one on another node sees this node; both take fragments.
+// Services for outside clients: a local backend receives the client's address, a backend on another node receives this node's address; both accept fragments.
 func TestPrivilegedReal_ServicesFromOutside(t *testing.T) {
 	t.Parallel()
 	onEachLink(t, func(t *testing.T, s *surroundings) {
@@ -104,7 +104,7 @@ func TestPrivilegedReal_ServicesFromOutside(t *testing.T) {
 	})
 }
 
-// accept takes the bytes of one connection.
+// accept reads the bytes of one connection.
 func accept(t *testing.T, ns *testnet.Namespace, at netip.Addr) (port netip.AddrPort, got chan []byte, peers chan netip.AddrPort) {
 	t.Helper()
 	var listener *net.TCPListener
@@ -131,7 +131,7 @@ func accept(t *testing.T, ns *testnet.Namespace, at netip.Addr) (port netip.Addr
 	return listener.Addr().(*net.TCPAddr).AddrPort(), got, peers
 }
 
-// Streams of segmentation-offloaded packets arrive whole by every translation, and so does the answer.
+// Streams of segmentation-offloaded packets arrive intact through every translation, and so does the reply.
 func TestPrivilegedReal_StreamsThroughTranslations(t *testing.T) {
 	t.Parallel()
 	onEachLink(t, func(t *testing.T, s *surroundings) {
@@ -175,14 +175,14 @@ func TestPrivilegedReal_StreamsThroughTranslations(t *testing.T) {
 	})
 }
 
-// askRepeatedly sends a datagram each second until something comes back, and returns the error of the socket. Kernels limit the rate of ICMP
-// errors, and drop what waits too long for the link address of a neighbour.
+// askRepeatedly sends a datagram each second until a reply or an error arrives, and returns the error of the socket. Kernels limit the rate of ICMP errors,
+// and drop packets that wait too long for the link address of a neighbour.
 func askRepeatedly(conn net.Conn) (err error) {
 	for deadline := time.Now().Add(patience); time.Now().Before(deadline); {
 		if _, err = conn.Write([]byte("is anybody there?")); err != nil {
-			return err // of the datagram before
+			return err // of the previous datagram
 		}
-		_ = conn.SetReadDeadline(time.Now().Add(time.Second)) // wall clock: the question is repeated
+		_ = conn.SetReadDeadline(time.Now().Add(time.Second)) // wall clock: the request is repeated
 		if _, err = conn.Read(make([]byte, 10)); !errors.Is(err, os.ErrDeadlineExceeded) {
 			return err
 		}
@@ -190,7 +190,7 @@ func askRepeatedly(conn net.Conn) (err error) {
 	return err
 }
 
-// An ICMP error finds its way through every translation to who sent what it is about.
+// An ICMP error is translated back through every translation to the sender of the inner packet.
 func TestPrivilegedReal_ErrorsThroughTranslations(t *testing.T) {
 	t.Parallel()
 	onEachLink(t, func(t *testing.T, s *surroundings) {
@@ -225,7 +225,7 @@ func TestPrivilegedReal_ErrorsThroughTranslations(t *testing.T) {
 	})
 }
 
-// Who asks for a service that nobody serves is told at once.
+// A client of a service without backends gets an error immediately.
 func TestPrivilegedReal_NobodyServesOutside(t *testing.T) {
 	t.Parallel()
 	onEachLink(t, func(t *testing.T, s *surroundings) {
@@ -235,7 +235,7 @@ func TestPrivilegedReal_NobodyServesOutside(t *testing.T) {
 				s.serve(uint32(family), to, protocol, 0)
 				s.clients.Do(func() {
 					conn, err := net.DialTimeout(network, to.String(), patience)
-					if err == nil { // UDP hears of it later
+					if err == nil { // UDP gets the error later
 						defer conn.Close()
 						check(t, conn.SetDeadline(time.Now().Add(patience)))
 						_, err = conn.Write([]byte("is anybody there?"))
@@ -251,7 +251,7 @@ func TestPrivilegedReal_NobodyServesOutside(t *testing.T) {
 	})
 }
 
-// The way to the other node takes shorter packets than clients send: they are told, and send shorter ones.
+// The path to the other node has a smaller MTU than the clients: they get an ICMP error and send smaller packets.
 func TestPrivilegedReal_ShorterWayToTheBackend(t *testing.T) {
 	t.Parallel()
 	onEachLink(t, func(t *testing.T, s *surroundings) {
@@ -287,7 +287,7 @@ func TestPrivilegedReal_ShorterWayToTheBackend(t *testing.T) {
 	})
 }
 
-// The first datagram of a client is longer than the device or the route to the backend takes: the client learns the MTU from an ICMP error.
+// The first datagram of a client exceeds the MTU of the device or the route to the backend: the client learns the MTU from an ICMP error.
 func TestPrivilegedReal_FirstDatagramIsTooBig(t *testing.T) {
 	t.Parallel()
 	for name, limit := range map[string]func() error{
@@ -308,7 +308,7 @@ func TestPrivilegedReal_FirstDatagramIsTooBig(t *testing.T) {
 	} {
 		t.Run(name, func(t *testing.T) {
 			t.Parallel()
-			const rate = 4 // of answers; these are not limited
+			const rate = 4 // of ICMP errors; these are not limited
 			s := newSurroundings(t, ethernetOnly, map[string]uint32{VariableVerdictEvents: 0, VariableRejectRate: rate})
 			s.host.Do(func() { check(t, limit()) })
 			s.host.Enter()
@@ -336,7 +336,7 @@ func TestPrivilegedReal_FirstDatagramIsTooBig(t *testing.T) {
 	}
 }
 
-// Whoever claims an address of the node, or of a pod here, gets neither to a service nor past the rules of the node.
+// A host that uses an address of the node, or of a local pod, reaches neither a service nor passes the rules of the node.
 func TestPrivilegedReal_NobodyOutsideIsTheNode(t *testing.T) {
 	t.Parallel()
 	s := newSurroundings(t, ethernetOnly)

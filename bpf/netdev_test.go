@@ -17,7 +17,7 @@ var (
 	networkMAC = mac.Addr{2, 0, 0, 0, 2, 9}
 )
 
-// coming and going are packets on a device that leads out.
+// coming and going are packets on a device towards the outside.
 func coming(src, dst netip.AddrPort) flow {
 	return flow{from: networkMAC, to: uplinkMAC, src: src.Addr(), dst: dst.Addr(), sport: src.Port(), dport: dst.Port()}
 }
@@ -26,10 +26,10 @@ func going(src, dst netip.AddrPort) flow {
 	return flow{from: uplinkMAC, to: networkMAC, src: src.Addr(), dst: dst.Addr(), sport: src.Port(), dport: dst.Port()}
 }
 
-// on is a port of an address.
+// on returns the port of an address.
 func on(addr netip.Addr, port uint16) netip.AddrPort { return netip.AddrPortFrom(addr, port) }
 
-// onNetdevs runs a test with a node whose devices lead out, for each family.
+// onNetdevs runs a test with a node that has devices towards the outside, for each family.
 func onNetdevs(t *testing.T, test func(t *testing.T, n *node, family int)) {
 	eachFamily(t, func(t *testing.T, n *node, family int) {
 		n.surround()
@@ -37,20 +37,20 @@ func onNetdevs(t *testing.T, test func(t *testing.T, n *node, family int)) {
 	})
 }
 
-// sendFrom runs a packet of a pod, which came in by the pod's link, through the egress of the uplink.
+// sendFrom sends a packet of a pod, whose ingress device is the pod's link, through the egress of the uplink.
 func (n *node) sendFrom(p pod, packet []byte) outcome {
 	n.t.Helper()
 	return n.runSkb(NetdevEgress, skBuff{Ifindex: ifUplink, IngressIfindex: p.ifindex}, packet)
 }
 
-// Whole packets, checksums included, there and back.
+// Whole packets, checksums included, in both directions.
 func TestPrivilegedNetdev_MasqueradesThereAndBack(t *testing.T) {
 	t.Parallel()
 	onNetdevs(t, func(t *testing.T, n *node, family int) {
 		pod, node, server := on(podA.addr(family), 40000), on(nodeOut[family], 40000), on(client[family], 53)
 		n.wantPacket(n.sendFrom(podA, going(pod, server).bytes(t)), actUnspec, going(node, server).bytes(t))
 		n.wantPacket(n.run(NetdevIngress, ifUplink, coming(server, node).bytes(t)), actUnspec, coming(server, pod).bytes(t))
-		// Not for a stranger, nor from another port.
+		// Not for another host, nor from another port.
 		stranger := coming(on(client[family].Next(), 53), node).bytes(t)
 		n.wantPacket(n.run(NetdevIngress, ifUplink, stranger), actUnspec, stranger)
 		other := coming(on(client[family], 54), node).bytes(t)
@@ -74,7 +74,7 @@ func TestPrivilegedNetdev_LeavesAloneWhatIsNotItsOwn(t *testing.T) {
 				t.Fatal(name)
 			}
 		}
-		// Nothing is done on a device that nobody speaks of.
+		// A device without an entry changes nothing.
 		in := going(pod, on(client[family], 53)).bytes(t)
 		n.wantPacket(n.runSkb(NetdevEgress, skBuff{Ifindex: ifStranger, IngressIfindex: ifPodA}, in), actUnspec, in)
 		// Without its flag the family is not masqueraded.
@@ -83,7 +83,7 @@ func TestPrivilegedNetdev_LeavesAloneWhatIsNotItsOwn(t *testing.T) {
 	})
 }
 
-// A client's packet goes to the backend here, whose answer is the service's.
+// A client's packet goes to the local backend, whose reply has the service's address.
 func TestPrivilegedNetdev_BackendHere(t *testing.T) {
 	t.Parallel()
 	onNetdevs(t, func(t *testing.T, n *node, family int) {
@@ -91,7 +91,7 @@ func TestPrivilegedNetdev_BackendHere(t *testing.T) {
 		n.serve(1, service, loadbalancer.UDP, 0, backend)
 		n.wantPacket(n.run(NetdevIngress, ifUplink, coming(from, service).bytes(t)), actUnspec, coming(from, backend).bytes(t))
 		n.wantPacket(n.sendFrom(podA, going(backend, from).bytes(t)), actUnspec, going(service, from).bytes(t))
-		// The same client by another service to the same backend, from the same port: the backend has to tell them apart.
+		// The same client connects by another service to the same backend, from the same port: the backend must distinguish both flows.
 		n.serve(2, on(balancer[family], 81), loadbalancer.UDP, 0, backend)
 		got := n.run(NetdevIngress, ifUplink, coming(from, on(balancer[family], 81)).bytes(t))
 		if got.action != actUnspec || string(got.packet) == string(coming(from, backend).bytes(t)) {
@@ -100,7 +100,7 @@ func TestPrivilegedNetdev_BackendHere(t *testing.T) {
 	})
 }
 
-// A pod elsewhere may use a port for a service, and when that connection has ended, for the server behind it, and the other way round.
+// A pod on another node may use a port for a service, and when that connection has ended, for the backend itself, and the reverse.
 func TestPrivilegedNetdev_PortIsUsedAgainForTheServer(t *testing.T) {
 	t.Parallel()
 	onNetdevs(t, func(t *testing.T, n *node, family int) {
@@ -116,7 +116,7 @@ func TestPrivilegedNetdev_PortIsUsedAgainForTheServer(t *testing.T) {
 	})
 }
 
-// Who is not served is dropped, each for its own reason.
+// Clients that are not served are dropped, each with a specific reason.
 func TestPrivilegedNetdev_Refuses(t *testing.T) {
 	t.Parallel()
 	onNetdevs(t, func(t *testing.T, n *node, family int) {
@@ -125,7 +125,7 @@ func TestPrivilegedNetdev_Refuses(t *testing.T) {
 		n.serve(1, to(1), loadbalancer.UDP, int(ServiceLocalOnly))
 		n.serve(2, to(2), loadbalancer.UDP, int(ServiceDrop))
 		n.serve(3, to(3), loadbalancer.UDP, int(ServiceRanges), backend)
-		n.update(MapSourceRanges, NewSourceRangeKey(3, SourceRange{Prefix: netip.PrefixFrom(client[10-family], 0)}), uint32(1)) // of the other family: no client
+		n.update(MapSourceRanges, NewSourceRangeKey(3, SourceRange{Prefix: netip.PrefixFrom(client[10-family], 0)}), uint32(1)) // of the other family
 		n.serve(5, to(5), loadbalancer.UDP, 0, backend)
 		n.update(MapServices, NewServiceKey(loadbalancer.Address{Addr: balancer[family], Port: 4, Protocol: loadbalancer.UDP}, ScopeExternal),
 			Service{Id: 4, First: 30, Count: 1})
@@ -145,7 +145,7 @@ func TestPrivilegedNetdev_Refuses(t *testing.T) {
 				t.Fatal(name)
 			}
 		}
-		// Within the range it is served.
+		// An address in the range is served.
 		key := SourceRangeKey{Prefixlen: 64 + uint32(client[family].BitLen()), Service: 3, Family: uint8(family)}
 		copy(key.Addr[:], client[family].AsSlice())
 		n.update(MapSourceRanges, key, uint32(1))
@@ -153,26 +153,26 @@ func TestPrivilegedNetdev_Refuses(t *testing.T) {
 	})
 }
 
-// Ranges that deny drop their clients, and serve those outside of them and all of the other family.
+// Denying ranges drop their clients, and allow clients outside of them and all of the other family.
 func TestPrivilegedNetdev_RangesThatDeny(t *testing.T) {
 	t.Parallel()
 	onNetdevs(t, func(t *testing.T, n *node, family int) {
 		from, to, backend := on(client[family], 4000), on(balancer[family], 80), on(podA.addr(family), 8080)
 		n.serve(3, to, loadbalancer.UDP, int(ServiceRanges|ServiceRangesDeny), backend)
 		n.update(MapSourceRanges, NewSourceRangeKey(3, SourceRange{netip.PrefixFrom(client[10-family], 0), true}), uint32(1))
-		n.update(MapSourceRanges, NewSourceRangeKey(3, SourceRange{netip.PrefixFrom(client[family], 16), false}), uint32(1)) // of an earlier policy
+		n.update(MapSourceRanges, NewSourceRangeKey(3, SourceRange{netip.PrefixFrom(client[family], 16), false}), uint32(1)) // of a previous policy
 		n.wantPacket(n.run(NetdevIngress, ifUplink, coming(from, to).bytes(t)), actUnspec, coming(from, backend).bytes(t))
 		from = on(client[family], 4001)
 		n.update(MapSourceRanges, NewSourceRangeKey(3, SourceRange{netip.PrefixFrom(client[family], 16), true}), uint32(1))
 		n.wantDrop(NetdevIngress, ifUplink, coming(from, to).bytes(t), events.SourceRange, DirectionIngress)
-		// As ranges that allow, ranges that deny match no client: so a previous build reads them.
+		// If ranges that deny were read as ranges that allow, they would match no client: so a previous build reads them.
 		n.serve(4, on(balancer[family], 81), loadbalancer.UDP, int(ServiceRanges), backend)
 		n.update(MapSourceRanges, NewSourceRangeKey(4, SourceRange{netip.PrefixFrom(client[family], 16), true}), uint32(1))
 		n.wantDrop(NetdevIngress, ifUplink, coming(from, on(balancer[family], 81)).bytes(t), events.SourceRange, DirectionIngress)
 	})
 }
 
-// With all ports towards one server in use the next flow is dropped, and the event says whose it was. Another server is no matter.
+// With all ports towards one server in use the next flow is dropped, and the event names its endpoint. Flows to another server are not affected.
 func TestPrivilegedNetdev_PortsRunOut(t *testing.T) {
 	t.Parallel()
 	n := newNodeWith(t, map[string]uint32{VariableVerdictEvents: 0, VariableNatPortFirst: 40000, VariableNatPortLast: 40003}, nil)
@@ -203,14 +203,14 @@ func TestPrivilegedNetdev_PortsRunOut(t *testing.T) {
 		if got := n.sendFrom(podB, elsewhere); got.action != actUnspec {
 			t.Errorf("IPv%d: no port towards another server; event %+v", family, n.event())
 		}
-		// Those that have a port go on.
+		// Flows with a port continue.
 		if got := n.sendFrom(podB, packet(2000)); got.action != actUnspec || !used[string(got.packet)] {
 			t.Errorf("IPv%d: a flow that goes on: action %d", family, got.action)
 		}
 	}
 }
 
-// Two pods ask the same host with the same identifier; each gets its own answer, and the host may ask the node with it, too.
+// Two pods ping the same host with the same identifier; each gets its own replies, and the host may ping the node with this identifier too.
 func TestPrivilegedNetdev_EchoIdentifiers(t *testing.T) {
 	t.Parallel()
 	n := newNode(t)

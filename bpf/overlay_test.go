@@ -16,10 +16,10 @@ import (
 
 const (
 	tunnelPort = 8472
-	ifTunnel   = ifStranger // its index is all that programs use of the tunnel device
+	ifTunnel   = ifStranger // programs use nothing but the index of the tunnel device
 )
 
-// Another node of the tests: otherNode and distantPod with their ranges.
+// Other nodes of the tests: otherNode and distantPod with their ranges.
 var (
 	distantRange = map[int]netip.Prefix{4: netip.MustParsePrefix("10.2.0.0/24"), 6: netip.MustParsePrefix("fd00:2::/64")}
 	thirdNode    = map[int]netip.Addr{4: netip.MustParseAddr("198.51.100.3"), 6: netip.MustParseAddr("2001:db8:2::3")}
@@ -33,10 +33,10 @@ const (
 	thirdID uint16 = 16383
 )
 
-// identityTold is an identity that policies know and ipcache does not name.
+// identityTold is an identity that policies know and ipcache does not contain.
 const identityTold = 0x4712
 
-// tunnelledAs is the name of the program that stands for the tunnel device, see [node.arriveAs].
+// tunnelledAs is the name of the program that replaces the tunnel device, see [node.arriveAs].
 const tunnelledAs = "tunnelled"
 
 // onTunnel runs a test on a node with a tunnel over IPv4 to two other nodes.
@@ -86,21 +86,21 @@ func onUnderlayWith(t *testing.T, underlay int, modes uint32, test func(t *testi
 	}
 }
 
-// reach gives a node an address in the underlay.
+// reach assigns an underlay address to a node.
 func (n *node) reach(id uint16, addr, source netip.Addr) {
 	n.t.Helper()
 	key := NewAddrKey(addr)
 	n.update(MapNodes, uint32(id), Node{Family: key.Family, Underlay: key.Addr, UnderlaySource: NewAddrKey(source).Addr})
 }
 
-// completes does the same for a node to which a device completes the checksums of packets.
+// completes does the same for a node whose packets pass a device that completes their checksums.
 func (n *node) completes(id uint16, addr, source netip.Addr, device uint32) {
 	n.t.Helper()
 	key := NewAddrKey(addr)
 	n.update(MapNodes, uint32(id), Node{Family: key.Family, Underlay: key.Addr, UnderlaySource: NewAddrKey(source).Addr, Ifindex: device})
 }
 
-// policiesKnow makes these identities all that policies know.
+// policiesKnow makes exactly these identities known to policies.
 func (n *node) policiesKnow(identities ...uint32) {
 	n.t.Helper()
 	words := make([]uint64, IdentityWords)
@@ -113,14 +113,14 @@ func (n *node) policiesKnow(identities ...uint32) {
 	}
 }
 
-// outerHeader is what the tunnel device tells of the outer header of a packet.
+// outerHeader is the metadata that the tunnel device provides about the outer header of a packet.
 type outerHeader struct {
 	from netip.Addr
 	vni  uint32
-	to   netip.Addr // the zero value stands for the address by which the node sends and receives in the tunnel
+	to   netip.Addr // the zero value means the address of this node in the tunnel
 }
 
-// arriveAs makes the program that gives packets the metadata of the tunnel and then enters overlay_ingress: PROG_TEST_RUN gives none.
+// arriveAs creates a program that sets the tunnel metadata of packets and then enters overlay_ingress: PROG_TEST_RUN sets none.
 func (n *node) arriveAs(h outerHeader) {
 	n.t.Helper()
 	calls, err := ebpf.NewMap(&ebpf.MapSpec{Type: ebpf.ProgramArray, KeySize: 4, ValueSize: 4, MaxEntries: 1})
@@ -137,7 +137,7 @@ func (n *node) arriveAs(h outerHeader) {
 
 const zeroCsumTx = 1 << 1 // BPF_F_ZERO_CSUM_TX
 
-// withTunnelKey is code that gives a packet the metadata of the tunnel. It keeps the packet in R6.
+// withTunnelKey returns code that sets the tunnel metadata of a packet. It keeps the packet in R6.
 func withTunnelKey(h outerHeader, flags int32) asm.Instructions {
 	const size = 44 // of struct bpf_tunnel_key
 	var key [size + 4]byte
@@ -145,7 +145,7 @@ func withTunnelKey(h outerHeader, flags int32) asm.Instructions {
 	if !h.to.IsValid() {
 		h.to = nodeIn[int(NewAddrKey(h.from).Family)]
 	}
-	if h.from.Is4() { // the local address of a packet that is sent is the source of one that arrives
+	if h.from.Is4() { // the local address of a sent packet is the source of a received one
 		for at, addr := range map[int]netip.Addr{4: h.to, 28: h.from} {
 			a := addr.As4()
 			binary.NativeEndian.PutUint32(key[at:], binary.BigEndian.Uint32(a[:]))
@@ -164,7 +164,7 @@ func withTunnelKey(h outerHeader, flags int32) asm.Instructions {
 		asm.FnSkbSetTunnelKey.Call())
 }
 
-// inside is a packet as the tunnel device hands it on: the addresses of its frame are those that the sender wrote.
+// inside is a packet as the tunnel device delivers it: the sender wrote the addresses of its frame.
 func inside(src, dst netip.Addr) flow {
 	return flow{from: mac.Addr{2, 8, 8, 8, 8, 8}, to: mac.Addr{2, 7, 7, 7, 7, 8}, src: src, dst: dst}
 }
@@ -184,7 +184,7 @@ func TestPrivilegedOverlayIngress_PassesWhatTheNodeOfTheSourceSends(t *testing.T
 			"to this node":                      {distantPod[family], gateways[family], identityDistant, identityDistant},
 			"to the underlay address of a node": {distantPod[family], nodeIn[family], identityDistant, identityDistant},
 		} {
-			for _, underlay := range families { // the other node may use another one than this
+			for _, underlay := range families { // the underlay of the other node may have another family
 				n.arriveAs(outerHeader{from: otherNode[underlay], vni: c.vni})
 				in := inside(c.from, c.to).bytes(t)
 				got := n.runSkb(tunnelledAs, skBuff{Ifindex: ifTunnel}, in)
@@ -203,7 +203,7 @@ func TestPrivilegedOverlayIngress_PassesWhatTheNodeOfTheSourceSends(t *testing.T
 // markOf returns the mark of a packet whose sender has an identity.
 func markOf(identity uint32) uint32 { return identity&0xffff<<16 | identity>>16&0xff | 0xf00 }
 
-// The VNI is the identity of a sender that ipcache does not know, if it is a number of the cluster that policies know.
+// The VNI is the identity of a sender that ipcache does not contain, if it is a cluster identity that policies know.
 func TestPrivilegedOverlayIngress_IdentityOfTheSender(t *testing.T) {
 	t.Parallel()
 	onTunnel(t, func(t *testing.T, n *node, family int) {
@@ -325,7 +325,8 @@ func sendsThroughTheTunnel(t *testing.T, n *node, underlay, family int) {
 	// To pods of this node as without a tunnel.
 	n.wantPacket(n.run(HostEgress, ifHost, fromStack(gateways[family], pod).bytes(t)), actRedirect, received(podA, gateways[family], pod).bytes(t))
 
-	// A device completes checksums of packets to the node first. What comes out of that, and what tests the underlay, enters the tunnel at once.
+	// A device first completes the checksums of packets to the node. The packets from that device, and packets that test the underlay, enter the tunnel at
+	// once.
 	n.update(MapOverlay, uint32(0), Overlay{Ifindex: ifTunnel, Way: ifHost})
 	n.completes(otherID, otherNode[underlay], nodeIn[underlay], ifCompleter)
 	for name, c := range map[string]struct {
@@ -370,8 +371,8 @@ func sendsThroughTheTunnel(t *testing.T, n *node, underlay, family int) {
 	unreached("no tunnel device")
 }
 
-// Outer packets of the node pass without an entry. A pod does not reach the port of the tunnel under the address of the node, also at addresses that are
-// no node's.
+// Outer packets of the node pass without an entry. A pod cannot reach the tunnel port with the address of the node as its source, even at addresses that
+// belong to no node.
 func TestPrivilegedNetdevEgress_TheTunnelIsForNodes(t *testing.T) {
 	t.Parallel()
 	onTunnel(t, func(t *testing.T, n *node, family int) {
@@ -383,7 +384,7 @@ func TestPrivilegedNetdevEgress_TheTunnelIsForNodes(t *testing.T) {
 	})
 }
 
-// Other nodes know no way back to a pod but the tunnel, so a pod meets them under the address of its node; without a tunnel under its own.
+// Other nodes have no route to a pod except the tunnel, so a pod uses the address of its node towards them; without a tunnel it uses its own.
 func TestPrivilegedNetdevEgress_MasqueradesTowardsNodesWithATunnel(t *testing.T) {
 	t.Parallel()
 	onTunnel(t, func(t *testing.T, n *node, family int) {
@@ -402,7 +403,7 @@ func TestPrivilegedNetdevEgress_MasqueradesTowardsNodesWithATunnel(t *testing.T)
 	})
 }
 
-// Only nodes send to the port of the tunnel.
+// Only nodes can send to the tunnel port.
 func TestPrivilegedNetdevIngress_KeepsTheTunnelForNodes(t *testing.T) {
 	t.Parallel()
 	onTunnel(t, func(t *testing.T, n *node, family int) {
@@ -414,7 +415,7 @@ func TestPrivilegedNetdevIngress_KeepsTheTunnelForNodes(t *testing.T) {
 		n.wantDrop(NetdevIngress, ifUplink, from(nodeIn[family], tunnelPort), events.NoNode, DirectionIngress)
 		n.wantPacket(n.run(NetdevIngress, ifUplink, from(otherNode[family], tunnelPort)), actUnspec, from(otherNode[family], tunnelPort))
 		n.wantPacket(n.run(NetdevIngress, ifUplink, from(client[family], tunnelPort+1)), actUnspec, from(client[family], tunnelPort+1))
-		// Not to this node: it goes on to whomever it is for.
+		// A packet that is not for this node is forwarded to its destination.
 		away := coming(on(client[family], 40000), on(otherNode[family], tunnelPort)).bytes(t)
 		n.wantPacket(n.run(NetdevIngress, ifUplink, away), actUnspec, away)
 	})
@@ -424,7 +425,7 @@ func TestPrivilegedNetdevIngress_KeepsTheTunnelForNodes(t *testing.T) {
 	})
 }
 
-// A pod does not send to the tunnel of a node: what is inside could have the address of any pod of this node.
+// A pod cannot send to the tunnel of a node: the inner packet could have the address of any pod of this node.
 func TestPrivilegedPodEgress_KeepsPodsOutOfTheTunnel(t *testing.T) {
 	t.Parallel()
 	onTunnel(t, func(t *testing.T, n *node, family int) {
@@ -443,7 +444,7 @@ func TestPrivilegedPodEgress_KeepsPodsOutOfTheTunnel(t *testing.T) {
 	})
 }
 
-// Without its step, what a pod sends to another node goes to the stack.
+// Without its step, packets of a pod to another node go to the stack.
 func TestPrivilegedPodEgress_LeavesOtherNodesToTheStackWithoutTheStep(t *testing.T) {
 	t.Parallel()
 	onTunnelWith(t, encapAll, func(t *testing.T, n *node, family int) {
@@ -459,8 +460,7 @@ func TestPrivilegedPodEgress_LeavesOtherNodesToTheStackWithoutTheStep(t *testing
 	})
 }
 
-// A Service does not lead into the tunnel of a node, neither for clients outside nor for pods: the node would take what they send for a packet
-// of a node.
+// A Service cannot lead into the tunnel of a node, neither for outside clients nor for pods: the node would accept their packets as packets of a node.
 func TestPrivilegedServices_DoNotLeadIntoTheTunnel(t *testing.T) {
 	t.Parallel()
 	s := newSurroundings(t, ethernetOnly, map[string]uint32{VariableTunnelPort: tunnelPort})

@@ -12,7 +12,7 @@ import (
 	"github.com/waggle-net/waggle/pkg/mac"
 )
 
-// serialize builds a frame with right lengths and checksums.
+// serialize builds a frame with correct lengths and checksums.
 func serialize(t testing.TB, l ...gopacket.SerializableLayer) []byte {
 	t.Helper()
 	buf := gopacket.NewSerializeBuffer()
@@ -38,10 +38,10 @@ type flow struct {
 	sport, dport uint16 // 0 means 1234 and 53
 }
 
-// sent is a packet as the pod's stack hands it to the link.
+// sent is a packet as the pod's stack sends it on the link.
 func sent(p pod, src, dst netip.Addr) flow { return flow{from: p.mac, to: p.host, src: src, dst: dst} }
 
-// received is a packet as it reaches the pod.
+// received is a packet as the pod receives it.
 func received(p pod, src, dst netip.Addr) flow {
 	return flow{from: p.host, to: p.mac, src: src, dst: dst}
 }
@@ -106,20 +106,20 @@ var (
 	allNodes    = netip.MustParseAddr("ff02::1")
 )
 
-// groupMAC is where Ethernet sends an IPv6 group.
+// groupMAC returns the Ethernet address of an IPv6 group.
 func groupMAC(group netip.Addr) mac.Addr {
 	b := group.As16()
 	return mac.Addr{0x33, 0x33, b[12], b[13], b[14], b[15]}
 }
 
-// solicitedNode is the group in which an address is asked for.
+// solicitedNode returns the group for solicitations of an address.
 func solicitedNode(addr netip.Addr) netip.Addr {
 	b, a := netip.MustParseAddr("ff02::1:ff00:0").As16(), addr.As16()
 	copy(b[13:], a[13:])
 	return netip.AddrFrom16(b)
 }
 
-// icmp6 builds an ICMPv6 message; extensions stand between it and the IPv6 header.
+// icmp6 builds an ICMPv6 message; extensions are between it and the IPv6 header.
 type icmp6 struct {
 	from, to mac.Addr
 	src, dst netip.Addr
@@ -147,7 +147,7 @@ func (m icmp6) bytes(t testing.TB) []byte {
 	return serialize(t, ether(m.from, m.to, layers.EthernetTypeIPv6), ip, icmp, body)
 }
 
-// solicitation asks who has target; with the sender's MAC as an option unless the source is unspecified.
+// solicitation is a neighbour solicitation for target; it has the sender's MAC as an option unless the source is unspecified.
 func solicitation(p pod, src, dst, target netip.Addr) icmp6 {
 	body := &layers.ICMPv6NeighborSolicitation{TargetAddress: net.IP(target.AsSlice())}
 	if src != unspecified {
@@ -160,7 +160,7 @@ func solicitation(p pod, src, dst, target netip.Addr) icmp6 {
 	return icmp6{from: p.mac, to: to, src: src, dst: dst, kind: layers.ICMPv6TypeNeighborSolicitation, body: body}
 }
 
-// advertisement is the gateway's answer.
+// advertisement is the gateway's reply.
 func advertisement(p pod, dst netip.Addr, flags uint8) icmp6 {
 	return icmp6{from: p.host, to: p.mac, src: gateway6, dst: dst, kind: layers.ICMPv6TypeNeighborAdvertisement,
 		body: &layers.ICMPv6NeighborAdvertisement{Flags: flags, TargetAddress: net.IP(gateway6.AsSlice()),

@@ -17,7 +17,7 @@ var (
 	families = []int{4, 6}
 	outside  = map[int]netip.Addr{4: netip.MustParseAddr("192.0.2.7"), 6: netip.MustParseAddr("2001:db8::7")}
 	gateways = map[int]netip.Addr{4: gateway4, 6: gateway6}
-	// Targets that the stack of a node takes, or might, and that are no address of the node which policies could be asked about.
+	// Destinations that the stack of a node accepts, or might accept, and that are no address of the node for a policy lookup.
 	nodeLocal = map[int][]netip.Addr{
 		4: {netip.MustParseAddr("127.0.0.1"), netip.MustParseAddr("0.0.0.1")},
 		6: {netip.MustParseAddr("fe80::1"), netip.MustParseAddr("febf::1")},
@@ -25,7 +25,7 @@ var (
 	groups = map[int]netip.Addr{4: netip.MustParseAddr("224.0.0.251"), 6: netip.MustParseAddr("ff02::fb")}
 )
 
-// eachFamily runs a test once for each family, each time on a node of its own.
+// eachFamily runs a test once for each family, each time on a separate node.
 func eachFamily(t *testing.T, f func(t *testing.T, n *node, family int)) {
 	t.Helper()
 	for _, family := range families {
@@ -41,7 +41,7 @@ func TestPrivilegedPodEgress_ToLocalPod(t *testing.T) {
 	eachFamily(t, func(t *testing.T, n *node, family int) {
 		a, b := podA.addr(family), podB.addr(family)
 
-		// Pod a sends to pod b: one hop less, addressed from b's link to b, straight into b's namespace.
+		// Pod a sends to pod b: with a decremented TTL, with the addresses of b's link, directly into b's namespace.
 		in := sent(podA, a, b).bytes(t)
 		got := n.runSkb(PodEgress, skBuff{Ifindex: ifPodA, Mark: 0x1234}, in)
 		n.wantPacket(got, actRedirect, received(podB, a, b).withHops(63).bytes(t))
@@ -49,7 +49,7 @@ func TestPrivilegedPodEgress_ToLocalPod(t *testing.T) {
 			t.Errorf("the pod gets the mark %#x", got.mark)
 		}
 
-		// Pod b answers on the same way back.
+		// Pod b replies on the same path.
 		got = n.run(PodEgress, ifPodB, sent(podB, b, a).bytes(t))
 		n.wantPacket(got, actRedirect, received(podA, b, a).withHops(63).bytes(t))
 
@@ -90,7 +90,7 @@ func TestPrivilegedPodEgress_UpToTheStack(t *testing.T) {
 	})
 }
 
-// Every byte of the time to live leaves a right checksum, also where the sum wraps.
+// Every value of the TTL results in a correct checksum, also where the sum wraps.
 func TestPrivilegedPodEgress_Hops(t *testing.T) {
 	t.Parallel()
 	eachFamily(t, func(t *testing.T, n *node, family int) {
@@ -102,7 +102,7 @@ func TestPrivilegedPodEgress_Hops(t *testing.T) {
 	})
 }
 
-// The checksum that makes the sum of one hop less wrap around: it becomes 0, never 0xffff.
+// A checksum for which decrementing the TTL wraps the sum: it becomes 0, never 0xffff.
 func TestPrivilegedPodEgress_ChecksumWraps(t *testing.T) {
 	t.Parallel()
 	n := newNode(t)
@@ -169,7 +169,7 @@ func TestPrivilegedPodEgress_NobodysLink(t *testing.T) {
 	})
 }
 
-// While a slot is being handed over, the link may already or still lead to an endpoint that is on another link.
+// While a slot changes its endpoint, the link may temporarily lead to an endpoint that is on another link.
 func TestPrivilegedPodEgress_LinkOfAnotherEndpoint(t *testing.T) {
 	t.Parallel()
 	eachFamily(t, func(t *testing.T, n *node, family int) {
@@ -215,7 +215,7 @@ func TestPrivilegedPodEgress_TargetIsGoing(t *testing.T) {
 	eachFamily(t, func(t *testing.T, n *node, family int) {
 		in := sent(podA, podA.addr(family), podB.addr(family)).bytes(t)
 
-		// The slot was taken by somebody with other addresses.
+		// The slot was reused by an endpoint with other addresses.
 		moved := podB
 		moved.ipv4, moved.ipv6 = moved.ipv4.Next(), moved.ipv6.Next()
 		n.update(MapEndpointFacts, uint32(podB.id), moved.facts())
@@ -227,7 +227,7 @@ func TestPrivilegedPodEgress_TargetIsGoing(t *testing.T) {
 	})
 }
 
-// An endpoint with one family may not send in the other, nor does anything reach it there.
+// An endpoint with one family may not send in the other, and receives no packets of the other.
 func TestPrivilegedPodEgress_OtherFamily(t *testing.T) {
 	t.Parallel()
 	eachFamily(t, func(t *testing.T, n *node, family int) {

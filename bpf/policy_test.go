@@ -9,11 +9,11 @@ import (
 )
 
 const (
-	identityFar  = 0x1234  // of a pod elsewhere
-	identityCIDR = 1 << 24 // of the named CIDR around it, and then some
+	identityFar  = 0x1234  // of a pod on another node
+	identityCIDR = 1 << 24 // of the named CIDR around it
 )
 
-// newPolicyNode is a node that knows a peer outside, of the identity far and inside a named CIDR.
+// newPolicyNode is a node that knows an outside peer, with the identity far and inside a named CIDR.
 func newPolicyNode(t *testing.T, identity uint32) *node {
 	n := newNode(t)
 	for _, family := range families {
@@ -24,13 +24,13 @@ func newPolicyNode(t *testing.T, identity uint32) *node {
 	return n
 }
 
-// name names a CIDR.
+// name assigns an identity to a CIDR.
 func (n *node) name(prefix netip.Prefix, identity uint32) {
 	n.t.Helper()
 	n.update(MapCIDRs, NewLpmKey(prefix), NewCIDR(prefix, identity))
 }
 
-// classes are one rule for each class of keys, all about port 80 of TCP from the world.
+// classes returns one rule for each class of keys, all for port 80 of TCP from the world.
 func classes() (out []rule) {
 	for _, who := range []rule{{kind: PolicyAny}, {kind: PolicyIdentity, identity: 2}, {kind: PolicyCIDR, identity: identityCIDR + 2},
 		{kind: PolicyCIDROutside, identity: identityCIDR + 2}} {
@@ -39,7 +39,7 @@ func classes() (out []rule) {
 	return out
 }
 
-// levelsOf are rules about everything, TCP, port 80 of TCP, and ports around it.
+// levelsOf returns rules for all traffic, TCP, port 80 of TCP, and ports around it.
 func levelsOf(all rule) []rule {
 	protocol, port, ports := all, all, all
 	protocol.level, protocol.protocol = PolicyProtocol, protoTCP
@@ -52,7 +52,7 @@ func (r rule) String() string {
 	return fmt.Sprintf("kind %d, level %d, ports %d-%d, deny %v", r.kind, r.level, r.first, r.last, r.deny)
 }
 
-// Each class of keys allows what it names and nothing else.
+// Each class of keys allows exactly the named peers and ports.
 func TestPrivilegedPolicy_Classes(t *testing.T) {
 	t.Parallel()
 	for _, r := range classes() {
@@ -83,7 +83,7 @@ func TestPrivilegedPolicy_Classes(t *testing.T) {
 	}
 }
 
-// The same rules say nothing of peers that are somebody else.
+// The same rules do not match other peers.
 func TestPrivilegedPolicy_AnotherPeer(t *testing.T) {
 	t.Parallel()
 	for _, r := range classes() {
@@ -92,7 +92,7 @@ func TestPrivilegedPolicy_AnotherPeer(t *testing.T) {
 			n := newPolicyNode(t, identityFar)
 			n.ingress(podA, r)
 			for _, family := range families {
-				// It has another identity, but the same address. Rules about peers outside do not count for a pod.
+				// It has another identity, but the same address. Rules for outside peers do not match a pod.
 				want := r.kind == PolicyAny || r.kind == PolicyCIDR
 				if got := n.judged(podA, outsideTo(podA, outside[family], 5000, 80).tcp(t, "S")); got != want {
 					t.Errorf("IPv%d: a pod in the CIDR: allowed is %v, want %v", family, got, want)
@@ -108,7 +108,7 @@ func TestPrivilegedPolicy_AnotherPeer(t *testing.T) {
 	}
 }
 
-// Entries about a class count for the identities that have it, and for no others. A deny of a class wins, and needs its bit in the shape.
+// Entries for a class match identities of the class, and no others. A deny of a class takes precedence, and needs its bit in the shape.
 func TestPrivilegedPolicy_IdentityClasses(t *testing.T) {
 	t.Parallel()
 	const cluster, namespace, other = 5, 6, identityFar
@@ -140,7 +140,7 @@ func TestPrivilegedPolicy_IdentityClasses(t *testing.T) {
 	}
 }
 
-// Identities that are not of the cluster have no classes: the world, and numbers behind the end of the map.
+// Identities outside of the cluster's range have no classes: the world, and numbers beyond the end of the map.
 func TestPrivilegedPolicy_IdentitiesWithoutClasses(t *testing.T) {
 	t.Parallel()
 	for _, identity := range []uint32{2, 65536, 0x03000001} {
@@ -152,7 +152,7 @@ func TestPrivilegedPolicy_IdentitiesWithoutClasses(t *testing.T) {
 	}
 }
 
-// A class that the shape does not name is not looked up, so that what is half written opens nothing.
+// A class without its bit in the shape is not looked up, so that a partly written policy allows nothing.
 func TestPrivilegedPolicy_OnlyTheShapeCounts(t *testing.T) {
 	t.Parallel()
 	n := newPolicyNode(t, 2)
@@ -174,14 +174,14 @@ func TestPrivilegedPolicy_OnlyTheShapeCounts(t *testing.T) {
 	}
 }
 
-// Whichever class allows and whichever denies: the deny wins.
+// For every combination of an allowing and a denying class, the deny takes precedence.
 func TestPrivilegedPolicy_DenyOverAllow(t *testing.T) {
 	t.Parallel()
 	n := newPolicyNode(t, 2)
 	for i, allow := range classes() {
 		for j, deny := range classes() {
 			if i == j {
-				continue // the compiler keeps one of them
+				continue // the compiler keeps one of the two rules
 			}
 			n.ingress(podA, allow, deny.denying())
 			for _, family := range families {
@@ -197,7 +197,7 @@ func TestPrivilegedPolicy_DenyOverAllow(t *testing.T) {
 	n.wantFlows(6, 0, 0)
 }
 
-// A type of ICMP is its port.
+// The type of ICMP takes the place of the port.
 func TestPrivilegedPolicy_ICMPTypes(t *testing.T) {
 	t.Parallel()
 	eachFamily(t, func(t *testing.T, n *node, family int) {
@@ -214,7 +214,7 @@ func TestPrivilegedPolicy_ICMPTypes(t *testing.T) {
 	})
 }
 
-// A port of SCTP is no port of TCP.
+// A port of SCTP does not match a port of TCP.
 func TestPrivilegedPolicy_SCTP(t *testing.T) {
 	t.Parallel()
 	eachFamily(t, func(t *testing.T, n *node, family int) {
@@ -227,7 +227,7 @@ func TestPrivilegedPolicy_SCTP(t *testing.T) {
 	})
 }
 
-// Rules about peers outside the cluster count for nodes only when the agent says so.
+// Rules for peers outside the cluster match nodes only if the agent configures it.
 func TestPrivilegedPolicy_CIDRsAndNodes(t *testing.T) {
 	t.Parallel()
 	for mode, want := range map[uint32]bool{0: false, 1: true} {
@@ -248,7 +248,7 @@ func TestPrivilegedPolicy_CIDRsAndNodes(t *testing.T) {
 	}
 }
 
-// A peer whose identity is not known yet could be anybody. Only a policy without rules lets it in.
+// A peer with an unknown identity could be any peer. Only a policy without rules allows it.
 func TestPrivilegedPolicy_UnknownIdentity(t *testing.T) {
 	t.Parallel()
 	n := newPolicyNode(t, 0)
@@ -262,7 +262,7 @@ func TestPrivilegedPolicy_UnknownIdentity(t *testing.T) {
 	}
 }
 
-// Between pods of one node both policies are asked at once, and each refuses for itself.
+// Between pods of one node both policies are evaluated, and each can deny.
 func TestPrivilegedPolicy_BothEnds(t *testing.T) {
 	t.Parallel()
 	eachFamily(t, func(t *testing.T, n *node, family int) {
@@ -276,10 +276,10 @@ func TestPrivilegedPolicy_BothEnds(t *testing.T) {
 		n.passes(podA, open.tcp(t, "S"), actRedirect)
 		n.wantFlows(family, 1, 0)
 
-		// The receiver wants somebody else.
+		// The receiver allows another peer.
 		n.ingress(podB, toB)
 		n.refused(podA, open.ports(5001, 80).tcp(t, "S"), events.PolicyDenied)
-		// The sender may not, although the receiver would.
+		// The sender is denied, although the receiver allows it.
 		n.ingress(podB, fromA)
 		n.egress(podA, fromA)
 		n.refused(podA, open.ports(5001, 80).tcp(t, "S"), events.PolicyDenied)
@@ -287,7 +287,7 @@ func TestPrivilegedPolicy_BothEnds(t *testing.T) {
 	})
 }
 
-// A named CIDR holds pods of this node too.
+// A named CIDR also contains pods of this node.
 func TestPrivilegedPolicy_CIDRAroundLocalPods(t *testing.T) {
 	t.Parallel()
 	eachFamily(t, func(t *testing.T, n *node, family int) {
@@ -300,7 +300,7 @@ func TestPrivilegedPolicy_CIDRAroundLocalPods(t *testing.T) {
 	})
 }
 
-// What the node itself makes is the host; what it forwards never is, whatever address it has.
+// Packets that the node creates have the identity host; forwarded packets never do, whatever their address.
 func TestPrivilegedPolicy_Host(t *testing.T) {
 	t.Parallel()
 	eachFamily(t, func(t *testing.T, n *node, family int) {
@@ -310,14 +310,14 @@ func TestPrivilegedPolicy_Host(t *testing.T) {
 		n.arrives(podA, 0, outsideTo(podA, gw, 5000, 80).tcp(t, "S"))
 		n.stopped(podA, ifUplink, outsideTo(podA, gw, 5001, 80).tcp(t, "S"), events.PolicyDenied)
 
-		// The answer goes back to the node, and a pod reaches the node as the host too.
+		// The reply goes back to the node, and for a pod's packets the node is the host too.
 		n.passes(podA, outsideTo(podA, gw, 5000, 80).back(podA).tcp(t, "SA"), actOK)
 		n.egress(podA, rule{kind: PolicyIdentity, identity: 1})
 		n.passes(podA, sent(podA, podA.addr(family), gw).ports(6000, 80).tcp(t, "S"), actOK)
 	})
 }
 
-// With the bit for it, the local host is allowed whatever is denied to it, to everybody and to its address; nobody else is.
+// With its bit, the local host is allowed even if rules deny the host, all peers or its address; other peers are not.
 func TestPrivilegedPolicy_HostAlwaysAllowed(t *testing.T) {
 	t.Parallel()
 	eachFamily(t, func(t *testing.T, n *node, family int) {
@@ -333,14 +333,14 @@ func TestPrivilegedPolicy_HostAlwaysAllowed(t *testing.T) {
 		n.stopped(podA, ifUplink, outsideTo(podA, gw, 5001, 80).tcp(t, "S"), events.PolicyDenyRule)
 		n.stopped(podA, ifUplink, outsideTo(podA, outside[family], 5002, 80).tcp(t, "S"), events.PolicyDenyRule)
 
-		// Who drops everything drops that too.
+		// An endpoint that drops everything drops packets of the host too.
 		n.facts(podA, func(f *EndpointFacts) { f.PolicyIngress = PolicyDropAll })
 		n.stopped(podA, 0, outsideTo(podA, gw, 5003, 80).tcp(t, "S"), events.PolicyDenied)
 	})
 }
 
-// A pod that reaches itself through the stack, which may have put the node's address in place of its own, is never refused by its own
-// ingress policy. Somebody else with the pod's address is.
+// A pod that reaches itself through the stack, which may have translated its address to the node's, is never denied by its own ingress policy. Another peer
+// with the pod's address is denied.
 func TestPrivilegedPolicy_Loopback(t *testing.T) {
 	t.Parallel()
 	eachFamily(t, func(t *testing.T, n *node, family int) {
@@ -355,8 +355,8 @@ func TestPrivilegedPolicy_Loopback(t *testing.T) {
 	})
 }
 
-// With SHAPE_NESTED, what entries say of a CIDR holds in the CIDRs inside it, whatever of them the policy speaks of, up to one that stops them. Without it,
-// entries of the longest CIDR alone count.
+// With SHAPE_NESTED, entries for a CIDR also match in the CIDRs inside it that the policy names, up to one that stops them. Without it, only entries of the
+// longest CIDR match.
 func TestPrivilegedPolicy_NestedCIDRs(t *testing.T) {
 	t.Parallel()
 	const wide, middle, narrow = identityCIDR + 1, identityCIDR + 2, identityCIDR + 3
@@ -370,7 +370,7 @@ func TestPrivilegedPolicy_NestedCIDRs(t *testing.T) {
 		rules  []rule
 		shape  uint32
 		narrow bool // whether an address of the narrow CIDR is allowed
-		wide   bool // whether one outside of the middle CIDR is
+		wide   bool // whether an address outside of the middle CIDR is allowed
 	}{
 		"the wide one":                        {[]rule{at(wide, false)}, ShapeNested, true, true},
 		"the wide one, as the longest":        {[]rule{at(wide, false)}, 0, false, true},
@@ -408,7 +408,7 @@ func TestPrivilegedPolicy_NestedCIDRs(t *testing.T) {
 	}
 }
 
-// However deep CIDRs are nested, those around an address count: 25 of IPv4 and 121 of IPv6.
+// However deeply CIDRs are nested, all CIDRs around an address are found: 25 of IPv4 and 121 of IPv6.
 func TestPrivilegedPolicy_DeepCIDRs(t *testing.T) {
 	t.Parallel()
 	n := newPolicyNode(t, 2)

@@ -11,18 +11,18 @@ const (
 	PolicyAllowAll uint32 = 1
 )
 
-// PolicyKind says whom an entry of a policy is about.
+// PolicyKind is the kind of peer that an entry of a policy matches.
 type PolicyKind uint8
 
 const (
-	PolicyAny         = PolicyKind(0) // everybody; the identity is 0
-	PolicyIdentity    = PolicyKind(1) // who has the identity
-	PolicyCIDR        = PolicyKind(2) // whoever has an address in the named CIDR
+	PolicyAny         = PolicyKind(0) // all peers; the identity is 0
+	PolicyIdentity    = PolicyKind(1) // peers with the identity
+	PolicyCIDR        = PolicyKind(2) // peers with an address in the named CIDR
 	PolicyCIDROutside = PolicyKind(3) // the same, outside the cluster only
-	PolicyClass       = PolicyKind(4) // who has an identity of the class: see [MapIdentityClasses]
+	PolicyClass       = PolicyKind(4) // peers with an identity of the class: see [MapIdentityClasses]
 )
 
-// PolicyLevel says how much an entry says of the upper protocol.
+// PolicyLevel is the specificity of an entry for the upper protocol.
 type PolicyLevel uint8
 
 const (
@@ -31,31 +31,30 @@ const (
 	PolicyPort     = PolicyLevel(2) // one protocol, one port; the type of ICMP is its port
 
 	policyLevels = 3
-	// shapeRanges is the first bit of a shape that stands for policy_ranges.
+	// shapeRanges is the first bit of a shape for policy_ranges.
 	shapeRanges = 12
-	// shapeClass is the first bit of a shape that stands for entries of [PolicyClass].
+	// shapeClass is the first bit of a shape for entries of [PolicyClass].
 	shapeClass = 19
-	// policyRangeStatic is what all before the port adds to the length of each prefix in a [PolicyRangeKey].
+	// policyRangeStatic is the number of bits before the port in the length of each prefix in a [PolicyRangeKey].
 	policyRangeStatic = 80
 )
 
-// ShapeLocalhost is the bit of a shape with which the local host is allowed, whatever entries say.
+// ShapeLocalhost is the bit of a shape that always allows the local host, independent of entries.
 const ShapeLocalhost uint32 = 1 << 16
 
-// ShapeNested is the bit of a shape with which entries about a CIDR count in the CIDRs inside it; ShapeStops says that there are entries of
-// [PolicyStop].
+// ShapeNested is the bit of a shape that makes entries for a CIDR match in the CIDRs inside it; ShapeStops means that entries of [PolicyStop] exist.
 const (
 	ShapeNested uint32 = 1 << 17
 	ShapeStops  uint32 = 1 << 18
 )
 
-// ShapeClasses are the bits of a shape that has entries of [PolicyClass].
+// ShapeClasses are the bits of a shape for entries of [PolicyClass].
 const ShapeClasses uint32 = (1<<(policyLevels+1) - 1) << shapeClass
 
-// PolicyStop is the protocol of an entry about a CIDR that says: the CIDRs around this one do not count in it.
+// PolicyStop is the protocol of an entry for a CIDR that ends the lookup: entries of wider CIDRs do not match in this one.
 const PolicyStop uint8 = 255
 
-// ShapeEntry is the bit that the shape of a policy id has when the map policy holds entries of that kind and level.
+// ShapeEntry returns the bit of a policy's shape for entries of this kind and level in the map policy.
 func ShapeEntry(kind PolicyKind, level PolicyLevel) uint32 {
 	if kind == PolicyClass {
 		return 1 << (shapeClass + uint32(level))
@@ -63,7 +62,7 @@ func ShapeEntry(kind PolicyKind, level PolicyLevel) uint32 {
 	return 1 << (uint32(kind)*policyLevels + uint32(level))
 }
 
-// ShapeRange is the bit that it has when policy_ranges holds entries of that kind.
+// ShapeRange returns the bit of a policy's shape for entries of this kind in policy_ranges.
 func ShapeRange(kind PolicyKind) uint32 {
 	if kind == PolicyClass {
 		return 1 << (shapeClass + policyLevels)
@@ -71,7 +70,7 @@ func ShapeRange(kind PolicyKind) uint32 {
 	return 1 << (shapeRanges + uint32(kind))
 }
 
-// NewPolicyKey makes the key of everything that an entry of that level says; what a wider level does not say is ignored.
+// NewPolicyKey returns the key of an entry of this level; fields that the level does not use are ignored.
 func NewPolicyKey(policy uint32, kind PolicyKind, identity uint32, level PolicyLevel, protocol uint8, port uint16) PolicyKey {
 	key := PolicyKey{Policy: policy, Identity: identity, Kind: uint8(kind)}
 	if level >= PolicyProtocol {
@@ -83,7 +82,7 @@ func NewPolicyKey(policy uint32, kind PolicyKind, identity uint32, level PolicyL
 	return key
 }
 
-// Level is the level of an entry with this key.
+// Level returns the level of an entry with this key.
 func (k PolicyKey) Level() PolicyLevel {
 	switch {
 	case k.PortBits != 0:
@@ -94,32 +93,32 @@ func (k PolicyKey) Level() PolicyLevel {
 	return PolicyAll
 }
 
-// HostPort is the port of the key as a number.
+// HostPort returns the port of the key as a number.
 func (k PolicyKey) HostPort() uint16 { return wirePort(k.Port) }
 
-// NewPolicyRangeKey makes the key of all ports whose first portBits bits (0 to 16) are those of port.
+// NewPolicyRangeKey returns the key of all ports whose first portBits bits (0 to 16) are equal to those of port.
 func NewPolicyRangeKey(policy uint32, kind PolicyKind, identity uint32, protocol uint8, port uint16, portBits int) PolicyRangeKey {
 	port &= ^uint16(0) << (16 - portBits)
 	return PolicyRangeKey{Prefixlen: uint32(policyRangeStatic + portBits), Policy: policy, Identity: identity, Kind: uint8(kind),
 		Protocol: protocol, Port: wirePort(port)}
 }
 
-// Ports are the first and the last port that the key stands for.
+// Ports returns the first and the last port of the key.
 func (k PolicyRangeKey) Ports() (first, last uint16) {
 	first = wirePort(k.Port)
 	return first, first | ^uint16(0)>>min(max(int(k.Prefixlen)-policyRangeStatic, 0), 16)
 }
 
-// PortPrefix is a block of ports that have their first Bits bits in common.
+// PortPrefix is a block of ports with the first Bits bits in common.
 type PortPrefix struct {
 	Port uint16
 	Bits int // 0 to 16
 }
 
-// PortPrefixes are the fewest blocks that hold the ports from first to last and no other; none when first is above last.
+// PortPrefixes returns the smallest list of blocks that cover exactly the ports from first to last; nil when first is above last.
 func PortPrefixes(first, last uint16) (out []PortPrefix) {
 	for at, end := uint32(first), uint32(last); at <= end; {
-		size := bits.TrailingZeros32(at | 1<<16) // the largest block that may begin here
+		size := bits.TrailingZeros32(at | 1<<16) // the largest block that can begin at this port
 		for at+1<<size-1 > end {
 			size--
 		}
@@ -129,7 +128,7 @@ func PortPrefixes(first, last uint16) (out []PortPrefix) {
 	return out
 }
 
-// wirePort turns a port into the field of a key, whose bytes lie in network order, and back.
+// wirePort converts a port between a number and the field of a key in network byte order.
 func wirePort(port uint16) uint16 {
 	var b [2]byte
 	binary.BigEndian.PutUint16(b[:], port)

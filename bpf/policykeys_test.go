@@ -29,7 +29,7 @@ func TestPolicyKey(t *testing.T) {
 	}
 }
 
-// A block of ports has the bits in the order of the wire, right behind what the prefix always covers.
+// A block of ports has its bits in network order, directly after the static part of the prefix.
 func TestPolicyRangeKey(t *testing.T) {
 	t.Parallel()
 	key := NewPolicyRangeKey(1, PolicyIdentity, 2, 17, 0x1234, 8)
@@ -48,7 +48,7 @@ func TestPolicyRangeKey(t *testing.T) {
 	}
 }
 
-// Blocks hold each port of the range once and no other.
+// Blocks cover each port of the range once and no others.
 func TestPortPrefixes(t *testing.T) {
 	t.Parallel()
 	for _, c := range []struct {

@@ -11,61 +11,61 @@ import (
 	"github.com/cilium/ebpf"
 )
 
-// Names of the programs of packets; object and function have the same.
+// Names of the packet programs; object and function have the same name.
 const (
-	PodEgress  = "pod_egress"  // ingress of a pod's host end: what the pod sends
-	PodIngress = "pod_ingress" // egress of a pod's host end: what the node sends to the pod
-	HostEgress = "host_egress" // egress of waggle_host: what the node's routes lead to pods
+	PodEgress  = "pod_egress"  // ingress of a pod's host end: packets of the pod
+	PodIngress = "pod_ingress" // egress of a pod's host end: packets to the pod
+	HostEgress = "host_egress" // egress of waggle_host: packets that the node's routes lead to pods
 
-	NetdevIngress = "netdev_ingress" // ingress of devices that lead out: what comes from the network
-	NetdevEgress  = "netdev_egress"  // their egress: what leaves the node
+	NetdevIngress = "netdev_ingress" // ingress of devices towards the outside: packets from the network
+	NetdevEgress  = "netdev_egress"  // egress of these devices: packets that leave the node
 
-	OverlayIngress = "overlay_ingress" // ingress of waggle_vxlan: what other nodes send through the tunnel
+	OverlayIngress = "overlay_ingress" // ingress of waggle_vxlan: packets of other nodes in the tunnel
 )
 
-// Names of [NetdevIngress] and [NetdevEgress] for devices without a link header: IP tunnels, WireGuard, PPP. The objects are the same, with
+// Names of [NetdevIngress] and [NetdevEgress] for devices without a link header: IP tunnels, WireGuard, PPP. They use the same objects with
 // [VariableLinkHeader] 0.
 const (
 	L3DevIngress = "l3dev_ingress"
 	L3DevEgress  = "l3dev_egress"
 )
 
-// Names of the steps of [PodEgress]: programs of its object with which it continues in a tail call, through [MapPodSteps].
+// Names of the steps of [PodEgress]: programs of its object that it enters by a tail call, through [MapPodSteps].
 const (
 	PodNeighbor = "pod_neighbor" // ARP and neighbor solicitations
 	PodError    = "pod_error"    // ICMP errors
 	PodService  = "pod_service"  // the first packet of a flow to a service
-	PodRefuse   = "pod_refuse"   // the answer to a packet that was dropped
+	PodRefuse   = "pod_refuse"   // the rejection of a packet, by an ICMP error or a reset
 	PodToNode   = "pod_to_node"  // a packet for a pod of another node
-	PodSlow     = "pod_slow"     // every packet that the fast path leaves
+	PodSlow     = "pod_slow"     // every packet outside of the fast path
 )
 
-// MapPodSteps holds the steps of [PodEgress]. It belongs to one load of the object, and the kernel empties it when no process has it open and no pin
-// holds it.
+// MapPodSteps holds the steps of [PodEgress]. It belongs to one load of the object, and the kernel clears it when no process has it open and no pin refers to
+// it.
 const MapPodSteps = "pod_steps"
 
-// Sock is the object of all programs of sockets.
+// Sock is the object of all socket programs.
 const Sock = "sock"
 
-// SockList is the object of the iterators [SockListTCP] and [SockListUDP]: they list the sockets of one network namespace that the programs of
-// sockets have connected to backends, each as a [SockListed]. They are not attached; a reader of the list loads them.
+// SockList is the object of the iterators [SockListTCP] and [SockListUDP]: they list the sockets of one network namespace that the socket programs have
+// connected to backends, each as a [SockListed]. They are not attached; a reader of the list loads them.
 const (
 	SockList    = "sock_list"
 	SockListTCP = "sock_list_tcp"
 	SockListUDP = "sock_list_udp"
 )
 
-// Names of the programs of sockets, "sock_" and the hook of a cgroup.
+// Names of the socket programs, "sock_" and the hook of a cgroup.
 const (
-	SockConnect4     = "sock_connect4"     // connect: a service becomes a backend
-	SockConnect6     = "sock_connect6"     // the same of IPv6 sockets, also for mapped IPv4 addresses
+	SockConnect4     = "sock_connect4"     // connect: translates a service to a backend
+	SockConnect6     = "sock_connect6"     // the same for IPv6 sockets, also for mapped IPv4 addresses
 	SockSendmsg4     = "sock_sendmsg4"     // sendto and sendmsg of UDP sockets: the same
 	SockSendmsg6     = "sock_sendmsg6"     // ...
-	SockRecvmsg4     = "sock_recvmsg4"     // recvfrom and recvmsg of UDP sockets: the backend becomes the service again
+	SockRecvmsg4     = "sock_recvmsg4"     // recvfrom and recvmsg of UDP sockets: translates the backend back to the service
 	SockRecvmsg6     = "sock_recvmsg6"     // ...
 	SockGetpeername4 = "sock_getpeername4" // getpeername: the same
 	SockGetpeername6 = "sock_getpeername6" // ...
-	SockBind4        = "sock_bind4"        // bind: ports of services are taken
+	SockBind4        = "sock_bind4"        // bind: rejects ports of services
 	SockBind6        = "sock_bind6"        // ...
 )
 
@@ -121,31 +121,31 @@ const (
 	MapIdentityClasses = "identity_classes"
 )
 
-// Load-time constants, set through the Variables of each spec that has them: the identities of what no ipcache entry
-// covers. Both begin as "world" (2), which is right for one family; with two, Cilium's numbers are 9 and 10.
+// Load-time constants, set through the Variables of each spec that has them: the identities of addresses without an ipcache entry. Both default to "world"
+// (2), which is right for one family; with two, Cilium's numbers are 9 and 10.
 const (
 	VariableWorldIPv4 = "world_ipv4"
 	VariableWorldIPv6 = "world_ipv6"
 )
 
-// VariableTunnelPort is the UDP port of the tunnel between nodes. It begins as 0: pods of different nodes meet by routes.
+// VariableTunnelPort is the UDP port of the tunnel between nodes. Default 0: pods of different nodes use routes.
 const VariableTunnelPort = "tunnel_port"
 
-// VariableDirectAccepted is one of the values below: which other nodes may send to pods without the tunnel as well. It begins as 0: none may.
+// VariableDirectAccepted is one of the values below: which other nodes may also send to pods without the tunnel. Default 0: none.
 const VariableDirectAccepted = "direct_accepted"
 
 // Values of [VariableDirectAccepted].
 const (
 	AcceptsAll    = 1
-	AcceptsRouted = 2 // those whose slot has [NodeRouted]
+	AcceptsRouted = 2 // nodes whose slot has [NodeRouted]
 )
 
-// VariableDirectBesideTunnel is 1 when there is a tunnel, and programs forward what pods exchange with those of nodes that are reached past it. It begins
-// as 0: the stack does.
+// VariableDirectBesideTunnel is 1 if there is a tunnel and programs forward packets between local pods and pods of nodes that are reached without it. Default
+// 0: the stack forwards them.
 const VariableDirectBesideTunnel = "direct_beside_tunnel"
 
-// VariableEncapModes is which frames of the tunnel programs make and take by themselves: the sum of some of the modes below. It begins as 0: the tunnel
-// device makes and takes all.
+// VariableEncapModes is the set of tunnel frames that programs encapsulate and decapsulate themselves: the sum of some of the modes below. Default 0: the
+// tunnel device does all.
 const (
 	VariableEncapModes = "encap_modes"
 
@@ -156,85 +156,82 @@ const (
 	EncapSends        = EncapSendsIPv4 | EncapSendsIPv6
 )
 
-// VariableEncapPortFirst and VariableEncapPortLast are the range of source ports of what programs send into the tunnel; they begin as 32768 and 60999.
+// VariableEncapPortFirst and VariableEncapPortLast are the range of source ports of tunnel frames that programs send. Defaults: 32768 and 60999.
 const (
 	VariableEncapPortFirst = "encap_port_first"
 	VariableEncapPortLast  = "encap_port_last"
 )
 
-// VariableLinkHeader is how many bytes of a packet come before its IP header. It begins as 14, those of Ethernet.
+// VariableLinkHeader is the number of bytes of a packet before its IP header. Default 14, for Ethernet.
 const VariableLinkHeader = "link_header"
 
-// Load-time constants of services: the addresses from which a pod meets itself as the backend of a service, as [IPv4Word] and
-// [IPv6Bytes] make them.
+// Load-time constants of services: the source addresses of a pod that is its own backend, in the format of [IPv4Word] and [IPv6Bytes].
 const (
-	VariableServiceLoopbackIPv4 = "service_loopback_ipv4" // begins as 169.254.42.1
-	VariableServiceLoopbackIPv6 = "service_loopback_ipv6" // begins as 100::a9fe:2a01
+	VariableServiceLoopbackIPv4 = "service_loopback_ipv4" // default 169.254.42.1
+	VariableServiceLoopbackIPv6 = "service_loopback_ipv6" // default 100::a9fe:2a01
 )
 
 // Load-time constants of conntrack and policy.
 const (
-	// Timeouts of flows in ticks, see [CtTicks]; they begin as Cilium's.
-	VariableCtTCPTimeout      = "ct_tcp_timeout"       // TCP connections that stand: 8000 s
-	VariableCtTCPSynTimeout   = "ct_tcp_syn_timeout"   // that do not stand yet: 60 s
-	VariableCtTCPCloseTimeout = "ct_tcp_close_timeout" // that were reset, or closed by both sides: 10 s
-	VariableCtAnyTimeout      = "ct_any_timeout"       // everything else: 60 s
-	// VariableCtShare is how many established flows one endpoint may have; it begins as a quarter of ct_est4.
+	// Timeouts of flows in ticks, see [CtTicks]; the defaults are Cilium's.
+	VariableCtTCPTimeout      = "ct_tcp_timeout"       // established TCP connections: 8000 s
+	VariableCtTCPSynTimeout   = "ct_tcp_syn_timeout"   // TCP connections that are not established: 60 s
+	VariableCtTCPCloseTimeout = "ct_tcp_close_timeout" // TCP connections that were reset, or closed by both sides: 10 s
+	VariableCtAnyTimeout      = "ct_any_timeout"       // other protocols: 60 s
+	// VariableCtShare is the maximum number of established flows of one endpoint. Default: a quarter of ct_est4.
 	VariableCtShare = "ct_share"
-	// VariableCtNewRate is how many new flows of one endpoint have a place in ct_new4 and ct_new6 in each tick; it begins as 1/16 of ct_new4.
+	// VariableCtNewRate is the number of new flows of one endpoint in each tick that are stored in ct_new4 and ct_new6. Default: 1/16 of ct_new4.
 	VariableCtNewRate = "ct_new_rate"
-	// VariableRejectRate is how many resets and ICMP errors are sent in each tick for one endpoint, or for all senders outside; it is 1024. Only tests
-	// of the programs have fewer.
+	// VariableRejectRate is the number of resets and ICMP errors in each tick for one endpoint, or for all outside senders. Default 1024. Only tests of the
+	// programs use a lower rate.
 	VariableRejectRate = "reject_rate"
-	// VariableFastPath is 0 when every packet of a pod takes the slow path; it is 1. Only tests of the programs turn it off.
+	// VariableFastPath is 0 if every packet of a pod takes the slow path. Default 1. Only tests of the programs use 0.
 	VariableFastPath = "fast_path"
-	// VariableCtGuarantee is how many established flows each endpoint can always have; it begins as 1/1024 of ct_est4.
+	// VariableCtGuarantee is the guaranteed number of established flows of each endpoint. Default: 1/1024 of ct_est4.
 	VariableCtGuarantee = "ct_guarantee"
-	// VariableCtBeyond is how many established flows all endpoints together may have beyond their guarantees; it begins as three quarters of
-	// ct_est4.
+	// VariableCtBeyond is the maximum number of established flows of all endpoints together beyond their guarantees. Default: three quarters of ct_est4.
 	VariableCtBeyond = "ct_beyond"
-	// VariableNatShares are four numbers: how many translated IPv4 flows one endpoint may have, how many those of no endpoint may be
-	// together, and the same for IPv6; they begin as a quarter and three quarters of the maps.
+	// VariableNatShares are four numbers: the maximum number of translated IPv4 flows of one endpoint, the maximum of all flows without an endpoint together,
+	// and the same for IPv6. Defaults: a quarter and three quarters of the maps.
 	VariableNatShares = "nat_shares"
-	// VariableNatGuarantees are how many translated flows of each family each endpoint can always have, those of none together, and the node; IPv4
-	// stands first. They begin as 1/2048 of the entries of the maps.
+	// VariableNatGuarantees are the guaranteed numbers of translated flows of each family, IPv4 first: of each endpoint, of all flows without an endpoint
+	// together, and of the node. Default: 1/2048 of the entries of the maps.
 	VariableNatGuarantees = "nat_guarantees"
-	// VariableNatBeyond are how many translated flows of each family all may have together beyond their guarantees; they begin as 11/16 of the flows
-	// for which the maps have room.
+	// VariableNatBeyond are the maximum numbers of translated flows of each family, of all owners together, beyond their guarantees. Default: 11/16 of the
+	// flows that the maps can hold.
 	VariableNatBeyond = "nat_beyond"
-	// VariablePolicyCIDRNodes is 1 when entries of [PolicyCIDROutside] count for nodes too; it begins as 0.
+	// VariablePolicyCIDRNodes is 1 if entries of [PolicyCIDROutside] match nodes too. Default 0.
 	VariablePolicyCIDRNodes = "policy_cidr_nodes"
-	// VariableNatPortFirst and VariableNatPortLast are the range of ports under which flows leave with an address of the node;
-	// they begin as 32768 and 65535.
+	// VariableNatPortFirst and VariableNatPortLast are the range of source ports of flows that leave with an address of the node. Defaults: 32768 and 65535.
 	VariableNatPortFirst = "nat_port_first"
 	VariableNatPortLast  = "nat_port_last"
-	// VariableVerdictEvents is 0 when judged flows are not to be reported; it begins as 1.
+	// VariableVerdictEvents is 0 if policy verdicts are not reported. Default 1.
 	VariableVerdictEvents = "verdict_events"
 )
 
-// Load-time constants of the programs of sockets.
+// Load-time constants of the socket programs.
 const (
-	// VariableSockHostNetns is the cookie of the node's own network namespace, 64 bits. It begins as 0, which nobody has.
+	// VariableSockHostNetns is the cookie of the node's own network namespace, 64 bits. Default 0, which no namespace has.
 	VariableSockHostNetns = "sock_host_netns"
-	// VariableSockHostOnly is 1 when sockets of pods are left alone; it begins as 0.
+	// VariableSockHostOnly is 1 if sockets of pods are not translated. Default 0.
 	VariableSockHostOnly = "sock_host_only"
-	// VariableSockBindProtection is 0 when processes of the node may bind ports of services; it begins as 1.
+	// VariableSockBindProtection is 0 if processes of the node may bind ports of services. Default 1.
 	VariableSockBindProtection = "sock_bind_protection"
 )
 
 var errUnknownProgram = errors.New("no such program")
 
-// Programs lists the names of all programs of packets.
+// Programs lists the names of all packet programs.
 func Programs() []string {
 	return []string{PodEgress, PodIngress, HostEgress, NetdevIngress, NetdevEgress, L3DevIngress, L3DevEgress, OverlayIngress}
 }
 
-// IsStep reports whether a program is a step of another one, and belongs on no hook.
+// IsStep reports whether a program is a step of another one, which is never attached to a hook.
 func IsStep(program string) bool {
 	return slices.Contains([]string{PodNeighbor, PodError, PodService, PodRefuse, PodToNode, PodSlow}, program)
 }
 
-// SockPrograms lists the names of all programs of sockets.
+// SockPrograms lists the names of all socket programs.
 func SockPrograms() []string {
 	return []string{SockConnect4, SockConnect6, SockSendmsg4, SockSendmsg6, SockRecvmsg4, SockRecvmsg6,
 		SockGetpeername4, SockGetpeername6, SockBind4, SockBind6}
@@ -245,7 +242,8 @@ func Objects() []string {
 	return []string{PodEgress, PodIngress, HostEgress, NetdevIngress, NetdevEgress, OverlayIngress, Sock, SockList}
 }
 
-// Load reads the object with a name of [Objects], or the one of a program of [Programs] with its load-time constants. Each call returns a spec of its own, which the caller may change.
+// Load reads the object with a name of [Objects], or the one of a program of [Programs] with its load-time constants. Each call returns a separate spec,
+// which the caller may change.
 func Load(object string) (*ebpf.CollectionSpec, error) {
 	switch object {
 	case PodEgress:
@@ -285,8 +283,8 @@ func withoutLinkHeader(name, object string) (*ebpf.CollectionSpec, error) {
 	return spec, spec.Variables[VariableLinkHeader].Set(uint32(0))
 }
 
-// MapSpecs collects the maps that all programs share by name, those of other generations included. Data sections belong
-// to a single program, and what [ofGeneration] names to a single load. A map that two objects declare differently is an error.
+// MapSpecs collects the maps that all programs share by name, including maps of other generations. Data sections belong to a single program, and maps that
+// [ofGeneration] selects belong to a single load. A map that two objects declare differently is an error.
 func MapSpecs() (map[string]*ebpf.MapSpec, error) {
 	all := map[string]*ebpf.MapSpec{}
 	for _, object := range Objects() {
@@ -307,9 +305,9 @@ func MapSpecs() (map[string]*ebpf.MapSpec, error) {
 	return all, nil
 }
 
-// ofGeneration tells whether a map must never be shared between generations: a tail call would enter a program of another
-// one, and scratch space may be laid out differently. Nobody pins such a map; each load makes its own. What is per CPU and
-// no counter is taken for scratch space. The former maps of flows ([FormerName]) are given to a load by the agent.
+// ofGeneration reports whether a map must never be shared between generations: a tail call would enter a program of another generation, and scratch memory
+// may have another layout. Such a map is never pinned; each load creates its own. A per-CPU map counts as scratch memory unless it is a counter. The agent
+// passes the previous maps of flows ([FormerName]) to a load.
 func ofGeneration(name string, m *ebpf.MapSpec) bool {
 	switch m.Type {
 	case ebpf.ProgramArray, ebpf.ArrayOfMaps, ebpf.HashOfMaps:

@@ -24,8 +24,8 @@ const (
 	patience         = 15 * time.Second
 )
 
-// realNode is a node with two pods in network namespaces of their own, wired as the agent does it: shared blocks on the
-// pods' links, host_egress on waggle_host, routes for the pods through it.
+// realNode is a node with two pods in separate network namespaces, wired as the agent does: shared blocks on the pods' links, host_egress on waggle_host,
+// routes for the pods through it.
 type realNode struct {
 	*node
 	host, a, b *testnet.Namespace
@@ -58,7 +58,7 @@ func check(t testing.TB, err error) {
 	}
 }
 
-// each runs steps until one fails.
+// each runs steps until the first failure.
 func each(steps ...func() error) error {
 	for _, step := range steps {
 		if err := step(); err != nil {
@@ -84,7 +84,7 @@ func (r *realNode) wireHost() error {
 	return each(
 		func() error { return netlink.LinkAdd(host) },
 		func() error { return netlink.LinkSetARPOff(host) },
-		func() error { return os.WriteFile("/proc/sys/net/ipv6/conf/waggle_net/disable_ipv6", []byte("1"), 0) }, // it says nothing by itself
+		func() error { return os.WriteFile("/proc/sys/net/ipv6/conf/waggle_net/disable_ipv6", []byte("1"), 0) }, // it sends no packets by itself
 		func() error { return setUp("waggle_net") },
 		func() error { return setUp("waggle_host") },
 		func() error { return addAddrs(host, gateway4, gateway6) },
@@ -97,7 +97,7 @@ func (r *realNode) wireHost() error {
 	)
 }
 
-// wireLink makes a pod's link, attaches it, and only then sets it up.
+// wireLink creates a pod's link, attaches it, and only then sets it up.
 func (r *realNode) wireLink(handle *tc.Handle, name string, p pod, peer *testnet.Namespace, blocks tc.Blocks) error {
 	link := &netlink.Veth{
 		LinkAttrs: netlink.LinkAttrs{Name: name, Index: int(p.ifindex), HardwareAddr: p.host[:]},
@@ -122,7 +122,7 @@ func (r *realNode) wireLink(handle *tc.Handle, name string, p pod, peer *testnet
 	)
 }
 
-// wirePod configures the inside of a pod. There is no permanent neighbour: the programs have to answer.
+// wirePod configures the inside of a pod. There is no permanent neighbour: the programs must send the replies.
 func wirePod(p pod) error {
 	link, err := netlink.LinkByName("eth0")
 	if err != nil {
@@ -166,8 +166,8 @@ func setUp(name string) error {
 	return netlink.LinkSetUp(link)
 }
 
-// waitUsable returns when the kernel has noticed that links have a carrier and addresses are its own. Until then it throws
-// packets away. One worker sees to it for all namespaces.
+// waitUsable returns when the kernel has detected the carriers of links and addresses are usable. Until then the kernel drops packets. One kernel worker
+// handles this for all namespaces.
 func waitUsable(links []string, addrs ...netip.Addr) error {
 	for _, name := range links {
 		if err := wait(name, func() (bool, error) {
@@ -192,8 +192,8 @@ func waitUsable(links []string, addrs ...netip.Addr) error {
 	return nil
 }
 
-// waitLinkLocal returns when links have usable link-local addresses. Until then the kernel asks for no neighbour on behalf of pods, and throws their
-// packets away after three seconds.
+// waitLinkLocal returns when links have usable link-local addresses. Until then the kernel sends no neighbour solicitations for pods, and drops their packets
+// after three seconds.
 func waitLinkLocal(links ...string) error {
 	for _, name := range links {
 		if err := wait(name+"'s link-local address", func() (bool, error) {
@@ -228,8 +228,8 @@ func hostNet(addr netip.Addr) *net.IPNet {
 	return &net.IPNet{IP: addr.AsSlice(), Mask: net.CIDRMask(addr.BitLen(), addr.BitLen())}
 }
 
-// grows waits until more packets than before were counted: the kernel may work on a frame after the call that sent it.
-// Forwarded packets include what the node's own kernel sends through waggle_host.
+// grows waits until the packet counter exceeds its previous value: the kernel may process a frame after the call that sent it. Forwarded packets include
+// packets of the node's own kernel through waggle_host.
 func (r *realNode) grows(before MetricsValue, reason events.Reason) bool {
 	r.t.Helper()
 	for deadline := time.Now().Add(patience); time.Now().Before(deadline); time.Sleep(time.Millisecond) {

@@ -11,7 +11,7 @@ import (
 	"github.com/waggle-net/waggle/pkg/events"
 )
 
-// connect opens a TCP connection from pod a to a listener of pod b, and gives both ends.
+// connect opens a TCP connection from pod a to a listener of pod b, and returns both ends.
 func (r *realNode) connect(t *testing.T, family int) (client, server net.Conn) {
 	t.Helper()
 	var listener *net.TCPListener
@@ -38,8 +38,8 @@ func (r *realNode) connect(t *testing.T, family int) (client, server net.Conn) {
 	return client, server
 }
 
-// A connection that a policy allows works in both directions, although no rule lets its answers in. What the policy does not
-// name is dropped, and a connection that it no longer names ends there, whoever speaks first.
+// A connection that a policy allows works in both directions, although no rule allows its replies. Other traffic is dropped, and a connection that the policy
+// no longer allows is cut off, whichever side sends first.
 func TestPrivilegedReal_Policy(t *testing.T) {
 	t.Parallel()
 	r := newRealNode(t)
@@ -77,7 +77,7 @@ func TestPrivilegedReal_Policy(t *testing.T) {
 	}
 }
 
-// wantDenied waits until one packet more was refused by its receiver's policy.
+// wantDenied waits until one more packet is denied by its receiver's policy.
 func (r *realNode) wantDenied(before MetricsValue) {
 	r.t.Helper()
 	for deadline := time.Now().Add(patience); time.Now().Before(deadline); time.Sleep(time.Millisecond) {
@@ -88,7 +88,7 @@ func (r *realNode) wantDenied(before MetricsValue) {
 	r.t.Errorf("no packet was denied; last event %+v", r.event())
 }
 
-// The kernel of a pod that has no socket for a datagram says so, and the sender hears it, although nobody may open flows to it.
+// The kernel of a pod without a socket for a datagram sends an ICMP error, and the sender receives it, although no policy allows flows to the sender.
 func TestPrivilegedReal_PortUnreachable(t *testing.T) {
 	t.Parallel()
 	r := newRealNode(t)

@@ -41,7 +41,7 @@ func TestPrivilegedReal_Datagrams(t *testing.T) {
 	}
 }
 
-// The pod's kernel believes the answers of the programs at once: it does not have to ask again.
+// The pod's kernel accepts the replies of the programs immediately: it does not have to send another request.
 func TestPrivilegedReal_GatewayIsReachable(t *testing.T) {
 	t.Parallel()
 	r := newRealNode(t)
@@ -63,7 +63,7 @@ func TestPrivilegedReal_GatewayIsReachable(t *testing.T) {
 	})
 }
 
-// A stream of segmentation-offloaded packets arrives whole, between pods and from the node.
+// A stream of segmentation-offloaded packets arrives intact, between pods and from the node.
 func TestPrivilegedReal_Streams(t *testing.T) {
 	t.Parallel()
 	r := newRealNode(t)
@@ -77,7 +77,7 @@ func TestPrivilegedReal_Streams(t *testing.T) {
 	}
 }
 
-// stream sends data over TCP and returns what arrived.
+// stream sends data over TCP and returns the received data.
 func stream(t *testing.T, from, to *testnet.Namespace, addr netip.Addr, data []byte) []byte {
 	t.Helper()
 	var listener *net.TCPListener
@@ -110,7 +110,7 @@ func stream(t *testing.T, from, to *testnet.Namespace, addr netip.Addr, data []b
 	return got
 }
 
-// A packet that expires on its way to another pod comes back as an error from the gateway, sent by the stack.
+// A packet whose TTL expires on its path to another pod causes an ICMP error from the gateway, sent by the stack.
 func TestPrivilegedReal_HopsRunOut(t *testing.T) {
 	t.Parallel()
 	r := newRealNode(t)
@@ -154,7 +154,7 @@ func TestPrivilegedReal_HopsRunOut(t *testing.T) {
 	}
 }
 
-// Frames that PROG_TEST_RUN cannot make: cut off inside the IP header, and with a tag that the kernel takes out of band.
+// Frames that PROG_TEST_RUN cannot create: truncated inside the IP header, and with a tag that the kernel moves out of band.
 func TestPrivilegedReal_ShortFrames(t *testing.T) {
 	t.Parallel()
 	r := newRealNode(t)
@@ -218,7 +218,7 @@ func TestPrivilegedReal_PagedHeaders(t *testing.T) {
 	}
 }
 
-// The kernel refuses to cut a packet in front of a checksum that it still has to fill in.
+// The kernel cannot truncate a packet before a checksum that it still has to compute.
 func TestPrivilegedReal_AnswerDoesNotFit(t *testing.T) {
 	t.Parallel()
 	r := newRealNode(t)

@@ -19,9 +19,8 @@ import (
 	"github.com/waggle-net/waggle/pkg/testnet"
 )
 
-// The committed objects are what the sources say, wherever they are built. The sources are copied to another folder and
-// built there with the commands of gen.go. With the recorded toolchain the results are the same byte for byte; with
-// another one, instructions, maps and types are.
+// The committed objects match the sources, independent of the build directory. The test copies the sources to another directory and builds them there with
+// the commands of gen.go. With the recorded toolchain the results are identical; with another one, instructions, maps and types are.
 func TestObjects_AreBuiltFromTheSources(t *testing.T) {
 	t.Parallel()
 	installed, err := toolchain.Installed()
@@ -50,7 +49,7 @@ func TestObjects_AreBuiltFromTheSources(t *testing.T) {
 	}
 }
 
-// rebuild runs the commands of gen.go over a copy of the sources and returns its folder.
+// rebuild runs the commands of gen.go on a copy of the sources and returns its directory.
 func rebuild(t *testing.T) string {
 	t.Helper()
 	dir := t.TempDir()
@@ -132,7 +131,7 @@ func readFile(t *testing.T, path string) []byte {
 	return b
 }
 
-// compareObjects compares what the kernel would be given: instructions, maps, constants, and the shared layouts.
+// compareObjects compares the input of the kernel: instructions, maps, constants, and the shared layouts.
 func compareObjects(t *testing.T, program, path string) {
 	t.Helper()
 	committed, err := Load(program)
@@ -148,7 +147,7 @@ func compareObjects(t *testing.T, program, path string) {
 	}
 }
 
-// describe writes down an object without positions in its sources.
+// describe formats an object without positions in its sources.
 func describe(spec *ebpf.CollectionSpec) (lines []string) {
 	for _, name := range slices.Sorted(maps.Keys(spec.Maps)) {
 		m := spec.Maps[name]
@@ -168,7 +167,7 @@ func describe(spec *ebpf.CollectionSpec) (lines []string) {
 	return lines
 }
 
-// Each header includes what it uses.
+// Each header includes the headers that it uses.
 func TestHeaders_CompileAlone(t *testing.T) {
 	t.Parallel()
 	if _, err := exec.LookPath("clang-19"); err != nil {

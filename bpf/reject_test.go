@@ -15,7 +15,7 @@ import (
 	"github.com/waggle-net/waggle/pkg/loadbalancer"
 )
 
-// newRejecting is a node with a service without backends, which answers each connection with a reset and each datagram with an ICMP error.
+// newRejecting is a node with a service without backends, which rejects each connection with a reset and each datagram with an ICMP error.
 func newRejecting(t *testing.T, family int, rate uint32) (n *node, service netip.AddrPort) {
 	t.Helper()
 	n = newNodeWith(t, map[string]uint32{VariableVerdictEvents: 0, VariableRejectRate: rate}, nil)
@@ -26,13 +26,13 @@ func newRejecting(t *testing.T, family int, rate uint32) (n *node, service netip
 	return n, service
 }
 
-// rejected are packets that a node answers by themselves: with a reset, and with an ICMP error.
+// rejected are packets that a node rejects: with a reset, and with an ICMP error.
 var rejected = map[string]func(t testing.TB, f flow) []byte{
 	"SYN":      func(t testing.TB, f flow) []byte { return f.tcp(t, "S") },
 	"datagram": func(t testing.TB, f flow) []byte { return f.bytes(t) },
 }
 
-// However many packets come that the node refuses, it sends a bounded number of resets and errors: to senders outside, and to each pod.
+// However many rejected packets arrive, the node sends a bounded number of resets and errors: to outside senders, and to each pod.
 func TestPrivilegedReject_IsLimited(t *testing.T) {
 	t.Parallel()
 	const rate, packets = 16, 400
@@ -48,7 +48,7 @@ func TestPrivilegedReject_IsLimited(t *testing.T) {
 			}
 		}
 		for name, send := range sends {
-			nextTick(t) // another kind of packets from there has used up the rate
+			nextTick(t) // another kind of packets from this sender has used up the rate
 			before, began, answered := n.count(events.NoBackend, DirectionIngress).Packets+n.count(events.NoBackend, DirectionEgress).Packets, now(t), 0
 			for i := range uint16(packets) {
 				if got := send(1000 + i); got.action == actRedirect {
@@ -67,14 +67,14 @@ func TestPrivilegedReject_IsLimited(t *testing.T) {
 	}
 }
 
-// nextTick waits until a tick begins: all rates are whole again.
+// nextTick waits for the start of a tick, when all rates are reset.
 func nextTick(t *testing.T) {
 	t.Helper()
 	for began := now(t); now(t) == began; time.Sleep(5 * time.Millisecond) {
 	}
 }
 
-// A packet that was sent to a group of the link, or comes from no single host, is never answered.
+// The node never rejects a packet to a group of the link, or from a source that is no single host.
 func TestPrivilegedReject_NeverAnswersGroups(t *testing.T) {
 	t.Parallel()
 	for _, family := range families {
@@ -101,8 +101,8 @@ func TestPrivilegedReject_NeverAnswersGroups(t *testing.T) {
 	}
 }
 
-// A switch floods frames to all of its ports, and a device in promiscuous mode receives them: those to other hosts are left alone, although
-// they are addressed to a service.
+// A switch floods frames to all of its ports, and a device in promiscuous mode receives them: programs ignore frames to other hosts, even if their packets
+// are addressed to a service.
 func TestPrivilegedReject_LeavesFramesToOtherHostsAlone(t *testing.T) {
 	t.Parallel()
 	for _, family := range families {
@@ -119,7 +119,8 @@ func TestPrivilegedReject_LeavesFramesToOtherHostsAlone(t *testing.T) {
 	}
 }
 
-// The first IPv6 fragment of a datagram that is too big for the device towards the backend is answered with the MTU, and quotes the ports.
+// The first IPv6 fragment of a datagram that is too big for the device towards the backend causes an ICMP error with the MTU; its inner packet contains the
+// ports.
 func TestPrivilegedReal_FirstFragmentIsTooBig(t *testing.T) {
 	t.Parallel()
 	s := newSurroundings(t, ethernetOnly)

@@ -6,13 +6,13 @@ import (
 	"github.com/waggle-net/waggle/pkg/events"
 )
 
-// nobody is allowed in to either pod; pod a may send.
+// closedPods denies all ingress of both pods; pod a may send.
 func closedPods(n *node) {
 	n.closed(podA)
 	n.facts(podB, func(f *EndpointFacts) { f.PolicyIngress, f.ShapeIngress = policyID, n.policy(policyID, rule{}) })
 }
 
-// Questions have answers, and a question the other way is one of its own, although it has the same identifier (GHSA-c66w-hq56-4q97).
+// Echo requests have replies, and a request in the other direction is a separate flow, although it has the same identifier (GHSA-c66w-hq56-4q97).
 func TestPrivilegedICMP_QuestionInTheOtherDirection(t *testing.T) {
 	t.Parallel()
 	eachFamily(t, func(t *testing.T, n *node, family int) {
@@ -20,7 +20,7 @@ func TestPrivilegedICMP_QuestionInTheOtherDirection(t *testing.T) {
 		ask := sent(podA, podA.addr(family), podB.addr(family))
 		back := ask.back(podB)
 
-		// An answer that nobody asked for opens nothing, not even for a question after it.
+		// A reply without a request creates no flow, not even for a later request.
 		n.refused(podB, back.echo(t, true, 7), events.UnknownFlow)
 		n.wantFlows(family, 0, 0)
 
@@ -37,7 +37,7 @@ func TestPrivilegedICMP_QuestionInTheOtherDirection(t *testing.T) {
 	})
 }
 
-// An error passes, whatever the policies, when it is about a packet of a flow, sent by whom the packet was for.
+// An ICMP error passes, whatever the policies, when its inner packet belongs to a flow and the error's sender is the destination of this packet.
 func TestPrivilegedICMP_Errors(t *testing.T) {
 	t.Parallel()
 	eachFamily(t, func(t *testing.T, n *node, family int) {
@@ -45,39 +45,39 @@ func TestPrivilegedICMP_Errors(t *testing.T) {
 		ask := sent(podA, podA.addr(family), podB.addr(family)).ports(5000, 53)
 		back := ask.back(podB)
 
-		// About nothing that was sent.
+		// The inner packet was not sent.
 		n.refused(podB, back.unreachable(t, ask.bytes(t)), events.UnknownFlow)
-		// About a packet of a flow that nobody has answered.
+		// The inner packet belongs to a flow without a reply.
 		n.passes(podA, ask.bytes(t), actRedirect)
 		n.passes(podB, back.unreachable(t, ask.bytes(t)), actRedirect)
 		n.wantFlows(family, 1, 0)
-		// About one of an established flow, in both directions.
+		// The inner packet belongs to an established flow, in both directions.
 		n.passes(podB, back.bytes(t), actRedirect)
 		n.passes(podA, ask.bytes(t), actRedirect)
 		n.passes(podB, back.unreachable(t, ask.bytes(t)), actRedirect)
 		n.passes(podA, ask.unreachable(t, back.bytes(t)), actRedirect)
 		n.wantFlows(family, 0, 1)
-		// About other ports, another protocol, or itself.
+		// The inner packet has other ports, another protocol, or belongs to the error's own flow.
 		n.refused(podB, back.unreachable(t, ask.ports(5000, 54).bytes(t)), events.UnknownFlow)
 		n.refused(podB, back.unreachable(t, ask.tcp(t, "S")), events.UnknownFlow)
 		n.refused(podB, back.unreachable(t, ask.unreachable(t, back.bytes(t))), events.UnknownFlow)
-		// About a packet that the receiver of the error did not send.
+		// The receiver of the error did not send the inner packet.
 		n.refused(podB, back.unreachable(t, back.bytes(t)), events.UnknownFlow)
-		// A packet that ends before the ports.
+		// An inner packet that ends before the ports.
 		short := ask.bytes(t)
 		n.refused(podB, back.unreachable(t, short[:14+10]), events.Truncated)
-		// Of a flow that does not stand any more.
+		// Of a flow whose cached verdict is no longer valid.
 		n.facts(podA, func(*EndpointFacts) {})
 		n.refused(podB, back.unreachable(t, ask.bytes(t)), events.UnknownFlow)
 		n.passes(podA, ask.bytes(t), actRedirect)
 		n.passes(podB, back.unreachable(t, ask.bytes(t)), actRedirect)
-		// Of one that has ended.
+		// Of an expired flow.
 		n.changeFlows("est", family, func(e *CtEntry) { e.Expires = now(t) - 1 })
 		n.refused(podB, back.unreachable(t, ask.bytes(t)), events.UnknownFlow)
 	})
 }
 
-// A pod that has nothing to do with a flow says nothing about it; a router on the way of a packet from a pod does.
+// A pod that is not part of a flow cannot send errors about it; a router on the path of a pod's packet can.
 func TestPrivilegedICMP_ErrorsOfOthers(t *testing.T) {
 	t.Parallel()
 	eachFamily(t, func(t *testing.T, n *node, family int) {
@@ -87,7 +87,7 @@ func TestPrivilegedICMP_ErrorsOfOthers(t *testing.T) {
 		n.passes(podA, ask.tcp(t, "S"), actOK)
 		n.refused(podB, sent(podB, podB.addr(family), podA.addr(family)).unreachable(t, ask.tcp(t, "S")), events.UnknownFlow)
 		n.arrives(podA, ifUplink, received(podA, router, podA.addr(family)).unreachable(t, ask.tcp(t, "S")))
-		// The node itself tells that the hops of a packet ran out.
+		// The node itself reports that the TTL of a packet expired.
 		n.arrives(podA, 0, received(podA, gateways[family], podA.addr(family)).unreachable(t, ask.tcp(t, "S")))
 		n.stopped(podA, ifUplink, received(podA, router, podA.addr(family)).unreachable(t, ask.ports(5001, 80).tcp(t, "S")),
 			events.UnknownFlow)
@@ -96,7 +96,7 @@ func TestPrivilegedICMP_ErrorsOfOthers(t *testing.T) {
 	})
 }
 
-// An error may be about a question.
+// The inner packet of an error may be an echo request.
 func TestPrivilegedICMP_ErrorsAboutQuestions(t *testing.T) {
 	t.Parallel()
 	eachFamily(t, func(t *testing.T, n *node, family int) {

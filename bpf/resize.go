@@ -2,17 +2,17 @@ package bpf
 
 import "slices"
 
-// MapResizeState has one value: which change of the size of [FlowMaps] is under way, and how far it is. Programs that [VariableResizeNumber] names for that change
-// read it.
+// MapResizeState has one value: the number and the phase of the current resize of [FlowMaps]. Only programs that [VariableResizeNumber] assigns to that
+// resize read it.
 const MapResizeState = "resize_state"
 
-// VariableResizeNumber is the number of the change of size that the programs are loaded for. It begins as 0: for none.
+// VariableResizeNumber is the number of the resize for which the programs are loaded. Default 0: none.
 const VariableResizeNumber = "resize_number"
 
-// VariableResizeMaps says which maps of flows get another size in that change, as [ResizeMap] gives their bits. It begins as 0: none.
+// VariableResizeMaps is the set of maps of flows with another size in that resize, as bits of [ResizeMap]. Default 0: none.
 const VariableResizeMaps = "resize_maps"
 
-// ResizeMap is the bit of one of [FlowMaps] in the variable [VariableResizeMaps], 0 for another map; see resize.h.
+// ResizeMap returns the bit of one of [FlowMaps] in [VariableResizeMaps], 0 for another map; see resize.h.
 func ResizeMap(name string) uint32 {
 	if at := slices.Index(FlowMaps(), name); at >= 0 {
 		return 1 << at
@@ -20,31 +20,32 @@ func ResizeMap(name string) uint32 {
 	return 0
 }
 
-// ResizePhase says which of two maps of flows have the entries while programs on hooks are replaced by those for a map of another size; see resize.h.
+// ResizePhase is the distribution of entries between the previous and the new map of flows while programs on hooks are replaced by programs for a map of
+// another size; see resize.h.
 type ResizePhase uint32
 
-// Phases of a change of size. Between two of them the agent waits until all running programs have ended.
+// Phases of a resize. Between two phases the agent waits until all running programs have ended.
 const (
-	ResizeNone   ResizePhase = iota // the present map has every entry, and programs look into no other one
-	ResizeBefore                    // the former map has every entry, and the present one is empty
-	ResizeDuring                    // the former map has every entry, and the present one what was copied or changed since
+	ResizeNone   ResizePhase = iota // the current map has every entry, and programs use no other map
+	ResizeBefore                    // the previous map has every entry, and the current one is empty
+	ResizeDuring                    // the previous map has every entry, and the current one the entries that were copied or changed since
 )
 
-// resizePhases stands in resize.h as RESIZE_PHASES.
+// resizePhases is RESIZE_PHASES in resize.h.
 const resizePhases = 4
 
-// ResizeState is the value of [MapResizeState] for a change, by its number from 1 to 2^30-1, and its phase.
+// ResizeState returns the value of [MapResizeState] for a resize, by its number from 1 to 2^30-1, and its phase.
 func ResizeState(number uint32, phase ResizePhase) uint32 { return number*resizePhases + uint32(phase) }
 
-// ReadResizeState returns the number and the phase of a value of [MapResizeState]. Both are 0 when there never was a change.
+// ReadResizeState returns the number and the phase of a value of [MapResizeState]. Both are 0 if there was never a resize.
 func ReadResizeState(state uint32) (number uint32, phase ResizePhase) {
 	return state / resizePhases, ResizePhase(state % resizePhases)
 }
 
-// FlowMaps lists the maps of flows whose size is a flag of the agent. Programs know each of them twice, see [FormerName].
+// FlowMaps lists the maps of flows whose size is a flag of the agent. Programs have two names for each of them, see [FormerName].
 func FlowMaps() []string { return []string{MapCtEst4, MapCtEst6, MapNat4, MapNat6} }
 
 const formerSuffix = "_former"
 
-// FormerName is the name by which programs know what one of [FlowMaps] was before it got another size. Without a change of size it is the same map.
+// FormerName returns the programs' name of the previous map of one of [FlowMaps] in a resize. Without a resize it is the same map.
 func FormerName(name string) string { return name + formerSuffix }

@@ -13,7 +13,8 @@ import (
 	"github.com/waggle-net/waggle/pkg/testseed"
 )
 
-// resized is the same node with programs for a change of the size of these maps of flows: they have empty maps of another size, and those of n are the former ones.
+// resized returns the same node with programs for a resize of these maps of flows: they have empty maps of another size, and the maps of n are their previous
+// ones.
 func (n *node) resized(number uint32, names ...string) *node {
 	n.t.Helper()
 	specs, err := MapSpecs()
@@ -38,7 +39,7 @@ func (n *node) resized(number uint32, names ...string) *node {
 	return &r
 }
 
-// reloaded is the same node with programs that know only its present maps.
+// reloaded returns the same node with programs that know only its current maps.
 func (n *node) reloaded() *node {
 	n.t.Helper()
 	r := *n
@@ -56,7 +57,7 @@ func (n *node) setResize(number uint32, phase ResizePhase) {
 	n.update(MapResizeState, uint32(0), ResizeState(number, phase))
 }
 
-// migrate copies those entries of the former maps for which chosen holds to the present ones, as the agent does.
+// migrate copies the entries of the previous maps for which chosen returns true to the current ones, as the agent does.
 func (n *node) migrate(chosen func() bool) {
 	n.t.Helper()
 	for _, name := range FlowMaps() {
@@ -79,7 +80,7 @@ func (n *node) migrate(chosen func() bool) {
 	}
 }
 
-// wantEntries demands how many established and translated flows of a family the maps of the node have.
+// wantEntries checks the numbers of established and translated flows of a family in the maps of the node.
 func (n *node) wantEntries(when string, family, established, translated int) {
 	n.t.Helper()
 	if est, nat := len(n.ctEntries("est", family)), n.natFlows(family); est != established || nat != translated {
@@ -87,8 +88,8 @@ func (n *node) wantEntries(when string, family, established, translated int) {
 	}
 }
 
-// Flows whose packets meet programs with a map of another size in turn with programs that know only the former one are begun once and continue, whichever program
-// meets their packets.
+// Flows whose packets alternate between programs with a map of another size and programs that know only the previous one are created once and continue,
+// whichever program processes their packets.
 func TestPrivilegedResize_FlowsMeetProgramsOfBoth(t *testing.T) {
 	t.Parallel()
 	eachFamily(t, func(t *testing.T, former *node, family int) {
@@ -115,7 +116,7 @@ func TestPrivilegedResize_FlowsMeetProgramsOfBoth(t *testing.T) {
 		connect(5003, present, present)
 		former.wantEntries("during, the former map", family, 3, 6)
 		present.wantEntries("during, the present map", family, 1, 2)
-		// A connection begins again after a reset: both maps lose its translation and get another one.
+		// A connection starts again after a reset: both maps lose its translation and get another one.
 		present.passes(podA, askService(family, 5001).tcp(t, "R"), actRedirect)
 		connect(5001, present, present)
 		former.wantEntries("after a reset, the former map", family, 3, 6)
@@ -152,12 +153,12 @@ func TestPrivilegedResize_DeletesInBoth(t *testing.T) {
 			n.wantEntries("at first", family, 1, 2)
 			n.natExpire(family)
 		}
-		// The translation is over, so the segment belongs to no connection to the service, and the entries go.
+		// The translation has expired, so the segment belongs to no connection to the service, and the entries are deleted.
 		present.run(PodEgress, ifPodA, ask.tcp(t, "A"))
 		if event := present.event(); event == nil || event.Reason != events.NoMapping {
 			t.Errorf("a segment of a connection that is over: %+v", event)
 		}
-		// A segment to the backend past the service deletes the entries that are left.
+		// A segment to the backend without the service deletes the remaining entries.
 		present.passes(podA, sent(podA, podA.addr(family), podB.addr(family)).ports(5001, backendPort).tcp(t, "S"), actRedirect)
 		for _, n := range []*node{former, present} {
 			n.wantEntries("at the end", family, 0, 0)
@@ -165,7 +166,7 @@ func TestPrivilegedResize_DeletesInBoth(t *testing.T) {
 	})
 }
 
-// Of two CPUs that end a flow at the same time, only one discharges it: the other one comes when the former map has it no longer, while the present one still does.
+// If two CPUs end a flow at the same time, only one of them decrements its counter: the second CPU runs when only the current map still has the entry.
 func TestPrivilegedResize_DischargesOnce(t *testing.T) {
 	t.Parallel()
 	eachFamily(t, func(t *testing.T, former *node, family int) {
@@ -196,7 +197,7 @@ func TestPrivilegedResize_DischargesOnce(t *testing.T) {
 	})
 }
 
-// A flow for which one of two maps has no room is in neither.
+// A flow for which one of two maps is full is in neither.
 func TestPrivilegedResize_RefusedInBoth(t *testing.T) {
 	t.Parallel()
 	eachFamily(t, func(t *testing.T, former *node, family int) {
@@ -237,7 +238,7 @@ func TestPrivilegedResize_RefusedInBoth(t *testing.T) {
 	})
 }
 
-// resizeTraffic is fastTraffic and what pod a exchanges with pod b as a service.
+// resizeTraffic is fastTraffic plus packets between pod a and pod b as a service.
 func resizeTraffic(t *testing.T, random *rand.Rand, family int) (program string, in skBuff, packet []byte) {
 	t.Helper()
 	if random.IntN(2) == 0 {
@@ -251,14 +252,14 @@ func resizeTraffic(t *testing.T, random *rand.Rand, family int) (program string,
 	return PodEgress, skBuff{Ifindex: ifPodB}, sent(podB, podB.addr(family), podA.addr(family)).ports(backendPort, sport).tcp(t, flags)
 }
 
-// change is a node whose maps of flows get another size, beside one whose maps never do.
+// change is a node whose maps of flows are resized, and another one whose maps never are.
 type change struct {
 	t       *testing.T
 	family  int
 	random  *rand.Rand
 	never   *node
-	hooks   []*node // whose programs a packet may meet
-	holders []*node // whose maps of flows have entries
+	hooks   []*node // nodes whose programs may process a packet
+	holders []*node // nodes whose maps of flows have entries
 }
 
 func (c *change) all(do func(n *node)) {
@@ -266,7 +267,7 @@ func (c *change) all(do func(n *node)) {
 	do(c.hooks[0])
 }
 
-// equal wants of a node the same flows, and the same numbers of them, as without a change.
+// equal checks that a node has the same flows, and the same counters, as without a resize.
 func (c *change) equal(n *node) {
 	c.t.Helper()
 	twins{n, c.never}.equal(c.t, c.family)
@@ -281,7 +282,7 @@ func (c *change) equal(n *node) {
 	}
 }
 
-// pass sends packets, each through one of the programs that it may meet, and wants the same of them as of programs whose maps never change.
+// pass sends packets, each through one of the possible programs, and compares the results with programs whose maps never change.
 func (c *change) pass(packets int) (delivered int) {
 	c.t.Helper()
 	for range packets {
@@ -300,7 +301,7 @@ func (c *change) pass(packets int) (delivered int) {
 				n.natExpire(c.family)
 				for _, class := range []string{"est", "new"} {
 					n.changeFlows(class, c.family, func(e *CtEntry) {
-						if e.Flags&podEgressCtFlagCT_TRANSLATED == 0 { // a reply would restore it as a flow past the service, and the next connection changed to a random port
+						if e.Flags&podEgressCtFlagCT_TRANSLATED == 0 { // a reply would restore it, without a service; the next flow would get a random port
 							e.Expires = now(c.t) - 1
 						}
 					})
@@ -315,8 +316,8 @@ func (c *change) pass(packets int) (delivered int) {
 	return delivered
 }
 
-// Whatever is sent, whatever changes meanwhile, and whichever programs packets meet: all is as if the maps of flows had never got another size, also when they get one
-// again while hooks still run programs for the change before, and when only some of them get one.
+// For random packets, changes and programs, all results are as if the maps of flows had never been resized, also when another resize starts while hooks still
+// run programs for the previous one, and when only some maps are resized.
 func TestPrivilegedResize_AsWithoutIt(t *testing.T) {
 	t.Parallel()
 	// No flow expires by itself on a slow machine.
@@ -334,7 +335,7 @@ func asWithoutResize(t *testing.T, family int, constants map[string]uint32, name
 	c := &change{t: t, family: family, random: testseed.New(t), never: never, hooks: []*node{present}, holders: []*node{present}}
 	c.all(func(n *node) {
 		n.service(family, protoTCP, at(podB.addr(family)))
-		n.closed(podA) // a reply without its flow would begin one, for which connections to the service must change to a random port
+		n.closed(podA) // a reply without its flow would create one, for which connections to the service would get a random port
 	})
 	delivered := c.pass(500)
 	for number := range uint32(2) {

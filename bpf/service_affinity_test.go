@@ -7,8 +7,8 @@ import (
 	"github.com/waggle-net/waggle/pkg/loadbalancer"
 )
 
-// A client keeps a backend only where its scope has it. One outside that a pod elsewhere served, before the service took the traffic
-// policy Local, comes to a pod here; one of this node goes on where it was.
+// A client keeps a backend only if its scope contains it. An outside client that a pod on another node served, before the service got the traffic policy
+// Local, gets a local pod; a client on this node keeps its backend.
 func TestPrivilegedService_AffinityOfScopes(t *testing.T) {
 	t.Parallel()
 	onNetdevs(t, func(t *testing.T, n *node, family int) {

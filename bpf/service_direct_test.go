@@ -8,13 +8,13 @@ import (
 	"github.com/waggle-net/waggle/pkg/events"
 )
 
-// sourcePort reads it from a packet of TCP or UDP without extension headers.
+// sourcePort returns the source port of a TCP or UDP packet without extension headers.
 func sourcePort(family int, packet []byte) uint16 {
 	return binary.BigEndian.Uint16(packet[map[int]int{4: 34, 6: 54}[family]:])
 }
 
-// A pod asks a service, and then from the same port the backend itself: the backend sees two clients, and each answer comes from
-// whom the pod has asked. The other order is in TestPrivilegedService_OnePortForAll.
+// A pod connects to a service, and then from the same port to the backend itself: the backend receives two flows, and each reply has the address to which the
+// pod connected. TestPrivilegedService_OnePortForAll covers the reverse order.
 func TestPrivilegedService_ThenTheBackendItself(t *testing.T) {
 	t.Parallel()
 	eachService(t, func(t *testing.T, n *node, family int, protocol uint8) {
@@ -42,7 +42,7 @@ func TestPrivilegedService_ThenTheBackendItself(t *testing.T) {
 		}
 		n.wantPacket(got, actRedirect, packet(asked(family, podB, port), first))
 		n.wantPacket(n.run(PodEgress, ifPodB, packet(asked(family, podB, port).back(podB), answer)), actRedirect, packet(fromBackend, answer))
-		for range 2 { // both go on
+		for range 2 { // both continue
 			n.wantPacket(n.run(PodEgress, ifPodA, packet(direct, later)), actRedirect, packet(asked(family, podB, port), later))
 			n.wantPacket(n.run(PodEgress, ifPodA, packet(viaService, later)), actRedirect, packet(asked(family, podB, 5000), later))
 			n.wantPacket(n.run(PodEgress, ifPodB, packet(asked(family, podB, port).back(podB), later)), actRedirect, packet(fromBackend, later))
@@ -54,7 +54,7 @@ func TestPrivilegedService_ThenTheBackendItself(t *testing.T) {
 	})
 }
 
-// The same before anybody has answered, and towards a backend on another node, whose answers come by the stack.
+// The same before the first reply, and for a backend on another node, whose replies pass through the stack.
 func TestPrivilegedService_ThenTheBackendElsewhereItself(t *testing.T) {
 	t.Parallel()
 	eachService(t, func(t *testing.T, n *node, family int, protocol uint8) {
@@ -83,7 +83,7 @@ func TestPrivilegedService_ThenTheBackendElsewhereItself(t *testing.T) {
 	})
 }
 
-// Once the service's flow is over, its port is a port like others.
+// After the service's flow has expired, its port is usable like any other.
 func TestPrivilegedService_DirectFlowAfterAnother(t *testing.T) {
 	t.Parallel()
 	eachFamily(t, func(t *testing.T, n *node, family int) {
@@ -95,7 +95,7 @@ func TestPrivilegedService_DirectFlowAfterAnother(t *testing.T) {
 		n.wantPacket(n.run(PodEgress, ifPodA, direct.bytes(t)), actRedirect, asked(family, podB, 5000).bytes(t))
 		n.wantNat(family, 0)
 
-		// The service's flow is forgotten while conntrack remembers it.
+		// The service's flow is deleted while conntrack still has its entry.
 		answer := asked(family, podB, 5003).back(podB)
 		n.passes(podA, askService(family, 5003).bytes(t), actRedirect)
 		n.passes(podB, answer.bytes(t), actRedirect)
@@ -104,7 +104,7 @@ func TestPrivilegedService_DirectFlowAfterAnother(t *testing.T) {
 		n.wantPacket(n.run(PodEgress, ifPodB, answer.bytes(t)), actRedirect,
 			received(podA, podB.addr(family), podA.addr(family)).ports(backendPort, 5003).withHops(63).bytes(t))
 
-		// What the service's backend asks of its own accord is no such flow.
+		// A request that the service's backend initiates is no such flow.
 		n.passes(podA, askService(family, 5001).bytes(t), actRedirect)
 		back := sent(podB, podB.addr(family), podA.addr(family)).ports(5002, 9)
 		n.wantPacket(n.run(PodEgress, ifPodB, back.bytes(t)), actRedirect,
@@ -112,7 +112,7 @@ func TestPrivilegedService_DirectFlowAfterAnother(t *testing.T) {
 	})
 }
 
-// Packets of SCTP cannot leave from another port, so the second flow is refused, and the first goes on.
+// SCTP packets cannot change their port, so the second flow is dropped, and the first continues.
 func TestPrivilegedService_ThenTheBackendItselfBySCTP(t *testing.T) {
 	t.Parallel()
 	eachFamily(t, func(t *testing.T, n *node, family int) {

@@ -13,7 +13,7 @@ import (
 	"github.com/waggle-net/waggle/pkg/testseed"
 )
 
-// Parts of a datagram go where its first part went, and those of the answer come from the service.
+// Fragments of a datagram go to the backend of the first fragment, and fragments of the reply have the service's address.
 func TestPrivilegedService_Fragments(t *testing.T) {
 	t.Parallel()
 	eachFamily(t, func(t *testing.T, n *node, family int) {
@@ -28,14 +28,14 @@ func TestPrivilegedService_Fragments(t *testing.T) {
 		n.wantPacket(n.run(PodEgress, ifPodB, got.back(podB).part(t, 3, 0, true)), actRedirect, answer.part(t, 3, 0, true))
 		n.wantPacket(n.run(PodEgress, ifPodB, got.back(podB).part(t, 3, 10, false)), actRedirect, answer.part(t, 3, 10, false))
 
-		// The flow is forgotten between the parts.
+		// The flow is deleted between the fragments.
 		n.wantPacket(n.run(PodEgress, ifPodA, ask.part(t, 4, 0, true)), actRedirect, got.part(t, 4, 0, true))
 		n.natExpire(family)
 		n.refused(podA, ask.part(t, 4, 10, false), events.UnknownFragment)
 	})
 }
 
-// A datagram flow keeps its backend while either side speaks; when it is over, the next one begins anew.
+// A datagram flow keeps its backend while either side sends; after it expires, the next flow selects a backend again.
 func TestPrivilegedService_Expiry(t *testing.T) {
 	t.Parallel()
 	eachFamily(t, func(t *testing.T, n *node, family int) {
@@ -58,7 +58,7 @@ func TestPrivilegedService_Expiry(t *testing.T) {
 	})
 }
 
-// The end of a connection, as either side tells it, ends its translation, and the same port begins another one.
+// The end of a connection, whichever side closes it, ends its translation, and the same port starts another one.
 func TestPrivilegedService_ConnectionEnds(t *testing.T) {
 	t.Parallel()
 	eachFamily(t, func(t *testing.T, n *node, family int) {
@@ -87,7 +87,7 @@ func TestPrivilegedService_ConnectionEnds(t *testing.T) {
 			if got := n.natLeft(family); got[0] > 10 || got[1] > 10 {
 				t.Errorf("%s: a connection that ended has %v ticks", name, got)
 			}
-			n.passes(podA, ask.tcp(t, "S"), actOK) // another one, to who serves now
+			n.passes(podA, ask.tcp(t, "S"), actOK) // another connection, to the current backend
 			n.wantNat(family, 2)
 			n.natExpire(family)
 			clearMaps(t, n, family)
@@ -98,7 +98,7 @@ func TestPrivilegedService_ConnectionEnds(t *testing.T) {
 	})
 }
 
-// Two services with the same backend, and the backend itself: a client may speak with all of them from one port.
+// Two services with the same backend, and the backend itself: a client may use all of them from one port.
 func TestPrivilegedService_OnePortForAll(t *testing.T) {
 	t.Parallel()
 	eachService(t, func(t *testing.T, n *node, family int, protocol uint8) {
@@ -131,7 +131,7 @@ func TestPrivilegedService_OnePortForAll(t *testing.T) {
 	})
 }
 
-// A full table refuses what begins, keeps what stands, and wakes the collector.
+// A full table drops new flows, keeps existing ones, and wakes the collector.
 func TestPrivilegedService_FullTable(t *testing.T) {
 	t.Parallel()
 	for _, family := range families {
@@ -161,7 +161,7 @@ func TestPrivilegedService_FullTable(t *testing.T) {
 	}
 }
 
-// Memory of the table that serves another flow by now is not believed.
+// Memory of the table that is reused for another flow is ignored.
 func TestPrivilegedService_CheckMismatch(t *testing.T) {
 	t.Parallel()
 	eachFamily(t, func(t *testing.T, n *node, family int) {
@@ -176,7 +176,7 @@ func TestPrivilegedService_CheckMismatch(t *testing.T) {
 	})
 }
 
-// Many CPUs begin the same flows at once: each flow has one backend for all its packets, and one pair of entries.
+// Many CPUs start the same flows at once: each flow has one backend for all its packets, and one pair of entries.
 func TestPrivilegedService_ManyBeginTheSameFlow(t *testing.T) {
 	t.Parallel()
 	eachFamily(t, func(t *testing.T, n *node, family int) {
@@ -211,7 +211,7 @@ func TestPrivilegedService_ManyBeginTheSameFlow(t *testing.T) {
 	})
 }
 
-// Whatever a pod sends to services: what goes on comes from it or is an answer to itself, and never has a service as its target.
+// For any packet of a pod to services: forwarded packets have the pod's source or are a reply to itself, and never have a service as their destination.
 func TestPrivilegedService_MutatedPackets(t *testing.T) {
 	t.Parallel()
 	n := newNode(t)
@@ -243,7 +243,7 @@ func TestPrivilegedService_MutatedPackets(t *testing.T) {
 	}
 }
 
-// serviceFault says what is wrong with a packet that pod a sent and that goes on.
+// serviceFault describes the fault of a forwarded packet of pod a.
 func serviceFault(got outcome) string {
 	var source, target netip.Addr
 	switch binary.BigEndian.Uint16(got.packet[offEtherType:]) {
@@ -258,7 +258,7 @@ func serviceFault(got outcome) string {
 	case got.action == actOK && !own:
 		return "passed up with another's source address"
 	case got.action == actRedirect && (target == podA.ipv4 || target == podA.ipv6):
-		return "" // an answer to itself
+		return "" // a reply to itself
 	case got.action == actRedirect && !own:
 		return "delivered with another's source address"
 	case got.action == actRedirect && !addressed(got.packet, podB, target):

@@ -15,8 +15,7 @@ import (
 	"github.com/waggle-net/waggle/pkg/loadbalancer"
 )
 
-// What the tests of services have: an address that is a service's, a backend on another node, and the addresses under which a pod
-// speaks with itself.
+// Addresses in the tests of services: an address of a service, a backend on another node, and the loopback addresses of a pod that is its own backend.
 var (
 	clusterIP = map[int]netip.Addr{4: netip.MustParseAddr("10.96.0.10"), 6: netip.MustParseAddr("fd00:96::10")}
 	remotePod = map[int]netip.Addr{4: netip.MustParseAddr("10.2.0.21"), 6: netip.MustParseAddr("fd00:2::21")}
@@ -29,8 +28,8 @@ const (
 	serviceID   = 7
 )
 
-// service writes the entry of a frontend on the ClusterIP, with backends whose ids count from 100 on, each with its slot. A
-// change of s comes before it is written.
+// service writes the entry of a frontend on the ClusterIP, with backends whose ids start at 100, each with its slot. change modifies the entry before it is
+// written.
 func (n *node) service(family int, protocol uint8, backends []netip.AddrPort, change ...func(*ServiceKey, *Service)) {
 	n.t.Helper()
 	s := Service{Id: serviceID, First: 40, Count: uint32(len(backends))}
@@ -47,7 +46,7 @@ func (n *node) service(family int, protocol uint8, backends []netip.AddrPort, ch
 	n.update(MapServices, key, s)
 }
 
-// at gives backends the port that all of them have.
+// at returns backends that all have the same port.
 func at(addrs ...netip.Addr) (out []netip.AddrPort) {
 	for _, a := range addrs {
 		out = append(out, netip.AddrPortFrom(a, backendPort))
@@ -55,17 +54,17 @@ func at(addrs ...netip.Addr) (out []netip.AddrPort) {
 	return out
 }
 
-// askService is what pod a sends to the service.
+// askService is a packet of pod a to the service.
 func askService(family int, sport uint16) flow {
 	return sent(podA, podA.addr(family), clusterIP[family]).ports(sport, servicePort)
 }
 
-// asked is the same packet as the pod that serves gets it.
+// asked is the same packet as the serving pod receives it.
 func asked(family int, server pod, sport uint16) flow {
 	return received(server, podA.addr(family), server.addr(family)).ports(sport, backendPort).withHops(63)
 }
 
-// kinds makes packets of the protocols that services have.
+// kinds builds packets of the protocols of services.
 var kinds = map[uint8]func(t testing.TB, f flow) []byte{
 	protoTCP: func(t testing.TB, f flow) []byte { return f.tcp(t, "S") },
 	protoUDP: func(t testing.TB, f flow) []byte { return f.bytes(t) },
@@ -84,7 +83,7 @@ func eachService(t *testing.T, test func(t *testing.T, n *node, family int, prot
 	}
 }
 
-// natFlows counts the entries of translated flows.
+// natFlows returns the number of entries of translated flows.
 func (n *node) natFlows(family int) (count int) {
 	n.t.Helper()
 	var key, value []byte
@@ -100,7 +99,7 @@ func (n *node) natFlows(family int) (count int) {
 
 func natMap(family int) string { return map[int]string{4: MapNat4, 6: MapNat6}[family] }
 
-// wantNat demands how many entries of translated flows there are.
+// wantNat checks the number of entries of translated flows.
 func (n *node) wantNat(family, want int) {
 	n.t.Helper()
 	if got := n.natFlows(family); got != want {
@@ -139,7 +138,7 @@ func changeNat[K comparable, V any](n *node, name string, change func(K, *V)) {
 	}
 }
 
-// sctp is a packet of SCTP, whose checksum covers neither addresses nor is one of ours.
+// sctp is an SCTP packet, whose checksum covers no addresses and which programs do not change.
 func (f flow) sctp(t testing.TB) []byte { return f.raw(t, protoSCTP) }
 
 // udpSum sets the checksum of UDP.
@@ -150,7 +149,7 @@ func udpSum(family int, packet []byte, sum uint16) []byte {
 	return packet
 }
 
-// quoting is an ICMP error of f's sender about a packet, given as a frame, of which it quotes this much behind the IP header.
+// quoting is an ICMP error of f's sender about a packet, given as a frame, whose inner packet has this many bytes after the IP header.
 func (f flow) quoting(t testing.TB, about []byte, bytes int) []byte {
 	t.Helper()
 	if f.src.Is4() {
@@ -164,14 +163,14 @@ func frontend(addr netip.Addr, port uint16, protocol uint8) loadbalancer.Address
 	return loadbalancer.Address{Addr: addr, Port: port, Protocol: loadbalancer.Protocol(protocol)}
 }
 
-// segment is one of TCP with numbers.
+// segment is a TCP segment with sequence numbers.
 func segment(t testing.TB, f flow, flags string, seq, ack uint32, window uint16) []byte {
 	t.Helper()
 	has := func(flag string) bool { return strings.Contains(flags, flag) }
 	f.proto = layers.IPProtocolTCP
 	proto, network, ip := f.network()
 	if v4, ok := ip.(*layers.IPv4); ok && has("R") {
-		v4.Id = 0 // a reset that we made
+		v4.Id = 0 // a reset by the programs
 	}
 	tcp := &layers.TCP{SrcPort: layers.TCPPort(f.sport), DstPort: layers.TCPPort(f.dport), Seq: seq, Ack: ack, Window: window,
 		SYN: has("S"), ACK: has("A"), FIN: has("F"), RST: has("R")}
@@ -182,7 +181,7 @@ func segment(t testing.TB, f flow, flags string, seq, ack uint32, window uint16)
 	return packet[:map[bool]int{true: 54, false: 74}[f.src.Is4()]] // without padding
 }
 
-// told is the ICMP error that we make about a packet, given as a frame.
+// told is the ICMP error of the programs about a packet, given as a frame.
 func told(t testing.TB, f flow, about []byte) []byte {
 	t.Helper()
 	if f.src.Is6() {
@@ -194,13 +193,13 @@ func told(t testing.TB, f flow, about []byte) []byte {
 		&layers.ICMPv4{TypeCode: layers.CreateICMPv4TypeCode(3, 3)}, gopacket.Payload(about[14:14+28]))
 }
 
-// natRest is what tests change in entries of both families.
+// natRest is the part of an entry of either family that tests change.
 type natRest struct {
 	reply   bool
 	expires uint32
 }
 
-// natExpireSome makes the entries expire that which chooses.
+// natExpireSome makes the entries expire for which which returns true.
 func (n *node) natExpireSome(family int, which func(natRest) bool) {
 	n.t.Helper()
 	past := now(n.t) - 1
@@ -219,7 +218,7 @@ func (n *node) natExpireSome(family int, which func(natRest) bool) {
 	})
 }
 
-// natLeft is how long the two entries of the only flow have, that of the client first.
+// natLeft returns the remaining lifetimes of the two entries of the only flow, the client's entry first.
 func (n *node) natLeft(family int) (left [2]uint32) {
 	n.t.Helper()
 	n.wantNat(family, 2)
@@ -235,7 +234,7 @@ func (n *node) natLeft(family int) (left [2]uint32) {
 	return left
 }
 
-// clearNat forgets all translated flows.
+// clearNat deletes all translated flows.
 func clearNat(n *node, family int) {
 	n.t.Helper()
 	if family == 4 {

@@ -14,9 +14,8 @@ import (
 	"github.com/waggle-net/waggle/pkg/testnet"
 )
 
-// Real kernels at both ends: their checksums are left to a device that never comes, datagrams have several fragments, streams come in
-// super-packets. Backends are another pod, the
-// one that asks, and the node, whose answers come by the stack.
+// Real kernels at both ends: they leave checksums to a device that never completes them, datagrams have several fragments, streams use super-packets.
+// Backends are another pod, the requesting pod, and the node, whose replies pass through the stack.
 func TestPrivilegedReal_Services(t *testing.T) {
 	t.Parallel()
 	r := newRealNode(t)
@@ -42,7 +41,7 @@ func TestPrivilegedReal_Services(t *testing.T) {
 	}
 }
 
-// Nobody listens, or there is nobody: the client's kernel learns it at once.
+// No socket listens, or there is no backend: the client's kernel gets an error immediately.
 func TestPrivilegedReal_ServicesRefuse(t *testing.T) {
 	t.Parallel()
 	r := newRealNode(t)
@@ -71,7 +70,7 @@ func clusterAddr(family int) string {
 	return netip.AddrPortFrom(clusterIP[family], servicePort).String()
 }
 
-// dialUDP opens a socket of pod a that takes datagrams from the service only.
+// dialUDP opens a socket of pod a that receives datagrams only from the service.
 func (r *realNode) dialUDP(family int) (conn *net.UDPConn) {
 	r.t.Helper()
 	r.a.Do(func() {
@@ -116,7 +115,7 @@ func listenTCP(t *testing.T, ns *testnet.Namespace, addr netip.Addr) (listener *
 	return listener
 }
 
-// ask sends data from pod a to the service, whose backend returns it, and gives what came back.
+// ask sends data from pod a to the service, whose backend returns it, and returns the received data.
 func (r *realNode) ask(listener *net.TCPListener, family int, data []byte) []byte {
 	r.t.Helper()
 	go func() {

@@ -7,8 +7,8 @@ import (
 	"github.com/waggle-net/waggle/pkg/events"
 )
 
-// A client, a service and a backend on the same node: the client's packet arrives at the backend's port with the client's address, and
-// the answer comes from the service.
+// A client, a service and a backend on the same node: the client's packet arrives at the backend's port with the client's address, and the reply has the
+// service's address.
 func TestPrivilegedService_BackendOnTheNode(t *testing.T) {
 	t.Parallel()
 	eachService(t, func(t *testing.T, n *node, family int, protocol uint8) {
@@ -37,7 +37,7 @@ func TestPrivilegedService_BackendOnTheNode(t *testing.T) {
 	})
 }
 
-// The backend is on another node: what the client sends leaves by the stack, and what comes back is translated where it reaches the pod.
+// The backend is on another node: the client's packets leave through the stack, and replies are translated on their way into the pod.
 func TestPrivilegedService_BackendElsewhere(t *testing.T) {
 	t.Parallel()
 	eachService(t, func(t *testing.T, n *node, family int, protocol uint8) {
@@ -62,7 +62,7 @@ func TestPrivilegedService_BackendElsewhere(t *testing.T) {
 	})
 }
 
-// A datagram without checksum has none afterwards.
+// A datagram without checksum stays without one.
 func TestPrivilegedService_DatagramWithoutChecksum(t *testing.T) {
 	t.Parallel()
 	eachFamily(t, func(t *testing.T, n *node, family int) {
@@ -72,7 +72,7 @@ func TestPrivilegedService_DatagramWithoutChecksum(t *testing.T) {
 	})
 }
 
-// The pod is its own backend: it meets itself under the loopback address of services.
+// The pod is its own backend: it receives its packets from the loopback address of services.
 func TestPrivilegedService_BackendIsTheClient(t *testing.T) {
 	t.Parallel()
 	eachService(t, func(t *testing.T, n *node, family int, protocol uint8) {
@@ -93,7 +93,7 @@ func TestPrivilegedService_BackendIsTheClient(t *testing.T) {
 				want.quoting(t, askService(family, 5000).bytes(t), 8))
 		}
 
-		// What it answers in a flow that is forgotten leaves the pod under no address.
+		// Its reply in a deleted flow does not leave the pod with any address.
 		clearNat(n, family)
 		got := n.run(PodEgress, ifPodA, to.back(podA).tcp(t, "A"))
 		if event := n.event(); event == nil || event.Reason != events.NoMapping {
@@ -103,7 +103,7 @@ func TestPrivilegedService_BackendIsTheClient(t *testing.T) {
 	})
 }
 
-// Policies see the backend, never the service.
+// Policies match the backend, never the service.
 func TestPrivilegedService_PolicyJudgesTheBackend(t *testing.T) {
 	t.Parallel()
 	eachService(t, func(t *testing.T, n *node, family int, protocol uint8) {
@@ -115,7 +115,7 @@ func TestPrivilegedService_PolicyJudgesTheBackend(t *testing.T) {
 
 		n.egress(podA, rule{kind: PolicyIdentity, identity: podB.facts().Identity, level: PolicyPort, protocol: protocol, first: servicePort})
 		n.refused(podA, packet(t, askService(family, 5001)), events.PolicyDenied)
-		n.wantNat(family, 2) // what was refused leaves nothing
+		n.wantNat(family, 2) // a denied packet creates no entry
 
 		n.facts(podA, func(f *EndpointFacts) { f.PolicyEgress, f.ShapeEgress = 1, 0 })
 		n.ingress(podB)
@@ -124,7 +124,7 @@ func TestPrivilegedService_PolicyJudgesTheBackend(t *testing.T) {
 	})
 }
 
-// Nobody serves: the client is told at once, from the service, and the packet is counted.
+// A service without backends: the client gets an immediate error from the service, and the packet is counted.
 func TestPrivilegedService_NobodyServes(t *testing.T) {
 	t.Parallel()
 	eachFamily(t, func(t *testing.T, n *node, family int) {
@@ -161,7 +161,7 @@ func TestPrivilegedService_NobodyServes(t *testing.T) {
 	})
 }
 
-// A connection whose backend nobody knows any more is reset, so that its client begins another one.
+// A connection whose backend no longer exists is reset, so that its client opens another one.
 func TestPrivilegedService_ConnectionOfBefore(t *testing.T) {
 	t.Parallel()
 	eachFamily(t, func(t *testing.T, n *node, family int) {
@@ -173,7 +173,7 @@ func TestPrivilegedService_ConnectionOfBefore(t *testing.T) {
 		n.refused(podA, askService(family, 5000).tcp(t, "RA"), events.NoMapping)
 		n.wantNat(family, 0)
 
-		// One that stood before the address became a service's goes on.
+		// A connection that was established before the address belonged to a service continues.
 		direct := sent(podA, podA.addr(family), podB.addr(family)).ports(6000, 443)
 		n.passes(podA, direct.tcp(t, "S"), actRedirect)
 		n.passes(podB, direct.back(podB).tcp(t, "SA"), actRedirect)
@@ -183,7 +183,7 @@ func TestPrivilegedService_ConnectionOfBefore(t *testing.T) {
 	})
 }
 
-// Clients of the cluster meet the backends of their own scope, and nobody asks them where they are.
+// Clients of the cluster use the backends of the internal scope; their location does not matter.
 func TestPrivilegedService_Scopes(t *testing.T) {
 	t.Parallel()
 	eachFamily(t, func(t *testing.T, n *node, family int) {
@@ -193,13 +193,13 @@ func TestPrivilegedService_Scopes(t *testing.T) {
 		})
 		n.wantPacket(n.run(PodEgress, ifPodA, askService(family, 5000).bytes(t)), actRedirect, asked(family, podB, 5000).bytes(t))
 
-		// What serves processes of the node under their loopback address is no service for pods.
+		// A service of processes of the node with a loopback address is no service for pods.
 		n.service(family, protoUDP, nil, func(_ *ServiceKey, s *Service) { s.Flags = ServiceLoopback })
 		n.passes(podA, askService(family, 5001).bytes(t), actOK)
 	})
 }
 
-// SCTP has a checksum that nobody here mends: with the port of the service it goes on, to another one it cannot.
+// The programs cannot update the checksum of SCTP: with the port of the service a packet is forwarded, with another port it cannot be.
 func TestPrivilegedService_SCTP(t *testing.T) {
 	t.Parallel()
 	eachFamily(t, func(t *testing.T, n *node, family int) {
@@ -216,7 +216,7 @@ func TestPrivilegedService_SCTP(t *testing.T) {
 	})
 }
 
-// A client keeps its backend for as long as that is one of the service's and the time has not run out.
+// A client keeps its backend as long as the backend belongs to the service and the timeout has not expired.
 func TestPrivilegedService_Affinity(t *testing.T) {
 	t.Parallel()
 	eachFamily(t, func(t *testing.T, n *node, family int) {
@@ -234,7 +234,7 @@ func TestPrivilegedService_Affinity(t *testing.T) {
 			t.Fatal(err)
 		}
 
-		// The backend is none any more, though still there for the connections that it has.
+		// The backend no longer belongs to the service, but still exists for its connections.
 		if err := n.maps[MapAffinityMembers].Delete(AffinityMember{Service: serviceID, Backend: kept.Backend}); err != nil {
 			t.Fatal(err)
 		}
@@ -245,7 +245,7 @@ func TestPrivilegedService_Affinity(t *testing.T) {
 			t.Error("the client still meets a backend that left the service")
 		}
 
-		// The time runs out.
+		// The timeout expires.
 		n.update(MapAffinityMembers, AffinityMember{Service: serviceID, Backend: kept.Backend}, uint32(1))
 		kept.Used = now(t) - 600
 		n.update(MapAffinity, key, kept)
@@ -255,7 +255,7 @@ func TestPrivilegedService_Affinity(t *testing.T) {
 	})
 }
 
-// Backends are chosen at random, also while one of them is on its way out.
+// Backends are chosen at random, also while one of them is being removed.
 func TestPrivilegedService_BackendGone(t *testing.T) {
 	t.Parallel()
 	eachFamily(t, func(t *testing.T, n *node, family int) {
@@ -267,7 +267,7 @@ func TestPrivilegedService_BackendGone(t *testing.T) {
 		if seen[actOK] == 0 || seen[actRedirect] == 0 || len(seen) != 2 {
 			t.Errorf("64 flows went %v", seen)
 		}
-		// A slot without backend: the next one serves.
+		// A slot without backend: the next one is used.
 		if err := n.maps[MapBackends].Delete(uint32(101)); err != nil {
 			t.Fatal(err)
 		}
@@ -277,8 +277,7 @@ func TestPrivilegedService_BackendGone(t *testing.T) {
 	})
 }
 
-// ICMP errors are translated as what they are about: those of the client about answers, those of the backend about questions, and those
-// of routers.
+// ICMP errors are translated like their inner packet: errors of the client about replies, of the backend about requests, and errors of routers.
 func TestPrivilegedService_ICMPErrors(t *testing.T) {
 	t.Parallel()
 	for _, quote := range []int{8, 64} {

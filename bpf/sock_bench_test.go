@@ -9,7 +9,7 @@ import (
 	"github.com/waggle-net/waggle/pkg/loadbalancer"
 )
 
-// What connect and sendto cost sockets outside the group, in it without a service, and in it to a service.
+// BenchmarkPrivilegedSock measures connect and sendto for sockets outside the group, in it without a service, and in it to a service.
 func BenchmarkPrivilegedSock(b *testing.B) {
 	n := newSockNode(b, nil)
 	_, at := bound(b, unix.SOCK_DGRAM, netip.MustParseAddr("127.0.1.1"))

@@ -14,20 +14,20 @@ import (
 	"github.com/waggle-net/waggle/pkg/testnet"
 )
 
-// sockSizes are the maps that programs of sockets use, small.
+// sockSizes are small sizes of the maps of socket programs.
 var sockSizes = map[string]uint32{MapServices: 64, MapBackends: 64, MapServiceSlots: 1024, MapAffinity: 64, MapAffinityMembers: 64}
 
-// sockNode is a cgroup with the programs on it and this test's thread inside, in a network namespace that is the node's own.
+// sockNode is a cgroup with the attached programs and this test's thread, in a network namespace that acts as the node's own.
 type sockNode struct {
 	t     testing.TB
 	group *testnet.Cgroup
 	ns    *testnet.Namespace
 	coll  *ebpf.Collection
 	links map[string]link.Link
-	slots uint32 // used so far
+	slots uint32 // number of used slots
 }
 
-// The addresses of backends are on the loopback of the node, and nobody has those of services.
+// Addresses of backends are on the loopback device of the node; no device has the addresses of services.
 const (
 	service4, service6 = "10.96.0.10", "fd00:96::10"
 	other4, other6     = "10.96.0.11", "fd00:96::11"
@@ -55,7 +55,7 @@ func newSockNode(t testing.TB, constants map[string]any) *sockNode {
 			t.Fatal(err)
 		}
 	}
-	if err := waitUsable(nil, local...); err != nil { // until then packets to an address are forwarded, and so lost
+	if err := waitUsable(nil, local...); err != nil { // until then packets to an address are forwarded, and lost
 		t.Fatal(err)
 	}
 	spec, err := Load(Sock)
@@ -110,12 +110,12 @@ func (n *sockNode) put(m string, key, value any) {
 	}
 }
 
-// address reads "10.96.0.10" and a port.
+// address parses an address such as "10.96.0.10" and adds a port.
 func address(addr string, port uint16, p loadbalancer.Protocol) loadbalancer.Address {
 	return loadbalancer.Address{Addr: netip.MustParseAddr(addr), Port: port, Protocol: p}
 }
 
-// backend stores one, and forget removes it.
+// backend writes a backend, and forget removes it.
 func (n *sockNode) backend(id uint32, at loadbalancer.Address) {
 	n.put(MapBackends, id, Backend{Addr: NewAddrKey(at.Addr), Port: wirePort(at.Port), Protocol: uint8(at.Protocol), Flags: BackendLocal})
 }
@@ -127,7 +127,7 @@ func (n *sockNode) removeBackend(id uint32) {
 	}
 }
 
-// service stores a frontend with slots of its own, as the agent does when backends change.
+// service writes a frontend with new slots, as the agent does when backends change.
 func (n *sockNode) service(at loadbalancer.Address, s Service, backends ...uint32) {
 	n.t.Helper()
 	s.First, s.Count = n.slots, uint32(len(backends))
@@ -151,7 +151,7 @@ func netnsCookie(t testing.TB) uint64 {
 	return cookie
 }
 
-// uninterrupted repeats a system call that a signal has interrupted. Calls that wait on a socket with a timeout, and poll(2), are not begun again by themselves
+// uninterrupted repeats a system call that a signal has interrupted. The kernel does not restart calls that wait on a socket with a timeout, and poll(2)
 // (signal(7)), and Go's scheduler sends signals on a busy machine.
 func uninterrupted(call func() error) error {
 	for {
@@ -161,7 +161,7 @@ func uninterrupted(call func() error) error {
 	}
 }
 
-// rawSocket is a socket of this thread that gives up waiting after a while.
+// rawSocket is a socket of this thread with a receive timeout.
 func rawSocket(t testing.TB, family, kind int) int {
 	t.Helper()
 	fd, err := unix.Socket(family, kind|unix.SOCK_CLOEXEC, 0)
@@ -176,7 +176,7 @@ func rawSocket(t testing.TB, family, kind int) int {
 	return fd
 }
 
-// sockaddr is an address as a socket of this family takes it; an IPv6 socket takes IPv4 addresses mapped.
+// sockaddr returns an address for a socket of this family; an IPv6 socket uses mapped IPv4 addresses.
 func sockaddr(family int, at netip.AddrPort) unix.Sockaddr {
 	if family == unix.AF_INET {
 		return &unix.SockaddrInet4{Addr: at.Addr().As4(), Port: int(at.Port())}
@@ -197,7 +197,7 @@ func addrPort(t testing.TB, sa unix.Sockaddr) netip.AddrPort {
 	return netip.AddrPort{}
 }
 
-// bound is a socket bound to an address, and its own port.
+// bound returns a socket bound to an address, and its port.
 func bound(t testing.TB, kind int, addr netip.Addr) (fd int, at netip.AddrPort) {
 	t.Helper()
 	family := unix.AF_INET6
@@ -220,7 +220,7 @@ func bound(t testing.TB, kind int, addr netip.Addr) (fd int, at netip.AddrPort) 
 	return fd, addrPort(t, name)
 }
 
-// peername is whom a socket says that it is connected to.
+// peername returns the peer address that a socket reports.
 func peername(t testing.TB, fd int) netip.AddrPort {
 	t.Helper()
 	name, err := unix.Getpeername(fd)
@@ -230,10 +230,10 @@ func peername(t testing.TB, fd int) netip.AddrPort {
 	return addrPort(t, name)
 }
 
-// asWired is the address without its protocol.
+// asWired returns the address without its protocol.
 func asWired(a loadbalancer.Address) netip.AddrPort { return netip.AddrPortFrom(a.Addr, a.Port) }
 
-// withProtocol is the inverse.
+// withProtocol is the inverse of asWired.
 func withProtocol(a netip.AddrPort, p loadbalancer.Protocol) loadbalancer.Address {
 	return loadbalancer.Address{Addr: a.Addr(), Port: a.Port(), Protocol: p}
 }

@@ -24,7 +24,7 @@ var sockKinds = []struct {
 	{"IPv4 mapped", unix.AF_INET6, 4, service4, other4},
 }
 
-// A TCP connection to a service is one to a backend, and the process is told otherwise.
+// A TCP connection to a service goes to a backend, and the process sees the service's address.
 func TestPrivilegedSock_TCP(t *testing.T) {
 	t.Parallel()
 	n := newSockNode(t, nil)
@@ -58,7 +58,7 @@ func TestPrivilegedSock_TCP(t *testing.T) {
 			t.Errorf("%s: the server's getpeername is %s, want %s", k.name, got, addrPort(t, own))
 		}
 
-		// The backend itself can be reached as well, and is nobody else.
+		// The backend itself can be reached too, and keeps its address.
 		direct := rawSocket(t, k.socket, unix.SOCK_STREAM)
 		if err := unix.Connect(direct, sockaddr(k.socket, at)); err != nil {
 			t.Fatalf("%s: connect to a backend: %v", k.name, err)
@@ -69,7 +69,7 @@ func TestPrivilegedSock_TCP(t *testing.T) {
 	}
 }
 
-// A port that is not the service's, and a protocol that is not, are left alone.
+// A port or a protocol that the service does not have is not translated.
 func TestPrivilegedSock_OtherPortAndProtocol(t *testing.T) {
 	t.Parallel()
 	n := newSockNode(t, nil)
@@ -90,7 +90,7 @@ func TestPrivilegedSock_OtherPortAndProtocol(t *testing.T) {
 	}
 }
 
-// A service without backends refuses at once, TCP and UDP alike.
+// Connections to a service without backends fail immediately, for TCP and UDP.
 func TestPrivilegedSock_NoBackends(t *testing.T) {
 	t.Parallel()
 	n := newSockNode(t, nil)
@@ -115,7 +115,7 @@ func TestPrivilegedSock_NoBackends(t *testing.T) {
 	n.refused(events.NoBackend, DirectionEgress, len(sockKinds)*2*3)
 }
 
-// refused wants that many refused calls to be counted.
+// refused checks the number of counted rejected calls.
 func (n *sockNode) refused(reason events.Reason, direction uint8, calls int) {
 	n.t.Helper()
 	if got := counted(n.t, n.coll.Maps[MapMetrics], reason, direction); got != (MetricsValue{Packets: uint64(calls)}) {
@@ -123,7 +123,7 @@ func (n *sockNode) refused(reason events.Reason, direction uint8, calls int) {
 	}
 }
 
-// What a service without backends drops is left to the programs on the links of pods: here nobody has a route.
+// Packets to a service without backends that must be dropped are left to the programs on the links of pods: no route exists in this test.
 func TestPrivilegedSock_NoBackendsDropInAPod(t *testing.T) {
 	t.Parallel()
 	n := newSockNode(t, nil)
@@ -137,7 +137,7 @@ func TestPrivilegedSock_NoBackendsDropInAPod(t *testing.T) {
 	n.refused(events.NoBackend, DirectionEgress, 0)
 }
 
-// Clients of the node meet the internal backends where both scopes differ.
+// Clients on the node use the internal backends if the two scopes differ.
 func TestPrivilegedSock_TwoScopes(t *testing.T) {
 	t.Parallel()
 	n := newSockNode(t, nil)
@@ -151,7 +151,7 @@ func TestPrivilegedSock_TwoScopes(t *testing.T) {
 	}
 }
 
-// 127.0.0.1 of a pod is not that of the node, and with --bpf-lb-sock-hostns-only nothing of a pod is translated here.
+// 127.0.0.1 of a pod is not the node's, and with --bpf-lb-sock-hostns-only sockets of pods are not translated.
 func TestPrivilegedSock_Pods(t *testing.T) {
 	t.Parallel()
 	for _, hostOnly := range []uint32{0, 1} {
@@ -184,7 +184,7 @@ func TestPrivilegedSock_Pods(t *testing.T) {
 	}
 }
 
-// connected asks the map whether a socket is connected to a service.
+// connected reports whether the map has an entry for a socket.
 func (n *sockNode) connected(fd int) bool {
 	value, err := n.coll.Maps[MapSockConnected].LookupBytes(int32(fd))
 	if err != nil {
@@ -193,7 +193,7 @@ func (n *sockNode) connected(fd int) bool {
 	return value != nil
 }
 
-// A process may not bind what comes to a service, and may bind everything else.
+// A process cannot bind the address of a service, and can bind every other address.
 func TestPrivilegedSock_BindProtection(t *testing.T) {
 	t.Parallel()
 	bind := func(t testing.TB, family int, at string) error {
@@ -245,7 +245,7 @@ func TestPrivilegedSock_BindProtection(t *testing.T) {
 	}
 }
 
-// Sockets that are gone leave nothing, however many there were.
+// Closed sockets leave no entries, however many there were.
 func TestPrivilegedSock_ManySockets(t *testing.T) {
 	t.Parallel()
 	n := newSockNode(t, nil)

@@ -11,7 +11,7 @@ import (
 	"github.com/waggle-net/waggle/pkg/testnet"
 )
 
-// udpPair is a client and a backend behind a service, of each kind of socket.
+// udpPair is a client and a backend behind a service, for each kind of socket.
 type udpPair struct {
 	client, server int
 	family         int // of the client
@@ -29,7 +29,7 @@ func (n *sockNode) udp(i int) udpPair {
 	return p
 }
 
-// answer lets a server send back what it got.
+// answer makes a server send back a received datagram.
 func answer(t testing.TB, server int) {
 	t.Helper()
 	b := make([]byte, 64)
@@ -44,7 +44,7 @@ func answer(t testing.TB, server int) {
 	}
 }
 
-// heard is from whom the next datagram is.
+// heard returns the sender of the next datagram.
 func heard(t testing.TB, fd int) netip.AddrPort {
 	t.Helper()
 	b := make([]byte, 64)
@@ -80,7 +80,7 @@ func TestPrivilegedSock_ConnectedUDP(t *testing.T) {
 		if got := heard(t, p.client); got != asWired(p.service) {
 			t.Errorf("%s: the answer is from %s, want %s", k.name, got, p.service)
 		}
-		// Connected to the backend itself, it is connected to the backend.
+		// A socket that connects to the backend itself is connected to the backend.
 		if err := unix.Connect(p.client, sockaddr(p.family, p.backend)); err != nil {
 			t.Fatal(err)
 		}
@@ -102,7 +102,7 @@ func TestPrivilegedSock_UnconnectedUDP(t *testing.T) {
 				t.Errorf("%s: the answer is from %s, want %s", k.name, got, p.service)
 			}
 		}
-		// Who sends to the backend hears the backend.
+		// A client that sends to the backend receives from the backend.
 		sendTo(t, p.client, p.family, p.backend)
 		answer(t, p.server)
 		if got := heard(t, p.client); got != p.backend {
@@ -111,7 +111,7 @@ func TestPrivilegedSock_UnconnectedUDP(t *testing.T) {
 	}
 }
 
-// One socket asks many services in turn; each answer is from the one that was asked.
+// One socket sends to many services in turn; each reply has the address of the requested service.
 func TestPrivilegedSock_ManyServicesOfOneSocket(t *testing.T) {
 	t.Parallel()
 	n := newSockNode(t, nil)
@@ -131,7 +131,7 @@ func TestPrivilegedSock_ManyServicesOfOneSocket(t *testing.T) {
 	}
 }
 
-// Two services have the same backend: the answer is from the one that was asked last.
+// Two services have the same backend: the reply has the address of the last requested one.
 func TestPrivilegedSock_OneBackendOfTwoServices(t *testing.T) {
 	t.Parallel()
 	n := newSockNode(t, nil)
@@ -147,7 +147,7 @@ func TestPrivilegedSock_OneBackendOfTwoServices(t *testing.T) {
 	}
 }
 
-// backendsOf starts three UDP servers of a family and stores them as backends 1 to 3.
+// backendsOf starts three UDP servers of a family and writes them as backends 1 to 3.
 func (n *sockNode) backendsOf(family int) (servers []int) {
 	for i, addr := range backendAddrs[family] {
 		server, at := bound(n.t, unix.SOCK_DGRAM, netip.MustParseAddr(addr))
@@ -157,8 +157,8 @@ func (n *sockNode) backendsOf(family int) (servers []int) {
 	return servers
 }
 
-// arrivesAt calls send until a server has a datagram, and takes that one. The kernel drops what comes over a loopback while other tests have filled
-// the queue of the CPU (net.core.netdev_max_backlog).
+// arrivesAt calls send until a server receives a datagram, and reads that datagram. The kernel drops packets on a loopback device while other tests fill the
+// queue of the CPU (net.core.netdev_max_backlog).
 func arrivesAt(t testing.TB, servers []int, send func()) int {
 	t.Helper()
 	var fds []unix.PollFd
@@ -181,7 +181,7 @@ func arrivesAt(t testing.TB, servers []int, send func()) int {
 	return 0
 }
 
-// An unconnected socket stays with its backend, as long as it is one of the service's.
+// An unconnected socket keeps its backend as long as the backend belongs to the service.
 func TestPrivilegedSock_BackendsChangeUnderAnUnconnectedSocket(t *testing.T) {
 	t.Parallel()
 	n := newSockNode(t, nil)
@@ -199,20 +199,20 @@ func TestPrivilegedSock_BackendsChangeUnderAnUnconnectedSocket(t *testing.T) {
 				t.Fatalf("%s: backend %d after backend %d", k.name, got, first)
 			}
 		}
-		// Others come and go; this one moves to another slot.
+		// Other backends are added and removed; this one moves to another slot.
 		n.service(service, Service{Id: 1}, 8, uint32(first)+1, 9)
 		for range 20 {
 			if got := send(); got != first {
 				t.Fatalf("%s: others changed: backend %d after backend %d", k.name, got, first)
 			}
 		}
-		// It is no longer one of the service's, but still somebody's.
+		// It no longer belongs to the service, but to another one.
 		next := uint32(first+1)%3 + 1
 		n.service(service, Service{Id: 1}, next)
 		if got := send(); got != int(next)-1 {
 			t.Fatalf("%s: backend %d after the service has only backend %d", k.name, got, next-1)
 		}
-		// It is gone altogether.
+		// It is deleted.
 		last := next%3 + 1
 		n.removeBackend(next)
 		n.service(service, Service{Id: 1}, last)
@@ -222,7 +222,7 @@ func TestPrivilegedSock_BackendsChangeUnderAnUnconnectedSocket(t *testing.T) {
 	}
 }
 
-// New sockets are spread over the backends; with affinity those of one network namespace have one, until it is gone.
+// New sockets are spread over the backends; with affinity sockets of one network namespace use one backend until it is deleted.
 func TestPrivilegedSock_Affinity(t *testing.T) {
 	t.Parallel()
 	n := newSockNode(t, nil)
@@ -258,7 +258,7 @@ func TestPrivilegedSock_Affinity(t *testing.T) {
 			t.Errorf("%s: a client keeps a backend that is gone", k.name)
 		}
 	}
-	// Each network namespace is a client of its own.
+	// Each network namespace is a separate client.
 	before := n.entries(MapAffinity)
 	inPod(t, n, pod, func() {
 		client := rawSocket(t, unix.AF_INET, unix.SOCK_DGRAM)

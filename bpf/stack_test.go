@@ -8,7 +8,7 @@ import (
 	"github.com/cilium/ebpf/asm"
 )
 
-// Linux 6.1 rounds the frame of each function up to 32 bytes. Newer kernels do not, so loading the programs there shows less than this.
+// Linux 6.1 rounds the frame of each function up to 32 bytes. Newer kernels do not, so loading the programs on these reports less.
 func TestPrograms_FitTheStackOfLinux61(t *testing.T) {
 	t.Parallel()
 	for _, name := range Objects() {
@@ -27,7 +27,7 @@ func TestPrograms_FitTheStackOfLinux61(t *testing.T) {
 	}
 }
 
-// functions takes a program apart: the frame of each function, and whom it calls.
+// functions returns the frame size of each function of a program, and its callees.
 func functions(all asm.Instructions) (frames map[string]int, calls map[string][]string) {
 	frames, calls = map[string]int{}, map[string][]string{}
 	var (
@@ -59,7 +59,7 @@ func functions(all asm.Instructions) (frames map[string]int, calls map[string][]
 	return frames, calls
 }
 
-// deepest is the chain of calls from a function on that takes the most.
+// deepest returns the call chain from a function on that uses the most stack.
 func deepest(name string, frames map[string]int, calls map[string][]string) (total int, chain []string) {
 	for _, callee := range calls[name] {
 		if n, c := deepest(callee, frames, calls); n > total {

@@ -7,14 +7,14 @@ import (
 	"github.com/waggle-net/waggle/pkg/mac"
 )
 
-// Steps in pod_steps, as enum pod_step has them.
+// Steps in pod_steps, as in enum pod_step.
 const (
 	stepRefuse = 3
 	stepToNode = 4
 	stepSlow   = 5
 )
 
-// What a step decides is dropped when the step is missing, with a reason of its own. New flows between pods need only the slow path.
+// A packet is dropped with a specific reason when its step is missing. New flows between pods need only the slow path.
 func TestPrivilegedSteps_MissingStepsDrop(t *testing.T) {
 	t.Parallel()
 	eachFamily(t, func(t *testing.T, n *node, family int) {
@@ -41,13 +41,13 @@ func TestPrivilegedSteps_MissingStepsDrop(t *testing.T) {
 			n.refused(from, packet, events.MissedStep)
 			n.wantNat(family, 0)
 		}
-		// Nothing answers for a service without backends either: the sender waits, and nothing passes.
+		// The step that rejects packets to a service without backends is missing too: the sender gets no error, and no packet passes.
 		n.service(family, protoTCP, nil)
 		n.refused(podA, askService(family, 5000).tcp(t, "S"), events.MissedStep)
 	})
 }
 
-// Without the slow path, packets of established flows go on, and all others are dropped.
+// Without the slow path, packets of established flows are forwarded, and all others are dropped.
 func TestPrivilegedSteps_MissingSlowPath(t *testing.T) {
 	t.Parallel()
 	eachFamily(t, func(t *testing.T, n *node, family int) {
@@ -73,7 +73,7 @@ func (n *node) withoutStep(step uint32) {
 	}
 }
 
-// A packet that is dropped aloud is dropped without an answer when the step that answers is missing.
+// A packet that must be rejected is dropped without an error when the rejecting step is missing.
 func TestPrivilegedSteps_MissingAnswer(t *testing.T) {
 	t.Parallel()
 	eachFamily(t, func(t *testing.T, n *node, family int) {

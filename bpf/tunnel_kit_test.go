@@ -8,7 +8,7 @@ import (
 	"github.com/waggle-net/waggle/pkg/testnet"
 )
 
-// linkKind is the kind of a device that leads out.
+// linkKind is the kind of a device towards the outside.
 type linkKind int
 
 const (
@@ -16,7 +16,7 @@ const (
 	tunnel            // without a link header
 )
 
-// nodeLinks are the kinds of the devices that lead out of a node.
+// nodeLinks are the kinds of a node's devices towards the outside.
 type nodeLinks struct{ uplink, backbone linkKind }
 
 var ethernetOnly = nodeLinks{}
@@ -32,7 +32,7 @@ func onEachLink(t *testing.T, test func(t *testing.T, s *surroundings)) {
 	}
 }
 
-// addTunnel makes a device that leads out, and one named eth0 in another namespace.
+// addTunnel creates a device towards the outside, and one named eth0 in another namespace.
 func (s *surroundings) addTunnel(name string, index int, peer *testnet.Namespace) error {
 	near, err := testnet.TUN(name, index)
 	if err != nil {

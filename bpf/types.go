@@ -1,6 +1,6 @@
 package bpf
 
-// What Go and C share, generated from the type information of the objects.
+// Types that Go and C share, generated from the type information of the objects.
 type (
 	// EndpointFacts is a value of endpoint_facts. A slot whose Ifindex is 0 is free.
 	EndpointFacts = podEgressEndpointFacts
@@ -18,7 +18,7 @@ type (
 	MetricsValue = podEgressMetricsValue
 	// TokenBucket is a value of drop_tokens and of verdict_tokens.
 	TokenBucket = podEgressTokenBucket
-	// DropEvent is what a record of the ring buffer begins with.
+	// DropEvent is the beginning of a record of the ring buffer.
 	DropEvent = podEgressDropEvent
 	// PolicyKey is a key of policy; see [NewPolicyKey].
 	PolicyKey = podEgressPolicyKey
@@ -26,7 +26,7 @@ type (
 	PolicyRangeKey = podEgressPolicyRangeKey
 	// PolicyEntry is a value of policy and of policy_ranges.
 	PolicyEntry = podEgressPolicyEntry
-	// CtKey4 is a key of ct_est4, ct_new4 and ct_burst4; both directions of a flow have the same.
+	// CtKey4 is a key of ct_est4, ct_new4 and ct_burst4; both directions of a flow have the same key.
 	CtKey4 = podEgressCtKey4
 	// CtKey6 is a key of ct_est6 and ct_new6.
 	CtKey6 = podEgressCtKey6
@@ -62,7 +62,7 @@ type (
 	NatCount = podEgressNatCount
 	// Netdev is a value of netdevs.
 	Netdev = netdevEgressNetdev
-	// Node is a slot of nodes; all zero for an id that no node has.
+	// Node is a slot of nodes; all zero for an unused id.
 	Node = hostEgressNode
 	// NodeAddr is a value of node_addrs.
 	NodeAddr = hostEgressNodeAddr
@@ -74,21 +74,21 @@ type (
 	DatapathState = podEgressDatapathState
 )
 
-// OverlayUncompleted in the priority of a packet of the node (SO_PRIORITY) leaves its checksum to the device of the underlay, whatever [Node] says of the peer. It is
-// OVERLAY_UNCOMPLETED in overlay.h.
+// OverlayUncompleted in the priority of a packet of the node (SO_PRIORITY) leaves its checksum to the device of the underlay, independent of the peer's
+// [Node]. It is OVERLAY_UNCOMPLETED in overlay.h.
 const OverlayUncompleted = 0x57470001
 
-// What hooks of this generation can read from each other; protocol.h says what that is.
+// Data that hooks of this generation can pass to each other; protocol.h describes it.
 const (
 	ProtocolLowest  = uint32(podEgressProtocolPROTOCOL_LOWEST)
 	ProtocolHighest = uint32(podEgressProtocolPROTOCOL_HIGHEST)
 )
 
 const (
-	// FlagIPv4 and FlagIPv6 say in [EndpointFacts] which addresses count.
+	// FlagIPv4 and FlagIPv6 in [EndpointFacts] select the valid addresses.
 	FlagIPv4 uint16 = 1
 	FlagIPv6 uint16 = 2
-	// FlagHost says in [EndpointRef] that the node itself has the address.
+	// FlagHost in [EndpointRef] means that the address belongs to the node itself.
 	FlagHost uint32 = 1
 
 	// Directions of [MetricsSlot].
@@ -98,47 +98,47 @@ const (
 
 	directions = 3
 
-	// NodeThis is the id of this node in [NodeAddr]; in [IpcacheEntry] it says that no other node has the address.
+	// NodeThis is the id of this node in [NodeAddr]; in [IpcacheEntry] it means that the address belongs to no other node.
 	NodeThis uint16 = 0
-	// NodeUnderlay is the kind in [NodeAddr] of an address by which a node sends and receives in the tunnel.
+	// NodeUnderlay is the kind in [NodeAddr] of a node's address in the tunnel's underlay.
 	NodeUnderlay uint8 = 1
-	// NodeTunnel and NodeDirect are the modes of a [Node]; nodes.h says what they mean.
+	// NodeTunnel and NodeDirect are the modes of a [Node]; nodes.h describes them.
 	NodeTunnel uint8 = 0
 	NodeDirect uint8 = 1
 	// NodeRouted is a flag of a [Node], which may send to pods without the tunnel.
 	NodeRouted uint8 = 1
 )
 
-// MetricsSlot is the index in metrics of one reason in one direction. Reason 0 counts what was forwarded.
+// MetricsSlot is the index in metrics of one reason in one direction. Reason 0 counts forwarded packets.
 func MetricsSlot(reason, direction uint8) uint32 {
 	return uint32(reason)*directions + uint32(direction)
 }
 
-// MetricsReason takes a slot of metrics apart.
+// MetricsReason returns the reason and direction of a slot of metrics.
 func MetricsReason(slot uint32) (reason, direction uint8) {
 	return uint8(slot / directions), uint8(slot % directions)
 }
 
 // CtSignal is a record of the ring buffer ct_signals, which wakes the collector of flows.
 type CtSignal struct {
-	Family   uint32 // 4 or 6, with one of those below added when it is about nat4 or nat6
-	Endpoint uint32 // whose share is used up, 0 when the table is full; of nat4 and nat6 whose flow it is, 0 for none of this node
+	Family   uint32 // 4 or 6; plus one of the values below for nat4 or nat6
+	Endpoint uint32 // endpoint whose quota is used up, 0 when the table is full; for nat4 and nat6 the owner of the flow, 0 for none on this node
 }
 
-// Added to the family of a [CtSignal]; nat_maps.h says when.
+// Added to the family of a [CtSignal]; nat_maps.h describes when.
 const (
-	NatSignal      uint32 = 16 // a flow found no room or no port
-	NatShareSignal uint32 = 32 // an endpoint has used up its share
-	NatWakeSignal  uint32 = 48 // an endpoint comes near it; nothing was refused
+	NatSignal      uint32 = 16 // no entry or no port for a flow
+	NatShareSignal uint32 = 32 // an endpoint has used up its quota
+	NatWakeSignal  uint32 = 48 // an endpoint approaches its quota; no flow was dropped
 )
 
-// Scopes of a [ServiceKey]: who asks.
+// Scopes of a [ServiceKey], by the location of the client.
 const (
-	ScopeExternal uint8 = 0 // everybody; with [ServiceTwoScopes] only who comes from outside the cluster
+	ScopeExternal uint8 = 0 // all clients; with [ServiceTwoScopes] only clients outside the cluster
 	ScopeInternal uint8 = 1 // pods and processes of this node
 )
 
-// Flags of a [Service]; service_maps.h says what they mean.
+// Flags of a [Service]; service_maps.h describes them.
 const (
 	ServiceTwoScopes  = podEgressServiceFlagSERVICE_TWO_SCOPES
 	ServiceOutside    = podEgressServiceFlagSERVICE_OUTSIDE
@@ -152,23 +152,23 @@ const (
 	ServiceRangesDeny = podEgressServiceFlagSERVICE_RANGES_DENY
 )
 
-// How many entries maps have that flags do not say otherwise for: as in service_maps.h and nat_maps.h.
+// Numbers of entries of maps whose size is no flag: as in service_maps.h and nat_maps.h.
 const (
 	ServicesMax = 65536
 	AffinityMax = 8192
 	NatMax      = 524288
 )
 
-// BackendLocal says in [Backend] that it is a pod of this node, or the node itself.
+// BackendLocal in [Backend] means that the backend is a pod of this node, or the node itself.
 const BackendLocal uint8 = 1
 
-// NatPlace says where a translation takes place.
+// NatPlace is the place of a translation.
 type NatPlace = podEgressNatPlace
 
 // NatFlag is any of the flags of a translated flow.
 type NatFlag = podEgressNatFlag
 
-// Places; nat_maps.h says where they are.
+// Places; nat_maps.h describes them.
 const (
 	NatFromPod     = podEgressNatPlaceNAT_FROM_POD
 	NatToPod       = podEgressNatPlaceNAT_TO_POD
@@ -176,7 +176,7 @@ const (
 	NatToOutside   = podEgressNatPlaceNAT_TO_OUTSIDE
 )
 
-// Flags of translated flows; nat_maps.h says what they mean.
+// Flags of translated flows; nat_maps.h describes them.
 const (
 	NatService      = podEgressNatFlagNAT_SERVICE
 	NatMasquerade   = podEgressNatFlagNAT_MASQUERADE
@@ -189,7 +189,7 @@ const (
 	NatSenderStands = podEgressNatFlagNAT_SENDER_STANDS
 )
 
-// Slots of nat_totals; nat_maps.h says what they count.
+// Slots of nat_totals; nat_maps.h describes their counters.
 const (
 	NatBeyond = uint32(podEgressNatTotalNAT_BEYOND)
 	NatOfNode = uint32(podEgressNatTotalNAT_OF_NODE)

@@ -9,10 +9,10 @@ import (
 	"github.com/waggle-net/waggle/pkg/events"
 )
 
-// newVerdictNode reports what it judges.
+// newVerdictNode is a node that reports verdicts.
 func newVerdictNode(t *testing.T) *node { return newNodeWith(t, nil, nil) }
 
-// reported takes all events from the ring buffer.
+// reported reads all events from the ring buffer.
 func (n *node) reported() (verdicts []events.Verdict, drops int) {
 	n.t.Helper()
 	for {
@@ -39,7 +39,7 @@ func (n *node) reported() (verdicts []events.Verdict, drops int) {
 	}
 }
 
-// wantVerdict demands one verdict, of whose header only the endpoint is compared.
+// wantVerdict checks for exactly one verdict, and compares only the endpoint of its header.
 func (n *node) wantVerdict(packet []byte, want events.Verdict) {
 	n.t.Helper()
 	got, _ := n.reported()
@@ -57,7 +57,7 @@ func (n *node) wantVerdict(packet []byte, want events.Verdict) {
 	}
 }
 
-// Each class of keys reports how much it names.
+// Each class of keys reports its specificity.
 func TestPrivilegedVerdict_Match(t *testing.T) {
 	t.Parallel()
 	n := newVerdictNode(t)
@@ -91,7 +91,7 @@ func TestPrivilegedVerdict_Match(t *testing.T) {
 	n.wantVerdict(in, events.Verdict{Header: events.Header{Endpoint: podA.id}, RemoteIdentity: 2, Code: -133, DstPort: 80, Protocol: protoTCP})
 }
 
-// Between pods of one node each end has a verdict of its own. Later packets have none, nor has a flow that stays allowed.
+// Between pods of one node each end has a separate verdict. Later packets have none, nor has a flow that stays allowed.
 func TestPrivilegedVerdict_BothEnds(t *testing.T) {
 	t.Parallel()
 	for _, family := range families {
@@ -109,7 +109,7 @@ func TestPrivilegedVerdict_BothEnds(t *testing.T) {
 		if got, drops := n.reported(); len(got)+drops != 0 {
 			t.Errorf("%d drops, verdicts %+v", drops, got)
 		}
-		// Whom the change denies hears of it.
+		// The side that the change denies gets a verdict.
 		n.facts(podB, func(f *EndpointFacts) { f.PolicyIngress = PolicyDropAll })
 		n.run(PodEgress, ifPodA, open.tcp(t, "A"))
 		if got, drops := n.reported(); len(got) != 1 || drops != 1 || got[0].Endpoint != podB.id || got[0].Code != -133 {
@@ -118,7 +118,7 @@ func TestPrivilegedVerdict_BothEnds(t *testing.T) {
 	}
 }
 
-// The type of ICMP stands where others have their port.
+// The type of ICMP takes the place of the port.
 func TestPrivilegedVerdict_ICMP(t *testing.T) {
 	t.Parallel()
 	for family, kind := range map[int]uint16{4: 8, 6: 128} {
@@ -130,7 +130,7 @@ func TestPrivilegedVerdict_ICMP(t *testing.T) {
 	}
 }
 
-// A policy under audit denies nothing, reports what it would deny, and marks the flow. It reports nothing of what others deny.
+// A policy in audit mode denies no packet, reports the packets that it would deny, and marks the flow. It does not report packets that other policies deny.
 func TestPrivilegedVerdict_Audit(t *testing.T) {
 	t.Parallel()
 	for _, egress := range []bool{false, true} {
@@ -181,7 +181,7 @@ func TestPrivilegedVerdict_Audit(t *testing.T) {
 	}
 }
 
-// However many flows an endpoint opens, its drops are reported.
+// The number of flows that an endpoint opens does not affect the reports of its drops.
 func TestPrivilegedVerdict_OwnTokens(t *testing.T) {
 	t.Parallel()
 	n := newVerdictNode(t)

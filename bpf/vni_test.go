@@ -7,7 +7,7 @@ import (
 	"github.com/waggle-net/waggle/pkg/events"
 )
 
-// fromTunnel sends a packet to pod a as the stack hands it on after overlay_ingress, with the mark of a sender's identity.
+// fromTunnel sends a packet to pod a as the stack does after overlay_ingress, with the mark of a sender's identity.
 func (n *node) fromTunnel(packet []byte, identity uint32) outcome {
 	n.t.Helper()
 	return n.runSkb(PodIngress, skBuff{Ifindex: ifPodA, IngressIfindex: ifTunnel, Mark: markOf(identity)}, packet)
@@ -16,7 +16,7 @@ func (n *node) fromTunnel(packet []byte, identity uint32) outcome {
 // identityOther is another identity that policies know.
 const identityOther = 0x4720
 
-// onlyTold lets pod a receive from identityTold and from the world, and not from identityOther.
+// onlyTold allows ingress of pod a from identityTold and from the world, and not from identityOther.
 func (n *node) onlyTold() {
 	n.t.Helper()
 	n.policiesKnow(identityTold, identityOther)
@@ -65,7 +65,7 @@ func TestPrivilegedPodIngress_IdentityByVNI(t *testing.T) {
 	})
 }
 
-// toldFlow opens a connection from a pod that ipcache does not know to pod a.
+// toldFlow opens a connection from a pod that ipcache does not contain to pod a.
 func (n *node) toldFlow(family int) (in, back flow) {
 	n.t.Helper()
 	in = outsideTo(podA, distantPod[family].Next(), 5000, 80)
@@ -80,7 +80,7 @@ func (n *node) toldFlow(family int) (in, back flow) {
 	return in, back
 }
 
-// Another pod that gets the address of the sender does not go on with its connection, although ipcache knows neither.
+// Another pod that gets the address of the sender cannot continue its connection, although ipcache contains neither.
 func TestPrivilegedVNI_AnotherSenderWithTheSameAddress(t *testing.T) {
 	t.Parallel()
 	onTunnel(t, func(t *testing.T, n *node, family int) {
@@ -101,7 +101,7 @@ func TestPrivilegedVNI_AnotherSenderWithTheSameAddress(t *testing.T) {
 	})
 }
 
-// What a pod sends to a peer that ipcache does not know is evaluated by the identity that the peer's packets had.
+// A packet of a pod to a peer that ipcache does not contain is evaluated with the identity of the peer's packets.
 func TestPrivilegedVNI_EvaluatedAgainByWhatThePodSends(t *testing.T) {
 	t.Parallel()
 	onTunnel(t, func(t *testing.T, n *node, family int) {
@@ -114,7 +114,7 @@ func TestPrivilegedVNI_EvaluatedAgainByWhatThePodSends(t *testing.T) {
 		if f := n.onlyFlow("est", family); f.OpenerIdentity != identityTold || f.Flags&CtByVNI == 0 {
 			t.Errorf("flow %+v", f)
 		}
-		// Policies know it no more.
+		// Policies no longer know the identity.
 		n.policiesKnow()
 		n.raise(MapEpochShards, EpochShard(in.src))
 		n.refused(podA, back.tcp(t, "A"), events.UnknownIdentity)
@@ -122,7 +122,7 @@ func TestPrivilegedVNI_EvaluatedAgainByWhatThePodSends(t *testing.T) {
 		n.policiesKnow(identityTold)
 		n.did(n.fromTunnel(in.tcp(t, "A"), identityTold), actOK)
 		n.passes(podA, back.tcp(t, "A"), actOK)
-		// ipcache knows the pod.
+		// ipcache contains the pod.
 		n.update(MapIpcache, NewAddrKey(in.src), IpcacheEntry{Identity: identityOther, Node: otherID})
 		n.raise(MapEpochShards, EpochShard(in.src))
 		n.refused(podA, back.tcp(t, "A"), events.PolicyDenied)
@@ -133,7 +133,7 @@ func TestPrivilegedVNI_EvaluatedAgainByWhatThePodSends(t *testing.T) {
 		if f := n.onlyFlow("est", family); f.OpenerIdentity != identityTold || f.Flags&CtByVNI != 0 {
 			t.Errorf("flow %+v", f)
 		}
-		// It knows the pod no more, and what it knew is nothing that the pod's packets had.
+		// ipcache no longer contains the pod, and its previous identity differs from that of the pod's packets.
 		n.update(MapIpcache, NewAddrKey(in.src), IpcacheEntry{Node: otherID})
 		n.raise(MapEpochShards, EpochShard(in.src))
 		n.refused(podA, back.tcp(t, "A"), events.UnknownIdentity)
@@ -142,8 +142,8 @@ func TestPrivilegedVNI_EvaluatedAgainByWhatThePodSends(t *testing.T) {
 	})
 }
 
-// A node whose packets come through the tunnel is answered through it, whatever address it sends from; one whose packets come without it is answered
-// without it.
+// If a node's packets arrive through the tunnel, replies use the tunnel, whatever source address the node uses; if its packets arrive without the tunnel,
+// replies do too.
 func TestPrivilegedVNI_NodesAreAnsweredThroughTheTunnel(t *testing.T) {
 	t.Parallel()
 	onTunnel(t, func(t *testing.T, n *node, family int) {
@@ -177,7 +177,7 @@ func TestPrivilegedVNI_NodesAreAnsweredThroughTheTunnel(t *testing.T) {
 	})
 }
 
-// A connection that began through the tunnel is answered by the stack when there is no tunnel any more.
+// Replies of a connection that started through the tunnel pass through the stack after the tunnel was removed.
 func TestPrivilegedVNI_NodesAreAnsweredWithoutTheTunnelThatWas(t *testing.T) {
 	t.Parallel()
 	eachFamily(t, func(t *testing.T, n *node, family int) {
@@ -190,7 +190,7 @@ func TestPrivilegedVNI_NodesAreAnsweredWithoutTheTunnelThatWas(t *testing.T) {
 	})
 }
 
-// A pod opens connections to a pod that ipcache does not know when its policy does not have to know the peer.
+// A pod can open connections to a pod that ipcache does not contain if its policy does not depend on the peer.
 func TestPrivilegedVNI_OfTheResponder(t *testing.T) {
 	t.Parallel()
 	onTunnel(t, func(t *testing.T, n *node, family int) {
@@ -205,13 +205,13 @@ func TestPrivilegedVNI_OfTheResponder(t *testing.T) {
 			t.Errorf("flow %+v", f)
 		}
 		n.did(n.fromTunnel(back.tcp(t, "A"), identityOther), actOK)
-		// One whose egress names peers does not: the first packet has no VNI.
+		// With an egress policy that names peers it cannot: the first packet has no VNI.
 		n.egress(podA, rule{kind: PolicyIdentity, identity: identityTold}, rule{kind: PolicyIdentity, identity: 2})
 		n.refused(podA, open.ports(5001, 80).tcp(t, "S"), events.UnknownIdentity)
 	})
 }
 
-// Errors come from any router on the path, such as the other node, and belong to the flow of the packet inside.
+// ICMP errors come from any router on the path, such as the other node, and belong to the flow of the inner packet.
 func TestPrivilegedVNI_ICMPErrorsOfOthers(t *testing.T) {
 	t.Parallel()
 	onTunnel(t, func(t *testing.T, n *node, family int) {

@@ -17,7 +17,7 @@ const File = "toolchain.json"
 
 const statusPath = "/var/lib/dpkg/status"
 
-// Packages lists what has to be installed to build the programs: compiler, strip, and headers.
+// Packages lists the packages that the build of the programs needs: compiler, strip, and headers.
 func Packages() []string { return []string{"clang-19", "libbpf-dev", "linux-libc-dev", "llvm-19"} }
 
 // Versions maps a package to its version.
@@ -28,7 +28,7 @@ func (v Versions) Missing() []string {
 	return slices.DeleteFunc(Packages(), func(p string) bool { return v[p] != "" })
 }
 
-// Equal tells whether both have the same packages in the same versions.
+// Equal reports whether both have the same packages in the same versions.
 func (v Versions) Equal(o Versions) bool { return maps.Equal(v, o) }
 
 // Installed reads from dpkg's database which of [Packages] are installed. On a system without dpkg there are none.
