@@ -107,7 +107,7 @@ func bothEnds(t *testing.T, node *nodekit.Node, from, to nodekit.Place, addr net
 
 // passes sends one byte from one end to the other, which must receive it within limit.
 func passes(from, to net.Conn, limit time.Duration) error {
-	if err := errors.Join(from.SetWriteDeadline(time.Now().Add(limit)), to.SetReadDeadline(time.Now().Add(limit))); err != nil { // wall clock; short if denied
+	if err := errors.Join(from.SetWriteDeadline(time.Now().Add(limit)), to.SetReadDeadline(time.Now().Add(limit))); err != nil { // wall clock: short if denied
 		return err
 	}
 	if _, err := from.Write([]byte{'!'}); err != nil {
