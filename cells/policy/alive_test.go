@@ -13,7 +13,7 @@ import (
 	"github.com/waggle-net/waggle/pkg/policymap"
 )
 
-// slowEntries are maps of which each write takes two seconds of the monitor's time.
+// slowEntries are maps whose writes take two seconds of the monitor's time each.
 type slowEntries struct {
 	fakeEntries
 	passes func()
@@ -24,7 +24,7 @@ func (s slowEntries) Put(id uint32, e policymap.Entry) error {
 	return s.fakeEntries.Put(id, e)
 }
 
-// TestRun_IsAliveInALongPass: a first pass on a busy node takes minutes. It is none that hangs, and the agent is not started anew for it.
+// TestRun_IsAliveInALongPass: the first round on a busy node takes minutes. The watchdog does not report it as stalled, so the agent is not restarted.
 func TestRun_IsAliveInALongPass(t *testing.T) {
 	t.Parallel()
 	w := newBench(t, 40, 4)
@@ -34,7 +34,7 @@ func TestRun_IsAliveInALongPass(t *testing.T) {
 	require.Greater(t, pass.Run(t, c.run), 2*time.Minute)
 }
 
-// TestRun_OfManyRowsIsAlive: nor is one of many rows that writes little.
+// TestRun_OfManyRowsIsAlive: a round with many rows and few writes reports its progress as well.
 func TestRun_OfManyRowsIsAlive(t *testing.T) {
 	t.Parallel()
 	w := newBench(t, 40, 4)
@@ -42,7 +42,7 @@ func TestRun_OfManyRowsIsAlive(t *testing.T) {
 	c.alive = func() { marks++ }
 	require.NoError(t, c.restore())
 	defer c.in.close()
-	rows := 40 + 40 + 41 + 40 // endpoints, policies, identities, those of endpoints
+	rows := 40 + 40 + 41 + 40 // endpoints, policies, identities, identities of endpoints
 	c.in.read(w.DB.ReadTxn(), statedb.NewWatchSet(), time.Now())
 	require.GreaterOrEqual(t, marks, rows)
 	marks = 0
@@ -50,7 +50,7 @@ func TestRun_OfManyRowsIsAlive(t *testing.T) {
 	require.GreaterOrEqual(t, marks, 40)
 }
 
-// TestVerify_IsAliveWhileAPassIsLong: it waits for the pass, which is judged itself.
+// TestVerify_IsAliveWhileAPassIsLong: the verify job waits for a long round, and the watchdog does not report the wait as a stall.
 func TestVerify_IsAliveWhileAPassIsLong(t *testing.T) {
 	t.Parallel()
 	w, m := newBench(t, 1, 1), heartbeat.NewMonitor()

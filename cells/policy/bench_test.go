@@ -31,7 +31,7 @@ import (
 	"github.com/waggle-net/waggle/pkg/tables/sources"
 )
 
-// bench is a controller with its tables, whose maps are fakes.
+// bench is a controller with its tables and with fake maps.
 type bench struct {
 	*controller
 	endpoints  statedb.RWTable[*endpoints.Endpoint]
@@ -62,7 +62,7 @@ func labelsOf(app, namespace int) map[string]string {
 	return map[string]string{"k8s:app": fmt.Sprint("app-", app), "k8s:io.kubernetes.pod.namespace": fmt.Sprint("ns-", namespace)}
 }
 
-// newBench has n endpoints in ten namespaces with as many identities, and m policies in each of them.
+// newBench returns a controller with n endpoints in ten namespaces, an identity for each endpoint, and m policies in each namespace.
 func newBench(b testing.TB, n, m int) *bench {
 	b.Helper()
 	db := statedb.New()
@@ -104,7 +104,7 @@ func newBench(b testing.TB, n, m int) *bench {
 	return w
 }
 
-// add makes an endpoint with an identity of its own.
+// add adds an endpoint with an identity of its own.
 func (w *bench) add(b testing.TB, i int) {
 	b.Helper()
 	id, all := uint16(i+1), labelsOf(i, i%10)
@@ -113,7 +113,7 @@ func (w *bench) add(b testing.TB, i int) {
 	put(b, w.DB, w.endpoints, &endpoints.Endpoint{ID: id, ContainerID: fmt.Sprint(i), IfName: "eth0", HostIfIndex: i + 1, Labels: all})
 }
 
-// step makes passes until the datapath has taken everything over.
+// step runs rounds until the datapath has applied everything.
 func (w *bench) step(b testing.TB) {
 	b.Helper()
 	for range 3 {
@@ -132,8 +132,8 @@ func (w *bench) step(b testing.TB) {
 	}
 }
 
-// BenchmarkAdd is what one pass costs on the path of an ADD, until the endpoint has its policy: with 250 endpoints and 500
-// policies, for one whose labels others have, and for one with an identity that every policy of its namespace must know.
+// BenchmarkAdd measures one round on the path of an ADD, until the endpoint has its policy, with 250 endpoints and 500 policies: for an endpoint with the
+// labels of another one, and for an endpoint with an identity that every policy of its namespace must know.
 func BenchmarkAdd(b *testing.B) {
 	for name, fresh := range map[string]bool{"known identity": false, "new identity": true} {
 		b.Run(name, func(b *testing.B) {
@@ -168,8 +168,8 @@ func BenchmarkAdd(b *testing.B) {
 	}
 }
 
-// BenchmarkNamedPorts is what one pass costs while a rule names a port of peers, in a cluster of 20,000 pods elsewhere of 500
-// identities: when the rule comes and all pods are told of, and when one more pod is.
+// BenchmarkNamedPorts measures the rounds while a rule names a port of peers, in a cluster with 20,000 pods of 500 identities on other nodes: when the rule
+// is added and all pods are read, when one more pod is added, and when a node gets another address.
 func BenchmarkNamedPorts(b *testing.B) {
 	const pods, apps = 20000, 500
 	w := newBench(b, 250, 5)

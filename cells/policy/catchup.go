@@ -14,18 +14,18 @@ import (
 	"github.com/waggle-net/waggle/pkg/tables/sources"
 )
 
-// catchUp lasts from the start of the agent until all that policies are made from is of one time. Other cells make labels and
-// identities of what is read, each a moment later. Policies of now for labels of the run before would be neither what was
-// enforced nor what shall be: they may leave out a pod that both isolate. So until then what is enforced stays.
+// catchUp delays decisions after the start of the agent until all inputs of policies have the same state. Other cells derive labels and identities from the
+// tables, each a moment later. Current policies with labels of the previous run match neither the previous nor the current state: they may not isolate a pod
+// that both states isolate. Until the inputs agree, the enforced policies stay.
 type catchUp struct {
 	over  bool
-	since time.Time // when something was behind that is read; zero while nothing is
+	since time.Time // when a derived row was first found outdated, after all tables were read; zero if none is
 }
 
-// patience bounds how long all endpoints wait for what one of them lacks, such as an identity that cannot be had.
+// patience is the longest time for which all endpoints wait for an input of one, such as an identity that cannot be obtained.
 const patience = 10 * time.Second
 
-// behind says what has not come as far as the rows from which it is made, or nothing.
+// behind returns the table or the derived row that is not up to date yet, "" if all are.
 func (in *inputs) behind(txn statedb.ReadTxn, changed *statedb.WatchSet, now time.Time) string {
 	c := &in.catchUp
 	if c.over {
@@ -48,7 +48,7 @@ func (in *inputs) behind(txn statedb.ReadTxn, changed *statedb.WatchSet, now tim
 	return ""
 }
 
-// unread names a table that matters to what is enforced already, and that somebody fills but has not read yet.
+// unread returns a table that affects the enforced policies and that its producer has not read yet, "" if there is none.
 func (in *inputs) unread(txn statedb.ReadTxn) string {
 	for _, name := range []string{in.Pods.Name(), in.Remote.Name(), in.CiliumIdentities.Name(), in.Slices.Name(), in.KubernetesNodes.Name(), in.CiliumNodes.Name()} {
 		if row, _, found := in.Sources.Get(txn, sources.ByTable(name)); found && !row.Usable() {
@@ -58,8 +58,8 @@ func (in *inputs) unread(txn statedb.ReadTxn) string {
 	return ""
 }
 
-// unmade names an endpoint of the run before whose labels, ports or identity are not those of its pod, or an identity of the cluster
-// that is not known.
+// unmade returns a derived input that is not up to date, "" if all are: a table that is not initialized, a node without a row, the labels, ports or identity
+// of a restored endpoint that do not match its pod, or an identity of the cluster that is not in the table identities.
 func (in *inputs) unmade(txn statedb.ReadTxn, changed *statedb.WatchSet) string {
 	if done, initialized := in.Endpoints.Initialized(txn); !done {
 		changed.Add(initialized)
@@ -93,7 +93,7 @@ func (in *inputs) unmade(txn statedb.ReadTxn, changed *statedb.WatchSet) string 
 		}
 	}
 	if !restored {
-		return "" // nobody's policy lacks anything
+		return "" // no endpoint is restored, so no policy in use can lack an identity
 	}
 	for row := range in.CiliumIdentities.All(txn) {
 		if _, _, found := in.Identities.Get(txn, identities.ByID(row.ID)); !found {

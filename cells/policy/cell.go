@@ -28,13 +28,13 @@ import (
 	"github.com/waggle-net/waggle/pkg/tables/sources"
 )
 
-// Cell is the module.
+// Cell compiles network policies into entries of BPF maps.
 var Cell = cell.Module("policy", "Network policies as entries of BPF maps",
-	cell.ProvidePrivate(newKernel), // the real maps; tests put fakes in their place
+	cell.ProvidePrivate(newKernel), // the real maps; tests provide fakes
 	implementation,
 )
 
-// implementation is the module without its way to the kernel.
+// implementation is the cell without the real maps.
 var implementation = cell.Group(
 	cell.Config(DefaultConfig),
 	cell.ProvidePrivate( // only this cell writes
@@ -47,18 +47,18 @@ var implementation = cell.Group(
 		newInitialize,
 		newLoops,
 	),
-	cell.Provide( // anyone may read
+	cell.Provide( // read by other cells
 		statedb.RWTable[*policies.Policy].ToTable,
 		statedb.RWTable[*policyentries.Policy].ToTable,
 		statedb.RWTable[*namedcidrs.CIDR].ToTable,
 		statedb.RWTable[*endpointpolicies.EndpointPolicy].ToTable,
 		statedb.RWTable[*policyclasses.Class].ToTable,
 		statedb.RWTable[policyprogress.Progress].ToTable,
-		newOptions, // what policies mean on this node
+		newOptions, // options of policies on this node
 		commands,
 	),
 	cell.Invoke(
-		register, // policies into the maps, and drift into pending rows
+		register, // writes policies to the maps, and marks rows with drift pending
 	),
 )
 
@@ -101,7 +101,7 @@ type params struct {
 	Initialize initialize
 }
 
-// initialize completes endpoint-policies, in a transaction on it.
+// initialize marks the table endpoint-policies as initialized, in a write transaction on the table.
 type initialize func(statedb.WriteTxn)
 
 func newInitialize(db *statedb.DB, table statedb.RWTable[*endpointpolicies.EndpointPolicy]) initialize {
@@ -115,7 +115,7 @@ const (
 	maxRetry = 10 * time.Second
 )
 
-// loops are the two jobs, which share what is known of the maps.
+// loops are the two jobs. Both use the same state of the maps.
 type loops struct {
 	resolve *controller
 	verify  *verifier

@@ -11,28 +11,29 @@ import (
 	"github.com/waggle-net/waggle/bpf"
 )
 
-// Numbers of named CIDRs: Cilium's scope of identities that mean something to one node alone.
+// Numbers of named CIDRs. Cilium has this scope for identities that are local to a node.
 const (
 	firstCIDR uint32 = 0x01000001
 	lastCIDR  uint32 = 0x01ffffff
 )
 
-// cidrs numbers the CIDRs that policies name, and keeps the map of them. It is for one goroutine.
+// cidrs numbers the CIDRs that policies name, and writes them to the map cidrs. It is not safe for concurrent use; the verify job uses it with
+// [controller].mu held.
 //
-// An address belongs to the longest CIDR that holds it. So that it goes from one to another in one step, longer CIDRs are
-// written before shorter ones and removed after them.
+// An address has the number of the longest CIDR that contains it. Longer CIDRs are written before shorter ones and removed after them, so that an address
+// changes from one CIDR to another in one step.
 type cidrs struct {
 	kernel  cidrMap
 	room    int
 	nested  bool                    // no program of the previous release, whose map may be smaller, runs
-	numbers map[netip.Prefix]uint32 // of those that are named, and of those that are still in the map
-	written map[netip.Prefix]uint32 // what the map has
-	known   map[uint32]bool         // numbers that it has: addresses may be known by them
+	numbers map[netip.Prefix]uint32 // numbers of named CIDRs, and of CIDRs that are still in the map
+	written map[netip.Prefix]uint32 // contents of the map
+	known   map[uint32]bool         // numbers in the map, which addresses may have
 	taken   map[uint32]bool         // numbers in use
-	last    uint32                  // the number that was given last
+	last    uint32                  // last assigned number
 	named   map[netip.Prefix]bool
-	full    map[netip.Prefix]bool // prefixes that are named and have no slot in the map
-	err     error                 // why the map is not what it should be
+	full    map[netip.Prefix]bool // named prefixes without a slot in the map
+	err     error                 // why the map does not have the desired content
 	raise   bool                  // the map has changed, and the epoch has not been raised yet
 	names   uint64                // version of the names that have numbers: see [policymap.Resolver.Namings]
 	freed   bool                  // numbers have been removed since then
@@ -41,7 +42,7 @@ type cidrs struct {
 
 func newCIDRs(kernel cidrMap) *cidrs { return &cidrs{kernel: kernel} }
 
-// restore reads what an earlier run left: numbers stay what they were.
+// restore reads the map of the previous run. Its CIDRs keep their numbers.
 func (c *cidrs) restore() (err error) {
 	if c.room, err = c.kernel.Room(); err != nil {
 		return err
@@ -55,7 +56,7 @@ func (c *cidrs) restore() (err error) {
 		number := c.written[prefix]
 		c.known[number] = true
 		if number < firstCIDR || number > lastCIDR || c.taken[number] {
-			continue // nobody of ours wrote this: it gets another number, or goes
+			continue // not written by an agent: the CIDR gets another number or is removed
 		}
 		c.numbers[prefix], c.taken[number] = number, true
 		c.last = max(c.last, number)
@@ -63,13 +64,13 @@ func (c *cidrs) restore() (err error) {
 	return nil
 }
 
-// comparePrefixes orders prefixes as text does not: by family, address and length.
+// comparePrefixes orders prefixes by family, address and length. The order of their texts differs.
 func comparePrefixes(a, b netip.Prefix) int {
 	return cmp.Or(a.Addr().Compare(b.Addr()), cmp.Compare(a.Bits(), b.Bits()))
 }
 
-// name gives numbers to the prefixes of a version that need one. A prefix beyond the quota of its namespaces gets none, nor does one without a slot in the map.
-// It reports whether numbers may have changed, and which prefixes have none.
+// name assigns numbers to the prefixes of a version. A prefix beyond the quota of its namespaces gets none, nor does one without a slot in the map. It
+// reports whether numbers may have changed. The error counts the prefixes without a slot.
 func (c *cidrs) name(prefixes []netip.Prefix, version uint64, beyond map[netip.Prefix]bool) (renumbered bool, err error) {
 	if renumbered = c.moved || c.names != version; renumbered {
 		c.names, c.freed, c.moved = version, false, true
@@ -98,12 +99,12 @@ func (c *cidrs) number(prefixes []netip.Prefix, beyond map[netip.Prefix]bool) {
 	}
 }
 
-// settle notes that the table named-cidrs is up to date. If the map has exactly the named ranges as well, no round looks at them until one of both changes.
+// settle records that the table named-cidrs is up to date. If the map also has exactly the named ranges, no round compares them until one of the two changes.
 func (c *cidrs) settle() {
 	c.moved = c.freed || c.err != nil || c.raise || len(c.missing())+len(c.retired()) > 0
 }
 
-// limit is how many ranges all programs can read.
+// limit returns the number of ranges that all programs can read.
 func (c *cidrs) limit() int {
 	if former := bpf.FormerLayout(bpf.MapCIDRs); former != nil && !c.nested {
 		return min(c.room, int(former.Spec.MaxEntries))
@@ -122,7 +123,7 @@ func (c *cidrs) next() uint32 {
 	}
 }
 
-// missing lists what is named and not in the map, in the order in which it is to be written.
+// missing returns the named prefixes that are not in the map, in the order in which they must be written.
 func (c *cidrs) missing() (list []netip.Prefix) {
 	for p := range c.named {
 		if n := c.numbers[p]; n != 0 && c.written[p] != n {
@@ -135,7 +136,7 @@ func (c *cidrs) missing() (list []netip.Prefix) {
 	return list
 }
 
-// parent is the number that addresses of a prefix have now; 0 when none.
+// parent returns the number that the addresses of a prefix have now; 0 for none.
 func (c *cidrs) parent(p netip.Prefix) uint32 {
 	for bits := p.Bits(); bits >= 0; bits-- {
 		wider := netip.PrefixFrom(p.Addr(), bits).Masked()
@@ -146,7 +147,7 @@ func (c *cidrs) parent(p netip.Prefix) uint32 {
 	return 0
 }
 
-// write puts what is missing into the map.
+// write writes the missing prefixes to the map.
 func (c *cidrs) write(missing []netip.Prefix) error {
 	for _, p := range missing {
 		c.raise = true
@@ -158,7 +159,7 @@ func (c *cidrs) write(missing []netip.Prefix) error {
 	return c.announce()
 }
 
-// announce has flows judged again after a change.
+// announce raises the epoch after a change, so that flows are evaluated again.
 func (c *cidrs) announce() error {
 	if !c.raise {
 		return nil
@@ -170,7 +171,7 @@ func (c *cidrs) announce() error {
 	return nil
 }
 
-// retired lists what is in the map and not named any more, in the order in which it is to go.
+// retired returns the prefixes that are not named any longer, in the order in which they must be removed.
 func (c *cidrs) retired() (list []netip.Prefix) {
 	for p := range c.written {
 		if !c.named[p] || c.numbers[p] == 0 {
@@ -188,14 +189,14 @@ func (c *cidrs) retired() (list []netip.Prefix) {
 	return list
 }
 
-// retire removes what is not named any more; its numbers are free.
+// retire removes prefixes from the map and frees their numbers.
 func (c *cidrs) retire(list []netip.Prefix) error {
 	var errs []error
 	for _, p := range list {
 		c.moved, c.freed = true, true
 		c.raise = true
 		if err := c.kernel.Delete(p); err != nil {
-			// Shorter ones are gone already, longer ones must stay while this one does.
+			// Shorter CIDRs are removed already. Longer CIDRs must not be removed before this one.
 			errs = append(errs, fmt.Errorf("delete %s from the map cidrs: %w", p, err))
 			break
 		}

@@ -18,16 +18,17 @@ import (
 	"github.com/waggle-net/waggle/pkg/tables/policyclasses"
 )
 
-// identityClasses keeps the map identity_classes: the classes of the identities of the cluster. It is for one goroutine.
+// identityClasses writes the map identity_classes: the classes of the identities of the cluster. It is not safe for concurrent use; the verify job uses it
+// with [controller].mu held.
 //
-// Entries about a class hold for identities that no policy knows. So the classes of an identity are written before any peer may be known by it, and removed when
-// no peer can be.
+// Entries about a class apply to identities that no policy knows. So the classes of an identity are written before any peer may have the identity, and
+// removed when no peer can have it.
 type identityClasses struct {
 	kernel  classMap
 	written map[uint32]policymap.Classes // contents of the map; identities without classes are left out
 	used    map[uint32]bool              // see [identityClasses.inUse]; nil if it was not computed in this round
 	started bool                         // the resolver has the classes of the previous run
-	// Identities by which a peer may be known: announced ones, deleted ones that may be in use, and those in the map known_identities.
+	// Identities that a peer may have: announced identities, deleted identities that may be in use, and identities in the map known_identities.
 	announced map[uint32]bool
 	leaving   map[uint32]time.Time
 	known     *knownIdentities
@@ -73,12 +74,12 @@ func (k *identityClasses) inUse(number uint32) bool {
 	return k.used[number]
 }
 
-// startClasses makes identities have classes, and policies entries about them: in the first round if the previous run did, otherwise when each hook has a program of
-// this run and all policies are known. Until then the map is empty. An agent that does not know the map unpins it before it replaces a program. So a map that is not
-// empty proves that all programs know classes; shapes of endpoints do not, because an older agent may have left them.
+// startClasses gives classes to identities, and entries about classes to policies: in the first round if the previous run did, otherwise when each hook has a
+// program of this run and all policies are known. Until then the map is empty. An agent that does not know the map unpins it before it replaces a program. So
+// a map that is not empty proves that all programs know classes. Shapes of endpoints prove nothing, because an older agent may have left them.
 //
-// Classes of the previous run keep their numbers, which its policies name. Identities that were deleted meanwhile may still be in use, as identities that are deleted
-// later.
+// Classes of the previous run keep their numbers, which its policies name. Identities that were deleted between the runs may still be in use, like identities
+// that are deleted later.
 func (c *controller) startClasses() {
 	if c.classes.started {
 		return
@@ -99,10 +100,10 @@ func (c *controller) startClasses() {
 	c.in.resolver.StartClasses(maps.Clone(c.classes.written), last)
 }
 
-// writeClasses writes the classes of new identities. It removes classes of identities by which no peer can be known: forgotten ones, and new ones whose numbers
-// had other labels before. The caller must have withdrawn these from the map known_identities.
+// writeClasses writes the classes of new identities. It removes classes of identities that no peer can have: of forgotten identities, and of new identities
+// whose numbers had other labels before. The caller must have withdrawn these from the map known_identities.
 func (c *controller) writeClasses() error {
-	former := c.first || c.store.former(c.views.successors) != 0 // the map ipcache may name identities of the previous run that its table does not
+	former := c.first || c.store.former(c.views.successors) != 0 // the map ipcache may name identities of the previous run that its table does not name
 	unused := func(id uint32, want policymap.Classes) bool {
 		return want == policymap.Classes{} && !former && !c.inUse(id)
 	}
@@ -133,8 +134,8 @@ func (c *controller) stale(id uint32) bool {
 	return c.in.known[id] && c.in.resolver.ClassesOf(id) == policymap.Classes{}
 }
 
-// clearClasses removes the classes of identities whose labels have changed, while peers may be known by them. The caller must be about to announce identities: no
-// policy in use lacks a deny about the identities themselves. Flows that the removed classes allowed are evaluated again.
+// clearClasses removes the classes of identities whose labels have changed, while peers may be known by them. The caller must be about to announce
+// identities: no policy in use lacks a deny about the identities themselves. Flows that the removed classes allowed are evaluated again.
 func (c *controller) clearClasses() error {
 	applied, err := c.applyClasses(func(id uint32, _ policymap.Classes) bool { return c.stale(id) })
 	c.reevaluate = c.reevaluate || applied
@@ -158,15 +159,15 @@ func (c *controller) applyClasses(due func(uint32, policymap.Classes) bool) (app
 	return applied, nil
 }
 
-// reevaluateFlows makes this round raise the revisions of all endpoints whose policies have entries about classes, also those of the previous run, if flows may have
-// been evaluated with wrong classes.
+// reevaluateFlows makes this round raise the revisions of all endpoints whose policies have entries about classes, including policies of the previous run, if
+// flows may have been evaluated with wrong classes.
 func (c *controller) reevaluateFlows() {
 	if c.reevaluate {
 		c.reevaluate, c.reevaluating, c.in.all = false, true, true
 	}
 }
 
-// showClasses brings the rows of changed classes up to date: see [policymap.Resolver.ChangedClasses].
+// showClasses updates the rows of changed classes: see [policymap.Resolver.ChangedClasses].
 func (c *controller) showClasses(txn statedb.WriteTxn, changed map[uint32]map[string]string) {
 	for number, shared := range changed {
 		row := &policyclasses.Class{Number: number, Labels: shared, Namespace: shared[endpoint.SourceK8s+":"+labels.KeyNamespace]}
@@ -191,7 +192,7 @@ func printClasses(kernel classMap) (string, error) {
 	return b.String(), nil
 }
 
-// repairClasses writes again what differs in the map identity_classes.
+// repairClasses writes the differing entries of the map identity_classes again.
 func (v *verifier) repairClasses() error {
 	have, err := v.Classes.Dump()
 	if err != nil {

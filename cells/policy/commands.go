@@ -12,7 +12,7 @@ import (
 	"github.com/waggle-net/waggle/pkg/policymap"
 )
 
-// commands print what the maps hold.
+// commands returns script commands that print the contents of the maps.
 func commands(entries entryMaps, named cidrMap, known identityMap, classes classMap) hive.ScriptCmdsOut {
 	show := func(summary string, print func() (string, error)) script.Cmd {
 		return script.Command(script.CmdUsage{Summary: summary}, func(_ *script.State, args ...string) (script.WaitFunc, error) {
@@ -63,7 +63,7 @@ func printEntries(maps entryMaps) (string, error) {
 	return b.String(), nil
 }
 
-// describe says in words whom and what a key speaks of.
+// describe returns the peers and the ports of a key as text.
 func describe(k policymap.Key) string {
 	who := map[policymap.Kind]string{policymap.Any: "everybody", policymap.Identity: fmt.Sprintf("identity %d", k.Identity),
 		policymap.Class: fmt.Sprintf("class %d", k.Identity),

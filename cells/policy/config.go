@@ -8,7 +8,8 @@ import (
 	"github.com/waggle-net/waggle/pkg/policy"
 )
 
-// Config is what was typed. The names of the flags and of their values are Cilium's.
+// Config configures which policies are enforced on this node. The flags and their values have the names of Cilium, except l7-rules and
+// policy-cidrs-per-namespace.
 type Config struct {
 	Enable         string   `mapstructure:"enable-policy"`
 	CIDRMatch      []string `mapstructure:"policy-cidr-match-mode"`
@@ -19,7 +20,7 @@ type Config struct {
 	NamespaceCIDRs int      `mapstructure:"policy-cidrs-per-namespace"`
 }
 
-// DefaultConfig are the defaults.
+// DefaultConfig has the default values of the flags.
 var DefaultConfig = Config{Enable: string(policy.Default), AllowLocalhost: localhostAuto, Kubernetes: true, Cilium: true,
 	L7Rules: string(policy.DenyL7), NamespaceCIDRs: 64000}
 
@@ -31,7 +32,7 @@ const (
 	matchNodes      = "nodes"
 )
 
-// Flags registers the flags.
+// Flags defines the flags of the cell, with the fields of c as defaults.
 func (c Config) Flags(flags *pflag.FlagSet) {
 	flags.String("enable-policy", c.Enable, "Which endpoints are isolated: default (those that a policy isolates), always (all) or "+
 		"never (none, and no policy is enforced)")
@@ -46,7 +47,7 @@ func (c Config) Flags(flags *pflag.FlagSet) {
 		"(--bpf-cidr-map-max); 0 for no limit")
 }
 
-// newOptions checks what was typed.
+// newOptions validates the configuration and returns the options for policies.
 func newOptions(c Config) (policy.Options, error) {
 	o := policy.Options{Mode: policy.Mode(c.Enable)}
 	switch o.Mode {

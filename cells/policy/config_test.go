@@ -18,7 +18,7 @@ import (
 	"github.com/waggle-net/waggle/pkg/tables/k8s"
 )
 
-// typed is what a hive makes of a command line.
+// typed returns the configuration and the options that a hive makes of command-line arguments.
 func typed(t *testing.T, args ...string) (c Config, o policy.Options, err error) {
 	t.Helper()
 	h := hive.New(celltest.Infrastructure(), cell.Config(DefaultConfig), cell.Provide(newOptions),
@@ -62,8 +62,8 @@ func TestNewOptions_WhatIsTyped(t *testing.T) {
 	}
 }
 
-// Names of another letter case or of other versions are no names: a policy that is enforced differently from what was typed is worse
-// than an agent that does not start.
+// Values in another letter case or of other versions are invalid: a policy that is enforced differently from the flags is worse than an agent that does not
+// start.
 func TestNewOptions_RefusesWhatItDoesNotKnow(t *testing.T) {
 	t.Parallel()
 	for arg, want := range map[string]string{
@@ -84,7 +84,7 @@ func TestNewOptions_RefusesWhatItDoesNotKnow(t *testing.T) {
 	}
 }
 
-// A kind that is off is one that the agent does not wait for either: its resource may not be there.
+// The agent does not wait for a disabled kind of policies, because its resource may not exist.
 func TestConfig_KindsThatAreOff(t *testing.T) {
 	t.Parallel()
 	db := statedb.New()

@@ -20,48 +20,48 @@ import (
 	"github.com/waggle-net/waggle/pkg/tables/endpointpolicies"
 )
 
-// controller is the one loop of the cell. All that it holds is its own.
+// controller resolves policies in the one loop of the cell. The verify job uses the state of the maps as well, with mu held.
 type controller struct {
 	params
 	in    *inputs
 	store *store
 	cidrs *cidrs
 	known *knownIdentities
-	// classes are those of identities in the kernel.
+	// classes are the classes of identities in the kernel.
 	classes *identityClasses
-	// mu is held from the first write to the maps until the tables say so, and by the verify job while it compares the two.
+	// mu is held from the first write to the maps until the tables have the result, and by the verify job while it compares maps and tables.
 	mu      sync.Mutex
 	earlier earlier
-	alive   func() // says that a pass goes on: after each piece of work of which there is a known number
+	alive   func() // reports progress to the watchdog, after each step of a loop with a known number of steps
 
-	// announced are the identities that every policy in use knows: somebody may be known by them.
+	// announced has the identities that every policy in use knows, so peers may have them.
 	announced map[uint32]bool
-	// announcedTo is the revision of the table identities up to which all are.
+	// announcedTo is the revision of the table identities up to which all identities are announced.
 	announcedTo statedb.Revision
-	// marks and rangeMarks are the rows that the verify job had marked when this pass began, by their revisions.
+	// marks and rangeMarks are the revisions of the rows that the verify job had marked pending when this round began.
 	marks, rangeMarks map[statedb.Revision]bool
-	// marksTo and rangeMarksTo are the revisions of the tables up to which rows were looked at for marks.
+	// marksTo and rangeMarksTo are the revisions of the tables up to which rows were checked for marks.
 	marksTo, rangeMarksTo statedb.Revision
 
 	views     *views
-	steady    bool      // the last round was complete and met no error, so the next one may look at changed endpoints alone
-	settled   bool      // and left nothing to write, to publish or to remove
-	lastWhole time.Time // when a round has looked at everything
+	steady    bool      // the last round was complete and had no error, so the next one may evaluate only changed endpoints
+	settled   bool      // the last round was steady and left nothing to write, to publish or to remove
+	lastWhole time.Time // when [controller.invalidate] last made a round evaluate everything
 
 	complete bool   // endpoint-policies is initialized
-	alone    bool   // no hook has a program of the run before
-	revision uint32 // of what is enforced
-	first    bool   // nothing has been published yet
+	alone    bool   // no hook has a program of the previous run
+	revision uint32 // revision of the enforced policies
+	first    bool   // no round has published rows yet
 	retry    time.Duration
-	problems []error // of this pass
+	problems []error // errors of this round
 	overflow overflow
-	// untaken are the endpoints whose rows the datapath has not taken over, as far as the last pass knows.
+	// untaken are the endpoints whose rows the datapath had not applied in the last round.
 	untaken []uint16
-	// factsChanged closes when the datapath may have taken over something.
+	// factsChanged closes when the datapath may have applied rows.
 	factsChanged <-chan struct{}
-	// reevaluate: flows may have been evaluated with wrong classes of their peers. Guarded by mu.
+	// reevaluate means that flows may have been evaluated with wrong classes of their peers. Guarded by mu.
 	reevaluate   bool
-	reevaluating bool          // the round raises revisions for that reason: see [controller.reevaluateFlows]
+	reevaluating bool          // the round raises revisions because of reevaluate: see [controller.reevaluateFlows]
 	repaired     chan struct{} // closes when the verify job has repaired classes. Guarded by mu.
 }
 
@@ -71,7 +71,7 @@ func newController(p params) *controller {
 		views: newViews(), revision: 1, first: true}
 }
 
-// run has no settle time: an ADD waits for the policy of its endpoint.
+// run does not debounce changes: an ADD waits for the policy of its endpoint.
 func (c *controller) run(ctx context.Context, health cell.Health) error {
 	c.alive = func() { heartbeat.Busy(ctx) }
 	if err := c.restore(); err != nil {
@@ -101,7 +101,7 @@ func (c *controller) run(ctx context.Context, health cell.Health) error {
 	}
 }
 
-// restore reads the maps and subscribes to all that policies are made from.
+// restore reads the maps and subscribes to the tables from which policies are compiled.
 func (c *controller) restore() (err error) {
 	if err := errors.Join(c.store.restore(), c.cidrs.restore(), c.known.restore(), c.classes.restore()); err != nil {
 		return err
@@ -118,8 +118,8 @@ func (c *controller) restore() (err error) {
 	return nil
 }
 
-// pass brings the maps and the tables up to a snapshot, as far as that is possible now. It says when another is due although
-// nothing has changed; 0 for never.
+// pass runs one reconciliation round: it updates the maps and the tables to a snapshot, as far as currently possible. It returns the delay after which
+// another round is necessary without a change; 0 for never.
 func (c *controller) pass(txn statedb.ReadTxn, changed *statedb.WatchSet) time.Duration {
 	_, c.factsChanged = c.Facts.AllWatch(txn)
 	_, marked := c.Compiled.AllWatch(txn) // by the verify job
@@ -140,7 +140,7 @@ func (c *controller) pass(txn statedb.ReadTxn, changed *statedb.WatchSet) time.D
 		c.startClasses()
 	}
 	if c.announcedTo == 0 {
-		c.known.retain(c.in.known) // of those that the previous run has announced
+		c.known.retain(c.in.known) // of the identities that the previous run announced
 	}
 	err := c.known.withdraw()
 	if err == nil {
@@ -150,7 +150,7 @@ func (c *controller) pass(txn statedb.ReadTxn, changed *statedb.WatchSet) time.D
 	want := c.compile(txn)
 	want.replaced = replaced
 	if err != nil {
-		c.note(err) // entries about identities that are gone stay
+		c.note(err) // entries about deleted identities stay
 	} else {
 		c.enforce(txn, want)
 	}
@@ -165,7 +165,7 @@ func (c *controller) pass(txn statedb.ReadTxn, changed *statedb.WatchSet) time.D
 	return c.again(want)
 }
 
-// enforce writes entries and publishes what stands in the maps.
+// enforce writes entries and publishes the policies whose entries are in the maps.
 func (c *controller) enforce(txn statedb.ReadTxn, want *wanted) {
 	if want.idle {
 		c.publish(txn, want)
@@ -186,14 +186,14 @@ func (c *controller) enforce(txn statedb.ReadTxn, want *wanted) {
 	want.done = c.cleanUp(want, named)
 }
 
-// lookAgain is when what is published should have been taken over, at the latest, and how long nobody is left waiting unseen.
+// lookAgain is the longest delay of the next round while the controller waits for another cell: for inputs, or for the datapath to apply published rows.
 const lookAgain = time.Second
 
-// again says after which time another pass is due although nothing has changed; 0 for never.
+// again removes deleted identities that are no longer in use. It returns the delay after which another round is necessary without a change; 0 for never.
 func (c *controller) again(w *wanted) time.Duration {
 	forgotten, again := c.in.forget(func(id uint32) bool { return c.views.identities[id] > 0 }, time.Now())
 	for _, id := range forgotten {
-		delete(c.announced, id) // if it comes back it is new
+		delete(c.announced, id) // an identity that is created again is new
 		c.known.remove(id)
 	}
 	earliest := func(d time.Duration) {
@@ -213,29 +213,29 @@ func (c *controller) again(w *wanted) time.Duration {
 	if w.wrote || w.late || c.in.copied.lasts() {
 		earliest(lookAgain)
 	}
-	if w.again || len(forgotten) > 0 { // the next round removes the latter from the maps
+	if w.again || len(forgotten) > 0 { // the next round removes the forgotten identities from the maps
 		earliest(time.Nanosecond)
 	}
 	return again
 }
 
-// decisions are what holds for the two directions of an endpoint: ingress, its audit, egress, its audit.
+// decisions are the compiled policies of an endpoint: enforced and audited ingress, enforced and audited egress.
 type decisions [4]*policymap.Compiled
 
-// wanted is what one pass has computed.
+// wanted is the result of one round.
 type wanted struct {
 	ids      []uint16              // endpoints to publish, sorted
-	idle     bool                  // nothing concerns endpoints of this node, and the last round has left nothing to do: at most identities are announced
+	idle     bool                  // no endpoint of this node is affected, and the last round left no work: at most identities are announced
 	done     bool                  // nothing is left to be removed
 	replaced bool                  // every hook has a program of this run
-	kept     []*policymap.Compiled // what endpoints shall have that go on with a policy of the run before
-	flips    bool                  // some endpoint goes over to another policy id
-	wrote    bool                  // rows that the datapath has to take over yet
+	kept     []*policymap.Compiled // desired policies of endpoints that keep a policy of the previous run
+	flips    bool                  // some endpoint changes to another policy id
+	wrote    bool                  // this round wrote rows that the datapath must apply
 	late     bool                  // some endpoint has no row yet
-	again    bool                  // another pass can go on at once
+	again    bool                  // another round can continue at once
 }
 
-// compile says what each endpoint shall have.
+// compile numbers the named address ranges and compiles the policies of the endpoints that this round evaluates.
 func (c *controller) compile(txn statedb.ReadTxn) *wanted {
 	c.invalidate()
 	named := c.in.resolver.NamedCIDRs()
@@ -250,9 +250,9 @@ func (c *controller) compile(txn statedb.ReadTxn) *wanted {
 	return w
 }
 
-// replaced tells whether no program of the run before is left, and watches what is missing. Where the slots of endpoints had
-// to be made anew, such a program goes on with those that were there, and with the policy ids that they name. That all rows are done
-// does not tell it: those of the pods' hooks come after the others.
+// replaced reports whether no program of the previous run is left. If one may be left, it adds the attachments to changed. If the slots of endpoints had to
+// be created again, such a program still uses the former slots and the policy ids in them. It is not enough that all existing rows are done, because the rows
+// of the pods' hooks are added after the others.
 func (c *controller) replaced(txn statedb.ReadTxn, changed *statedb.WatchSet) bool {
 	if c.alone {
 		return true
@@ -269,8 +269,7 @@ func idsOf(row *endpointpolicies.EndpointPolicy) [4]uint32 {
 	return [4]uint32{row.Ingress.Enforced.ID, row.Ingress.Audited.ID, row.Egress.Enforced.ID, row.Egress.Audited.ID}
 }
 
-// writeCIDRs puts new address ranges into their map, when all policies know what they mean. It says whether the map is what
-// it should be.
+// writeCIDRs writes new address ranges to their map when all policies in use have entries about them. It reports whether the map has the desired content.
 func (c *controller) writeCIDRs() bool {
 	if !c.cidrs.moved {
 		return true
@@ -295,8 +294,8 @@ func (c *controller) writeCIDRs() bool {
 	return err == nil
 }
 
-// cleanUp removes what nobody can have any more: nothing while an endpoint's slot may still name it, also one in a map that
-// only the programs of the run before read. It reports whether nothing is left to be removed.
+// cleanUp removes unused entries. It removes none while the slot of an endpoint may still name them, which includes slots in a map that only programs of the
+// previous run read. It reports whether nothing is left to be removed.
 func (c *controller) cleanUp(w *wanted, named bool) (done bool) {
 	if !named || c.first || len(c.views.untaken)+len(c.views.restored) > 0 || w.flips || w.wrote || !w.replaced {
 		return false
@@ -307,7 +306,7 @@ func (c *controller) cleanUp(w *wanted, named bool) (done bool) {
 		switch {
 		case h.users > 0:
 			stuck = stuck || !c.store.current[h.is]
-		case h.target != nil && c.store.current[h.target]: // an endpoint is about to get it
+		case h.target != nil && c.store.current[h.target]: // the desired policy of some endpoint
 			done = false
 		default:
 			c.note(c.store.free(h))
@@ -316,7 +315,7 @@ func (c *controller) cleanUp(w *wanted, named bool) (done bool) {
 	if c.cidrs.moved && !stuck {
 		if retired := c.cidrs.retired(); len(retired) > 0 {
 			c.note(c.cidrs.retire(retired))
-			w.again = true // without them, entries can go
+			w.again = true // without these ranges, entries can be removed
 		}
 	}
 	if len(c.store.stale) == 0 {
@@ -334,8 +333,8 @@ func (c *controller) note(err error) {
 	}
 }
 
-// wait returns when an input changes, or another pass is due; false when the agent stops. It goes on waiting while there are only
-// changes that no pass could do anything about: on a node with many endpoints a pass costs more than all else that an ADD needs.
+// wait returns true when an input changes or after the delay again, and false when the agent stops. Changes on which no round could act do not end the wait:
+// on a node with many endpoints, a round costs more than all other work of an ADD.
 func (c *controller) wait(ctx context.Context, changed *statedb.WatchSet, again time.Duration) bool {
 	limited, cancel := ctx, context.CancelFunc(func() {})
 	pause := again
@@ -344,15 +343,15 @@ func (c *controller) wait(ctx context.Context, changed *statedb.WatchSet, again 
 	}
 	if pause > 0 {
 		limited, cancel = context.WithTimeout(ctx, pause)
-		heartbeat.IdleFor(ctx, pause) // the next pass begins with a snapshot
+		heartbeat.IdleFor(ctx, pause) // the next round begins with a snapshot
 	} else {
-		heartbeat.Idle(ctx) // the same
+		heartbeat.Idle(ctx) // the next round begins with a snapshot
 	}
 	defer cancel()
 	for {
 		closed, err := changed.Wait(limited, 0)
 		switch {
-		case err != nil: // the end of the time or of ctx
+		case err != nil: // limited has expired, or ctx is done
 			return ctx.Err() == nil
 		case closed[0] == c.factsChanged && c.futile(again):
 			changed.Add(c.factsChanged)
@@ -362,8 +361,8 @@ func (c *controller) wait(ctx context.Context, changed *statedb.WatchSet, again 
 	}
 }
 
-// futile reports whether a round would change nothing although endpoint facts have changed: a row that the last round waited for is still pending, or
-// there was none and no retry is due.
+// futile reports whether a round would change nothing although endpoint facts have changed: a row that the last round waited for is still pending, or no row
+// was pending and no retry is scheduled.
 func (c *controller) futile(again time.Duration) bool {
 	if len(c.in.peers.unsettled) > 0 || len(c.store.stale) > 0 {
 		return false
@@ -382,7 +381,7 @@ func (c *controller) futile(again time.Duration) bool {
 	return false
 }
 
-// maxProblems is how many problems the module's health names.
+// maxProblems is the number of problems that the module's health names at most.
 const maxProblems = 3
 
 func (c *controller) report(health cell.Health, waiting string) {
@@ -398,7 +397,7 @@ func (c *controller) report(health cell.Health, waiting string) {
 	health.OK(fmt.Sprintf("%d policies for %d endpoints, compiled into %d", len(c.in.policies), len(c.in.subjects), len(c.store.byID)))
 }
 
-// sortedPrefixes lists the keys of a map.
+// sortedPrefixes returns the keys of a map, sorted.
 func sortedPrefixes[V any](m map[netip.Prefix]V) []netip.Prefix {
 	list := make([]netip.Prefix, 0, len(m))
 	for p := range m {

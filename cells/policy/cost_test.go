@@ -20,7 +20,7 @@ import (
 	"github.com/waggle-net/waggle/pkg/tables/policies"
 )
 
-// addresses is an egress policy for the pods of a namespace with a label, of n addresses from 50.x.0.0 on.
+// addresses returns an egress policy for the pods of a namespace with a label, with n addresses from 50.x.0.0 on.
 func addresses(namespace, name, app string, x byte, n int) *k8s.NetworkPolicy {
 	p := &k8s.NetworkPolicy{Namespace: namespace, Name: name, IsEgress: true, PodSelector: k8s.Selector{MatchLabels: map[string]string{"app": app}},
 		Egress: []k8s.PolicyRule{{}}}
@@ -30,14 +30,14 @@ func addresses(namespace, name, app string, x byte, n int) *k8s.NetworkPolicy {
 	return p
 }
 
-// internet allows the pods of a namespace one port of the internet, without an address.
+// internet returns a policy that allows the pods of a namespace one port of all IPv4 addresses, except one.
 func internet(namespace string, port int) *k8s.NetworkPolicy {
 	return &k8s.NetworkPolicy{Namespace: namespace, Name: "internet", IsEgress: true, Egress: []k8s.PolicyRule{{
 		Peers: []k8s.Peer{{IPBlock: netip.MustParsePrefix("0.0.0.0/0"), Except: []netip.Prefix{netip.MustParsePrefix("169.254.169.254/32")}}},
 		Ports: []k8s.PolicyPort{{Protocol: "TCP", Port: fmt.Sprint(port)}}}}}
 }
 
-// cost is the number of entries of all policies, and of address ranges that are named.
+// cost returns the number of entries of all policies, and the number of named address ranges.
 func (w *bench) cost() (entries, ranges int) {
 	for row := range w.Compiled.All(w.DB.ReadTxn()) {
 		entries += row.Entries
@@ -45,7 +45,7 @@ func (w *bench) cost() (entries, ranges int) {
 	return entries, w.Named.NumObjects(w.DB.ReadTxn())
 }
 
-// failingRound makes one round, which may meet errors.
+// failingRound runs one round that may have errors.
 func (w *bench) failingRound() {
 	txn := w.DB.ReadTxn()
 	w.in.read(txn, statedb.NewWatchSet(), time.Now())
@@ -59,9 +59,9 @@ func (w *bench) problemsOf(t *testing.T, ref policy.Ref) []policy.Problem {
 	return row.Problems
 }
 
-// A tenant names 20,000 addresses in policies that select no endpoint of this node. Nothing of them is in a map, and rules of others that
-// contain these addresses take as many entries as before. With a pod of the tenant they are named, the rules of others still take as many entries, and
-// without the pod they are named no longer.
+// A tenant names 20,000 addresses in policies that select no endpoint of this node. The maps have none of them, and rules of other tenants that contain these
+// addresses have as many entries as before. With a pod of the tenant on this node the addresses are named, the rules of other tenants still have as many
+// entries, and without the pod the addresses are not named any longer.
 func TestPolicies_WithoutALocalEndpoint_TakeNoEntries(t *testing.T) {
 	t.Parallel()
 	w := newBench(t, 10, 0)
@@ -71,7 +71,7 @@ func TestPolicies_WithoutALocalEndpoint_TakeNoEntries(t *testing.T) {
 		put(t, w.DB, rules, internet(fmt.Sprint("ns-", i), 443+i))
 	}
 	w.step(t)
-	const internets = 2 * 4 // each has an entry for all addresses, and one that stops it at the excepted one
+	const internets = 2 * 4 // each has an entry for all addresses, and one that stops it at the excepted address
 	entries, ranges := w.cost()
 	require.Equal(t, internets, entries)
 	require.Equal(t, 2, ranges)
@@ -97,7 +97,7 @@ func TestPolicies_WithoutALocalEndpoint_TakeNoEntries(t *testing.T) {
 	require.Equal(t, 2, ranges)
 }
 
-// A rule that names ports of peers has all pods of the cluster followed, but only where an endpoint has the rule.
+// A rule that names ports of peers makes the controller follow all pods of the cluster, but only where an endpoint has the rule.
 func TestPolicies_NamedPortsWithoutALocalEndpoint_FollowNoPeers(t *testing.T) {
 	t.Parallel()
 	w := newBench(t, 10, 0)
@@ -115,8 +115,8 @@ func TestPolicies_NamedPortsWithoutALocalEndpoint_FollowNoPeers(t *testing.T) {
 	require.True(t, w.in.peers.told)
 }
 
-// A namespace names more address ranges than its quota. The rest of them is not in the maps, and the policy that names them says so;
-// policies of other namespaces, cluster-wide ones and ranges of the namespace that are in the maps go on.
+// A namespace names more address ranges than its quota. The ranges beyond the quota are not in the maps, and the policy that names them has a problem.
+// Policies of other namespaces and ranges of the namespace that are already in the maps stay in force.
 func TestQuota_NamespaceBeyondIt_IsToldOnItsPolicy(t *testing.T) {
 	t.Parallel()
 	w := newBench(t, 10, 0)
@@ -163,8 +163,8 @@ func TestQuota_NamespaceBeyondIt_IsToldOnItsPolicy(t *testing.T) {
 	require.Empty(t, w.problemsOf(t, ref(large)))
 }
 
-// CIDRs of groups count for the namespaces whose policies refer to them: a tenant must not fill the map by referring to large groups. Clusterwide policies have
-// no quota.
+// CIDRs of groups count toward the quota of the namespaces whose policies refer to them: a tenant must not fill the map by referring to large groups.
+// Clusterwide policies have no quota.
 func TestQuota_CountsCIDRsOfGroups(t *testing.T) {
 	t.Parallel()
 	w := newBench(t, 10, 0)
@@ -208,7 +208,7 @@ func TestQuota_CountsCIDRsOfGroups(t *testing.T) {
 	require.Empty(t, w.problemsOf(t, tenant))
 }
 
-// A policy whose entries do not fit into the map, or whose ranges do not, says so; the others do not.
+// A policy whose entries or ranges do not fit into their map has a problem; other policies have none.
 func TestFullMaps_AreToldOnThePolicy(t *testing.T) {
 	t.Parallel()
 	w := newBench(t, 10, 0)
@@ -232,8 +232,8 @@ func TestFullMaps_AreToldOnThePolicy(t *testing.T) {
 	require.Equal(t, policy.ReasonOverflow, problems[0].Reason)
 }
 
-// A rule that comes to except a range that is known already both narrows and opens, so its endpoints get another policy id, written as a whole. One that excepts
-// a range that nobody knows yet is changed in place.
+// A new exception for a range that is in the map both narrows and opens a rule, so its endpoints get another policy id, which is written completely. An
+// exception for a range that is not in the map yet changes the policy in place.
 func TestExcept_OfAKnownRange_IsAnotherPolicy(t *testing.T) {
 	t.Parallel()
 	for _, known := range []bool{false, true} {
@@ -261,7 +261,7 @@ func TestExcept_OfAKnownRange_IsAnotherPolicy(t *testing.T) {
 	}
 }
 
-// While programs of the previous release may run, whose map of address ranges is smaller, no more ranges are named than that has.
+// While programs of the previous release may run, whose map of address ranges is smaller, the size of that map limits the named ranges.
 func TestRanges_WhileProgramsOfThePreviousReleaseRun_AreFewer(t *testing.T) {
 	t.Parallel()
 	former := bpf.FormerLayout(bpf.MapCIDRs)

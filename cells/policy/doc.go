@@ -1,19 +1,20 @@
-// Package policy compiles network policies and keeps the maps of them, so that nobody ever meets half a policy.
+// Package policy compiles network policies and writes their BPF maps. No packet is evaluated by a partly written policy.
 //
-// One loop does it, in an order that is its point: it takes in what has changed, numbers the address ranges that policies
-// name, compiles what each endpoint of this node has, writes the entries of that, then the ranges, and only then publishes
-// which policy each endpoint has and as whom it may be known. What is not needed any more goes when nobody can have it. The
-// maps are written here and not by reconcilers, because the order among them is a matter of security: see [store].
+// One loop does this in a fixed order: it reads the changes, numbers the address ranges that policies name, compiles the policies of each endpoint of this
+// node, writes their entries, then writes the ranges, and only then publishes the policies of each endpoint and the identity by which peers may know it.
+// Unused entries are removed when no endpoint can have them. The cell writes the maps itself and not with reconcilers, because their order is relevant to
+// security: see [store].
 //
 // Tables: reads k8s-networkpolicies, cilium-networkpolicies, cilium-cidrgroups, k8s-namespaces, k8s-pods, k8s-endpointslices, node-addresses,
-// cilium-endpoints, cilium-identities, ipcache, k8s-nodes, cilium-nodes, nodes, sources, identities, endpoint-identities, endpoints and endpoint-facts (what the datapath has taken over);
-// writes policies, policy-entries, policy-classes, named-cidrs, endpoint-policies and policy-progress.
+// cilium-endpoints, cilium-identities, ipcache, k8s-nodes, cilium-nodes, nodes, sources, identities, endpoint-identities, endpoints, attachments and
+// endpoint-facts (the state that the datapath has applied); writes policies, policy-entries, policy-classes, named-cidrs, endpoint-policies and
+// policy-progress.
 //
-// Kernel state: every entry of the maps policy, policy_ranges, cidrs, known_identities and identity_classes, and the second slot of the map epochs; nobody else
-// writes them. Entries that somebody else changes are put right when the maps are read back, every --verify-interval.
+// Kernel state: every entry of the maps policy, policy_ranges, cidrs, known_identities and identity_classes, and slot 1 of the map epochs. It is the only
+// writer. Entries that another program changes are repaired by verification, every --verify-interval.
 //
-// After a restart the maps go on enforcing what the earlier run wrote, under its policy ids, until everything is known and
-// compiled. Address ranges keep their numbers. An id of that run that says what its endpoints shall have is taken over, so that
-// what has not changed needs no room beside itself; new ids begin above all that the maps or slots of endpoints name. An
-// endpoint whose policy has changed and does not fit keeps what that run enforced. Its ids go when no endpoint has them.
+// After a restart the maps enforce the policies of the previous run, under its policy ids, until everything is known and compiled. Address ranges keep their
+// numbers. An id of the previous run is reused if its entries equal the desired policy of its endpoints, so unchanged policies need no second copy in the
+// maps. New ids are above all ids that the maps or slots of endpoints name. An endpoint whose policy has changed and does not fit keeps the policy of the
+// previous run. Ids of the previous run are removed when no endpoint has them.
 package policy

@@ -7,15 +7,15 @@ import (
 	"github.com/waggle-net/waggle/pkg/tables/endpoints"
 )
 
-// earlier is what the run before enforced. While policies are known from a copy only, which may lack the newest, the
-// endpoints of that run keep it, unless what the copy says allows no more.
+// earlier has the policies that the previous run enforced. While policies come from the copy on disk only, which may lack the newest ones, restored endpoints
+// keep these, unless the copy allows nothing beyond them.
 type earlier struct {
 	slots   map[uint16]slot
-	entries map[uint32]map[policymap.Key]bool // whether they deny, by policy id
-	denies  bool                              // some of them deny identities or classes
-	settled bool                              // the sources' own lists are in
-	nested  bool                              // it gave endpoints policies with nested address ranges, so each program knows them
-	classes bool                              // it gave identities classes, so each program knows these: see [controller.startClasses]
+	entries map[uint32]map[policymap.Key]bool // whether an entry denies, by policy id and key
+	denies  bool                              // some entries deny identities or classes
+	settled bool                              // policies come from their sources, not from the copy on disk
+	nested  bool                              // the previous run had policies with nested address ranges, so all programs know them
+	classes bool                              // the previous run had classes of identities, so all programs know them: see [controller.startClasses]
 }
 
 func newEarlier(s *store, k *identityClasses) earlier {
@@ -31,27 +31,27 @@ func newEarlier(s *store, k *identityClasses) earlier {
 	return e
 }
 
-// settle forgets what was before, once everything is known anew.
+// settle discards the entries of the previous run when synced is true: see [inputs.synced].
 func (e *earlier) settle(synced bool) {
 	if synced && !e.settled {
 		e.entries, e.settled = nil, true
 	}
 }
 
-// slot finds what the datapath had of an endpoint when this run began.
+// slot returns the slot that an endpoint had when this run began.
 func (e *earlier) slot(ep *endpoints.Endpoint) (slot, bool) {
 	s, found := e.slots[ep.ID]
 	return s, found && ep.Restored && int(s.ifindex) == ep.HostIfIndex
 }
 
-// has tells whether an endpoint goes on with what it has, when it cannot have what it should.
+// has reports whether an endpoint keeps its restored policy if the desired one cannot be published.
 func (e *earlier) has(ep *endpoints.Endpoint) bool {
 	_, found := e.slot(ep)
 	return found && !e.settled
 }
 
-// widens says what an endpoint has to wait for: one of before because it may be allowed more than the datapath allows it now, a
-// new one because the copy has no policy at all, and there were some.
+// widens returns for which input an endpoint has to wait, "" for none. A restored endpoint waits if the copy on disk may allow more than the datapath allows
+// now. A new endpoint waits if the copy has no policy and the previous run enforced some.
 func (e *earlier) widens(ep *endpoints.Endpoint, d decisions, policies int) string {
 	switch {
 	case e.settled:
@@ -68,7 +68,7 @@ func (e *earlier) widens(ep *endpoints.Endpoint, d decisions, policies int) stri
 	return "the source of policies: the copy of them on disk allows more than what is enforced"
 }
 
-// enforced tells whether the run before had policies for anybody.
+// enforced reports whether an endpoint of the previous run had a policy.
 func (e *earlier) enforced() bool {
 	for _, s := range e.slots {
 		if slices.Max(s.ids[:]) > 1 {
@@ -78,7 +78,7 @@ func (e *earlier) enforced() bool {
 	return false
 }
 
-// within tells whether a compiled policy allows nothing that a policy id of before does not.
+// within reports whether a compiled policy allows nothing beyond a policy id of the previous run.
 func (e *earlier) within(c *policymap.Compiled, id uint32) bool {
 	switch {
 	case id == 1:

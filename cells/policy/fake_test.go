@@ -18,7 +18,7 @@ import (
 	"github.com/waggle-net/waggle/pkg/policymap"
 )
 
-// fakeMaps holds what the kernel's maps would, remembers the order of writes, and fails as it is told.
+// fakeMaps stores the contents of the maps in memory, records the order of writes, and fails as many of them as requested.
 type fakeMaps struct {
 	mu       sync.Mutex
 	entries  map[entryKey]policymap.Entry
@@ -29,7 +29,7 @@ type fakeMaps struct {
 	room     room
 	cidrRoom int
 	epoch    int
-	failures int // so many writes fail
+	failures int // number of writes that fail
 	fail     string
 	log      []string
 }
@@ -40,7 +40,7 @@ func newFake() *fakeMaps {
 		room: room{1000, 100}, cidrRoom: 100}
 }
 
-// write makes a change unless it shall fail.
+// write makes a change, or returns an error if one is requested.
 func (f *fakeMaps) write(what string, change func()) error {
 	f.mu.Lock()
 	defer f.mu.Unlock()
@@ -151,7 +151,7 @@ func (f fakeClasses) Dump() (map[uint32]policymap.Classes, error) {
 
 func (f fakeCIDRs) Raise() error { return f.write("raise epoch", func() { f.epoch++ }) }
 
-// fakeCommands let scripts look at the fake, disturb it, and leave in it what an earlier run would.
+// fakeCommands returns script commands that print the fake, change it, and store the state of a previous run in it.
 func fakeCommands(f *fakeMaps, l loops) upstream.ScriptCmdsOut {
 	command := func(summary, args string, n int, run func(args []string) (string, error)) script.Cmd {
 		return script.Command(script.CmdUsage{Summary: summary, Args: args}, func(_ *script.State, args ...string) (script.WaitFunc, error) {

@@ -9,30 +9,29 @@ import (
 	"github.com/waggle-net/waggle/pkg/policymap"
 )
 
-// held is one policy id and what the maps hold of it.
+// held is one policy id with its entries in the maps.
 type held struct {
 	id     uint32
-	is     *policymap.Compiled // what stands in the maps, complete unless broken; nil while it is written for the first time
-	target *policymap.Compiled // what it shall become
-	users  int                 // directions of endpoints whose rows name it
-	size   room                // how many entries the maps may have of it
-	// extra are entries that the maps may have beyond is: those of a change that did not come to its end, and heirs (see
-	// [store.bequeath]).
+	is     *policymap.Compiled // contents of the maps, complete unless broken; nil until the first write is complete
+	target *policymap.Compiled // desired contents
+	users  int                 // number of directions of endpoints that have the id
+	size   room                // number of entries that the maps may have for the id
+	// extra are entries that the maps may have in addition to is: entries of an incomplete change, and inherited entries (see [store.bequeath]).
 	extra map[policymap.Key]policymap.Entry
-	// broken means that entries of is may be missing: a write failed half way, or somebody else changed them.
+	// broken means that entries of is may be missing: a write failed, or another program changed them.
 	broken bool
-	// open means that a deny is missing which peers shall meet whom no policy knows yet.
+	// open means that a deny is missing which must apply to peers that no policy knows yet.
 	open     bool
-	err      error          // why it is not what it should be; nil when it is
-	policies []string       // that it is made of, for people
-	change   policymap.Diff // from is to target, in this pass
-	narrowed bool           // it came to deny known peers what it had allowed, and nobody was told yet
+	err      error          // why the contents differ from the target; nil if they do not
+	policies []string       // objects from which the id is compiled, for display
+	change   policymap.Diff // difference between is and target in this round
+	narrowed bool           // the id now denies known peers packets that it allowed, and revisions are not raised yet
 }
 
-// complete tells whether the maps hold exactly what c says.
+// complete reports whether the maps have all entries of c. They may have extra entries as well.
 func (h *held) complete(c *policymap.Compiled) bool { return h.is == c && !h.broken }
 
-// deniesFirst orders entries for writing: what denies stands before what it takes from.
+// deniesFirst orders entries for writing: denies before the allows that they restrict.
 func deniesFirst(a, b policymap.Entry) int {
 	rank := func(e policymap.Entry) int {
 		if e.Deny {
@@ -43,7 +42,7 @@ func deniesFirst(a, b policymap.Entry) int {
 	return rank(a) - rank(b)
 }
 
-// lacks is the room that entries need that are not reserved yet.
+// lacks returns the capacity that entries need in addition to the reserved entries.
 func (h *held) lacks(list []policymap.Entry) (need room) {
 	for i := range list {
 		if _, reserved := h.extra[list[i].Key]; !reserved {
@@ -53,7 +52,7 @@ func (h *held) lacks(list []policymap.Entry) (need room) {
 	return need
 }
 
-// reserve counts entries that are about to be written. Until the change is complete they are what may be there beyond it.
+// reserve counts entries that are about to be written. Until the change is complete they are extra entries.
 func (h *held) reserve(list []policymap.Entry) {
 	if h.extra == nil {
 		h.extra = make(map[policymap.Key]policymap.Entry, len(list))
@@ -78,7 +77,7 @@ func (h *held) beyond() (list []policymap.Entry) {
 	return list
 }
 
-// name keeps the list of objects that the id is made of. When nothing was removed, the names of what was added are enough.
+// name updates the list of objects from which the id is compiled. If no entry was removed or renamed, only the objects of added entries are new.
 func (h *held) name() {
 	names := map[string]bool{}
 	look := func(e policymap.Entry) {
@@ -101,10 +100,10 @@ func (h *held) name() {
 	h.policies = slices.Sorted(maps.Keys(names))
 }
 
-// maxNames is how many objects a text names.
+// maxNames is the number of objects that a text names at most.
 const maxNames = 3
 
-// shorten names a few of many.
+// shorten joins the first [maxNames] names, and the number of the others.
 func shorten(names []string) string {
 	if n := len(names); n > maxNames {
 		return strings.Join(names[:maxNames], ", ") + fmt.Sprintf(" and %d more", n-maxNames)

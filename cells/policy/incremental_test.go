@@ -54,8 +54,8 @@ func (w *bench) policyRows(txn statedb.ReadTxn) map[string]policies.Policy {
 	return rows
 }
 
-// After any history the table policies is what is computed from all policies and endpoints, and no row is written that has not changed: of policies that come and
-// go, of endpoints that they select, beyond quotas, and in full maps.
+// After any history the table policies equals the result that is computed from all policies and endpoints, and many rows keep their revision. Policies are
+// added and deleted, endpoints that they select change, and policies are beyond quotas and in full maps.
 func TestShowPolicies_AfterAnyHistory(t *testing.T) {
 	t.Parallel()
 	random := testseed.New(t)
@@ -106,7 +106,7 @@ func TestShowPolicies_AfterAnyHistory(t *testing.T) {
 	require.Greater(t, unchanged, 200)
 }
 
-// someEndpoint adds, changes or deletes one of few endpoints.
+// someEndpoint adds, changes or deletes one of six endpoints.
 func (w *bench) someEndpoint(tb testing.TB, random *rand.Rand) {
 	tb.Helper()
 	id, app := uint16(1+random.IntN(6)), random.IntN(4)
@@ -140,7 +140,7 @@ func remoteIdentity(i int) *identities.Identity {
 	return &identities.Identity{ID: uint32(2000 + i), Labels: labelsOf(i, 1000+i%100)}
 }
 
-// counts are what rounds have to do with: rows that they read and wrote, by table, pieces of work, and writes to maps.
+// counts are the costs of rounds: the number of rows that they read and write, by table, and of pieces of work.
 type counts map[string]int
 
 // countedTable counts the rows that are read and written.
@@ -184,7 +184,7 @@ func (c countedTable[R]) Delete(txn statedb.WriteTxn, row R) (R, bool, error) {
 	return c.RWTable.Delete(txn, row)
 }
 
-// counted has the rounds of a controller counted from now on.
+// counted makes the rounds of the controller count their costs from now on.
 func (w *bench) counted() counts {
 	all := counts{}
 	for _, p := range []*params{&w.params, &w.in.params} {
@@ -203,14 +203,14 @@ func (w *bench) counted() counts {
 	return all
 }
 
-// sizes are those of two clusters, of which one has ten times the other's policies, identities and address ranges.
+// sizes are the sizes of two clusters. The second has ten times the policies, identities and address ranges of the first.
 var sizes = []struct{ policies, identities, ranges int }{{300, 1000, 10}, {3000, 10000, 100}}
 
-// An identity of pods of other nodes that no rule selects is created and deleted. No round reads a row of a policy, of an endpoint or of a range, and
-// none depends on the size of the cluster.
+// An identity of pods of other nodes that no rule selects is created and deleted. No round reads a row of a policy, an endpoint or a range, and the costs do
+// not depend on the size of the cluster.
 func TestRemoteIdentity_CostsTheSameInALargeCluster(t *testing.T) {
 	t.Parallel()
-	synctest.Test(t, testRemoteIdentity) // once a minute, a round looks at everything
+	synctest.Test(t, testRemoteIdentity) // once a minute, a round evaluates everything
 }
 
 func testRemoteIdentity(t *testing.T) {
@@ -229,8 +229,8 @@ func testRemoteIdentity(t *testing.T) {
 		require.True(t, w.announced[one.ID], "for as long as it may be in use")
 		require.True(t, w.in.known[one.ID])
 		time.Sleep(identityGrace)
-		w.round(t) // forgets it
-		w.round(t) // removes it from the maps
+		w.round(t) // forgets the identity
+		w.round(t) // removes the identity from the maps
 		require.False(t, w.announced[one.ID])
 		require.False(t, w.known.has(one.ID))
 		require.Zero(t, w.classes.written[one.ID])
@@ -239,7 +239,8 @@ func testRemoteIdentity(t *testing.T) {
 	}
 }
 
-// An endpoint is added and deleted. The rounds read and write as many rows in a large cluster: those of its policies among them, and no others.
+// An endpoint is added and deleted. The rounds read and write the same number of rows in a large cluster. Of the policies, they read and write only the
+// policy that selects the endpoint.
 func TestLocalEndpoint_CostsTheSameInALargeCluster(t *testing.T) {
 	t.Parallel()
 	synctest.Test(t, testLocalEndpoint)
@@ -268,7 +269,7 @@ func testLocalEndpoint(t *testing.T) {
 	require.Equal(t, all[0], all[1])
 }
 
-// BenchmarkRemoteIdentity is the cost of the rounds of one identity of other nodes that no rule selects: it is created and deleted.
+// BenchmarkRemoteIdentity measures the rounds for an identity of other nodes that no rule selects: it is created and deleted.
 func BenchmarkRemoteIdentity(b *testing.B) {
 	for _, size := range [][3]int{{300, 1000, 10}, {3000, 1000, 10}, {3000, 40000, 10}, {3000, 40000, 10000}} {
 		b.Run(fmt.Sprintf("%d policies, %d identities, %d ranges", size[0], size[1], size[2]), func(b *testing.B) {
@@ -285,7 +286,7 @@ func BenchmarkRemoteIdentity(b *testing.B) {
 	}
 }
 
-// BenchmarkLocalEndpoint is the cost of the rounds of an ADD and of a DEL, of an endpoint with labels that another endpoint has.
+// BenchmarkLocalEndpoint measures the rounds for an ADD and a DEL of an endpoint with the labels of another one.
 func BenchmarkLocalEndpoint(b *testing.B) {
 	for _, size := range [][3]int{{300, 1000, 10}, {3000, 1000, 10}, {3000, 40000, 10}, {3000, 40000, 10000}} {
 		b.Run(fmt.Sprintf("%d policies, %d identities, %d ranges", size[0], size[1], size[2]), func(b *testing.B) {
@@ -298,7 +299,7 @@ func BenchmarkLocalEndpoint(b *testing.B) {
 	}
 }
 
-// attach makes the rounds of an ADD: of an endpoint with the labels and the identity of another one.
+// attach runs the rounds of an ADD of an endpoint with the labels and the identity of another one.
 func (w *bench) attach(tb testing.TB, id uint16, as int) {
 	tb.Helper()
 	put(tb, w.DB, w.endpoints, &endpoints.Endpoint{ID: id, ContainerID: fmt.Sprint(id), IfName: "eth0", HostIfIndex: int(id), Labels: labelsOf(as, as%10)})
@@ -309,7 +310,7 @@ func (w *bench) attach(tb testing.TB, id uint16, as int) {
 	w.round(tb)
 }
 
-// detach makes the rounds of a DEL.
+// detach runs the rounds of a DEL.
 func (w *bench) detach(tb testing.TB, id uint16) {
 	tb.Helper()
 	remove(tb, w.DB, w.endpoints, &endpoints.Endpoint{ID: id})

@@ -25,15 +25,15 @@ import (
 	"github.com/waggle-net/waggle/pkg/tables/sources"
 )
 
-// identityGrace is how long the policies go on knowing an identity that is gone: somebody may still be known by it in the
-// maps, whose writers come behind the tables.
+// identityGrace is the grace period of a deleted identity in the policies. A peer may still have the identity in the maps, because they are written after the
+// tables.
 const identityGrace = 10 * time.Second
 
-// inputs tell the resolver of every change of the tables that it is made from. They are for one goroutine.
+// inputs passes every change of the tables from which policies are compiled to the resolver. It is not safe for concurrent use.
 type inputs struct {
 	params
 	resolver *policymap.Resolver
-	alive    func() // as that of the controller
+	alive    func() // reports progress, see [controller]
 
 	kubernetes *changes.Feed[*k8s.NetworkPolicy]
 	cilium     *changes.Feed[*cilium.Policy]
@@ -47,30 +47,30 @@ type inputs struct {
 	of         *changes.Feed[*identities.EndpointIdentity]
 	facts      *changes.Feed[*bpfendpoints.Facts]
 
-	marked   endpointfeed.Marks // endpoints of which something has changed since a round looked at them
-	all      bool               // policies have changed, which may concern each endpoint
+	marked   endpointfeed.Marks // endpoints that have changed since a round evaluated them
+	all      bool               // policies have changed, which may affect each endpoint
 	policies map[policy.Ref]*policy.Policy
-	unshown  map[policy.Ref]bool // policies whose row in the table policies may be out of date
+	unshown  map[policy.Ref]bool // policies whose row in the table policies may be outdated
 	groups   policy.CIDRGroups
 	refer    map[string]*policy.Policy // policies that refer to groups
 	lacking  wait                      // at the start, for groups that cannot be read
-	copied   wait                      // for groups of which only a copy is known
-	known    map[uint32]bool           // identities that there are
-	arrived  []uint32                  // those of known that have not been announced; they may be gone again
-	knownTo  statedb.Revision          // of the table identities: all up to here are known
-	leaving  map[uint32]time.Time      // identities that are gone, and since when
-	forgetAt time.Time                 // when one of them may be forgotten; zero for not known
+	copied   wait                      // for the list of groups, while they are known from the copy on disk only
+	known    map[uint32]bool           // identities that exist or may still be in use
+	arrived  []uint32                  // added identities that are not announced yet; some may be deleted again
+	knownTo  statedb.Revision          // revision of the table identities up to which changes are read
+	leaving  map[uint32]time.Time      // deleted identities, and the time of their deletion
+	forgetAt time.Time                 // when the next of them may be removed; zero if unknown
 	subjects map[uint16]*endpoints.Endpoint
 	ofPod    map[string]map[uint16]bool // endpoints of a pod, by "namespace/name"
 	env      policy.Environment
-	listed   bool // pods and namespaces are those of their source, and no copy of before
+	listed   bool // pods and namespaces come from their source, not from the copy on disk
 	catchUp  catchUp
 	peers    peers
-	// ofPeers close when something changes that matters to rules alone that name ports of peers.
+	// ofPeers has the channels of the tables that only rules with named ports of peers need.
 	ofPeers *statedb.WatchSet
 }
 
-// newInputs subscribes. The first [inputs.read] tells the resolver of all that there is.
+// newInputs subscribes to the tables. The first [inputs.read] gives all existing rows to the resolver.
 func newInputs(p params) (in *inputs, err error) {
 	in = &inputs{params: p, resolver: policymap.New(p.Options), policies: map[policy.Ref]*policy.Policy{}, unshown: map[policy.Ref]bool{}, groups: policy.CIDRGroups{},
 		refer: map[string]*policy.Policy{}, known: map[uint32]bool{},
@@ -108,7 +108,7 @@ func (in *inputs) close() {
 	in.peers.nodes.Close()
 }
 
-// read takes in what has changed up to a snapshot, and adds to changed what closes when more has.
+// read applies the changes up to a snapshot. It adds channels to changed that close after further changes.
 func (in *inputs) read(txn statedb.ReadTxn, changed *statedb.WatchSet, now time.Time) {
 	moved := in.followGroups(txn, changed)
 	unread := in.env.GroupsUnread
@@ -123,7 +123,7 @@ func (in *inputs) read(txn statedb.ReadTxn, changed *statedb.WatchSet, now time.
 	follow(in, txn, changed, in.identities, func(o *identities.Identity, gone bool) { in.identity(o, gone, now) })
 	in.knownTo = in.Identities.Revision(txn)
 	in.followLabels(txn, changed)
-	keys := map[string]bool{} // of peers
+	keys := map[string]bool{} // keys of possible peers
 	follow(in, txn, changed, in.endpoints, func(ep *endpoints.Endpoint, gone bool) {
 		in.marked[ep.ID] = true
 		if old := in.subjects[ep.ID]; old != nil {
@@ -142,7 +142,7 @@ func (in *inputs) read(txn statedb.ReadTxn, changed *statedb.WatchSet, now time.
 	follow(in, txn, changed, in.of, func(o *identities.EndpointIdentity, _ bool) {
 		keys[o.Attachment], in.marked[o.EndpointID] = true, true
 	})
-	// The controller watches the table itself, for not each change of facts is worth a round.
+	// The controller watches the table itself, because not every change of facts needs a round.
 	endpointfeed.Mark(in.marked, in.facts.UpTo(txn, statedb.NewWatchSet()), func(f *bpfendpoints.Facts) uint16 { return f.ID })
 	in.ofPeers = statedb.NewWatchSet()
 	var claimed []netip.Addr
@@ -162,7 +162,7 @@ func (in *inputs) read(txn statedb.ReadTxn, changed *statedb.WatchSet, now time.
 		in.alive()
 	}
 	changed.Merge(in.ofPeers)
-	delete(keys, "") // of what is no pod
+	delete(keys, "") // the key of endpoints without a pod
 	in.tellPeers(txn, changed, keys, now)
 }
 
@@ -196,7 +196,7 @@ func (in *inputs) leavePod(ep *endpoints.Endpoint) {
 	}
 }
 
-// follow hands over what has changed in one table.
+// follow calls take with each change of one table.
 func follow[R any](in *inputs, txn statedb.ReadTxn, changed *statedb.WatchSet, table *changes.Feed[R], take func(R, bool)) {
 	for _, change := range table.UpTo(txn, changed) {
 		take(change.Object, change.Deleted)
@@ -204,7 +204,7 @@ func follow[R any](in *inputs, txn statedb.ReadTxn, changed *statedb.WatchSet, t
 	}
 }
 
-// followGroups takes in the groups of CIDRs that have changed, and returns them as they were and as they are.
+// followGroups reads the changed groups of CIDRs. It returns their previous and their current versions.
 func (in *inputs) followGroups(txn statedb.ReadTxn, changed *statedb.WatchSet) (moved []*cilium.CIDRGroup) {
 	follow(in, txn, changed, in.cidrGroups, func(g *cilium.CIDRGroup, gone bool) {
 		if old := in.groups[g.Name]; old != nil {
@@ -220,7 +220,8 @@ func (in *inputs) followGroups(txn statedb.ReadTxn, changed *statedb.WatchSet) (
 	return moved
 }
 
-// readAgain reads the policies that refer to some groups, or to any, all of the same snapshot: a group of CIDRs changes as if each of these policies had.
+// readAgain parses the policies again that refer to one of the groups moved, or to any group if all is true. It reads all policies from one snapshot, so a
+// change of a group has the effect of one change of all these policies.
 func (in *inputs) readAgain(txn statedb.ReadTxn, moved []*cilium.CIDRGroup, all bool) {
 	for _, name := range slices.Sorted(maps.Keys(in.refer)) {
 		p := in.refer[name]
@@ -263,14 +264,14 @@ func (in *inputs) identity(o *identities.Identity, gone bool, now time.Time) {
 	in.resolver.UpsertIdentity(o.ID, o.Labels)
 }
 
-// forget lets go of identities that have been gone for long and that nobody has any more, neither here nor elsewhere: whoever is
-// still known by one in the maps must meet the denies that are about it. It returns those that it
-// let go of, and after which time to ask again. In between, a call costs nothing: identities are looked at once in a tenth of the grace at most.
+// forget removes identities that were deleted at least [identityGrace] ago, unless used reports true or ipcache names them: entries about an identity must
+// apply as long as a peer has it in the maps. It returns the removed identities and the delay until the next call, 0 if none is necessary. A call before that
+// costs nothing: identities are checked at most once in a tenth of the grace period.
 func (in *inputs) forget(used func(uint32) bool, now time.Time) (forgotten []uint32, again time.Duration) {
 	if left := in.forgetAt.Sub(now); left > 0 && len(in.leaving) > 0 {
 		return nil, left
 	}
-	var elsewhere map[uint32]bool // read when somebody is due
+	var elsewhere map[uint32]bool // read if a grace period has expired
 	for id, since := range in.leaving {
 		left := identityGrace - now.Sub(since)
 		if left <= 0 && elsewhere == nil {
@@ -292,7 +293,7 @@ func (in *inputs) forget(used func(uint32) bool, now time.Time) (forgotten []uin
 	return forgotten, again
 }
 
-// elsewhere are the identities that ipcache names.
+// elsewhere returns the identities that ipcache names.
 func (in *inputs) elsewhere() map[uint32]bool {
 	all := map[uint32]bool{}
 	for e := range in.IPCache.All(in.DB.ReadTxn()) {
@@ -301,7 +302,7 @@ func (in *inputs) elsewhere() map[uint32]bool {
 	return all
 }
 
-// followLabels tells of the endpoints whose pods or namespaces have changed.
+// followLabels updates the endpoints whose pods or namespaces have changed.
 func (in *inputs) followLabels(txn statedb.ReadTxn, changed *statedb.WatchSet) {
 	before, namespaces := in.listed, map[string]bool{}
 	in.listed = sources.Listed(txn, in.Sources, in.Pods.Name(), in.Namespaces.Name())
@@ -322,15 +323,15 @@ func (in *inputs) followLabels(txn statedb.ReadTxn, changed *statedb.WatchSet) {
 	}
 }
 
-// subject tells of one endpoint of this node: whom its policies select, and which ports its pod names.
+// subject gives an endpoint of this node to the resolver: the labels by which policies select it, and the names of its ports.
 func (in *inputs) subject(txn statedb.ReadTxn, ep *endpoints.Endpoint) {
 	in.marked[ep.ID] = true
 	in.resolver.UpsertSubject(policymap.Subject{ID: ep.ID, Labels: in.labels(txn, ep), Ports: portsOf(ep.Ports)})
 }
 
-// labels are those by which policies select an endpoint. What its pod and its namespace say in the same snapshot counts before the endpoint's
-// row, which follows them: with a policy for the labels of now taken away and its former labels, it would be open although at no time
-// anybody wanted that.
+// labels returns the labels by which policies select an endpoint. The labels of its pod and namespace in the same snapshot take precedence over the
+// endpoint's row, which is updated later. Otherwise a pod whose label changes while the policy for the former label is removed would be evaluated with its
+// former labels and the new policies, and be open although neither state allows that.
 func (in *inputs) labels(txn statedb.ReadTxn, ep *endpoints.Endpoint) map[string]string {
 	pod, _, found := in.Pods.Get(txn, k8s.PodByName(ep.PodName()))
 	if !in.listed || !found || !pod.HasUID(ep.K8sUID) {
@@ -351,8 +352,8 @@ func portsOf(list []k8s.ContainerPort) []policy.NamedPort {
 	return ports
 }
 
-// where takes in what the meaning of policies depends on. Cilium's are read anew when the API server is elsewhere; those of
-// Kubernetes cannot speak of it.
+// where reads the environment on which the meaning of policies depends. After a change of the API servers it parses the policies of Cilium again. Kubernetes
+// policies cannot refer to the API server.
 func (in *inputs) where(txn statedb.ReadTxn, changed *statedb.WatchSet) {
 	env := in.Inputs.Read(txn, changed)
 	env.CIDRGroups = in.groups
@@ -366,7 +367,7 @@ func (in *inputs) where(txn statedb.ReadTxn, changed *statedb.WatchSet) {
 	}
 }
 
-// waiting says what must be read before anything can be decided, or nothing.
+// waiting returns the input that must be read before any policy is decided, "" if there is none.
 func (in *inputs) waiting(txn statedb.ReadTxn, changed *statedb.WatchSet, now time.Time) string {
 	_, more := in.Sources.AllWatch(txn)
 	changed.Add(more)
@@ -383,12 +384,12 @@ func (in *inputs) waiting(txn statedb.ReadTxn, changed *statedb.WatchSet, now ti
 	}
 	why := in.behind(txn, changed, now)
 	if why == "" {
-		in.lacking.end() // a policy that refers to groups later stops no other
+		in.lacking.end() // a policy that refers to groups later does not delay other policies
 	}
 	return why
 }
 
-// unusable says why the rows of a table may not be used yet, or nothing.
+// unusable returns why the rows of a table cannot be used yet, "" if they can.
 func (in *inputs) unusable(txn statedb.ReadTxn, table string) string {
 	row, _, found := in.Sources.Get(txn, sources.ByTable(table))
 	switch {
@@ -400,7 +401,8 @@ func (in *inputs) unusable(txn statedb.ReadTxn, table string) string {
 	return ""
 }
 
-// synced tells whether all that is needed is the source's own list and no copy of before. A copy of groups alone, of which no list can be had, is as good after a while.
+// synced reports whether all required tables have the list of their source, not the copy on disk. A copy of only the groups of CIDRs counts as their list
+// after [patience].
 func (in *inputs) synced(txn statedb.ReadTxn, now time.Time) bool {
 	if row, _, found := in.Sources.Get(txn, sources.ByTable(in.Pods.Name())); found && row.State != sources.Synced {
 		return false
@@ -411,8 +413,8 @@ func (in *inputs) synced(txn statedb.ReadTxn, now time.Time) bool {
 	return len(in.refer) == 0 || in.env.GroupsUnread || sources.Listed(txn, in.Sources, in.CIDRGroups.Name()) || in.copied.over(now)
 }
 
-// needed are the tables without which no policy can be known. Groups of CIDRs are not among them: when they cannot be read, because a right is missing, policies that
-// refer to them fail closed, for whoever may write a policy must not stop the policies of the node.
+// needed returns the tables without which no policy can be decided. Groups of CIDRs are not among them: while they cannot be read, for example without the
+// permission to list them, policies that refer to them fail closed. A tenant who refers to a group must not stop the policies of the node.
 func (in *inputs) needed() []string {
 	tables := []string{in.Namespaces.Name()}
 	if in.Config.Kubernetes {
@@ -424,13 +426,13 @@ func (in *inputs) needed() []string {
 	return tables
 }
 
-// wait is for something that may never come. It lasts [patience], once.
+// wait is a timeout of [patience] for an input that may never arrive. It runs once.
 type wait struct {
-	since time.Time // when it was first asked for
+	since time.Time // first call of over; zero before
 	done  bool
 }
 
-// over tells whether nobody waits any more.
+// over reports whether the timeout has expired or the wait has ended. The first call starts the timeout.
 func (w *wait) over(now time.Time) bool {
 	if w.since.IsZero() {
 		w.since = now
@@ -441,11 +443,11 @@ func (w *wait) over(now time.Time) bool {
 
 func (w *wait) end() { w.done = true }
 
-// lasts tells whether somebody waits.
+// lasts reports whether the timeout is running.
 func (w *wait) lasts() bool { return !w.since.IsZero() && !w.done }
 
-// doubt says why it is not known which policies select an endpoint: labels are missing, and with the ones that it may have
-// a policy could select it. It names the first of such policies, so that equal inputs give equal rows.
+// doubt returns why it is unknown which policies select an endpoint, "" if it is known: labels are missing, and a policy could select the endpoint with them.
+// It names the first of these policies in order of names, so that equal inputs give equal rows.
 func (in *inputs) doubt(ep *endpoints.Endpoint) string {
 	if ep.LabelsMissing == "" {
 		return ""
@@ -465,7 +467,7 @@ func (in *inputs) doubt(ep *endpoints.Endpoint) string {
 	return fmt.Sprintf("its labels, for %s may select it: they are not known: %s", first, ep.LabelsMissing)
 }
 
-// maySelect tells whether a selector can choose a set of labels of which some are not known.
+// maySelect reports whether a selector may match a set of labels of which only the labels have are known.
 func maySelect(s policy.Selector, have map[string]string) bool {
 	for _, r := range s.Requirements {
 		if _, known := have[r.Source+":"+r.Key]; !known {

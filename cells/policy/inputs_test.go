@@ -15,7 +15,7 @@ import (
 	"github.com/waggle-net/waggle/pkg/tables/sources"
 )
 
-// Somebody deletes CiliumIdentities that pods elsewhere have. The policies go on knowing them for as long as ipcache names them.
+// CiliumIdentities of pods on other nodes are deleted. The policies keep such an identity as long as ipcache names it.
 func TestInputs_IdentityThatIsGoneAndStillNamed(t *testing.T) {
 	t.Parallel()
 	db := statedb.New()
@@ -47,7 +47,8 @@ func TestInputs_IdentityThatIsGoneAndStillNamed(t *testing.T) {
 	}
 }
 
-// A right to list groups that was taken away must not keep the policies of the run before for ever: their copy is as good as a list after a while.
+// After the permission to list groups is removed, endpoints must not keep the policies of the previous run forever: the copy of groups on disk counts as
+// their list after a timeout.
 func TestSynced_CopyOfGroupsAlone(t *testing.T) {
 	t.Parallel()
 	w, now := newBench(t, 1, 1), time.Now()

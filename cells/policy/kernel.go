@@ -13,29 +13,30 @@ import (
 	"github.com/waggle-net/waggle/pkg/tables/endpointpolicies"
 )
 
-// entryMaps are the maps policy and policy_ranges, taken as one: which of them has an entry is the business of this file.
+// entryMaps presents the maps policy and policy_ranges as one. Its implementation selects the map of an entry.
 type entryMaps interface {
-	// Put writes an entry of a policy id, whether it is there or not.
+	// Put creates or replaces an entry of a policy id.
 	Put(id uint32, e policymap.Entry) error
-	// Delete removes an entry; one that is gone is success.
+	// Delete removes an entry; a missing entry is not an error.
 	Delete(id uint32, key policymap.Key) error
-	// Some reads the next n entries of each map, or those that are left; after the last it begins anew, and says so.
+	// Some reads the next n entries of each map, or the remaining ones. It reports whether it has read the last entry; the next call then starts with the
+	// first.
 	Some(c *cursor, n int) (found map[entryKey]policymap.Entry, end bool, err error)
-	// Get reads one entry. Ranges of one policy and peer do not overlap, so that what a look-up finds of a range is it.
+	// Get reads one entry. Ranges of one policy and peer do not overlap, so a lookup of a range finds this range or none.
 	Get(id uint32, key policymap.Key) (e policymap.Entry, found bool, err error)
-	// Room is how many entries the maps have in all.
+	// Room returns the capacity of the maps.
 	Room() (room, error)
-	// Slots says which policies the datapath has for endpoints now, by their local ids.
+	// Slots returns the policies that the datapath has for endpoints now, by local id.
 	Slots() (map[uint16]slot, error)
 }
 
 // cidrMap is the map cidrs.
 type cidrMap interface {
 	Put(prefix netip.Prefix, number uint32) error
-	Delete(prefix netip.Prefix) error // one that is gone is success
+	Delete(prefix netip.Prefix) error // a missing entry is not an error
 	Dump() (map[netip.Prefix]uint32, error)
 	Room() (int, error)
-	// Raise has every flow judged again whose peer may be another CIDR by now.
+	// Raise makes the datapath evaluate all flows again whose peers may have another CIDR now.
 	Raise() error
 }
 
@@ -61,15 +62,15 @@ type entryKey struct {
 	policymap.Key
 }
 
-// slot is what the datapath knows of the policies of an endpoint.
+// slot is the part of an endpoint's facts that depends on its policies.
 type slot struct {
-	ifindex  uint32    // of the endpoint's link; tells it from a later one with the same id
-	identity uint32    // as whom it is known
+	ifindex  uint32    // of the endpoint's link; distinguishes the endpoint from a later one with the same id
+	identity uint32    // identity by which peers know the endpoint
 	ids      [4]uint32 // in the order of [decisions]
-	shapes   [4]uint32 // of these
+	shapes   [4]uint32 // shapes of the policies, in the same order
 }
 
-// decision is what the datapath has for a direction: the two policies that begin at an index.
+// decision returns the policies of a direction in the datapath: the enforced and the audited one, from the index at on.
 func (s *slot) decision(at int, isolated bool) endpointpolicies.Decision {
 	return endpointpolicies.Decision{Enforced: endpointpolicies.Policy{ID: s.ids[at], Shape: s.shapes[at]},
 		Audited: endpointpolicies.Policy{ID: s.ids[at+1], Shape: s.shapes[at+1]}, Isolated: isolated}
@@ -94,7 +95,7 @@ func roomOf(list []policymap.Entry) (r room) {
 	return r
 }
 
-// cursor is how far [entryMaps.Some] has come. The zero value begins.
+// cursor is the position of [entryMaps.Some]. The zero value is the first entry.
 type cursor struct {
 	entries, ranges       ebpf.MapBatchCursor
 	entriesEnd, rangesEnd bool
@@ -116,7 +117,7 @@ func newKernel(m bpfmaps.Maps) (entryMaps, cidrMap, identityMap, classMap) {
 	return realEntries{m}, realCIDRs{m}, realIdentities{m}, realClasses{m}
 }
 
-// place names the map of an entry and makes its key there.
+// place returns the map of an entry and the entry's key in the map.
 func place(id uint32, k policymap.Key) (name string, key any) {
 	kind := bpf.PolicyKind(k.Kind)
 	if k.IsRange() {
@@ -186,7 +187,7 @@ func (r realEntries) Some(c *cursor, n int) (map[entryKey]policymap.Entry, bool,
 	return out, c.entriesEnd && c.rangesEnd, err
 }
 
-// portBits is how many bits the ports of a block have in common.
+// portBits returns the number of leading bits that all ports of a block have in common.
 func portBits(first, last uint16) (n uint8) {
 	for size := uint32(last) - uint32(first) + 1; size < 1<<16; size <<= 1 {
 		n++
@@ -194,7 +195,7 @@ func portBits(first, last uint16) (n uint8) {
 	return n
 }
 
-// some reads the next n entries of one map, unless its end was reached.
+// some reads the next n entries of one map. It reads none if end is true.
 func some[K, V any](all bpfmaps.Maps, name string, c *ebpf.MapBatchCursor, end *bool, n int, found func(K, V)) error {
 	if *end {
 		return nil
@@ -259,7 +260,7 @@ func (r realCIDRs) Delete(prefix netip.Prefix) error {
 	return nil
 }
 
-// batch is how many entries one call reads.
+// batch is the number of entries that one call reads.
 const batch = 4096
 
 func (r realCIDRs) Dump() (map[netip.Prefix]uint32, error) {
@@ -273,7 +274,7 @@ func (r realCIDRs) Dump() (map[netip.Prefix]uint32, error) {
 			case v.Bits == k.Prefixlen:
 				out[p] = v.Identity
 			default:
-				out[p] = 0 // it leads to no wider range: it is to be written again
+				out[p] = 0 // the entry leads to no wider range, so it must be written again
 			}
 		})
 		if err != nil {

@@ -10,10 +10,11 @@ import (
 	"github.com/waggle-net/waggle/pkg/identity"
 )
 
-// knownIdentities keeps the map known_identities: the identities of the cluster that every policy in use knows. It is for one goroutine.
+// knownIdentities writes the map known_identities: the identities of the cluster that every policy in use knows. It is not safe for concurrent use; the
+// verify job uses it with [controller].mu held.
 //
 // Programs evaluate a peer by such an identity although neither ipcache nor an endpoint has it. So an identity is added after all entries about it are
-// written, and removed before the first of them is.
+// written, and removed before the first of them is removed.
 type knownIdentities struct {
 	kernel  identityMap
 	written []uint64 // the map, by its keys
@@ -25,7 +26,7 @@ func newKnownIdentities(kernel identityMap) *knownIdentities {
 	return &knownIdentities{kernel: kernel, wanted: make([]uint64, bpf.IdentityWords), differ: map[uint32]bool{}}
 }
 
-// restore reads what the previous run left. Its policies are enforced as well until they are replaced.
+// restore reads the map of the previous run. The policies of that run are enforced until they are replaced.
 func (k *knownIdentities) restore() (err error) {
 	if k.written, err = k.kernel.Dump(); err != nil {
 		return err
@@ -34,7 +35,7 @@ func (k *knownIdentities) restore() (err error) {
 	return nil
 }
 
-// add makes an identity wanted, and remove takes that back.
+// add adds an identity to the desired content of the map, and remove removes one.
 func (k *knownIdentities) add(id uint32) {
 	if word, bit, ok := place64(id); ok {
 		k.wanted[word] |= bit
@@ -55,7 +56,7 @@ func (k *knownIdentities) has(id uint32) bool {
 	return ok && k.written[word]&bit != 0
 }
 
-// retain removes the identities that are not among these.
+// retain removes all identities except the given ones.
 func (k *knownIdentities) retain(ids map[uint32]bool) {
 	for _, id := range identitiesIn(k.wanted) {
 		if !ids[id] {
@@ -64,14 +65,14 @@ func (k *knownIdentities) retain(ids map[uint32]bool) {
 	}
 }
 
-// invalidate makes the next comparison with the map one of all words.
+// invalidate makes the next round compare all words with the map.
 func (k *knownIdentities) invalidate() {
 	for word := range k.wanted {
 		k.differ[uint32(word)] = true
 	}
 }
 
-// withdraw removes the identities from the map that are not wanted.
+// withdraw removes the identities from the map that are not desired.
 func (k *knownIdentities) withdraw() error {
 	for _, word := range slices.Sorted(maps.Keys(k.differ)) {
 		if err := k.put(word, k.written[word]&k.wanted[word]); err != nil {
@@ -81,7 +82,7 @@ func (k *knownIdentities) withdraw() error {
 	return nil
 }
 
-// announce makes the map hold the wanted identities.
+// announce writes the desired identities to the map.
 func (k *knownIdentities) announce() error {
 	for _, word := range slices.Sorted(maps.Keys(k.differ)) {
 		if err := k.put(word, k.wanted[word]); err != nil {
@@ -103,13 +104,13 @@ func (k *knownIdentities) put(word uint32, bits uint64) error {
 	return nil
 }
 
-// place64 returns the place of an identity; none has one that means nothing to other nodes, or that is reserved.
+// place64 returns the word and the bit of an identity. Reserved identities and identities that are local to a node have none.
 func place64(id uint32) (word uint32, bit uint64, ok bool) {
 	word, bit = bpf.IdentityBit(id)
 	return word, bit, id >= identity.ClusterMin && id <= identity.ClusterMax
 }
 
-// identitiesIn lists the identities of words of the map, in their order.
+// identitiesIn returns the identities in words of the map, in ascending order.
 func identitiesIn(words []uint64) (ids []uint32) {
 	for word, left := range words {
 		for ; left != 0; left &= left - 1 {

@@ -10,24 +10,25 @@ import (
 	"github.com/waggle-net/waggle/pkg/policy"
 )
 
-// overflow is what does not fit into the maps, as far as policies cause it.
+// overflow has the policies that do not fit into the maps.
 type overflow struct {
-	named  uint64                // [policymap.Resolver.Namings] for which the rest was computed; 0 for none
+	named  uint64                // [policymap.Resolver.Namings] for which beyond was computed; 0 for none
 	beyond map[netip.Prefix]bool // prefixes that only namespaces without quota left name
-	counts map[policy.Ref]int    // how many of these and of full a policy names
+	counts map[policy.Ref]int    // number of prefixes in beyond or without a slot that a policy names
 	full   int                   // prefixes without a slot in the map cidrs, for which counts was computed
 	namers uint64                // [policymap.Resolver.Namers] for which counts was computed
-	texts  map[policy.Ref]string // what to say of a policy
+	texts  map[policy.Ref]string // text of the problem of a policy
 	shown  map[policy.Ref]shownPolicy
 }
 
-// shownPolicy is a policy with the problem that the maps have no slot for it.
+// shownPolicy is a policy with the added problem that it does not fit into the maps.
 type shownPolicy struct {
 	of, is *policy.Policy
 	text   string
 }
 
-// beyondQuota are the prefixes that must not get an identity because their namespaces have used up their quota. The caller has asked for the named prefixes.
+// beyondQuota returns the prefixes that must not get an identity because their namespaces have used up their quota. The caller must have called
+// [policymap.Resolver.NamedCIDRs].
 func (c *controller) beyondQuota() map[netip.Prefix]bool {
 	o := &c.overflow
 	named := c.in.resolver.Namings()
@@ -41,7 +42,7 @@ func (c *controller) beyondQuota() map[netip.Prefix]bool {
 	return o.beyond
 }
 
-// findOverflow notes what to say of the policies that do not fit into the maps.
+// findOverflow computes the problems of the policies that do not fit into the maps.
 func (c *controller) findOverflow() {
 	o := &c.overflow
 	if namers := c.in.resolver.Namers(); o.counts == nil || o.full != len(c.cidrs.full) || o.namers != namers {
@@ -83,7 +84,7 @@ func (c *controller) findOverflow() {
 	o.texts = texts
 }
 
-// show returns a policy with what does not fit of it among its problems.
+// show returns a policy with its overflow among its problems.
 func (o *overflow) show(p *policy.Policy) *policy.Policy {
 	text := o.texts[p.Ref]
 	if text == "" {

@@ -18,7 +18,7 @@ type skb struct {
 	IngressIfindex, Ifindex                                                               uint32
 }
 
-// packet is the first of a connection.
+// packet is the first packet of a connection.
 type packet struct {
 	from, to            mac.Addr
 	source, destination netip.Addr
@@ -26,7 +26,7 @@ type packet struct {
 	sourcePort, port    uint16 // for ICMP the identifier and the type
 }
 
-// bytes leaves out what nobody between two hosts looks at, such as checksums.
+// bytes returns the frame of the packet. Fields that the programs do not read, such as checksums, are 0.
 func (p *packet) bytes() []byte {
 	const eth, upper = 14, 24
 	b := make([]byte, 0, eth+40+upper)

@@ -21,34 +21,34 @@ import (
 	"github.com/waggle-net/waggle/pkg/tables/nodes"
 )
 
-// peers tells the resolver of pods as peers, while a rule names ports of peers: which identities they may be known by, where, and
-// what they call their ports. Those that name none count among the others of their identity.
+// peers gives pods as possible peers to the resolver, while a rule names ports of peers: the identities and addresses by which each pod may be known, and the
+// names of its ports. A pod without port names counts among the pods of its identity.
 //
-// Endpoints of this node are known by their rows. Of pods elsewhere there is the word of a CiliumEndpoint: only addresses that ipcache
-// believes to be its are opened by rules, otherwise whoever can write one could have any address opened. Denies must hold before
-// ipcache's belief is in the kernel, so they do not wait for it: see [inputs.claimed]. Who was known by another identity, or is gone,
-// is denied by it for [identityGrace] more, as the maps come behind the tables.
+// Endpoints of this node are described by their rows, pods on other nodes by CiliumEndpoints. Rules allow only the addresses of a CiliumEndpoint that ipcache
+// accepts, because otherwise every user who can write CiliumEndpoints could open any address. Denies do not wait for ipcache, because they must apply before
+// the kernel has its entry: see [inputs.claimed]. A pod that had another identity, or that is deleted, is denied under the former identity for another
+// [identityGrace], because the maps are written after the tables.
 type peers struct {
-	told bool // of all, since there is a rule that names ports of peers
-	// unsettled are keys of which something else may hold without a change of their rows, and since when they are not known any more by
-	// identities under which they are still denied.
+	told bool // whether the resolver has all pods, because a rule names ports of peers
+	// unsettled has the keys of pods that may change without a change of their rows. The value has the former identities under which a pod is still denied,
+	// and the time since which it no longer has them.
 	unsettled map[string]map[uint32]time.Time
-	// misplaced are pods elsewhere with addresses that no pod of their node may have, as far as the nodes are known.
+	// misplaced has the pods on other nodes with addresses that no pod of their node may have, according to the known nodes.
 	misplaced map[string]bool
 	nodes     *clusternodes.Follower // nil unless told: it takes memory for each node
-	slots     map[uint16]slot        // what the datapath had of endpoints when this run began
-	claims    *podclaims.Claims      // of pods elsewhere; nil unless told
+	slots     map[uint16]slot        // slots of the endpoints when this run began
+	claims    *podclaims.Claims      // addresses of pods on other nodes; nil unless told
 }
 
 func newPeers() peers {
 	return peers{unsettled: map[string]map[uint32]time.Time{}, misplaced: map[string]bool{}}
 }
 
-// claim takes over the addresses of a pod elsewhere, and returns them.
+// claim records the addresses of a pod on another node, and returns them.
 func (p *peers) claim(o *cilium.Endpoint, gone bool) []netip.Addr {
 	switch {
 	case !p.told:
-		return nil // all are read when one is told of
+		return nil // [inputs.tellPeers] reads all pods when a rule names ports of peers
 	case gone:
 		p.claims.Delete(o)
 	default:
@@ -57,10 +57,11 @@ func (p *peers) claim(o *cilium.Endpoint, gone bool) []netip.Addr {
 	return o.Addrs()
 }
 
-// An endpoint of this node has the key of its attachment, and a pod elsewhere "namespace/name": no attachment has a slash.
+// isElsewhere reports whether a key is the key of a pod on another node, "namespace/name". The key of an endpoint of this node is its attachment, which
+// contains no slash.
 func isElsewhere(key string) bool { return strings.Contains(key, "/") }
 
-// tellPeers tells of the pods of which something has changed.
+// tellPeers updates the pods with the given keys in the resolver, and the unsettled pods. It removes all pods when no rule names ports of peers.
 func (in *inputs) tellPeers(txn statedb.ReadTxn, changed *statedb.WatchSet, keys map[string]bool, now time.Time) {
 	p := &in.peers
 	if !in.resolver.NamesPortsOfPeers() {
@@ -94,7 +95,7 @@ func (in *inputs) tellPeers(txn statedb.ReadTxn, changed *statedb.WatchSet, keys
 	}
 }
 
-// followNodes learns where pods may be, and adds those that were misplaced when that is something else now.
+// followNodes follows the nodes and so the addresses that pods may have. After a change it adds the keys of the misplaced pods.
 func (in *inputs) followNodes(txn statedb.ReadTxn, changed *statedb.WatchSet, keys map[string]bool) {
 	p := &in.peers
 	if p.nodes == nil {
@@ -104,7 +105,7 @@ func (in *inputs) followNodes(txn statedb.ReadTxn, changed *statedb.WatchSet, ke
 		if err != nil {
 			panic(err) // the transaction holds the table
 		}
-		p.nodes, txn = follower, in.DB.ReadTxn() // of what was deleted before nothing is told
+		p.nodes, txn = follower, in.DB.ReadTxn() // the follower does not report earlier deletions, so use a snapshot without the deleted rows
 	}
 	moved := false
 	p.nodes.UpTo(txn, changed, func(_, _ *nodes.Node) { moved = true })
@@ -116,7 +117,7 @@ func (in *inputs) followNodes(txn statedb.ReadTxn, changed *statedb.WatchSet, ke
 	}
 }
 
-// tell tells of one pod: as whom it is known, and as whom it was a moment ago.
+// tell updates one pod in the resolver: with its identities, and with the former identities under which it is still denied.
 func (in *inputs) tell(txn statedb.ReadTxn, key string, now time.Time) {
 	before := in.resolver.PodAs(key)
 	var as []policymap.Pod
@@ -132,7 +133,7 @@ func (in *inputs) tell(txn statedb.ReadTxn, key string, now time.Time) {
 		case !left && !was.DenyOnly:
 			since = now
 		case !left:
-			continue // it was somebody's word, and is not any more
+			continue // ipcache never accepted this claim, so it has no grace period
 		}
 		_, done := leaving[was.Identity]
 		still := slices.ContainsFunc(as, func(p policymap.Pod) bool { return p.Identity == was.Identity && !p.DenyOnly })
@@ -153,10 +154,10 @@ func (in *inputs) tell(txn statedb.ReadTxn, key string, now time.Time) {
 	in.resolver.UpsertPod(key, as...)
 }
 
-// settleAgain says when some pod may have been forgotten by an identity that it had; 0 when there is none.
+// settleAgain returns the delay until unsettled pods must be checked again; 0 if there are none.
 func (in *inputs) settleAgain(now time.Time) (again time.Duration) {
 	for _, leaving := range in.peers.unsettled {
-		next := lookAgain // what the datapath does is followed, too
+		next := lookAgain // the facts of the datapath may change as well
 		for _, since := range leaving {
 			next = min(next, max(identityGrace-now.Sub(since), time.Millisecond))
 		}
@@ -167,7 +168,7 @@ func (in *inputs) settleAgain(now time.Time) (again time.Duration) {
 	return again
 }
 
-// localPeer is an endpoint of this node, by each identity that its row, its policy, the datapath or ipcache say that it has.
+// localPeer returns an endpoint of this node under each identity that its row, its published policy, the datapath or ipcache has for it.
 func (in *inputs) localPeer(txn statedb.ReadTxn, attachment string) (as []policymap.Pod) {
 	ep, _, found := in.Endpoints.Get(txn, endpoints.ByAttachment(attachment))
 	if !found {
@@ -210,12 +211,12 @@ func (in *inputs) at(txn statedb.ReadTxn, addr netip.Addr) (*ipcache.Entry, bool
 	return e, found
 }
 
-// elsewherePeer is a pod of another node: as its object and ipcache agree, as whom ipcache still knows it, and as whom it may
-// become known.
+// elsewherePeer returns a pod of another node under the identity on which its object and ipcache agree, under the identity that ipcache still has for it, and
+// under the identity that it may get.
 func (in *inputs) elsewherePeer(txn statedb.ReadTxn, name string, before []*policymap.Pod) (as []policymap.Pod) {
 	delete(in.peers.misplaced, name)
 	o, _, found := in.Remote.Get(txn, cilium.EndpointByName(name))
-	if !found || len(in.ofPod[name]) > 0 { // of one of this node its endpoint says more than its object
+	if !found || len(in.ofPod[name]) > 0 { // localPeer describes pods of this node
 		return nil
 	}
 	ports := portsOf(o.Ports())
@@ -245,14 +246,14 @@ func (in *inputs) elsewherePeer(txn statedb.ReadTxn, name string, before []*poli
 	return as
 }
 
-// believes tells whether ipcache knows an address by an identity because of this object, as far as can be told.
+// believes reports whether ipcache has an identity for an address because of this object, as far as the entry shows its origin.
 func (in *inputs) believes(e *ipcache.Entry, o *cilium.Endpoint, number uint32) bool {
 	return e.Owner() == ipcache.OwnerCiliumEndpoints && e.Identity == number && e.Node() != "" && e.Node() == in.peers.nodes.HostOf(o)
 }
 
-// claimed tells whether an address may become that of a pod elsewhere, so that denies have to hold there: it is one of its node's pods,
-// and neither ipcache nor an endpoint of this node says that it is somebody else's. An entry of a map denies an address to whoever has it,
-// so a liar can have denied no more than addresses of pods that nobody has.
+// claimed reports whether a pod on another node may get an address, so that denies must apply to the address: the pod's node may have it, and neither ipcache
+// nor an endpoint of this node assigns it to another owner. An entry about an address denies whichever pod has it. So a false claim can at most deny
+// addresses of pods that are not in use.
 func (in *inputs) claimed(txn statedb.ReadTxn, o *cilium.Endpoint, addr netip.Addr, e *ipcache.Entry) bool {
 	if o.Identity() < identity.ClusterMin || o.Identity() > identity.ClusterMax || !clusternodes.Usable(addr) ||
 		e != nil && e.Owner() != ipcache.OwnerCiliumEndpoints {
@@ -261,7 +262,7 @@ func (in *inputs) claimed(txn statedb.ReadTxn, o *cilium.Endpoint, addr netip.Ad
 	all := in.peers.nodes
 	host := all.HostOf(o)
 	if host == in.Agent.NodeName {
-		return false // of this node, and the endpoint is gone
+		return false // a pod of this node whose endpoint is deleted
 	}
 	if len(all.NodesOf(addr)) > 0 || !all.MayHold(host, addr) {
 		in.peers.misplaced[o.Key()] = true
@@ -278,7 +279,7 @@ func (in *inputs) claimed(txn statedb.ReadTxn, o *cilium.Endpoint, addr netip.Ad
 	return true
 }
 
-// nobodysElse are the addresses of a pod, which it had, that nobody else has got since.
+// nobodysElse returns the former addresses of a pod that no other endpoint or pod has now.
 func (in *inputs) nobodysElse(txn statedb.ReadTxn, key string, addresses []netip.Addr) (list []netip.Addr) {
 	for _, addr := range addresses {
 		taken := false
@@ -296,10 +297,10 @@ func (in *inputs) nobodysElse(txn statedb.ReadTxn, key string, addresses []netip
 	return list
 }
 
-// claimants adds the pods elsewhere that claim an address.
+// claimants adds the keys of the pods on other nodes that claim an address.
 func (in *inputs) claimants(addr netip.Addr, keys map[string]bool) {
 	if !in.peers.told {
-		return // all are told of when one is
+		return // [inputs.tellPeers] reads all pods when a rule names ports of peers
 	}
 	for o := range in.peers.claims.At(addr) {
 		keys[o.Key()] = true

@@ -24,8 +24,8 @@ var (
 	programWorlds = flag.Uint64("policy.worlds", 1000, "in how many random worlds it asks 200 questions each")
 )
 
-// TestPrivilegedPrograms_JudgeAsTheReference: in random clusters with random policies, the reference evaluator, the compiled
-// entries and the programs of the datapath, with these entries in real maps, say the same of every first packet.
+// TestPrivilegedPrograms_JudgeAsTheReference: in random clusters with random policies, the reference evaluator, the compiled entries, and the programs of the
+// datapath with these entries in real maps have the same verdict on every first packet.
 func TestPrivilegedPrograms_JudgeAsTheReference(t *testing.T) {
 	testnet.RequirePrivileges(t)
 	const questions = 200
@@ -59,7 +59,7 @@ func TestPrivilegedPrograms_JudgeAsTheReference(t *testing.T) {
 	}
 }
 
-// sendable leaves out what is no first packet of a connection: answers and errors of ICMP, and ICMP of the other family.
+// sendable reports whether a packet can be the first packet of a connection. ICMP replies and errors cannot, nor can ICMP of the other family.
 func sendable(q *policy.Question) bool {
 	switch q.Protocol {
 	case policy.ProtocolICMP:
@@ -170,7 +170,7 @@ func (test *programTest) remove(name string, key any) {
 	}
 }
 
-// inPrograms is a world whose policies stand in the maps.
+// inPrograms is a world whose policies are in the maps.
 type inPrograms struct {
 	*policytest.World
 	test     *programTest
@@ -178,15 +178,14 @@ type inPrograms struct {
 	resolver *policymap.Resolver
 	written  map[*policymap.Compiled]uint32
 	cidrs    map[netip.Prefix]uint32
-	pairs    map[[2]netip.Addr]bool // that were asked about without ports
+	pairs    map[[2]netip.Addr]bool // tested without ports
 	with     features
 }
 
-// features are what the programs are told to use.
+// features select how policies are compiled: with nested address ranges, and with classes.
 type features struct{ nested, classes bool }
 
-// goesOn tells whether a packet belongs to a connection that was asked about before. Where there are no ports, that is all
-// between two addresses.
+// goesOn reports whether a packet belongs to a connection of a previous question. All packets without ports between two addresses are one connection.
 func (w *inPrograms) goesOn(q *policy.Question) bool {
 	if q.Protocol == policy.ProtocolTCP || q.Protocol == policy.ProtocolUDP || q.Protocol == policy.ProtocolSCTP {
 		return false
@@ -204,7 +203,7 @@ func (w *inPrograms) goesOn(q *policy.Question) bool {
 	return asked
 }
 
-// enter compiles a world and writes it.
+// enter compiles the policies of a world and writes them to the maps.
 func (test *programTest) enter(world *policytest.World, with features) *inPrograms {
 	test.t.Helper()
 	w := &inPrograms{World: world, test: test, policies: world.Policies(), resolver: policymap.New(world.Options),
@@ -259,7 +258,7 @@ func (test *programTest) putClasses(number uint32, classes policymap.Classes) {
 
 func idOf(pod int) uint16 { return uint16(pod + 1) }
 
-// addresses are those of everybody but the world, which the programs know by finding nobody else.
+// addresses returns the addresses of all peers except the world, which has no entries in ipcache.
 func (w *inPrograms) addresses() map[netip.Addr]uint32 {
 	all := map[netip.Addr]uint32{}
 	for _, p := range w.Peers() {
@@ -284,7 +283,7 @@ func (w *inPrograms) writePod(i int) {
 	w.test.put(bpf.MapLinks, facts.Ifindex, uint32(idOf(i)))
 }
 
-// write puts a policy into the maps, once.
+// write writes a policy to the maps, once.
 func (w *inPrograms) write(c *policymap.Compiled) (id, shape uint32) {
 	w.test.t.Helper()
 	if c.AllowsAll() {
@@ -303,7 +302,7 @@ func (w *inPrograms) write(c *policymap.Compiled) (id, shape uint32) {
 	return w.test.nextID, c.Shape()
 }
 
-// leave removes all that the world put into maps where others would find it.
+// leave removes the entries that would affect the next world.
 func (w *inPrograms) leave() {
 	w.test.t.Helper()
 	for c, id := range w.written {
@@ -356,7 +355,7 @@ func forget[K any](t *testing.T, m *ebpf.Map) {
 	}
 }
 
-// pod is the index of the pod that has an address; -1 when none has.
+// pod returns the index of the pod with an address; -1 if no pod has it.
 func (w *inPrograms) pod(addr netip.Addr) int {
 	for i := range w.Pods {
 		if w.Pods[i].Addrs[0] == addr || w.Pods[i].Addrs[1] == addr {
@@ -366,8 +365,8 @@ func (w *inPrograms) pod(addr netip.Addr) int {
 	return -1
 }
 
-// disagrees says how those differ who judge; empty when they do not. Every other pod that is asked about is on the same node,
-// where both policies count.
+// disagrees returns how the verdicts of the reference, the compiled entries and the programs differ, "" if they are equal. In every other question about the
+// egress to a pod, that pod is on the same node, where the policies of both pods apply.
 func (test *programTest) disagrees(w *inPrograms, q *policy.Question) (wrong string, allowed, local bool) {
 	test.t.Helper()
 	subject := w.pod(q.Subject.Addr)
@@ -405,7 +404,7 @@ func sameFamily(p *policytest.Pod, addr netip.Addr) netip.Addr {
 	return p.Addrs[1]
 }
 
-// send tells whether the programs let the first packet of a connection pass.
+// send reports whether the programs forward the first packet of a connection.
 func (test *programTest) send(w *inPrograms, subject int, q *policy.Question) bool {
 	test.t.Helper()
 	if test.port++; test.port < 1024 {
@@ -430,7 +429,7 @@ func (test *programTest) send(w *inPrograms, subject int, q *policy.Question) bo
 	return action != shot
 }
 
-// shrunk makes the world of a failure as small as it goes.
+// shrunk returns the smallest part of a world in which the verdicts still differ.
 func (test *programTest) shrunk(w *inPrograms, q *policy.Question) string {
 	test.t.Helper()
 	w.leave()
@@ -450,7 +449,7 @@ func (test *programTest) shrunk(w *inPrograms, q *policy.Question) string {
 	return policytest.Shrink(w.World, fails).String()
 }
 
-// mapsInMemory are maps without pins.
+// mapsInMemory are maps that are not pinned.
 type mapsInMemory map[string]*ebpf.Map
 
 var _ bpfmaps.Maps = mapsInMemory{}

@@ -17,8 +17,8 @@ import (
 	"github.com/waggle-net/waggle/pkg/tables/policyprogress"
 )
 
-// taken tells whether the datapath has taken over what is published of an endpoint. One that has no facts passes nothing,
-// once all that are there are known.
+// taken reports whether the datapath has applied the published row of an endpoint. No packet of an endpoint without facts passes, so its row counts as
+// applied, unless the endpoint is restored and its facts may not be read yet.
 func (c *controller) taken(txn statedb.ReadTxn, ep *endpoints.Endpoint, row *endpointpolicies.EndpointPolicy) bool {
 	f, _, found := c.Facts.Get(txn, bpfendpoints.FactsByID(ep.ID))
 	if !found {
@@ -29,12 +29,12 @@ func (c *controller) taken(txn statedb.ReadTxn, ep *endpoints.Endpoint, row *end
 		f.Egress == row.Egress && f.PolicyRevision == row.Revision
 }
 
-// publish says which policy each endpoint has, and as whom it may be known. Everything that the rows say stands in the maps.
+// publish writes the policies of each endpoint, and the identity by which peers may know it. The maps have all entries of the published policies.
 //
-// An endpoint goes over to other policy ids first. Only when the datapath has taken over all such changes does anybody
-// become known by an identity that was not known before: until then some endpoint may have a policy that does not know it.
+// Endpoints change to other policy ids first. A new identity is announced only when the datapath has applied all these changes, because until then an
+// endpoint may have a policy that does not know the identity.
 func (c *controller) publish(txn statedb.ReadTxn, w *wanted) {
-	if !w.idle && c.store.moved { // endpoints whose own rows are as they were may have other ids, or another error
+	if !w.idle && c.store.moved { // endpoints with unchanged rows may have other ids, or another error
 		w.ids = slices.Sorted(maps.Keys(c.views.by))
 	}
 	rows := make(map[uint16]*endpointpolicies.EndpointPolicy, len(w.ids))
@@ -71,7 +71,7 @@ func (c *controller) publish(txn statedb.ReadTxn, w *wanted) {
 	c.commit(txn, w, rows)
 }
 
-// announceArrived lets peers be known by the identities that have come since it was called last.
+// announceArrived announces the identities that were added since the last call, so that peers may have them.
 func (c *controller) announceArrived() {
 	for _, id := range c.in.arrived {
 		if c.in.known[id] {
@@ -82,8 +82,8 @@ func (c *controller) announceArrived() {
 	c.in.arrived = nil
 }
 
-// open tells whether a policy in use may lack a deny that somebody new should meet: one that could not be written, or one of a
-// policy that goes on although it knows nothing new.
+// open reports whether a policy in use may lack a deny about a new identity: a deny that could not be written, or a deny of an endpoint that keeps an
+// outdated policy.
 func (c *controller) open(w *wanted) bool {
 	if c.earlier.denies {
 		for _, unchanged := range c.views.restored {
@@ -121,13 +121,13 @@ func deniesIdentities(compiled *policymap.Compiled) bool {
 	return false
 }
 
-// ofIdentities reports whether a new identity may need entries of a kind: those about itself, or about a class that is new with it.
+// ofIdentities reports whether a new identity may need entries of a kind: entries about itself, or about a class that is new with it.
 func ofIdentities(kind policymap.Kind) bool {
 	return kind == policymap.Identity || kind == policymap.Class
 }
 
-// row is what an endpoint shall have, without its identity. It tells whether that is another policy than it has; when the
-// maps do not hold it, the endpoint goes on with what it had, and with nothing when it is new.
+// row returns the desired row of an endpoint, without its identity, and reports whether its policies change. If the maps do not have the desired policies,
+// the endpoint keeps its current ones, and a new endpoint has none.
 func (c *controller) row(v view, id uint16) (row *endpointpolicies.EndpointPolicy, changed bool) {
 	ep, former := c.in.subjects[id], v.published()
 	next := &endpointpolicies.EndpointPolicy{EndpointID: id, Attachment: ep.AttachmentID(), Revision: c.revision}
@@ -159,7 +159,7 @@ func (c *controller) row(v view, id uint16) (row *endpointpolicies.EndpointPolic
 	return next, changed
 }
 
-// decision finds the policy ids of a direction.
+// decision returns the policy ids of a direction.
 func (c *controller) decision(enforced, audited *policymap.Compiled, isolated bool) (d endpointpolicies.Decision, err error) {
 	if d.Enforced, err = c.idOf(enforced); err != nil {
 		return d, err
@@ -190,7 +190,7 @@ func (c *controller) idOf(compiled *policymap.Compiled) (endpointpolicies.Policy
 	return endpointpolicies.Policy{ID: h.id, Shape: compiled.Shape()}, nil
 }
 
-// refusal says why the maps do not hold a policy, and what to do.
+// refusal returns an error with the reason why the maps do not have a policy, and with the remedy.
 func (c *controller) refusal(h *held) error {
 	if errors.Is(h.err, errFull) {
 		return fmt.Errorf("policy %d: %w. The costliest are %s. Have fewer or wider rules, or raise --bpf-policy-map-max", h.id, h.err,
@@ -199,7 +199,7 @@ func (c *controller) refusal(h *held) error {
 	return fmt.Errorf("policy %d: %w", h.id, h.err)
 }
 
-// knownAs is the identity by which an endpoint is known in the datapath; 0 when by none.
+// knownAs returns the identity by which the datapath knows an endpoint; 0 for none.
 func (c *controller) knownAs(former *endpointpolicies.EndpointPolicy, id uint16) uint32 {
 	if former != nil {
 		return former.Identity
@@ -211,7 +211,7 @@ func (c *controller) knownAs(former *endpointpolicies.EndpointPolicy, id uint16)
 	return before.identity
 }
 
-// raiseRevisions gives the rows another revision of endpoints for which established flows may have to be evaluated differently.
+// raiseRevisions gives a new revision to the rows of endpoints for which established flows may have to be evaluated differently.
 func (c *controller) raiseRevisions(w *wanted, rows map[uint16]*endpointpolicies.EndpointPolicy) {
 	narrowed := map[uint32]bool{}
 	for _, h := range c.store.byID {
@@ -237,7 +237,7 @@ func (c *controller) raiseRevisions(w *wanted, rows map[uint16]*endpointpolicies
 	}
 }
 
-// commit writes the rows that differ. It marks the endpoints that the next round must look at: those whose row was written or deleted, and those that
+// commit writes the changed rows. It marks the endpoints that the next round must evaluate: endpoints whose row was written or deleted, and endpoints that
 // wait for something else than a row of their own.
 func (c *controller) commit(txn statedb.ReadTxn, w *wanted, rows map[uint16]*endpointpolicies.EndpointPolicy) {
 	write := c.DB.WriteTxn(c.Published, c.Progress)
@@ -265,7 +265,7 @@ func (c *controller) commit(txn statedb.ReadTxn, w *wanted, rows map[uint16]*end
 		case former == nil:
 			all, w.late = false, true
 			c.in.marked[id] = true
-			continue // nobody may know it yet
+			continue // the endpoint has no announced identity yet
 		}
 		if row.Error != "" || found && row.Identity != number.Identity {
 			c.in.marked[id] = true

@@ -15,17 +15,17 @@ import (
 	"github.com/waggle-net/waggle/pkg/tables/sources"
 )
 
-// TestRelabel_AccessThatIsRevokedIsCut: pods lose the label by which a policy allows them. 3 s are promised from the change of the pod to
-// the end of their access. Here is the part from the labels of the endpoint to the slot of the kernel. It takes the grace of the cell
-// identity, 1 s, and nothing else waits. Before, an event takes up to 20 ms to its table (k8s-tables) and 50 ms to the endpoint's row
-// (endpoint-manager), and behind it the maps are written at once (endpoint-maps); each has a test of its own.
+// TestRelabel_AccessThatIsRevokedIsCut: pods lose the label by which a policy allows them. The project promises 3 s from the change of the pod to the end of
+// its access. This test covers the part from the labels of the endpoint to the slot in the kernel, which takes the grace period of the cell identity, 1 s,
+// and no other delay. The parts before take up to 20 ms from the event to its table (k8s-tables) and 50 ms to the endpoint's row (endpoint-manager). After
+// the slot the maps are written without a delay (endpoint-maps). Each of these parts has a test of its own.
 func TestRelabel_AccessThatIsRevokedIsCut(t *testing.T) {
 	t.Parallel()
 	const grace, slack = time.Second, 20 * time.Millisecond
 	for name, c := range map[string]struct {
 		pods   int
 		server func(*testing.T, *kubetest.Server) // nil without Kubernetes
-		away   bool                               // it is known that no server answers
+		away   bool                               // the agent already knows that no server answers
 		within time.Duration
 	}{
 		"without Kubernetes":               {1, nil, false, slack},
@@ -92,7 +92,7 @@ func TestRelabel_AccessThatIsRevokedIsCut(t *testing.T) {
 				if c.away {
 					insert(a.DB, a.Servers, apiservers.Server{Server: "https://192.0.2.1", Active: true, Reachable: apiservers.No})
 				}
-				for id := first; id < first+c.pods; id++ { // each gets labels of its own
+				for id := first; id < first+c.pods; id++ { // each pod gets labels of its own
 					insert(a.DB, a.Pods, pod(id, map[string]string{"app": fmt.Sprint("other-", id)}))
 					a.relabel(uint16(id))
 				}
@@ -100,7 +100,7 @@ func TestRelabel_AccessThatIsRevokedIsCut(t *testing.T) {
 				if n := allowed(); n > 0 {
 					t.Fatalf("%d of %d pods are still allowed after %v", n, c.pods, c.within)
 				}
-				for range 300 { // whatever answers later gives nobody access
+				for range 300 { // a later response of the server allows no pod
 					time.Sleep(100 * time.Millisecond)
 					if n := allowed(); n > 0 {
 						t.Fatalf("%d of %d pods are allowed again", n, c.pods)
@@ -111,7 +111,7 @@ func TestRelabel_AccessThatIsRevokedIsCut(t *testing.T) {
 	}
 }
 
-// slow has the server answer requests that create objects after a while.
+// slow makes the server respond to requests that create objects after a delay.
 func slow(delay time.Duration) func(*testing.T, *kubetest.Server) {
 	return func(t *testing.T, s *kubetest.Server) {
 		s.Fault(func(r *http.Request) (int, string) {

@@ -37,11 +37,11 @@ import (
 	"github.com/waggle-net/waggle/pkg/tables/sources"
 )
 
-// watchedKernel holds what the kernel has of policies: entries, and the slots of endpoints. It outlives runs of the agent, and after calls
-// a function after each single write, which is a moment at which a packet may come.
+// watchedKernel stores the policies of the kernel: entries, and the slots of endpoints. It outlives runs of the agent. It calls after when a single write is
+// complete, because a packet may arrive between two writes.
 type watchedKernel struct {
 	*fakeMaps
-	after func(*watchedKernel) // nil for nothing
+	after func(*watchedKernel) // nil for no call
 }
 
 func newWatchedKernel() *watchedKernel {
@@ -112,7 +112,7 @@ func (k *watchedKernel) allows(q question) bool {
 		(q.part == ingress || k.verdict(a.ids[2], b.identity)) && (q.part == egress || k.verdict(b.ids[0], a.identity))
 }
 
-// verdict is that of one policy about one peer: denies count before allows. Call it with mu held.
+// verdict returns the verdict of one policy about one peer: denies take precedence over allows. The caller must hold mu.
 func (k *watchedKernel) verdict(policy, peer uint32) (allowed bool) {
 	const tcp, port = 6, 80
 	if policy <= 1 {
@@ -207,7 +207,7 @@ func startAgent(t *testing.T, k *watchedKernel, client *kubeapi.Client, dir stri
 	return a, stop
 }
 
-// takeOver writes each commit of what is published to the kernel with one call, and then says so.
+// takeOver writes each commit of endpoint-policies to the kernel with one call, and then inserts the facts.
 func (a *agent) takeOver(ctx context.Context, k *watchedKernel, done func(statedb.WriteTxn)) error {
 	for {
 		snapshot := a.DB.ReadTxn()
@@ -249,7 +249,7 @@ func insert[R any](db *statedb.DB, table statedb.RWTable[R], rows ...R) {
 	}
 }
 
-// relabel gives the endpoint of a pod the labels of its row, as the cell endpoint-manager does.
+// relabel gives an endpoint the labels in the rows of its pod and namespace, as the cell endpoint-manager does.
 func (a *agent) relabel(id uint16) {
 	txn := a.DB.WriteTxn(a.Endpoints)
 	defer txn.Commit()

@@ -79,7 +79,7 @@ func TestScripts(t *testing.T) {
 	})
 }
 
-// datapath takes over what is published of endpoints, as the cell endpoint-maps and its reconciler do.
+// datapath applies the published rows of endpoints, as the cell endpoint-maps and its reconciler do.
 type datapath struct {
 	db     *statedb.DB
 	from   statedb.Table[*endpointpolicies.EndpointPolicy]
@@ -137,7 +137,7 @@ func (d *datapath) commands() upstream.ScriptCmdsOut {
 	})
 }
 
-// newAttachments has every hook run a program of this agent.
+// newAttachments returns a table in which every hook runs a program of this agent.
 func newAttachments(db *statedb.DB) (statedb.RWTable[*attachments.Attachment], error) {
 	table, err := attachments.NewTable(db)
 	if err != nil {
@@ -153,7 +153,7 @@ func newAttachments(db *statedb.DB) (statedb.RWTable[*attachments.Attachment], e
 	return table, nil
 }
 
-// newPolicyCommand inserts a row that YAML cannot tell: its rules are JSON.
+// newPolicyCommand returns a command that inserts a row that YAML cannot express: its rules are JSON.
 func newPolicyCommand(db *statedb.DB, table statedb.RWTable[*cilium.Policy]) upstream.ScriptCmdOut {
 	return upstream.NewScriptCmd("cilium/put", script.Command(script.CmdUsage{Summary: "Insert a policy of Cilium's", Args: "file"},
 		func(s *script.State, args ...string) (script.WaitFunc, error) {

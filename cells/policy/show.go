@@ -12,7 +12,8 @@ import (
 	"github.com/waggle-net/waggle/pkg/tables/policyentries"
 )
 
-// takeMarks takes in what the verify job has found: such entries are written again. It looks at the rows that were written since the last round began.
+// takeMarks reads the rows that the verify job has marked pending, so that their entries are written again. It reads only rows that were written since the
+// last round began.
 func (c *controller) takeMarks(txn statedb.ReadTxn) {
 	c.marks = map[statedb.Revision]bool{}
 	for row, revision := range c.Compiled.LowerBound(txn, statedb.ByRevision[*policyentries.Policy](c.marksTo+1)) {
@@ -33,7 +34,7 @@ func (c *controller) takeMarks(txn statedb.ReadTxn) {
 	c.marksTo, c.rangeMarksTo = c.Compiled.Revision(txn), c.Named.Revision(txn)
 }
 
-// show writes what there is into the tables that people and other cells read.
+// show writes the state of the cell to the tables policies, policy-entries, policy-classes and named-cidrs.
 func (c *controller) show(w *wanted) {
 	for _, ref := range c.in.resolver.SubjectsChanged() {
 		c.in.unshown[ref] = true
@@ -68,7 +69,7 @@ func (c *controller) showCompiled(txn statedb.WriteTxn) {
 		status := statusOf(h)
 		old, revision, found := c.Compiled.Get(txn, policyentries.ByID(id))
 		if found && old.Status.Kind == reconciler.StatusKindPending && !c.marks[revision] {
-			continue // marked since this pass began: the next one sees to it
+			continue // marked since this round began, so the next round handles it
 		}
 		if found && old.Compiled == h.is && old.Users == h.users && old.Status.Kind == status.Kind && old.Status.GetError() == status.GetError() {
 			continue
@@ -116,7 +117,7 @@ func (c *controller) showNamed(txn statedb.WriteTxn) {
 	}
 }
 
-// showPolicies brings the rows up to date of the policies whose object, number of endpoints or overflow may have changed.
+// showPolicies updates the rows of policies whose object, number of endpoints or overflow may have changed.
 func (c *controller) showPolicies(txn statedb.WriteTxn) {
 	if len(c.in.unshown) == 0 {
 		return

@@ -11,24 +11,23 @@ import (
 	"github.com/waggle-net/waggle/pkg/policymap"
 )
 
-// store is all policy ids and their entries in the maps. It alone writes them. It is for one goroutine.
+// store assigns the policy ids and writes their entries to the maps. It is not safe for concurrent use; the verify job reads it with [controller].mu held.
 type store struct {
 	maps  entryMaps
-	alive func() // as that of the controller
-	room  room   // of the maps
+	alive func() // reports progress, see [controller]
+	room  room   // capacity of the maps
 	byID  map[uint32]*held
 	by    map[*policymap.Compiled]*held // by target
-	// current are those that endpoints shall have; all others know nothing of what has changed since.
+	// current has the desired policies of the endpoints. All other policies are outdated.
 	current map[*policymap.Compiled]bool
-	last    uint32                       // the id that was given last
-	stale   map[entryKey]policymap.Entry // entries of an earlier run
-	frozen  bool                         // no id may be changed in place: policies are known from a copy only
-	moved   bool                         // since the last round an id was given, or entries were to be written
-	old     room                         // how many these are
-	slots   map[uint16]slot              // of endpoints of that run
-	nested  map[uint32]bool              // policy ids of that run whose address ranges are nested
-	// Who may be known to anybody: identities that every policy knows, identities that there are, and numbers of address
-	// ranges in the map.
+	last    uint32                       // last assigned id
+	stale   map[entryKey]policymap.Entry // entries of the previous run
+	frozen  bool                         // no id may be changed in place, because policies come from the copy on disk only
+	moved   bool                         // this round has assigned an id or has entries to write
+	old     room                         // number of entries in stale
+	slots   map[uint16]slot              // slots of the endpoints of the previous run
+	nested  map[uint32]bool              // policy ids of the previous run with nested address ranges
+	// Identities that peers may have: identities that every policy knows, existing identities, and numbers of address ranges in the map.
 	announced, identities, ranges map[uint32]bool
 	classes                       *identityClasses
 }
@@ -38,7 +37,7 @@ func newStore(maps entryMaps) *store {
 		current: map[*policymap.Compiled]bool{}, last: 1}
 }
 
-// restore reads what an earlier run left. Its ids are not given again while an endpoint may have one.
+// restore reads the entries and slots of the previous run. Its ids are not assigned again while an endpoint may have one.
 func (s *store) restore() (err error) {
 	if s.room, err = s.maps.Room(); err != nil {
 		return err
@@ -70,12 +69,12 @@ func (s *store) restore() (err error) {
 	return nil
 }
 
-// next is an id that nobody has: not even a slot of an endpoint from before.
+// next returns a new id, which no entry and no slot of an endpoint names.
 func (s *store) next() uint32 {
 	for {
 		s.last++
 		if s.last < 2 {
-			s.last = 2 // around: ids of an earlier run are gone by now, which would take four billion changes
+			s.last = 2 // wrapped around: ids of the previous run are removed by now, because that takes four billion changes
 		}
 		if _, taken := s.byID[s.last]; !taken {
 			return s.last
@@ -83,7 +82,7 @@ func (s *store) next() uint32 {
 	}
 }
 
-// used is how many entries the maps may have.
+// used returns the largest number of entries that the maps may have now.
 func (s *store) used() room {
 	all := s.old
 	for _, h := range s.byID {
@@ -92,15 +91,15 @@ func (s *store) used() room {
 	return all
 }
 
-// assign gives each compiled policy a policy id: the one that it has, the one of its only predecessor when that may become
-// it in place, or a new one. successors says, for each id that endpoints have now, what these shall have.
+// assign assigns a policy id to each compiled policy: its current id, an id whose endpoints all change to the policy and whose entries can be changed in
+// place, an id of the previous run with the same entries, or a new one. successors has the desired policies of the endpoints that have an id now, by id.
 func (s *store) assign(wanted iter.Seq[*policymap.Compiled], successors map[uint32]successors) {
 	s.moved = false
 	clear(s.by)
 	clear(s.current)
 	for id, h := range s.byID {
 		h.users = successors[id].users()
-		if h.is != nil { // else it is still written for the first time
+		if h.is != nil { // otherwise the first write is not complete
 			h.target = h.is
 		}
 		s.by[h.target] = h
@@ -129,7 +128,7 @@ func (s *store) assign(wanted iter.Seq[*policymap.Compiled], successors map[uint
 	}
 }
 
-// before sorts the entries of an earlier run by their policy ids.
+// before returns the entries of the previous run by policy id.
 func (s *store) before() map[uint32]map[policymap.Key]policymap.Entry {
 	all := map[uint32]map[policymap.Key]policymap.Entry{}
 	for k, e := range s.stale {
@@ -141,15 +140,15 @@ func (s *store) before() map[uint32]map[policymap.Key]policymap.Entry {
 	return all
 }
 
-// adopt takes over an id of an earlier run that says what c says, when all its endpoints shall have c. So after a restart
-// policies that are as they were need no room beside themselves.
+// adopt reuses an id of the previous run whose entries equal c, if c is the desired policy of all its endpoints. So after a restart unchanged policies need
+// no second copy in the maps.
 func (s *store) adopt(c *policymap.Compiled, before map[uint32]map[policymap.Key]policymap.Entry, successors map[uint32]successors) *held {
 	for _, id := range slices.Sorted(maps.Keys(before)) {
 		next := successors[id]
 		if !next.only(c) || !same(before[id], c) {
 			continue
 		}
-		// It is written once more: what rules are called may have changed.
+		// The entries are written again, because their rule cookies may have changed.
 		h := &held{id: id, users: next.users(), broken: true}
 		for k, e := range before[id] {
 			delete(s.stale, entryKey{id, k})
@@ -163,7 +162,7 @@ func (s *store) adopt(c *policymap.Compiled, before map[uint32]map[policymap.Key
 	return nil
 }
 
-// same tells whether entries say what c says.
+// same reports whether entries have the same keys and verdicts as c.
 func same(before map[policymap.Key]policymap.Entry, c *policymap.Compiled) bool {
 	n := 0
 	for e := range c.Entries() {
@@ -176,8 +175,8 @@ func same(before map[policymap.Key]policymap.Entry, c *policymap.Compiled) bool 
 	return n == len(before)
 }
 
-// heir finds an id whose endpoints all go over to c, and which may become c in place. An id whose policy some endpoint is about to get stays: that
-// endpoint would be without a number until the next round.
+// heir returns an id whose endpoints all change to c and whose policy can be changed to c in place, nil if there is none. It skips an id whose policy is
+// still desired by an endpoint: that endpoint would have no id until the next round.
 func (s *store) heir(c *policymap.Compiled, successors map[uint32]successors) *held {
 	if s.frozen {
 		return nil
@@ -196,12 +195,12 @@ func (s *store) heir(c *policymap.Compiled, successors map[uint32]successors) *h
 	return found
 }
 
-// inPlace tells whether from may become to entry by entry, without an instant in which something is allowed that neither
-// allows, or denied that neither denies: so it is when all changes open, or all narrow. Entries about peers whom nobody
-// knows yet, or no more, do not count.
+// inPlace reports whether from can be changed to to entry by entry, without a moment in which a packet is allowed that neither policy allows, or denied that
+// neither policy denies. This is the case if all changes open or all changes narrow. Entries about peers that no policy knows yet, or about deleted ones, do
+// not count.
 func (s *store) inPlace(from, to *policymap.Compiled) bool {
 	if to.Shape()&^from.Shape() != 0 {
-		return false // the datapath does not look for entries of the new class
+		return false // the datapath does not look up keys of the new shape
 	}
 	d := to.Diff(from)
 	if len(d.Changed) > 0 || s.anyStop(d.AddedDenies) || s.anyStop(d.Removed) {
@@ -211,23 +210,23 @@ func (s *store) inPlace(from, to *policymap.Compiled) bool {
 	return !(opens && s.narrows(d))
 }
 
-// anyKnown tells whether entries with a verdict are about somebody who may be known already.
+// anyKnown reports whether an entry with the verdict may match a peer.
 func (s *store) anyKnown(list []policymap.Entry, deny bool) bool {
 	return slices.ContainsFunc(list, func(e policymap.Entry) bool { return e.Deny == deny && !s.fresh(e.Kind, e.Identity) })
 }
 
-// anyStop reports whether entries stop what is said of the address ranges around one that may be known already. That opens what is denied around it, and
-// narrows what is allowed.
+// anyStop reports whether a stop entry is about an address range that a peer may have. Such an entry excludes the entries about the ranges around it, so it
+// opens denied ports and narrows allowed ones.
 func (s *store) anyStop(list []policymap.Entry) bool {
 	return slices.ContainsFunc(list, func(e policymap.Entry) bool { return e.IsStop() && !s.fresh(e.Kind, e.Identity) })
 }
 
-// narrows tells whether known peers may be denied what they were allowed.
+// narrows reports whether a change may deny packets of known peers that were allowed.
 func (s *store) narrows(d policymap.Diff) bool {
 	return len(d.Changed) > 0 || s.anyKnown(d.AddedDenies, true) || s.anyKnown(d.Removed, false)
 }
 
-// fresh tells whether nobody is known by an identity yet, or any more: entries about it match nothing.
+// fresh reports whether no peer has an identity yet, or any longer, so that entries about it match no packet.
 func (s *store) fresh(kind policymap.Kind, identity uint32) bool {
 	switch kind {
 	case policymap.Identity:
@@ -240,8 +239,7 @@ func (s *store) fresh(kind policymap.Kind, identity uint32) bool {
 	return false
 }
 
-// free removes an id that no row has any more, allows before denies: the slot of an endpoint that has just gone may name it for a
-// moment more.
+// free removes an id that no row has any longer, allows before denies: the slot of a deleted endpoint may name it for another moment.
 func (s *store) free(h *held) error {
 	list := slices.Collect(maps.Values(h.extra))
 	if h.is != nil {
@@ -255,7 +253,7 @@ func (s *store) free(h *held) error {
 	return nil
 }
 
-// former is an id of an earlier run that an endpoint still has; 0 when none.
+// former returns an id of the previous run that an endpoint still has; 0 if there is none.
 func (s *store) former(used map[uint32]successors) (id uint32) {
 	for k := range s.stale {
 		if len(used[k.ID]) > 0 {
@@ -265,7 +263,7 @@ func (s *store) former(used map[uint32]successors) (id uint32) {
 	return id
 }
 
-// sweep removes what an earlier run left, allows before denies, but for ids that endpoints still have.
+// sweep removes the entries of the previous run, allows before denies. It keeps the ids that endpoints still have.
 func (s *store) sweep(used map[uint32]successors) error {
 	for _, denies := range []bool{false, true} {
 		for k, e := range s.stale {
@@ -282,10 +280,10 @@ func (s *store) sweep(used map[uint32]successors) error {
 	return nil
 }
 
-// maxCostly is how many policies an error about full maps names.
+// maxCostly is the number of policies that an error about full maps names at most.
 const maxCostly = 3
 
-// costliest names what takes most of the maps.
+// costliest names the policies with the most entries.
 func (s *store) costliest() string {
 	all := make([]*held, 0, len(s.byID))
 	size := func(h *held) int {

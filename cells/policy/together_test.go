@@ -15,8 +15,7 @@ import (
 	"github.com/waggle-net/waggle/pkg/testseed"
 )
 
-// question asks about the first packet of a connection between two endpoints: whether it passes, or whether one of the two policies that it meets
-// allows it.
+// question is about the first packet of a connection between two endpoints: whether both policies allow it, or whether one of the two policies does.
 type question struct {
 	from, to uint16
 	part     part
@@ -30,20 +29,20 @@ const (
 	ingress part = "ingress of its responder"
 )
 
-// flowsOf is what the kernel answers to questions about all pairs of some endpoints.
+// flowsOf has the answers of the kernel for all pairs of some endpoints.
 type flowsOf map[question]bool
 
-// cluster is what Kubernetes has: pods, of which the position is the id of the endpoint, namespaces and policies.
+// cluster is the content of Kubernetes: pods, whose position determines the id of the endpoint, namespaces and policies.
 type cluster struct {
 	pods       []*k8s.Pod
 	namespaces []*k8s.Namespace
 	policies   []*k8s.NetworkPolicy
-	denies     []*cilium.Policy // allow all peers but those of namespaces with a label
+	denies     []*cilium.Policy // allow all peers except pods of namespaces with a label
 }
 
 const firstPod = 7
 
-// randomCluster makes one of few labels, so that selectors often choose something.
+// randomCluster returns a cluster with few different labels, so that selectors often match.
 func randomCluster(r *rand.Rand) (c cluster) {
 	label := func(key string) map[string]string { return map[string]string{key: string("abc"[r.IntN(3)])} }
 	for i := range 3 {
@@ -89,7 +88,7 @@ func randomCluster(r *rand.Rand) (c cluster) {
 	return c
 }
 
-// randomDenies makes up to n policies that deny what namespaces with a label send, or what is sent to them.
+// randomDenies returns up to n policies that deny traffic from or to pods of namespaces with a label.
 func randomDenies(r *rand.Rand, n int) (all []*cilium.Policy) {
 	choice := func() string { return string("abc"[r.IntN(3)]) }
 	for i := range r.IntN(n + 1) {
@@ -105,7 +104,7 @@ func randomDenies(r *rand.Rand, n int) (all []*cilium.Policy) {
 	return all
 }
 
-// changed is the cluster with some other pods, namespaces and policies.
+// changed returns the cluster with some other pods, namespaces and policies.
 func (c cluster) changed(r *rand.Rand) cluster {
 	other := randomCluster(r)
 	for i := range c.pods {
@@ -126,7 +125,7 @@ func (c cluster) changed(r *rand.Rand) cluster {
 	return other
 }
 
-// flows asks the kernel about every pair of pods.
+// flows returns the verdicts of the kernel for every pair of pods.
 func (c cluster) flows(k *watchedKernel, parts ...part) flowsOf {
 	all := flowsOf{}
 	for from := range c.pods {
@@ -142,7 +141,7 @@ func (c cluster) flows(k *watchedKernel, parts ...part) flowsOf {
 	return all
 }
 
-// begins says of all sources that nothing of them is read yet, and makes the endpoints those of the run before, as their files have them.
+// begins marks all sources as not read yet, and inserts the endpoints as the files of the previous run have them.
 func (c cluster) begins(a *agent, before []*endpoints.Endpoint) {
 	for _, table := range []string{"k8s-pods", "k8s-namespaces", "k8s-networkpolicies", "cilium-networkpolicies"} {
 		insert(a.DB, a.Sources, sources.Source{Table: table, State: sources.Waiting})
@@ -150,8 +149,8 @@ func (c cluster) begins(a *agent, before []*endpoints.Endpoint) {
 	insert(a.DB, a.Endpoints, before...)
 }
 
-// arrives fills the tables, one after the other in some order, and lets the agent react to each. Labels of endpoints follow their pods, one
-// by one, once pods and namespaces are there.
+// arrives fills the tables one after the other, in random order, and lets the agent react to each. When all tables are filled, the labels of endpoints follow
+// their pods one by one.
 func (c cluster) arrives(a *agent, r *rand.Rand) {
 	read := func(table string, fill func()) func() {
 		return func() {
@@ -174,11 +173,11 @@ func (c cluster) arrives(a *agent, r *rand.Rand) {
 		a.relabel(uint16(firstPod + i))
 		synctest.Wait()
 	}
-	time.Sleep(30 * time.Second) // also what is waited for at most
+	time.Sleep(30 * time.Second) // longer than every timeout
 	synctest.Wait()
 }
 
-// rowsOf are the endpoints of a run as their files have them.
+// rowsOf returns the endpoints of a run as its files have them.
 func rowsOf(a *agent) (all []*endpoints.Endpoint) {
 	for ep := range a.Endpoints.All(a.DB.ReadTxn()) {
 		copied := ep.Clone()
@@ -188,8 +187,8 @@ func rowsOf(a *agent) (all []*endpoints.Endpoint) {
 	return all
 }
 
-// between calls change and wants that after each single write, which is a moment at which a packet may come, the kernel allows
-// what it allows before and after the change, and nothing that it denies both times.
+// between calls change. After each single write, when a packet may arrive, the kernel must allow all connections that it allows both before and after the
+// change, and deny all connections that it denies both times.
 func (c cluster) between(t *testing.T, k *watchedKernel, seen *seen, change func(), parts ...part) {
 	t.Helper()
 	was := c.flows(k, parts...)
@@ -224,7 +223,7 @@ func (c cluster) between(t *testing.T, k *watchedKernel, seen *seen, change func
 	}
 }
 
-// seen counts what a test has looked at: writes, and connections by whether both states allow or deny them.
+// seen counts the checks of a test: writes, and connections by whether both states allow or deny them.
 type seen struct{ writes, allowed, denied, changed int }
 
 func (s *seen) enough(t *testing.T) {
@@ -235,7 +234,7 @@ func (s *seen) enough(t *testing.T) {
 	}
 }
 
-// rounds has a test run with many random clusters. start runs an agent in one until its end, with the endpoints of the run before.
+// rounds runs a test with many random clusters. start runs an agent in a cluster until stop is called, with the endpoints of the previous run.
 func rounds(t *testing.T, run func(t *testing.T, r *rand.Rand, state cluster, k *watchedKernel, start func(cluster) (a *agent, stop func()))) {
 	t.Helper()
 	random := testseed.New(t)
@@ -258,9 +257,9 @@ func rounds(t *testing.T, run func(t *testing.T, r *rand.Rand, state cluster, k 
 	}
 }
 
-// TestTogether_WhatChangedWhileTheAgentWasDown: pods, namespaces and policies change while no agent runs. The next run goes from the one
-// state to the other without a moment in between, however long it is from one write to the next. That the slots of all endpoints are one
-// write is proved in the cell endpoint-maps.
+// TestTogether_WhatChangedWhileTheAgentWasDown: pods, namespaces and policies change while no agent runs. The next run changes the kernel to the new state
+// without an intermediate state that [cluster.between] rejects, independent of the time between two writes. The cell endpoint-maps has a test that the slots
+// of all endpoints are one write.
 func TestTogether_WhatChangedWhileTheAgentWasDown(t *testing.T) {
 	t.Parallel()
 	var s seen
@@ -275,8 +274,8 @@ func TestTogether_WhatChangedWhileTheAgentWasDown(t *testing.T) {
 	s.enough(t)
 }
 
-// TestTogether_PoliciesThatChange: policies are replaced by others, all in one commit, while the agent runs. No policy of an endpoint has a moment
-// in between. Policies of two endpoints do not change at one moment, as little as their objects in Kubernetes.
+// TestTogether_PoliciesThatChange: policies are replaced in one commit while the agent runs. No policy of an endpoint has an intermediate state. The policies
+// of two endpoints do not change at the same moment, because their objects in Kubernetes do not either.
 func TestTogether_PoliciesThatChange(t *testing.T) {
 	t.Parallel()
 	var s seen
@@ -305,8 +304,8 @@ func TestTogether_PoliciesThatChange(t *testing.T) {
 	s.enough(t)
 }
 
-// TestTogether_NamespacesThatChange: namespaces get other labels, by which policies allow and deny their pods, and then the pods get other identities, one by one.
-// No policy of an endpoint has a moment in between.
+// TestTogether_NamespacesThatChange: namespaces get other labels, by which policies allow and deny their pods, and then the pods get other identities, one by
+// one. No policy of an endpoint has an intermediate state.
 func TestTogether_NamespacesThatChange(t *testing.T) {
 	t.Parallel()
 	var s seen

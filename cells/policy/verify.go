@@ -19,28 +19,28 @@ import (
 	"github.com/waggle-net/waggle/pkg/tables/policyentries"
 )
 
-// slice is how many entries one run looks at, about; smaller maps are compared as a whole each time.
+// slice is the approximate number of entries that one run compares. Smaller maps are compared completely in each run.
 const slice = 2000
 
-// verifier compares the maps with the rows that say what was written. Its timer alone runs it. What differs it marks
-// pending, and the controller writes it again; what nobody wants it removes itself.
+// verifier compares the maps with the rows of the written entries. Only its timer runs it. It marks rows with differences pending, and the controller writes
+// their entries again. It removes unexpected entries and repairs identities and classes itself.
 type verifier struct {
 	*controller
-	next    uint32 // the policy id to go on with
+	next    uint32 // policy id with which the next run continues
 	entries cursor
-	keys    map[uint32]map[policymap.Key]bool // of policies that this run has come across
+	keys    map[uint32]map[policymap.Key]bool // keys that the maps may have, of the policies that this run has checked
 }
 
-// differences are what one look has found. Rows that have changed since before are left alone.
+// differences are the results of one comparison. Rows that have changed since the snapshot before are not marked.
 type differences struct {
 	before    statedb.ReadTxn
-	policies  map[uint32]string       // entries that are not what was written, by policy id
-	ranges    map[netip.Prefix]string // address ranges that are not
+	policies  map[uint32]string       // differing entry of a policy, by policy id
+	ranges    map[netip.Prefix]string // difference of an address range
 	strangers []entryKey              // entries that no policy has
-	foreign   []netip.Prefix          // address ranges that nobody names; they are gone already
+	foreign   []netip.Prefix          // address ranges that no policy names; they are removed already
 }
 
-// run looks at the next slice of entries, and at all address ranges.
+// run compares the next slice of entries, and all address ranges, identities and classes.
 func (v *verifier) run(ctx context.Context) error {
 	d, err := v.look(ctx)
 	if err != nil {
@@ -64,19 +64,19 @@ func (v *verifier) run(ctx context.Context) error {
 	return nil
 }
 
-// lock waits for the end of a pass, which may be long, and is judged itself.
+// lock waits for the end of a round. A round may take long, and the watchdog monitors it separately, so the wait counts as idle.
 func (v *verifier) lock(ctx context.Context) {
 	heartbeat.Idle(ctx)
 	v.mu.Lock()
 	heartbeat.Busy(ctx)
 }
 
-// look compares the maps with the rows, while nobody changes either.
+// look compares the maps with the rows. It holds mu, so that neither changes meanwhile.
 func (v *verifier) look(ctx context.Context) (d differences, err error) {
 	v.lock(ctx)
 	defer v.mu.Unlock()
 	if v.first {
-		return d, nil // the maps are those of the run before
+		return d, nil // the maps have the entries of the previous run
 	}
 	d = differences{before: v.DB.ReadTxn(), policies: map[uint32]string{}, ranges: map[netip.Prefix]string{}}
 	if err := errors.Join(v.lookAtPolicies(&d), v.lookAtRanges(&d), v.repairIdentities(), v.repairClasses()); err != nil {
@@ -92,7 +92,7 @@ func (v *verifier) look(ctx context.Context) (d differences, err error) {
 	return d, err
 }
 
-// lookAtPolicies looks for entries of the next policies that are not what was written.
+// lookAtPolicies compares the entries of the next policies.
 func (v *verifier) lookAtPolicies(d *differences) error {
 	from, n := v.next, 0
 	v.next = 0
@@ -120,7 +120,7 @@ func (v *verifier) lookAtPolicies(d *differences) error {
 	return nil
 }
 
-// lookAtRanges compares the address ranges, and removes what somebody else has put there.
+// lookAtRanges compares the address ranges, and removes ranges that another program has added.
 func (v *verifier) lookAtRanges(d *differences) error {
 	have, err := v.CIDRs.Dump()
 	if err != nil {
@@ -147,7 +147,7 @@ func (v *verifier) lookAtRanges(d *differences) error {
 	return v.cidrs.retire(d.foreign)
 }
 
-// repairIdentities writes again what differs in the map known_identities.
+// repairIdentities writes the differing words of the map known_identities again.
 func (v *verifier) repairIdentities() (err error) {
 	have, err := v.Numbers.Dump()
 	if err != nil {
@@ -165,19 +165,19 @@ func (v *verifier) repairIdentities() (err error) {
 	return v.known.announce()
 }
 
-// stranger tells whether an entry is there that no policy has.
+// stranger reports whether the map has an entry that no policy has.
 func (v *verifier) stranger(ctx context.Context, k entryKey) bool {
 	v.lock(ctx)
 	defer v.mu.Unlock()
 	_, found, err := v.Entries.Get(k.ID, k.Key)
-	delete(v.keys, k.ID) // it may have another policy by now
+	delete(v.keys, k.ID) // the id may have another policy by now
 	return err == nil && found && !v.wanted(k)
 }
 
-// wanted tells whether an entry may be there. The mutex is held.
+// wanted reports whether the maps may have an entry. The caller must hold mu.
 func (v *verifier) wanted(k entryKey) bool {
 	if _, stale := v.store.stale[k]; stale {
-		return true // of the run before, for as long as endpoints may have its policies
+		return true // an entry of the previous run, whose policies endpoints may still have
 	}
 	if v.keys[k.ID] == nil {
 		v.keys[k.ID] = v.keysOf(v.store.byID[k.ID])
@@ -185,7 +185,7 @@ func (v *verifier) wanted(k entryKey) bool {
 	return v.keys[k.ID][k.Key]
 }
 
-// keysOf lists what the maps may have of a policy id.
+// keysOf returns the keys that the maps may have of a policy id.
 func (v *verifier) keysOf(h *held) map[policymap.Key]bool {
 	keys := map[policymap.Key]bool{}
 	if h == nil {

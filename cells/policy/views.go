@@ -13,18 +13,18 @@ import (
 	"github.com/waggle-net/waggle/pkg/tables/identities"
 )
 
-// view is what a round knows about one endpoint id. It is comparable; the zero view is that of an id which nobody has.
+// view is the state of one endpoint id in a round. It is comparable; the zero view is the view of an unused id.
 type view struct {
 	exists   bool
-	of       decisions // what the endpoint must have
+	of       decisions // desired policies of the endpoint
 	isolated [2]bool
-	row      *endpointpolicies.EndpointPolicy // in the table, also one of an earlier endpoint with the id; nil when there is none
+	row      *endpointpolicies.EndpointPolicy // row in the table, maybe of a previous endpoint with the id; nil if there is none
 	own      bool                             // row belongs to this endpoint
 	untaken  bool                             // the datapath has not applied row
 	// restored means that the endpoint has no row yet and a policy of the previous run, with these policy ids.
 	restored  bool
 	ids       [4]uint32
-	unchanged bool // the endpoint is known by the identity of that run
+	unchanged bool // the endpoint still has the identity of that run
 }
 
 // published returns the row of the endpoint, or nil.
@@ -35,7 +35,7 @@ func (v view) published() *endpointpolicies.EndpointPolicy {
 	return nil
 }
 
-// successors counts, for the directions of endpoints that have one policy id, what they must have.
+// successors counts the directions of the endpoints with one policy id, by desired policy.
 type successors map[*policymap.Compiled]int
 
 // users returns the number of directions.
@@ -46,17 +46,17 @@ func (s successors) users() (n int) {
 	return n
 }
 
-// only reports whether all directions must have c.
+// only reports whether c is the desired policy of all directions.
 func (s successors) only(c *policymap.Compiled) bool { return len(s) == 1 && s[c] > 0 }
 
-// views hold the view of each endpoint, and sums over all of them. [views.put] keeps the sums, so that a round costs what has changed.
+// views has the view of each endpoint, and sums over all views. [views.put] updates the sums, so that a round costs as much as its changes.
 type views struct {
 	by         map[uint16]view
-	compiled   map[*policymap.Compiled]int // directions that must have it; those that allow everything are left out
+	compiled   map[*policymap.Compiled]int // number of directions with this desired policy, except policies that allow everything
 	successors map[uint32]successors       // by policy id
-	identities map[uint32]int              // rows with the identity
+	identities map[uint32]int              // number of rows with the identity
 	untaken    map[uint16]bool             // endpoints whose row the datapath has not applied
-	restored   map[uint16]bool             // endpoints with a policy of the previous run; true for one that is known by the identity of that run
+	restored   map[uint16]bool             // endpoints with a policy of the previous run; true for an endpoint with the identity of that run
 }
 
 func newViews() *views {
@@ -141,7 +141,7 @@ func (c *controller) view(txn statedb.ReadTxn, id uint16) (v view) {
 	return v
 }
 
-// look brings the views up to a snapshot and returns the ids that the round has to publish, sorted: those of changed rows, or all.
+// look updates the views to a snapshot and returns the sorted ids that the round has to publish: the ids of changed rows, or all ids.
 func (c *controller) look(txn statedb.ReadTxn) []uint16 {
 	marked := c.in.marked
 	c.in.marked = endpointfeed.Marks{}
@@ -165,13 +165,13 @@ func (c *controller) look(txn statedb.ReadTxn) []uint16 {
 	return ids
 }
 
-// wholeRound reports whether the round has to look at all endpoints: until the first complete round without an error, after an error, after a change that
-// concerns more than single endpoints, and once a minute: see [controller.invalidate].
+// wholeRound reports whether the round has to evaluate all endpoints: until the first complete round without an error, after an error, after a change that
+// affects more than single endpoints, and once a minute: see [controller.invalidate].
 func (c *controller) wholeRound() bool {
 	return !c.steady || c.in.all || len(c.marks)+len(c.rangeMarks) > 0 || c.in.resolver.Touched()
 }
 
-// invalidate makes the round look at everything, as a repair of what no change has told. It does so once in [endpointfeed.FullPassInterval].
+// invalidate makes the round evaluate everything once in [endpointfeed.FullPassInterval], in case a change was not reported.
 func (c *controller) invalidate() {
 	if time.Since(c.lastWhole) < endpointfeed.FullPassInterval {
 		return

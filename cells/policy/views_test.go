@@ -28,7 +28,7 @@ import (
 	"github.com/waggle-net/waggle/pkg/testseed"
 )
 
-// round makes one round and returns its snapshot.
+// round runs one round and returns its snapshot.
 func (w *bench) round(tb testing.TB) statedb.ReadTxn {
 	tb.Helper()
 	txn := w.DB.ReadTxn()
@@ -39,7 +39,7 @@ func (w *bench) round(tb testing.TB) statedb.ReadTxn {
 	return txn
 }
 
-// apply has the datapath apply the row of an endpoint, or lose it.
+// apply makes the datapath apply the row of an endpoint with a status. It deletes the facts of an endpoint without a row.
 func (w *bench) apply(tb testing.TB, id uint16, status reconciler.Status) {
 	tb.Helper()
 	row, _, found := w.Published.Get(w.DB.ReadTxn(), endpointpolicies.ByEndpoint(id))
@@ -66,7 +66,7 @@ func remove[R any](tb testing.TB, db *statedb.DB, table statedb.RWTable[R], row 
 	require.NoError(tb, err)
 }
 
-// someChange changes one row of one of few endpoints, identities or policies. An id of an endpoint is used again before a round notices.
+// someChange changes a row of one of a few endpoints, identities or policies. It may use the id of an endpoint again before a round has noticed the deletion.
 func (w *bench) someChange(tb testing.TB, random *rand.Rand) {
 	tb.Helper()
 	const ids, apps, rules = 6, 4, 3
@@ -78,7 +78,7 @@ func (w *bench) someChange(tb testing.TB, random *rand.Rand) {
 		Ingress: []k8s.PolicyRule{{Peers: []k8s.Peer{{Pods: &k8s.Selector{}}},
 			Ports: []k8s.PolicyPort{{Protocol: "TCP", Port: fmt.Sprint(80 + random.IntN(2))}}}}}
 	rulesTable := w.KubernetesPolicies.(statedb.RWTable[*k8s.NetworkPolicy])
-	number := uint32(1000 + app + apps*random.IntN(1000)) // most are new to the node
+	number := uint32(1000 + app + apps*random.IntN(1000)) // most identities are new to the node
 	far := &identities.Identity{ID: uint32(9000 + random.IntN(20)), Labels: labelsOf(100, 50)}
 	ranges := addresses("ns-0", "ranges", fmt.Sprint("app-", app), byte(random.IntN(2)), random.IntN(5))
 	switch random.IntN(15) {
@@ -133,7 +133,7 @@ func (w *bench) seenFromScratch(txn statedb.ReadTxn) *views {
 	return all
 }
 
-// result describes what endpoints have, with the entries of a policy in place of its id.
+// result describes the state of the endpoints, with the entries of a policy in place of its id.
 func (w *bench) result(txn statedb.ReadTxn) string {
 	var out strings.Builder
 	policy := func(d endpointpolicies.Decision) string {
@@ -142,7 +142,7 @@ func (w *bench) result(txn statedb.ReadTxn) string {
 		case d.Enforced.ID <= 1:
 			return fmt.Sprint("id ", d.Enforced.ID)
 		case h == nil:
-			return "an id that is free" // of an earlier endpoint with the local id, whose successor has no identity yet
+			return "an id that is free" // id of a previous endpoint with the local id; the current one has no identity yet
 		}
 		var entries []string
 		for e := range h.is.Entries() {
@@ -171,8 +171,8 @@ func (w *bench) result(txn statedb.ReadTxn) string {
 	return out.String()
 }
 
-// TestRound_OfChangedEndpoints_IsWholeRound compares rounds that look at what has changed with rounds of a second controller that look at everything:
-// the views and their sums after each round, and all tables and maps. Some rounds end with rows that the datapath has not applied.
+// TestRound_OfChangedEndpoints_IsWholeRound compares rounds that evaluate changed endpoints with rounds of a second controller that evaluate everything: the
+// views and their sums after each round, and all tables and maps. Some rounds end with rows that the datapath has not applied.
 func TestRound_OfChangedEndpoints_IsWholeRound(t *testing.T) {
 	t.Parallel()
 	random := testseed.New(t)
@@ -225,7 +225,7 @@ func compareRounds(t *testing.T, random *rand.Rand) {
 	require.Greater(t, idle, 200, "rounds that looked at none")
 }
 
-// TestViews_SumsAreThoseOfTheirParts: putting views in any order and replacing them leaves no trace in the sums.
+// TestViews_SumsAreThoseOfTheirParts: the sums depend only on the current views, not on the order of changes or on replaced views.
 func TestViews_SumsAreThoseOfTheirParts(t *testing.T) {
 	t.Parallel()
 	random := testseed.New(t)
@@ -259,8 +259,8 @@ func TestViews_SumsAreThoseOfTheirParts(t *testing.T) {
 	}
 }
 
-// TestAssign_PolicyThatOthersGet_HasANumber: the endpoints of an id get another policy, which the id may become in place, in the round in which a new
-// endpoint gets the policy that they had.
+// TestAssign_PolicyThatOthersGet_HasANumber: the endpoints of an id change to another policy, to which the id could be changed in place, in the round in
+// which a new endpoint gets their previous policy.
 func TestAssign_PolicyThatOthersGet_HasANumber(t *testing.T) {
 	t.Parallel()
 	for range 50 { // the order of the policies is random
@@ -275,14 +275,14 @@ func TestAssign_PolicyThatOthersGet_HasANumber(t *testing.T) {
 	}
 }
 
-// TestRound_LooksAtAllOnceAMinute: what no change iterator hands over is found in the end.
+// TestRound_LooksAtAllOnceAMinute: a round finds a change that no change iterator has reported.
 func TestRound_LooksAtAllOnceAMinute(t *testing.T) {
 	t.Parallel()
 	w := newBench(t, 4, 1)
 	for range 2 {
 		w.round(t)
 	}
-	w.views.put(1, view{}) // as if it had been missed
+	w.views.put(1, view{}) // as if a change had been missed
 	w.round(t)
 	require.NotContains(t, w.views.by, uint16(1))
 	w.lastWhole = w.lastWhole.Add(-endpointfeed.FullPassInterval)
@@ -290,8 +290,8 @@ func TestRound_LooksAtAllOnceAMinute(t *testing.T) {
 	require.Contains(t, w.views.by, uint16(1))
 }
 
-// TestRound_OfNoEndpoint_RemovesWhatIsLeft: a policy id that could not be removed in the round in which its endpoint was deleted, because a program of the previous
-// run might have it, is removed when no such program is left, although nothing of an endpoint changes then.
+// TestRound_OfNoEndpoint_RemovesWhatIsLeft: a policy id that could not be removed in the round in which its endpoint was deleted, because a program of the
+// previous run might have it, is removed when no such program is left, although no endpoint changes then.
 func TestRound_OfNoEndpoint_RemovesWhatIsLeft(t *testing.T) {
 	t.Parallel()
 	w := newBench(t, 4, 1)
@@ -310,7 +310,7 @@ func TestRound_OfNoEndpoint_RemovesWhatIsLeft(t *testing.T) {
 	require.Len(t, w.store.byID, ids-1)
 }
 
-// BenchmarkRounds is what the rounds of an ADD and of a DEL cost, of an endpoint with labels that another has, beside others.
+// BenchmarkRounds measures the rounds of an ADD and a DEL of an endpoint with the labels of another one, by the number of policies and of other endpoints.
 func BenchmarkRounds(b *testing.B) {
 	for _, policies := range []int{0, 5} {
 		for _, n := range []int{10, 200, 1000} {

@@ -16,7 +16,7 @@ import (
 	"github.com/waggle-net/waggle/pkg/tables/k8s"
 )
 
-// TestFutile_FactsOfADD: the datapath takes over the row of a new endpoint in two writes, and only the second can be of use to a pass.
+// TestFutile_FactsOfADD: the datapath applies the row of a new endpoint in two writes, and a round can act only on the second.
 func TestFutile_FactsOfADD(t *testing.T) {
 	w := newBench(t, 4, 1)
 	require.True(t, w.futile(0), "everything is taken over and nothing is due")
@@ -59,7 +59,7 @@ func TestFutile_EndpointThatGoesAway(t *testing.T) {
 	require.False(t, w.futile(again))
 }
 
-// TestPassOver_AddressesElsewhere: they matter to no pass, each time that they change, until a rule names ports of peers.
+// TestPassOver_AddressesElsewhere: changes of addresses on other nodes start no round until a rule names ports of peers.
 func TestPassOver_AddressesElsewhere(t *testing.T) {
 	w := newBench(t, 4, 1)
 	cache, changed := w.IPCache.(statedb.RWTable[*ipcache.Entry]), statedb.NewWatchSet()
@@ -82,7 +82,7 @@ func TestPassOver_AddressesElsewhere(t *testing.T) {
 	require.False(t, w.in.passOver(closed[0], changed), "a rule names ports of peers")
 }
 
-// TestPeers_SlotsOutliveTheRule: what the datapath had of endpoints when this run began is known to the next rule that names ports of peers as well.
+// TestPeers_SlotsOutliveTheRule: the slots that endpoints had when this run began are still known when another rule names ports of peers.
 func TestPeers_SlotsOutliveTheRule(t *testing.T) {
 	w := newBench(t, 4, 1)
 	read := func() { w.in.read(w.DB.ReadTxn(), statedb.NewWatchSet(), time.Now()) }

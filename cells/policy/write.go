@@ -9,11 +9,11 @@ import (
 	"github.com/waggle-net/waggle/pkg/policymap"
 )
 
-// errFull is why a policy is not written.
+// errFull is the reason for a policy that does not fit into the maps.
 var errFull = errors.New("the maps are full")
 
-// write makes all ids what they shall become. What makes room comes first, then what only denies, then the rest, small ones
-// before large ones. An id that does not fit stays what it is.
+// write changes all ids to their targets: first changes that free entries, then changes that only deny, then the others, small ones before large ones. An id
+// that does not fit stays unchanged.
 func (s *store) write() {
 	var work []*held
 	for _, h := range s.byID {
@@ -33,7 +33,7 @@ func (s *store) write() {
 	}
 }
 
-// bring makes one id its target, if there is room.
+// bring changes one id to its target if the maps have the capacity.
 func (s *store) bring(h *held) {
 	d, mended := h.change, h.is != nil && h.broken
 	if h.is == nil {
@@ -42,7 +42,7 @@ func (s *store) bring(h *held) {
 	need := h.lacks(d.AddedDenies).plus(h.lacks(d.AddedAllows))
 	free := s.room.minus(s.used())
 	if !need.fits(free) && len(d.AddedAllows) == 0 && len(d.Removed) > 0 {
-		if h.err = s.shrink(h, nil); h.err != nil { // what goes makes room for what denies
+		if h.err = s.shrink(h, nil); h.err != nil { // removed entries free the capacity for denies
 			return
 		}
 		free = free.plus(roomOf(d.Removed))
@@ -51,7 +51,7 @@ func (s *store) bring(h *held) {
 		s.refuse(h, need)
 		return
 	}
-	var remains []policymap.Entry // of changes that did not come to their end
+	var remains []policymap.Entry // entries of incomplete changes
 	if len(h.extra) > 0 {
 		remains = h.beyond()
 	}
@@ -68,7 +68,7 @@ func (s *store) bring(h *held) {
 	if h.err = s.shrink(h, remains); h.err != nil {
 		return
 	}
-	h.narrowed = h.narrowed || mended || h.is != nil && s.narrows(d) // flows may have been judged without what was missing
+	h.narrowed = h.narrowed || mended || h.is != nil && s.narrows(d) // flows may have been evaluated without the missing entries
 	if h.is != nil {
 		h.name()
 	}
@@ -77,8 +77,8 @@ func (s *store) bring(h *held) {
 	h.size = room{entries, ranges}
 }
 
-// shrink removes what the target does not have and what remains of other changes, allows before denies. Until the target is
-// reached the id counts as broken: some of what it is may be missing.
+// shrink removes the entries that the target does not have and the remains of other changes, allows before denies. Until the id has its target, it counts as
+// broken, because entries of is may be missing.
 func (s *store) shrink(h *held, remains []policymap.Entry) error {
 	remove := slices.Concat(h.change.Removed, remains)
 	slices.SortStableFunc(remove, func(a, b policymap.Entry) int { return deniesFirst(b, a) })
@@ -91,14 +91,14 @@ func (s *store) shrink(h *held, remains []policymap.Entry) error {
 	return nil
 }
 
-// refuse says that an id does not fit. Its denies are written all the same, if they alone fit: they open nothing, and
-// peers whom no policy knows yet must not be let in without them.
+// refuse records that an id does not fit. It still writes the denies if they fit without the allows: they open nothing, and peers that no policy knows yet
+// must not be allowed without them.
 func (s *store) refuse(h *held, need room) {
 	free := s.room.minus(s.used())
 	h.err = fmt.Errorf("%w: it needs %d more entries and %d more ranges of ports, and %d and %d are free", errFull, need.entries,
 		need.ranges, free.entries, free.ranges)
 	if h.is == nil {
-		return // nobody has it
+		return // no endpoint has the id
 	}
 	denies := h.change.AddedDenies
 	if h.lacks(denies).fits(free) {
@@ -132,8 +132,8 @@ func (s *store) remove(h *held, list []policymap.Entry) error {
 	return nil
 }
 
-// bequeath gives what an id says of parent to child as well, in each id that endpoints may still have and that does not know
-// child: until they have their new policies, child means to them what parent means. Where ranges are nested it does so anyway. Parent 0 is no CIDR at all.
+// bequeath copies the entries about parent to child, in each id that endpoints may still have and that does not know child: until these endpoints get their
+// new policies, both ranges have the same verdicts. Policies with nested ranges need no copies. Parent 0 means that no CIDR contains child.
 func (s *store) bequeath(parent, child uint32) error {
 	if parent == 0 {
 		return nil
@@ -146,7 +146,7 @@ func (s *store) bequeath(parent, child uint32) error {
 		for e := range h.is.Entries() {
 			heirs = inherit(heirs, e, parent, child)
 		}
-		for _, e := range h.extra { // what parent itself has inherited
+		for _, e := range h.extra { // entries that parent has inherited
 			heirs = inherit(heirs, e, parent, child)
 		}
 		if !h.lacks(heirs).fits(s.room.minus(s.used())) {
@@ -169,7 +169,7 @@ func inherit(heirs []policymap.Entry, e policymap.Entry, parent, child uint32) [
 	return append(heirs, e)
 }
 
-// bequeathBefore does the same for the ids of an earlier run.
+// bequeathBefore does the same for the ids of the previous run.
 func (s *store) bequeathBefore(parent, child uint32) error {
 	for k, before := range s.stale {
 		if s.nested[k.ID] {

@@ -19,13 +19,13 @@ import (
 	"github.com/waggle-net/waggle/pkg/tables/leadership"
 )
 
-// Cell tells what is not enforced.
+// Cell reports on policies which parts of them are not enforced.
 var Cell = cell.Module("policy-status", "Conditions and Events of policies",
 	cell.Config(DefaultConfig),
 	cell.ProvidePrivate(
-		newTable, // only this cell may write
+		newTable, // only this cell writes
 		newGroupTable,
-		newKeeps, // which labels policies can ask for
+		newKeeps, // labels that are part of identities
 		newL7Mode,
 	),
 	cell.Invoke(
@@ -34,17 +34,17 @@ var Cell = cell.Module("policy-status", "Conditions and Events of policies",
 	),
 )
 
-// Config is what was typed. The flags mean the same in the role of a node.
+// Config determines which labels are part of identities, and whether ports with L7 rules are allowed. The flags have the same meaning as on a node.
 type Config struct {
 	Labels          string `mapstructure:"labels"`
 	LabelPrefixFile string `mapstructure:"label-prefix-file"`
 	L7Rules         string `mapstructure:"l7-rules"`
 }
 
-// DefaultConfig are the defaults.
+// DefaultConfig has the default values of the flags.
 var DefaultConfig = Config{L7Rules: string(policy.DenyL7)}
 
-// Flags registers the flags.
+// Flags adds the flags; the values of c are the defaults.
 func (c Config) Flags(flags *pflag.FlagSet) {
 	flags.String("labels", c.Labels, "Rules [source:][!]regexp, separated by commas or spaces, that include (or with ! exclude) "+
 		"labels whose key begins so in identities; one that includes leaves out all that none includes")
@@ -54,10 +54,10 @@ func (c Config) Flags(flags *pflag.FlagSet) {
 
 func newL7Mode(c Config) (policy.L7Mode, error) { return policy.ParseL7Mode(c.L7Rules) }
 
-// keeps tells whether a label is part of identities. When nil, nobody can tell.
+// keeps reports whether a label is part of identities. It is nil if the rules cannot be read.
 type keeps func(label string) bool
 
-// newKeeps reads the rules. A file of theirs may be on the nodes alone, which must not keep this role from its other work.
+// newKeeps reads the rules for labels. Their file may exist only on the nodes. A missing file must not stop the other work of this role.
 func newKeeps(c Config, log *slog.Logger) keeps {
 	filter, err := labels.ReadFilter(c.Labels, c.LabelPrefixFile)
 	if err != nil {
@@ -83,7 +83,7 @@ type params struct {
 const (
 	retryMin  = 200 * time.Millisecond
 	retryMax  = 10 * time.Second
-	roundSize = 64 // statements between two commits of outcomes: what changes meanwhile waits no longer than one round
+	roundSize = 64 // statements between two commits of statuses; a change waits for at most one round
 )
 
 func registerFollowers(group job.Group, p params) {
@@ -104,7 +104,7 @@ func registerWriter(rp reconciler.Params, p params) error {
 	w := &writer{p}
 	_, err := heartbeat.RegisterRemote(rp, p.Table, (*statement).clone, (*statement).withStatus,
 		func(s *statement) reconciler.Status { return s.Status }, w, w,
-		reconciler.WithoutPruning(), // a statement goes with its object
+		reconciler.WithoutPruning(), // a statement is deleted with its object
 		reconciler.WithRetry(retryMin, retryMax),
 		reconciler.WithRoundLimits(roundSize, rate.NewLimiter(rate.Inf, 1)), // the client limits the requests
 	)

@@ -1,14 +1,14 @@
-// Package policystatus tells people what of their policies is not enforced: by the condition Valid of Cilium's policies and by
-// Events on policies of every kind.
+// Package policystatus reports which parts of policies are not enforced: in the condition Valid of Cilium's policies, and in Events on policies of every kind.
 //
-// It runs in the cluster role, while this replica leads, and is the only one that writes them, so that a thousand agents do
-// not. It says what agents can enforce: the flags by which a node enforces less are that node's own and not known here. One
-// job for each kind of object lists and follows the objects, parses them as agents do, and writes what is to be said into the
-// table policy-statements; a reconciler says it. Another job fills the table policy-cidrgroups; when a group changes to which a policy
-// refers, the policies are listed again. Until groups were listed under this lead, nothing is said of policies that refer to some. The row of an object is renewed only when the object or what is to be said
-// changes: whoever else writes the condition is answered once and not fought. A statement that stands there already costs no
-// request, so a restart among thousands of policies is quiet. The objects are the only memory.
+// It runs in the cluster role, in the leading replica, so that not every agent writes the same reports. A report states what agents can enforce: flags with
+// which a node enforces less are that node's own, and this role does not know them. One job for each kind of object lists and follows the objects, parses them
+// as agents do, and writes statements into the table policy-statements; a reconciler writes them to the API server. Another job fills the table
+// policy-cidrgroups. When a group changes to which a policy refers, the policies are listed again. Until the leader has listed the groups, policies that refer
+// to groups have no statement.
 //
-// It owns, in Kubernetes, the condition of type Valid in the status of CiliumNetworkPolicies and
-// CiliumClusterwideNetworkPolicies, and Events with the reason [EventReason]; nothing in the kernel.
+// A row is written again only when its statement changes or another replica leads. Until then a condition that another program overwrites is not restored. A
+// valid policy whose condition is up to date costs no request, so a restart with thousands of policies is cheap. The objects are the only persistent state.
+//
+// It owns, in Kubernetes, the condition of type Valid in the status of CiliumNetworkPolicies and CiliumClusterwideNetworkPolicies, and Events with the reason
+// [EventReason]; nothing in the kernel.
 package policystatus

@@ -20,17 +20,17 @@ import (
 type follower struct {
 	params
 	resource kubeapi.Resource
-	groups   atomic.Pointer[policy.CIDRGroups] // to which policies of Cilium may refer
+	groups   atomic.Pointer[policy.CIDRGroups] // known to this follower; policies of Cilium may refer to them
 }
 
-// kinds tells which rows are of a resource.
+// kinds has the kind of policies of each resource.
 var kinds = map[string]policy.Kind{
 	kubeapi.NetworkPolicies.Plural:           policy.Kubernetes,
 	kubeapi.CiliumNetworkPolicies.Plural:     policy.Cilium,
 	kubeapi.CiliumClusterwidePolicies.Plural: policy.Clusterwide,
 }
 
-// run works whenever this replica leads.
+// run follows the objects whenever this replica leads, and deletes the rows after each loss of the lead.
 func (f *follower) run(ctx context.Context, health cell.Health) error {
 	err := leadership.Lead(ctx, f.DB, f.Leadership,
 		func(leading context.Context) error { return f.lead(leading, health) },
@@ -64,13 +64,13 @@ func (f *follower) objects(health cell.Health) *kubeapi.Follower[*statement] {
 		}}
 }
 
-// environment is that of agents as far as problems go: those depend on which labels identities have, and on clusters having a
-// name, but not on which.
+// environment returns an environment that yields the same problems as on agents. Problems depend on the labels of identities, on the mode of L7 rules, and on
+// the existence of a cluster name, but not on the name.
 func (f *follower) environment() policy.Environment {
 	return policy.Environment{Keeps: f.Keeps, Cluster: "any", AllowL7Ports: f.L7Mode == policy.AllowL7Ports}
 }
 
-// read makes a statement, with the groups of now.
+// read makes a statement with the current groups.
 func (f *follower) read(object runtime.Object) (*statement, error) {
 	env, known := f.environment(), f.groups.Load()
 	if known != nil {
@@ -99,7 +99,7 @@ func (f *follower) apply(change watch.EventType, row *statement) (err error) {
 	return f.fresh(row)
 }
 
-// put writes a row that says something else than the one that is there. Of a policy that refers to groups nothing is said while they are not known.
+// put writes a row if it differs from the existing one. A policy that refers to groups has no row while the groups are not known.
 func (f *follower) put(txn statedb.WriteTxn, row *statement) error {
 	if len(row.groups) > 0 && *row.known == nil {
 		_, _, err := f.Table.Delete(txn, row)
@@ -112,7 +112,7 @@ func (f *follower) put(txn statedb.WriteTxn, row *statement) error {
 	return err
 }
 
-// replace makes the rows of this resource what a list says.
+// replace sets the rows of this resource to a list.
 func (f *follower) replace(rows []*statement) error {
 	txn := f.DB.WriteTxn(f.Table)
 	defer txn.Abort()

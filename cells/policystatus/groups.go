@@ -21,7 +21,7 @@ import (
 	"github.com/waggle-net/waggle/pkg/tables/leadership"
 )
 
-// groupFollower fills the table of CiliumCIDRGroups while this replica leads. The first list since then initializes the table.
+// groupFollower fills the table of CiliumCIDRGroups while this replica leads. The first list of each lead initializes the table.
 type groupFollower struct {
 	params
 	listed func(statedb.WriteTxn)
@@ -48,7 +48,7 @@ func (g *groupFollower) run(ctx context.Context, health cell.Health) error {
 		g.forget()
 		return nil
 	})
-	if apierrors.IsNotFound(err) { // there is no definition, so there are no groups
+	if apierrors.IsNotFound(err) { // the definition is not installed, so no groups exist
 		err = errors.Join(err, g.replace(nil))
 	}
 	if err != nil {
@@ -57,7 +57,7 @@ func (g *groupFollower) run(ctx context.Context, health cell.Health) error {
 	return err
 }
 
-// forget makes the table what it was in the beginning: another replica leads, and groups change meanwhile.
+// forget resets the table to its initial state, because groups may change while another replica leads.
 func (g *groupFollower) forget() {
 	txn := g.DB.WriteTxn(g.Groups)
 	defer txn.Abort()
@@ -68,7 +68,7 @@ func (g *groupFollower) forget() {
 	txn.Commit()
 }
 
-// readGroup reads what agents read. Of an object that they cannot read only the name counts.
+// readGroup reads a group as agents do. A group that agents cannot read has only a name and a problem.
 func readGroup(object runtime.Object) (*cilium.CIDRGroup, error) {
 	named, ok := object.(interface{ GetName() string })
 	if !ok {
@@ -113,10 +113,10 @@ func (g *groupFollower) replace(rows []*cilium.CIDRGroup) error {
 	return nil
 }
 
-// errGroupsMoved ends a follower of policies whose statement was made with groups of before.
+// errGroupsMoved ends the follower of policies when a statement was made with outdated groups.
 var errGroupsMoved = errors.New("groups have changed")
 
-// fresh returns an error when a statement, which has been written, depends on groups and was not made with those of now.
+// fresh returns errGroupsMoved if a written statement depends on groups and was not made with the current ones.
 func (f *follower) fresh(rows ...*statement) error {
 	now := f.groups.Load()
 	if slices.ContainsFunc(rows, func(row *statement) bool { return len(row.groups) > 0 && row.known != now }) {
@@ -125,16 +125,17 @@ func (f *follower) fresh(rows ...*statement) error {
 	return nil
 }
 
-// betweenLists is the shortest time between two lists of all policies: groups may change one after the other.
+// betweenLists is the minimum time between two lists of all policies, because groups may change in quick succession.
 const betweenLists = time.Second
 
-// groupsPatience is how long policies wait for the list of groups. Those that refer to some wait on, the others do not: the right to list groups may be missing.
+// groupsPatience is the timeout after which policies no longer wait for the list of groups, because the right to list groups may be missing. Policies that
+// refer to groups have no statement until the groups are listed.
 const groupsPatience = 3 * time.Second
 
-// leadWithGroups makes statements about policies that may refer to groups. When a group changes to which one refers, it lists the policies again, as their
-// objects are not kept.
+// leadWithGroups makes statements about policies that may refer to groups. When a group changes to which a policy refers, it lists the policies again, because
+// their objects are not kept.
 func (f *follower) leadWithGroups(ctx context.Context, health cell.Health) error {
-	heartbeat.Idle(ctx) // the follower of policies says when it is busy
+	heartbeat.Idle(ctx) // the follower of policies reports when it is busy
 	patient, end := context.WithTimeout(ctx, groupsPatience)
 	_, listed := f.Groups.Initialized(f.DB.ReadTxn())
 	select {
@@ -160,7 +161,7 @@ func (f *follower) leadWithGroups(ctx context.Context, health cell.Health) error
 		if err == nil {
 			<-ended
 		}
-		heartbeat.IdleFor(ctx, betweenLists) // the same
+		heartbeat.IdleFor(ctx, betweenLists) // the pause is no stall
 		select {
 		case <-time.After(betweenLists - time.Since(began)):
 		case <-ctx.Done():
@@ -169,7 +170,7 @@ func (f *follower) leadWithGroups(ctx context.Context, health cell.Health) error
 	}
 }
 
-// awaitGroups returns when the policies must be listed again, or when their follower has ended, with the error of that.
+// awaitGroups returns when the policies must be listed again, or when their follower has ended, with the follower's error.
 func (f *follower) awaitGroups(known policy.CIDRGroups, changed <-chan struct{}, ended <-chan error) (again bool, err error) {
 	for {
 		select {
@@ -179,7 +180,7 @@ func (f *follower) awaitGroups(known policy.CIDRGroups, changed <-chan struct{},
 		}
 		var now policy.CIDRGroups
 		now, changed = f.readGroups()
-		f.groups.Store(&now) // first: a statement that is written after the next line finds that it is stale
+		f.groups.Store(&now) // before the check: a statement that is written after it detects that it is outdated
 		if known == nil && now != nil || f.refersTo(moved(known, now)) {
 			return true, nil
 		}
@@ -187,7 +188,7 @@ func (f *follower) awaitGroups(known policy.CIDRGroups, changed <-chan struct{},
 	}
 }
 
-// readGroups returns nil while groups are not known.
+// readGroups returns the groups, or nil while they are not known, and a channel that closes when they change.
 func (f *follower) readGroups() (policy.CIDRGroups, <-chan struct{}) {
 	txn := f.DB.ReadTxn()
 	if done, listed := f.Groups.Initialized(txn); !done {
@@ -201,7 +202,7 @@ func (f *follower) readGroups() (policy.CIDRGroups, <-chan struct{}) {
 	return known, changed
 }
 
-// moved lists the groups that differ, as they were and as they are.
+// moved returns the previous and the current version of each group that differs.
 func moved(before, now policy.CIDRGroups) (list []*cilium.CIDRGroup) {
 	for name, old := range before {
 		if is := now[name]; is == nil || !is.Equal(old) {

@@ -17,7 +17,7 @@ import (
 	"github.com/waggle-net/waggle/pkg/tables/k8s"
 )
 
-// Reasons of the condition beside those of [policy.Problem].
+// Reasons of the condition, in addition to the reasons of [policy.Problem].
 const (
 	reasonEnforceable = "Enforceable"
 	reasonAudit       = "Audit"
@@ -25,10 +25,10 @@ const (
 
 const (
 	mostProblems = 10
-	longest      = 300 // bytes of one problem, which may repeat what people wrote
+	longest      = 300 // maximum bytes of one problem, which may quote the object
 )
 
-// judge makes the statement about an object, which nobody else may have: it is trimmed. Objects of other types have none.
+// judge makes the statement about an object. It trims the object, so the caller must own it. For objects of other types it returns an error.
 func judge(object runtime.Object, env policy.Environment) (*statement, error) {
 	ref, meta, conditions := describe(object)
 	if meta == nil {
@@ -52,7 +52,7 @@ func judge(object runtime.Object, env policy.Environment) (*statement, error) {
 	return s, nil
 }
 
-// describe names an object and gives what others have said of it.
+// describe returns the reference, the metadata and the conditions of an object. The metadata are nil for objects of other types.
 func describe(object runtime.Object) (policy.Ref, *metav1.ObjectMeta, []ciliumv2.PolicyCondition) {
 	switch o := object.(type) {
 	case *networkingv1.NetworkPolicy:
@@ -74,7 +74,7 @@ func (s *statement) saidIn(conditions []ciliumv2.PolicyCondition) bool {
 	return false
 }
 
-// tell puts what became of a policy into words.
+// tell sets the statement according to a parsed policy.
 func (s *statement) tell(p *policy.Policy) {
 	s.groups = p.Groups
 	switch {
@@ -84,13 +84,13 @@ func (s *statement) tell(p *policy.Policy) {
 		s.Valid, s.Reason = valid, reasonAudit
 		s.Message = "The policy is in audit mode: what it would deny is counted and reported, and not denied."
 	default:
-		// This role does not know the flags of nodes, of which each has its own.
+		// This role does not know the flags of the nodes.
 		s.Valid, s.Reason = valid, reasonEnforceable
 		s.Message = "All of the policy can be enforced. A node whose flags switch policies off says so in waggle policy list."
 	}
 }
 
-// reasonOf is that of a mistake, if there is one, since its author can mend it.
+// reasonOf returns the reason of the first mistake, which the author of the policy can correct, or else of the first problem.
 func reasonOf(problems []policy.Problem) string {
 	for _, p := range problems {
 		if p.Invalid {

@@ -33,10 +33,10 @@ import (
 
 func TestMain(m *testing.M) { goleak.VerifyTestMain(m) }
 
-// others is a condition that is not ours.
+// others is a condition of another program.
 var others = ciliumv2.PolicyCondition{Type: "Other", Status: "Unknown"}
 
-// Specs of policies: all of the first can be enforced, and the second wants HTTP understood.
+// Specs of policies: plain can be enforced completely; seven has a rule about HTTP requests, which is not enforced.
 const (
 	plain = `{"endpointSelector": {}, "ingress": [{"fromEntities": ["world"]}]}`
 	seven = `{"endpointSelector": {}, "ingress": [{"toPorts": [{"ports": [{"port": "80", "protocol": "TCP"}], "rules": {"http": [{"method": "GET"}]}}]}]}`
@@ -66,7 +66,7 @@ func TestScripts(t *testing.T) {
 	})
 }
 
-// replica runs the cell, and leads.
+// replica is a running cell that leads.
 type replica struct {
 	db     *statedb.DB
 	leader statedb.RWTable[leadership.Leadership]
@@ -104,7 +104,7 @@ func (r *replica) lead(t *testing.T, leads bool) {
 	txn.Commit()
 }
 
-// condition is what a policy carries.
+// condition returns the condition Valid of a policy, and the number of all its conditions.
 func condition(s *kubetest.Server, name string) (found ciliumv2.PolicyCondition, all int) {
 	var o ciliumv2.CiliumNetworkPolicy
 	s.Get(kubeapi.CiliumNetworkPolicies, "x", name, &o)
@@ -156,7 +156,7 @@ func TestStatus_FollowsThePolicy(t *testing.T) {
 	}
 }
 
-// A label that no identity has can be asked for by a policy of Kubernetes, which has no condition to say so.
+// A NetworkPolicy may select a label that no identity has. Only an Event reports the problem, because a NetworkPolicy has no conditions.
 func TestStatus_EventsOnKubernetesPolicies(t *testing.T) {
 	t.Parallel()
 	s := kubetest.New(t)
@@ -170,7 +170,7 @@ func TestStatus_EventsOnKubernetesPolicies(t *testing.T) {
 	}
 }
 
-// Somebody else who writes the condition as well is answered once.
+// A condition that another program overwrites is not restored.
 func TestStatus_FightsNobody(t *testing.T) {
 	t.Parallel()
 	s := kubetest.New(t)
@@ -180,14 +180,14 @@ func TestStatus_FightsNobody(t *testing.T) {
 	p := ciliumPolicy("p", plain)
 	p.Status.Conditions = []ciliumv2.PolicyCondition{{Type: ciliumv2.PolicyValid, Status: valid, Message: "another's words"}}
 	s.Put(p)
-	s.Put(ciliumPolicy("later", plain)) // its event comes behind
+	s.Put(ciliumPolicy("later", plain)) // its watch event follows the one of p
 	s.Await(t, "the later policy's condition", func() bool { c, _ := condition(s, "later"); return c.Reason == reasonEnforceable })
 	if c, _ := condition(s, "p"); c.Message != "another's words" || count(s, "patch", patched) != 2 {
 		t.Errorf("the condition is %+v after %d patches", c, count(s, "patch", patched))
 	}
 }
 
-// Hundreds of policies that have been judged before cost a list, and nothing for each of them.
+// For hundreds of policies with up-to-date conditions a new leader sends list requests, and no request for each policy.
 func TestStatus_RestartIsQuiet(t *testing.T) {
 	t.Parallel()
 	const policies = 300
@@ -218,7 +218,7 @@ func TestStatus_RestartIsQuiet(t *testing.T) {
 	}
 }
 
-// The same words are said once, also by the next leader.
+// Two leaders create one Event for the same message.
 func TestStatus_OneEventForOneProblem(t *testing.T) {
 	t.Parallel()
 	s := kubetest.New(t)
@@ -226,12 +226,12 @@ func TestStatus_OneEventForOneProblem(t *testing.T) {
 	r := start(t, s)
 	s.Await(t, "an Event", func() bool { return count(s, "create", events) == 1 })
 	r.lead(t, false)
-	s.Put(ciliumPolicy("q", seven)) // while nobody leads
+	s.Put(ciliumPolicy("q", seven)) // while no replica leads
 	start(t, s)
 	s.Await(t, "Events about both", func() bool { return count(s, "create", events) >= 3 && len(s.List(kubeapi.Events)) == 2 })
 }
 
-// Errors are tried again, and a conflict is no reason to overwrite what came between.
+// Failed requests are retried. After a conflict the write does not overwrite the change in between.
 func TestStatus_TriesAgain(t *testing.T) {
 	t.Parallel()
 	s := kubetest.New(t)
@@ -241,7 +241,7 @@ func TestStatus_TriesAgain(t *testing.T) {
 		case r.Method == http.MethodPatch && refused.Add(1) == 1:
 			p := ciliumPolicy("p", seven)
 			p.Status.Conditions = append(p.Status.Conditions, ciliumv2.PolicyCondition{Type: "Third", Status: valid})
-			s.Put(p) // the version that was read is old now
+			s.Put(p) // the version that the cell has read is outdated now
 		case r.Method == http.MethodPost && refused.Add(1) < 4:
 			return http.StatusInternalServerError, ""
 		}
@@ -253,7 +253,7 @@ func TestStatus_TriesAgain(t *testing.T) {
 	s.Await(t, "an Event", func() bool { return len(s.List(kubeapi.Events)) == 1 })
 }
 
-// A replica that lost the lease writes nothing, even what it had begun.
+// A replica that has lost the lease writes nothing, even if it lost the lease during an update.
 func TestStatus_LeaderOnly(t *testing.T) {
 	t.Parallel()
 	s := kubetest.New(t)
@@ -271,7 +271,7 @@ func TestStatus_LeaderOnly(t *testing.T) {
 	one := &statement{Ref: policy.Ref{Kind: policy.Cilium, Namespace: "x", Name: "p"}, UID: string(o.UID), Valid: invalid}
 	s.Fault(func(q *http.Request) (int, string) {
 		if q.Method == http.MethodGet {
-			r.lead(t, false) // between the look at the object and the write
+			r.lead(t, false) // between the read of the object and the write
 		}
 		return 0, ""
 	})
@@ -286,7 +286,7 @@ func TestStatus_LeaderOnly(t *testing.T) {
 	}
 }
 
-// A watch that ends is taken up where it ended; lost changes are found by a list.
+// A watch that ends is resumed; a list finds lost changes.
 func TestStatus_SurvivesBrokenWatches(t *testing.T) {
 	t.Parallel()
 	s := kubetest.New(t)
@@ -300,7 +300,7 @@ func TestStatus_SurvivesBrokenWatches(t *testing.T) {
 	}
 }
 
-// A policy that refers to a group is Valid while the group exists. Other policies are not said anew.
+// A policy that refers to a group is Valid while the group exists. The conditions of other policies are not written again.
 func TestStatus_FollowsGroups(t *testing.T) {
 	t.Parallel()
 	const refers = `{"endpointSelector": {}, "egress": [{"toCIDRSet": [{"cidrGroupRef": "vpn"}]}]}`
@@ -330,8 +330,8 @@ func TestStatus_FollowsGroups(t *testing.T) {
 	}
 }
 
-// The API server validates the whole object when its status is written. One that was stored before its schema rejected it has an Event, and no request each
-// few seconds for ever.
+// The API server validates the whole object when its status is written. An object that was stored before its schema rejected it gets an Event, and the write of
+// its status is not retried.
 func TestStatus_OfAnObjectThatItsSchemaRejects(t *testing.T) {
 	t.Parallel()
 	s := kubetest.New(t)
@@ -359,7 +359,7 @@ func TestStatus_OfAnObjectThatItsSchemaRejects(t *testing.T) {
 	}
 }
 
-// Groups that another replica's time has changed, or that this one may not list, are not known: policies that refer to them wait, and no others.
+// Groups are not known to a new leader, or to a leader without the right to list them. Policies that refer to groups wait, and no other policies.
 func TestStatus_GroupsThatAreNotKnown(t *testing.T) {
 	t.Parallel()
 	const refers = `{"endpointSelector": {}, "egress": [{"toCIDRSet": [{"cidrGroupRef": "vpn"}]}]}`
@@ -410,7 +410,7 @@ func TestStatus_GroupsThatAreNotKnown(t *testing.T) {
 	s.Await(t, "the groups of now are known", func() bool { return is("p", policy.ReasonAbsent)() && is("later", policy.ReasonAbsent)() })
 }
 
-// Where groups have no definition none exists, and policies are judged.
+// If the definition of CiliumCIDRGroups is not installed, no groups exist and policies are evaluated.
 func TestStatus_WithoutADefinitionOfGroups(t *testing.T) {
 	t.Parallel()
 	s := kubetest.New(t)
@@ -445,7 +445,7 @@ func TestMessageOf_IsBounded(t *testing.T) {
 	}
 }
 
-// What agents do not enforce because pods are not known by the name of their cluster is told here as well.
+// Agents do not enforce some rules if identities have no label with the name of the cluster. This role reports the same problem.
 func TestJudge_NoticesWhatAgentsNotice(t *testing.T) {
 	f := follower{params: params{Keeps: func(label string) bool { return label != "k8s:"+labels.KeyCluster }}}
 	s, err := judge(ciliumPolicy("p", `{"endpointSelector": {}, "ingress": [{"fromEntities": ["cluster"]}]}`), f.environment())

@@ -13,20 +13,20 @@ import (
 	"github.com/waggle-net/waggle/pkg/tables/cilium"
 )
 
-// statement is what is to be said of one policy object.
+// statement is the report on one policy object.
 type statement struct {
 	Ref     policy.Ref        `json:"ref"`
 	UID     string            `json:"uid"`
-	Valid   string            `json:"valid"` // "True" when all of it can be enforced, else "False"
+	Valid   string            `json:"valid"` // "True" if the whole policy can be enforced, else "False"
 	Reason  string            `json:"reason"`
 	Message string            `json:"message"`
 	Status  reconciler.Status `json:"status"`
 
 	groups []policy.GroupChoice // to which the policy refers
-	known  *policy.CIDRGroups   // with which it was judged
+	known  *policy.CIDRGroups   // the groups with which the policy was evaluated
 }
 
-// valid says that nodes can enforce all of a policy, and invalid that they do not enforce some of it.
+// Values of the condition: valid if nodes can enforce the whole policy, and invalid if they do not enforce a part of it.
 const (
 	valid   = "True"
 	invalid = "False"
@@ -41,7 +41,7 @@ func (s *statement) equal(o *statement) bool {
 	return s.Ref == o.Ref && s.UID == o.UID && s.Valid == o.Valid && s.Reason == o.Reason && s.Message == o.Message && reflect.DeepEqual(s.groups, o.groups)
 }
 
-// said tells whether a condition says the same, whenever that was.
+// said reports whether a condition equals the statement, apart from its time.
 func (s *statement) said(c ciliumv2.PolicyCondition) bool {
 	return c.Type == ciliumv2.PolicyValid && c.Status == s.Valid && c.Reason == s.Reason && c.Message == s.Message
 }
@@ -76,7 +76,7 @@ var groupIndex = statedb.Index[*cilium.CIDRGroup, string]{
 	Unique:     true,
 }
 
-// newGroupTable makes the table of the groups to which policies may refer.
+// newGroupTable returns the table of the groups to which policies may refer.
 func newGroupTable(db *statedb.DB) (statedb.RWTable[*cilium.CIDRGroup], error) {
 	return statedb.NewTable(db, "policy-cidrgroups", groupIndex)
 }

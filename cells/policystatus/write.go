@@ -21,18 +21,18 @@ import (
 	"github.com/waggle-net/waggle/pkg/tables/leadership"
 )
 
-// EventReason is that of all Events of this cell.
+// EventReason is the reason of all Events of this cell.
 const EventReason = "PolicyNotEnforced"
 
 const (
-	writers      = 8                // requests at a time; the client limits how many there are in a second
+	writers      = 8                // concurrent requests; the client limits their rate
 	writeTimeout = 10 * time.Second // of all requests about one object
 )
 
-// writer says what statements want said.
+// writer writes statements to the API server, as conditions and Events.
 type writer struct{ params }
 
-// UpdateBatch implements reconciler.BatchOperations. One slow answer does not delay what is to be said of other objects.
+// UpdateBatch implements reconciler.BatchOperations. It runs updates concurrently, so that one slow response does not delay other objects.
 func (w *writer) UpdateBatch(ctx context.Context, txn statedb.ReadTxn, batch []reconciler.BatchEntry[*statement]) {
 	var group errgroup.Group
 	group.SetLimit(writers)
@@ -42,7 +42,7 @@ func (w *writer) UpdateBatch(ctx context.Context, txn statedb.ReadTxn, batch []r
 			return nil
 		})
 	}
-	_ = group.Wait() // results stand in the entries
+	_ = group.Wait() // the results are in the entries
 }
 
 // Update implements reconciler.Operations.
@@ -58,7 +58,7 @@ func (w *writer) Update(ctx context.Context, _ statedb.ReadTxn, _ statedb.Revisi
 	return w.emit(ctx, s)
 }
 
-// DeleteBatch implements reconciler.BatchOperations. What was said goes with its object.
+// DeleteBatch implements reconciler.BatchOperations. It writes nothing: a condition is deleted with its object.
 func (*writer) DeleteBatch(context.Context, statedb.ReadTxn, []reconciler.BatchEntry[*statement]) {}
 
 // Delete implements reconciler.Operations.
@@ -66,20 +66,20 @@ func (*writer) Delete(context.Context, statedb.ReadTxn, statedb.Revision, *state
 	return nil
 }
 
-// Prune implements reconciler.Operations. It is never asked for.
+// Prune implements reconciler.Operations. It is never called.
 func (*writer) Prune(context.Context, statedb.ReadTxn, iter.Seq2[*statement, statedb.Revision]) error {
 	return nil
 }
 
-// setCondition writes the condition into an object that can have one, on the condition that nothing else changed meanwhile:
-// the list that it stands in also holds what others say.
+// setCondition writes the condition into the status of a policy of Cilium's. The API server rejects the write if the object has changed since it was read,
+// because the list of conditions also has conditions of other programs.
 func (w *writer) setCondition(ctx context.Context, s *statement) error {
 	if s.Ref.Kind == policy.Kubernetes {
 		return nil // its status has no conditions
 	}
 	meta, conditions, err := w.read(ctx, s.Ref)
 	if apierrors.IsNotFound(err) || err == nil && string(meta.UID) != s.UID {
-		return nil // it is gone, and its row soon too
+		return nil // the object is deleted, and its row soon is too
 	}
 	if err != nil || s.saidIn(conditions) {
 		return err
@@ -101,7 +101,7 @@ func (w *writer) setCondition(ctx context.Context, s *statement) error {
 	return err
 }
 
-// read gets an object as it is now.
+// read gets the current version of an object.
 func (w *writer) read(ctx context.Context, ref policy.Ref) (*metav1.ObjectMeta, []ciliumv2.PolicyCondition, error) {
 	object := resourceOf(ref).New()
 	err := w.Client.Get(ctx, resourceOf(ref), ref.Namespace, ref.Name, object)
@@ -109,7 +109,7 @@ func (w *writer) read(ctx context.Context, ref policy.Ref) (*metav1.ObjectMeta, 
 	return meta, conditions, err
 }
 
-// resourceOf is that of a policy of Cilium's.
+// resourceOf returns the resource of a policy of Cilium's.
 func resourceOf(ref policy.Ref) kubeapi.Resource {
 	if ref.Kind == policy.Clusterwide {
 		return kubeapi.CiliumClusterwidePolicies
@@ -117,7 +117,7 @@ func resourceOf(ref policy.Ref) kubeapi.Resource {
 	return kubeapi.CiliumNetworkPolicies
 }
 
-// among is a list of conditions with the statement in the place of an older one.
+// among returns a copy of a list of conditions in which the condition of the statement replaces the previous one.
 func (s *statement) among(conditions []ciliumv2.PolicyCondition, now time.Time) []ciliumv2.PolicyCondition {
 	c := ciliumv2.PolicyCondition{Type: ciliumv2.PolicyValid, Status: s.Valid, Reason: s.Reason, Message: s.Message,
 		LastTransitionTime: now.UTC().Format(time.RFC3339)}
@@ -127,13 +127,13 @@ func (s *statement) among(conditions []ciliumv2.PolicyCondition, now time.Time) 
 		return append(out, c)
 	}
 	if out[i].Status == c.Status && out[i].LastTransitionTime != "" {
-		c.LastTransitionTime = out[i].LastTransitionTime // of the status, whatever else changes
+		c.LastTransitionTime = out[i].LastTransitionTime // the last change of the status; changes of the message do not count
 	}
 	out[i] = c
 	return out
 }
 
-// emit makes an Event of the statement.
+// emit creates an Event with the message of the statement.
 func (w *writer) emit(ctx context.Context, s *statement) error {
 	if err := leadership.Check(w.DB, w.Leadership); err != nil {
 		return err
