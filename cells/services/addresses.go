@@ -12,10 +12,10 @@ import (
 
 // addresses is an index of services by the addresses that concern them.
 type addresses struct {
-	clusterIPs map[netip.Addr]int          // number of Services that have it, also of other proxies
-	elsewhere  map[string][]netip.Addr     // ClusterIPs of Services without a row that has them: another proxy or node serves them, or they are postponed
-	external   bart.Table[map[string]bool] // services that want an address, in force or not
-	externalOf map[string][]netip.Addr     // the same by service
+	clusterIPs map[netip.Addr]int          // number of Services with the address, including Services of other proxies
+	elsewhere  map[string][]netip.Addr     // by Service: its ClusterIPs that are in no row, because it has no row or is postponed
+	external   bart.Table[map[string]bool] // services that want an external address, in force or not
+	externalOf map[string][]netip.Addr     // external addresses by service
 	placed     map[string]bool             // services that depend on addresses of this node
 }
 
@@ -24,7 +24,7 @@ func newAddresses() addresses {
 		placed: map[string]bool{}}
 }
 
-// replaceClusterIPs notes the ClusterIPs of a service, and calls changed with each address that is added or removed.
+// replaceClusterIPs records the ClusterIPs of a service, and calls changed with each address that is added or removed.
 func (x *addresses) replaceClusterIPs(before, now []netip.Addr, changed func(netip.Addr)) {
 	for _, a := range before {
 		if !slices.Contains(now, a) {
@@ -51,7 +51,7 @@ func (x *addresses) taken(own []netip.Addr, a netip.Addr) bool {
 	return others > 0
 }
 
-// want notes the external addresses that a service wants, and whether it depends on addresses of this node.
+// want records the external addresses that a service wants, and whether it depends on addresses of this node.
 func (x *addresses) want(name string, external []netip.Addr, placed bool) {
 	for _, a := range x.externalOf[name] {
 		names, _ := x.external.Get(clusternodes.Whole(a))
@@ -76,7 +76,7 @@ func (x *addresses) want(name string, external []netip.Addr, placed bool) {
 	}
 }
 
-// wanting are the services that want an address in a range.
+// wanting returns the services that want an external address in a range.
 func (x *addresses) wanting(p netip.Prefix) iter.Seq[string] {
 	return func(yield func(string) bool) {
 		for _, names := range x.external.Subnets(p) {

@@ -14,7 +14,7 @@ import (
 	"github.com/waggle-net/waggle/pkg/tables/sources"
 )
 
-// TestRun_IsAliveInALongPass: a first pass on a busy node takes minutes. It is none that hangs, and the agent is not started anew for it.
+// TestRun_IsAliveInALongPass: a first pass on a busy node takes minutes. It does not count as a stall, so the agent is not restarted.
 func TestRun_IsAliveInALongPass(t *testing.T) {
 	t.Parallel()
 	b := newBench(t, DefaultConfig, &fakeIDs{})
@@ -29,7 +29,7 @@ func TestRun_IsAliveInALongPass(t *testing.T) {
 	require.Greater(t, pass.Run(t, b.c.run), 90*time.Second)
 }
 
-// TestPass_ThatFindsMoreWorkIsNoProof: services that have each other computed again without end would hang.
+// TestPass_ThatFindsMoreWorkIsNoProof: services that queue each other without end are a stall, so services that a pass queues report no progress.
 func TestPass_ThatFindsMoreWorkIsNoProof(t *testing.T) {
 	t.Parallel()
 	b, marks := newBench(t, DefaultConfig, &fakeIDs{}), 0
@@ -48,6 +48,6 @@ func TestPass_ThatFindsMoreWorkIsNoProof(t *testing.T) {
 	b.c.read(txn, changed)
 	done, err := b.c.pass(txn, changed)
 	require.NoError(t, err)
-	require.Equal(t, 11, done.models) // all others as well
+	require.Equal(t, 11, done.models) // all other services as well
 	require.Equal(t, 1, marks)
 }

@@ -15,7 +15,7 @@ import (
 	"github.com/waggle-net/waggle/pkg/tables/sources"
 )
 
-// TestAnnotations: what a Service asks by annotations comes into force, or is a problem and as if it were not asked.
+// TestAnnotations: an annotation of a Service is in force, or has no effect and is reported as a problem.
 func TestAnnotations(t *testing.T) {
 	t.Parallel()
 	const (
@@ -67,7 +67,7 @@ func TestAnnotations(t *testing.T) {
 	}
 }
 
-// TestAnnotations_DenyWithoutReadableRanges: where none of the ranges that deny can be read, the load balancer's addresses serve no external client.
+// TestAnnotations_DenyWithoutReadableRanges: if no range that denies can be read, the load balancer's addresses serve no external client.
 func TestAnnotations_DenyWithoutReadableRanges(t *testing.T) {
 	t.Parallel()
 	row, err := k8sobjects.Service(&corev1.Service{ObjectMeta: metav1.ObjectMeta{Namespace: "a", Name: "web", Annotations: map[string]string{serviceannotations.SourceRanges: "deny"}},
@@ -96,7 +96,8 @@ func TestAnnotations_DenyWithoutReadableRanges(t *testing.T) {
 	}
 }
 
-// TestAnnotations_ParsedOncePerChange: a change of endpoints does not parse the annotations of the Service again, and one that is deleted leaves nothing.
+// TestAnnotations_ParsedOncePerChange: a change of endpoints does not parse the annotations of the Service again, and the parsed annotations of a deleted
+// Service are removed.
 func TestAnnotations_ParsedOncePerChange(t *testing.T) {
 	t.Parallel()
 	b := newBench(t, DefaultConfig, &fakeIDs{})
@@ -117,7 +118,7 @@ func TestAnnotations_ParsedOncePerChange(t *testing.T) {
 	}
 }
 
-// TestAnnotations_Change: an annotation that comes or goes changes rows that are there, and keeps their ids.
+// TestAnnotations_Change: a new or changed annotation changes existing rows and keeps their ids.
 func TestAnnotations_Change(t *testing.T) {
 	t.Parallel()
 	b := newBench(t, DefaultConfig, &fakeIDs{})

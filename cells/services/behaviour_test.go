@@ -17,7 +17,7 @@ import (
 	"github.com/waggle-net/waggle/pkg/tables/sources"
 )
 
-// web is a Service of one port, changed as a case wants.
+// web returns a Service with one port, modified by change.
 func web(change func(*k8s.Service)) *k8s.Service {
 	s := &k8s.Service{Namespace: "a", Name: "web", Type: "LoadBalancer", ClusterIPs: []netip.Addr{netip.MustParseAddr("10.96.0.1")},
 		Ports: []k8s.ServicePort{{Name: "http", Protocol: "TCP", Port: 80, NodePort: 30080}}, IngressIPs: []netip.Addr{netip.MustParseAddr("192.0.2.1")},
@@ -28,8 +28,8 @@ func web(change func(*k8s.Service)) *k8s.Service {
 	return s
 }
 
-// endpointsOf is a slice of web whose endpoints are "name flags zones", say "1L r x": on this node (L) or not (-), ready, serving, terminating,
-// hinted for zones.
+// endpointsOf returns a slice of web. Each text describes an endpoint, for example "1L r x": the last digit of its address, L (this node) or - (another node);
+// the flags r (ready), s (serving) and t (terminating); hints for zones, or for nodes with the prefix "node:".
 func endpointsOf(texts ...string) *k8s.EndpointSlice {
 	s := &k8s.EndpointSlice{Namespace: "a", Name: "web-1", Service: "web", AddressType: "IPv4", Ports: []k8s.SlicePort{{Name: "http", Protocol: "TCP", Port: 8080}}}
 	for _, text := range texts {
@@ -51,8 +51,8 @@ func endpointsOf(texts ...string) *k8s.EndpointSlice {
 	return s
 }
 
-// shown writes the frontends of web: last byte of backends' addresses, for everybody or clients outside, then for those inside, then
-// what else is special.
+// shown formats the frontends of web: the kind; the last character of the backends' addresses for all or for external clients; after a slash for clients on
+// this node; then flags.
 func (b *bench) shown() string {
 	txn := b.db.ReadTxn()
 	byID := map[uint32]string{}
@@ -157,7 +157,7 @@ func TestBehaviour(t *testing.T) {
 	}
 }
 
-// owners writes who has each address, and who is refused.
+// owners formats the owner of each address, and the other claimants.
 func (b *bench) owners() string {
 	var out []string
 	for f := range b.c.Frontends.All(b.db.ReadTxn()) {
@@ -190,8 +190,8 @@ func outer(namespace, name, ip, outside string, made int64) *k8s.Service {
 	return s
 }
 
-// TestContest_TheNextComesIntoForceWhenTheOwnerGoes: of those who come together the older object has an address; a tenant has no one's ClusterIP, whatever
-// the port.
+// TestContest_TheNextComesIntoForceWhenTheOwnerGoes: of two Services that are added together, the older one owns an address, and the other one when the owner
+// is deleted. No tenant gets the ClusterIP of another Service, on any port.
 func TestContest_TheNextComesIntoForceWhenTheOwnerGoes(t *testing.T) {
 	t.Parallel()
 	b := newBench(t, DefaultConfig, &fakeIDs{})
@@ -212,8 +212,8 @@ func TestContest_TheNextComesIntoForceWhenTheOwnerGoes(t *testing.T) {
 	b.expect("younger has it", b.problemsOf("b/younger"), "")
 }
 
-// TestContest_WhoHasItKeepsIt: an older Service of another namespace that is made to claim an address later takes it from nobody. One of the
-// namespace itself does, and so does a better kind.
+// TestContest_WhoHasItKeepsIt: an older Service of another namespace that is changed to claim an address does not replace the owner. An older Service of the
+// owner's namespace does, and so does a better kind.
 func TestContest_WhoHasItKeepsIt(t *testing.T) {
 	t.Parallel()
 	b := newBench(t, DefaultConfig, &fakeIDs{})
@@ -251,7 +251,7 @@ func TestContest_WhoHasItKeepsIt(t *testing.T) {
 	has("it comes again", "ExternalIPs b/old[c/older]")
 }
 
-// TestContest_ClusterIPsThatOthersServe: a Service that another proxy or another node is to serve has its ClusterIP for itself, here too.
+// TestContest_ClusterIPsThatOthersServe: no other Service on this node gets the ClusterIP of a Service that another proxy or another node serves.
 func TestContest_ClusterIPsThatOthersServe(t *testing.T) {
 	t.Parallel()
 	const why = "ExternalIPs 10.96.0.1: is the ClusterIP of another Service"
@@ -283,7 +283,8 @@ func TestContest_ClusterIPsThatOthersServe(t *testing.T) {
 	b.expect("gone", b.problemsOf("b/thief"), "")
 }
 
-// TestHostPort_OfAPodOfTheSameName is another service, which gets the port when the first pod has ended.
+// TestHostPort_OfAPodOfTheSameName: the host port of a pod with the same name and another UID is another service. When a pod has ended, another pod gets its
+// port.
 func TestHostPort_OfAPodOfTheSameName(t *testing.T) {
 	t.Parallel()
 	b := newBench(t, DefaultConfig, &fakeIDs{})
@@ -312,7 +313,8 @@ func TestHostPort_OfAPodOfTheSameName(t *testing.T) {
 	b.expect("ended", b.owners(), "10.0.0.1:8080/TCP HostPort a/q:host-port/v/8080[]")
 }
 
-// TestRefuses_AddressesThatAreNotTheTenants.
+// TestRefuses_AddressesThatAreNotTheTenants: no Service gets an address of another node, of a pod CIDR or of the range of ClusterIPs, or a loopback or
+// link-local address.
 func TestRefuses_AddressesThatAreNotTheTenants(t *testing.T) {
 	t.Parallel()
 	config := DefaultConfig
@@ -336,8 +338,9 @@ func TestRefuses_AddressesThatAreNotTheTenants(t *testing.T) {
 	}
 }
 
-// TestRefuses_NotTheAddressOfALoadBalancerOnThisNode: kube-vip and keepalived put the address on a node, and k3s gives the nodes' own; an external IP may
-// be one as well. A node port of that number has the address first, then a load balancer, and what is for pods or is another's stays so.
+// TestRefuses_NotTheAddressOfALoadBalancerOnThisNode: kube-vip and keepalived add the address of a load balancer to a node, and k3s assigns the nodes' own
+// addresses. An external IP may be an address of the node, too. A node port has precedence over a load balancer, which has precedence over an external IP.
+// Addresses of pods, of other nodes and of other Services stay rejected.
 func TestRefuses_NotTheAddressOfALoadBalancerOnThisNode(t *testing.T) {
 	t.Parallel()
 	b := newBench(t, DefaultConfig, &fakeIDs{})
@@ -368,8 +371,8 @@ func TestRefuses_NotTheAddressOfALoadBalancerOnThisNode(t *testing.T) {
 		"10.96.0.2:80/TCP ClusterIP b/port[], 127.0.0.1:30001/TCP NodePort b/port[]")
 }
 
-// TestCopyOnDisk_LeavesWhatTheMapsHave: until the API server has spoken, a frontend that the run before wrote gets no row; one that is new does. Ids
-// are those of the run before, and what is gone lets go of its own.
+// TestCopyOnDisk_LeavesWhatTheMapsHave: until the inputs are synced with the API server, a frontend of the previous run gets no row, and a new frontend does.
+// Ids of the previous run are kept, and ids of removed addresses are released.
 func TestCopyOnDisk_LeavesWhatTheMapsHave(t *testing.T) {
 	t.Parallel()
 	b := newBench(t, DefaultConfig, &fakeIDs{
@@ -408,11 +411,11 @@ func TestCopyOnDisk_LeavesWhatTheMapsHave(t *testing.T) {
 	b.expect("ids after it came back", ids(), "10.96.0.1:80/TCP=11 10.96.0.2:80/TCP=10 10.1.0.1:8080/TCP=6 ")
 }
 
-// TestIDs_AreNotUsedAgainAtOnce: numbers are given out in a circle, without those that are in use.
+// TestIDs_AreNotUsedAgainAtOnce: ids are allocated in a circle, and used ids are skipped.
 func TestIDs_AreNotUsedAgainAtOnce(t *testing.T) {
 	t.Parallel()
 	s := newIDs(map[loadbalancer.Address]uint32{at("10.0.0.1:1/TCP"): 1<<32 - 2, at("10.0.0.2:1/TCP"): 1, at("10.0.0.3:1/TCP"): 3, at("10.0.0.4:1/TCP"): 3})
-	for i, want := range []uint32{1<<32 - 1, 2, 4} { // 0 is none, 1 and 3 are used
+	for i, want := range []uint32{1<<32 - 1, 2, 4} { // 0 is no id, 1 and 3 are used
 		if got := s.of(at(fmt.Sprintf("10.0.1.%d:1/TCP", i))); got != want {
 			t.Errorf("number %d is %d, want %d", i, got, want)
 		}
@@ -429,7 +432,7 @@ func TestIDs_AreNotUsedAgainAtOnce(t *testing.T) {
 	}
 }
 
-// FuzzChurn drives the random churn by a seed and a length, so that what has been found once is tried for ever.
+// FuzzChurn runs the random churn with a seed and a number of steps, so that inputs that failed once can be kept as regression tests.
 func FuzzChurn(f *testing.F) {
 	f.Add(uint64(1), uint8(50))
 	f.Fuzz(func(t *testing.T, seed uint64, steps uint8) {
@@ -443,7 +446,7 @@ func FuzzChurn(f *testing.F) {
 	})
 }
 
-// TestNewRules_NamesTheFlag.
+// TestNewRules_NamesTheFlag: the error about an invalid value names the flag.
 func TestNewRules_NamesTheFlag(t *testing.T) {
 	t.Parallel()
 	for want, change := range map[string]func(*Config){

@@ -12,7 +12,7 @@ import (
 	"github.com/waggle-net/waggle/pkg/tables/sources"
 )
 
-// sharing is a cluster whose services have the same backends. So have the services of Knative that are scaled to zero: each slice names the pods of the
+// sharing is a cluster whose services all have the same backends, like the services of Knative that are scaled to zero: each slice names the pods of the
 // activator.
 type sharing struct {
 	*bench
@@ -31,7 +31,7 @@ func newSharing(t testing.TB, services, backends int) *sharing {
 	return s
 }
 
-// slice is the slice of a service, in which the first backend is ready or not.
+// slice returns the slice of a service. first reports whether its first backend is ready.
 func (s *sharing) slice(service int, first bool) *k8s.EndpointSlice {
 	slice := &k8s.EndpointSlice{Namespace: "d", Name: fmt.Sprint("s", service, "-x"), Service: fmt.Sprint("s", service), AddressType: "IPv4",
 		Ports: []k8s.SlicePort{{Protocol: "TCP", Port: 8012}}}
@@ -85,7 +85,7 @@ func newCrowd(t testing.TB, slices int) *crowd {
 	return c
 }
 
-const inSlice = 100 // as the control plane of Kubernetes makes them
+const inSlice = 100 // endpoints of a slice, as the control plane of Kubernetes creates slices
 
 func (c *crowd) slice(number int, first bool) *k8s.EndpointSlice {
 	slice := &k8s.EndpointSlice{Namespace: "d", Name: fmt.Sprint("crowd-", number), Service: "crowd", AddressType: "IPv4",
@@ -104,7 +104,7 @@ func percentiles(b *testing.B, took []time.Duration) {
 	b.ReportMetric(float64(took[len(took)*99/100]), "ns/pass-p99")
 }
 
-// BenchmarkSharedBackends is the pass after one of ten pods behind 2,000 services is removed, and after it has returned.
+// BenchmarkSharedBackends measures the pass after one of ten pods behind 2,000 services is removed, and the pass after its readiness has changed.
 func BenchmarkSharedBackends(b *testing.B) {
 	s := newSharing(b, 2000, 10)
 	b.Run("removed", func(b *testing.B) {
@@ -129,7 +129,7 @@ func BenchmarkSharedBackends(b *testing.B) {
 	})
 }
 
-// BenchmarkSliceEvent is the pass after one slice among those of 2,000 services with ten shared backends has changed.
+// BenchmarkSliceEvent measures the pass after a change of one slice, among the slices of 2,000 services with ten shared backends.
 func BenchmarkSliceEvent(b *testing.B) {
 	s := newSharing(b, 2000, 10)
 	var took []time.Duration
@@ -144,7 +144,7 @@ func BenchmarkSliceEvent(b *testing.B) {
 	percentiles(b, took)
 }
 
-// BenchmarkLargeService is the pass after one of the 10,000 endpoints of a service has changed.
+// BenchmarkLargeService measures the pass after a change of one of the 10,000 endpoints of a service.
 func BenchmarkLargeService(b *testing.B) {
 	c := newCrowd(b, 100)
 	var took []time.Duration
@@ -159,7 +159,7 @@ func BenchmarkLargeService(b *testing.B) {
 	percentiles(b, took)
 }
 
-// BenchmarkServicesOfTheNode is the pass after the node has another address, of which all NodePort services have frontends.
+// BenchmarkServicesOfTheNode measures the pass after the node has gained or lost an address, at which all NodePort services have frontends.
 func BenchmarkServicesOfTheNode(b *testing.B) {
 	const many = 10_000
 	x := newBench(b, DefaultConfig, &fakeIDs{})

@@ -21,30 +21,30 @@ import (
 	"github.com/waggle-net/waggle/pkg/tables/sources"
 )
 
-// Cell computes services, frontends and backends. It is the only writer of these tables, but for the statuses of frontends.
+// Cell computes services, frontends and backends. No other cell writes these tables, except the statuses of frontends.
 var Cell = cell.Module("services", "Services with their addresses and backends",
 	cell.ProvidePrivate(
-		newEarlierIDs, // from the real maps; tests put a fake in its place
-		newHolders,    // files in the state directory; tests have one of their own
+		newEarlierIDs, // from the real maps; tests replace them by a fake
+		newHolders,    // files in the state directory; tests use directories of their own
 	),
 	implementation,
 )
 
-// implementation is the module without its way to the kernel.
+// implementation is the module without its access to the BPF maps and the state directory.
 var implementation = cell.Group(
 	cell.Config(DefaultConfig),
 	cell.ProvidePrivate(
 		services.NewTable, // only this cell writes
 		frontends.NewTable,
 		backends.NewTable,
-		newRules,      // the flags, checked
-		newInitialize, // what completes the tables
+		newRules,      // validated flags
+		newInitialize, // functions that complete the tables
 	),
 	cell.Provide(
-		statedb.RWTable[*services.Service].ToTable, // anyone may read
+		statedb.RWTable[*services.Service].ToTable, // read-only for other cells
 		statedb.RWTable[*frontends.Frontend].ToTable,
 		statedb.RWTable[*backends.Backend].ToTable,
-		frontends.NewStatuses, // who writes the maps says here how it went
+		frontends.NewStatuses, // for the cell that writes the maps
 	),
 	cell.Invoke(register),
 )
@@ -75,9 +75,10 @@ type params struct {
 	Initialize initialize
 }
 
-// initialize says how far the three tables are, in a transaction on them. Each may be called often; only its first call counts.
+// initialize completes the initializers of the three tables, in a write transaction on them. Each function may be called repeatedly; only its first call has an
+// effect.
 type initialize struct {
-	first func(statedb.WriteTxn) // what can be known at the start is in
+	first func(statedb.WriteTxn) // the rows that are known at the start are in the tables
 	all   func(statedb.WriteTxn) // the tables are complete
 }
 

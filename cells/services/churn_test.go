@@ -15,7 +15,7 @@ import (
 	"github.com/waggle-net/waggle/pkg/tables/sources"
 )
 
-// churn makes random objects out of few names and addresses, so that they meet.
+// churn makes random objects from few names and addresses, so that conflicts are frequent.
 type churn struct {
 	*rand.Rand
 	*bench
@@ -31,7 +31,7 @@ func (c *churn) addr(is4 bool, block, count int) netip.Addr {
 	return netip.AddrFrom16([16]byte{0xfd, byte(block), 15: byte(1 + c.IntN(count))})
 }
 
-// some has each key with one of its values, now and then.
+// some returns random keys, each with one of its values.
 func (c *churn) some(values map[string][]string) map[string]string {
 	some := map[string]string{}
 	for _, key := range slices.Sorted(maps.Keys(values)) {
@@ -101,12 +101,12 @@ func (c *churn) randomSlice() *k8s.EndpointSlice {
 	}
 	hints := c.IntN(2) == 0
 	for range c.IntN(4) {
-		// What is said of an address is mostly the same in all slices but for its state, as of a pod.
+		// Except for the state, most slices have the same data about an address, as for a pod.
 		n := c.addr(is4, pickOne(c, blockPods, blockPods, blockPods, blockNodes), 5)
 		last := n.AsSlice()[len(n.AsSlice())-1]
 		e := k8s.SliceEndpoint{Addrs: []netip.Addr{n}, Ready: c.IntN(2) == 0, Terminating: c.IntN(3) == 0,
 			NodeName: []string{"one", "two", ""}[last%3], Zone: []string{"x", "y"}[last%2], Pod: fmt.Sprint("a/pod-", last)}
-		if c.IntN(6) == 0 { // a tenant's slice may say anything
+		if c.IntN(6) == 0 { // a tenant's slice may contain any data
 			e.NodeName, e.Pod = pickOne(c, "one", "two", ""), pickOne(c, "b/own", "")
 		}
 		e.Serving = e.Ready || c.IntN(2) == 0
@@ -159,20 +159,19 @@ func (c *churn) randomEndpoint() *endpoints.Endpoint {
 	return e
 }
 
-// change puts an object in the place of another, or removes one.
+// change inserts, replaces or removes a random object.
 func (c *churn) change() {
 	row := pickOne[func() any](c, func() any { return c.randomService() }, func() any { return c.randomService() }, func() any { return c.randomSlice() },
 		func() any { return c.randomSlice() }, func() any { return c.randomSlice() }, func() any { return c.randomPod() }, func() any { return c.randomNode() },
 		func() any { return c.randomAddress() }, func() any { return c.randomEndpoint() })()
 	if c.IntN(4) == 0 {
-		c.remove(row) // of that name, if there is one
+		c.remove(row) // the object with that name, if it exists
 		return
 	}
 	c.insert(row)
 }
 
-// TestChurn_TablesEqualANaiveModel changes objects at random, and after each few holds the tables against what a plain model makes of
-// all objects.
+// TestChurn_TablesEqualANaiveModel changes objects at random, and after every few changes compares the tables with a simple model of all objects.
 func TestChurn_TablesEqualANaiveModel(t *testing.T) {
 	t.Parallel()
 	for seed := range uint64(30) {
@@ -180,13 +179,13 @@ func TestChurn_TablesEqualANaiveModel(t *testing.T) {
 			t.Parallel()
 			c := &churn{Rand: rand.New(rand.NewPCG(6, seed)), bench: newBench(t, DefaultConfig, &fakeIDs{})}
 			c.c.Rules.agent.Maglev, c.c.Rules.agent.AlgorithmAnnotation = seed%3 == 1, seed%3 == 2
-			for range 40 { // the first pass makes several commits of them, and who comes first need not be the oldest
+			for range 40 { // the first pass makes several commits, and the first claimant need not be the oldest
 				c.made = int64(c.IntN(100))
 				c.change()
 			}
 			c.c.portion = 1 + c.IntN(3)
 			if seed%2 == 0 {
-				c.c.many = 1 // all have rosters
+				c.c.many = 1 // all services have rosters
 			}
 			c.state(sources.Synced)
 			c.firstPass()

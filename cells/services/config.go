@@ -9,7 +9,7 @@ import (
 	"github.com/waggle-net/waggle/pkg/settings"
 )
 
-// Config is what was typed. The names of the flags are Cilium's.
+// Config selects the Services and addresses that are served. The flags have the same names as in Cilium.
 type Config struct {
 	ProxyName         string `mapstructure:"k8s-service-proxy-name"`
 	ExternalIPs       bool   `mapstructure:"enable-external-ips"`
@@ -25,13 +25,13 @@ type Config struct {
 const (
 	reject = "reject"
 	drop   = "drop"
-	auto   = "auto" // only ClusterIPs that there are count
+	auto   = "auto" // only existing ClusterIPs are reserved
 )
 
-// DefaultConfig are the defaults.
+// DefaultConfig has the default values of the flags.
 var DefaultConfig = Config{ExternalIPs: true, HostPort: true, Topology: true, NoBackend: reject, IPv4Range: auto, IPv6Range: auto}
 
-// Flags registers the flags.
+// Flags adds the flags; the values of c are the defaults.
 func (c Config) Flags(flags *pflag.FlagSet) {
 	flags.String("k8s-service-proxy-name", c.ProxyName,
 		"Serve only Services with this value of the label service.kubernetes.io/service-proxy-name; empty: only those without the label")
@@ -45,7 +45,7 @@ func (c Config) Flags(flags *pflag.FlagSet) {
 	flags.String("ipv6-service-range", c.IPv6Range, "The same for IPv6")
 }
 
-// rules are the flags, checked.
+// rules are the validated flags and the settings of the agent.
 type rules struct {
 	agent             settings.Agent
 	proxyName         string
@@ -54,8 +54,8 @@ type rules struct {
 	topology          bool
 	externalClusterIP bool
 	drop              bool
-	ranges            []netip.Prefix    // of ClusterIPs, as far as they are known
-	ports             map[portOf]string // of the node, that no external IP may have
+	ranges            []netip.Prefix    // of ClusterIPs; none for a family with the value auto
+	ports             map[portOf]string // ports of the node that external IPs must not use, with their owners
 }
 
 func newRules(c Config, a settings.Agent, l settings.Listeners) (rules, error) {
@@ -80,5 +80,5 @@ func newRules(c Config, a settings.Agent, l settings.Listeners) (rules, error) {
 	return r, nil
 }
 
-// serves tells whether a family is enabled.
+// serves reports whether an address family is enabled.
 func (r *rules) serves(is4 bool) bool { return is4 && r.agent.EnableIPv4 || !is4 && r.agent.EnableIPv6 }

@@ -14,20 +14,20 @@ import (
 	"github.com/waggle-net/waggle/pkg/tables/k8s"
 )
 
-// contender is one of several services that claim an address.
+// contender is a claimant: one of several services that claim an address.
 type contender struct {
 	name    string
 	kind    frontends.Kind
 	created int64
 }
 
-// compare puts who gets the address first: the better kind, then the older object, then the name.
+// compare orders claimants by precedence: the better kind, then the older object, then the name.
 func (a contender) compare(b contender) int {
 	return cmp.Or(cmp.Compare(order(a.kind), order(b.kind)), cmp.Compare(a.created, b.created), cmp.Compare(a.name, b.name))
 }
 
-// arrange puts who gets the address first, and the others in the order in which they would. Who had it before this pass keeps it against claims of the
-// same kind of other namespaces: an object may be older than the claim that it makes.
+// arrange sorts claimants by precedence: the first one owns the address. If holder, the previous owner, has a claim of the best kind, the best claimant of its
+// namespace is the first one. An older object of another namespace may have been changed to claim the address, and must not take it.
 func arrange(list []contender, holder string) {
 	slices.SortFunc(list, contender.compare)
 	best := list[0].kind
@@ -45,17 +45,17 @@ func namespaceOf(name string) string {
 	return namespace
 }
 
-// contests are the addresses that several services claim.
+// contests are the conflicts: addresses that several services claim.
 type contests struct {
-	of   map[loadbalancer.Address][]contender     // all that claim it, the owner first
-	lost map[string]map[loadbalancer.Address]bool // by service what it claims in vain
+	of   map[loadbalancer.Address][]contender     // all claimants, the owner first
+	lost map[string]map[loadbalancer.Address]bool // by service: claimed addresses that another service owns
 }
 
 func newContests() contests {
 	return contests{map[loadbalancer.Address][]contender{}, map[string]map[loadbalancer.Address]bool{}}
 }
 
-// replace notes who claims an address.
+// replace records the claimants of an address. A single claimant is no conflict.
 func (x *contests) replace(a loadbalancer.Address, list []contender) {
 	if x.of[a] = list; len(list) == 1 {
 		delete(x.of, a)
@@ -65,7 +65,7 @@ func (x *contests) replace(a loadbalancer.Address, list []contender) {
 	}
 }
 
-// lose notes whether a service claims an address in vain.
+// lose records whether another service owns an address that a service claims.
 func (x *contests) lose(name string, a loadbalancer.Address, lost bool) {
 	switch {
 	case !lost:
@@ -79,7 +79,7 @@ func (x *contests) lose(name string, a loadbalancer.Address, lost bool) {
 	}
 }
 
-// leave is a list without a service, as a new one.
+// leave returns a copy of a list without a service.
 func leave(list []contender, name string) []contender {
 	return slices.DeleteFunc(slices.Clone(list), func(o contender) bool { return o.name == name })
 }
@@ -91,13 +91,14 @@ func namesOf(list []contender) (names []string) {
 	return names
 }
 
-// frontend finds a row, nil when there is none.
+// frontend returns the row of an address, or nil.
 func (c *controller) frontend(txn statedb.ReadTxn, a loadbalancer.Address) *frontends.Frontend {
 	row, _, _ := c.Frontends.Get(txn, frontends.ByAddress(a))
 	return row
 }
 
-// held tells whether an address must not get a row yet: the maps have it, and what is known here may be less than what they know.
+// held reports whether an address must not get a row yet: the maps have an entry of the previous run, and inputs that are not synced may be older than this
+// entry.
 func (c *controller) held(a loadbalancer.Address) bool {
 	if c.synced {
 		return false
@@ -106,7 +107,7 @@ func (c *controller) held(a loadbalancer.Address) bool {
 	return earlier
 }
 
-// holder is who had an address before this pass, or before a restart, empty when nobody had.
+// holder returns the owner of an address before a restart, or else the owner before this pass. It is empty if the address had no owner.
 func (p *plan) holder(a loadbalancer.Address) string {
 	if name := p.Holders.earlier[a]; name != "" {
 		return name
@@ -117,7 +118,7 @@ func (p *plan) holder(a loadbalancer.Address) string {
 	return ""
 }
 
-// claim gives an address to a service, or puts it among those who would get it.
+// claim records the claim of a service to an address. It writes the row of the address if the service is the owner.
 func (p *plan) claim(name string, m *model, cl *claim) error {
 	row, list := p.frontend(p.write, cl.Address), p.contests.of[cl.Address]
 	if list == nil {
@@ -136,7 +137,7 @@ func (p *plan) claim(name string, m *model, cl *claim) error {
 	return p.handOver(row, list)
 }
 
-// withdraw takes an address from a service that claims it no more.
+// withdraw removes the claim of a service to an address.
 func (p *plan) withdraw(a loadbalancer.Address, name string) error {
 	row, list := p.frontend(p.write, a), p.contests.of[a]
 	if list == nil {
@@ -156,8 +157,7 @@ func (p *plan) withdraw(a loadbalancer.Address, name string) error {
 	return p.handOver(row, list)
 }
 
-// decide notes who contends for an address now. When it has another owner than before, all but the one at hand must be computed
-// again.
+// decide records the claimants of an address. If the owner changes, it queues all claimants except atHand, the service that is being computed.
 func (p *plan) decide(a loadbalancer.Address, before string, list []contender, atHand string) {
 	p.Holders.dirty[a] = true
 	p.contests.replace(a, list)
@@ -168,7 +168,7 @@ func (p *plan) decide(a loadbalancer.Address, before string, list []contender, a
 	}
 }
 
-// handOver names the first of those who contend as the owner of a row. What else the row says is written when that one is computed.
+// handOver makes the first claimant the owner of a row. The other fields of the row are written when this claimant is computed.
 func (p *plan) handOver(row *frontends.Frontend, list []contender) error {
 	next := row.Clone()
 	next.Service, next.Refused = list[0].name, namesOf(list[1:])
@@ -179,13 +179,13 @@ func (p *plan) handOver(row *frontends.Frontend, list []contender) error {
 	return err
 }
 
-// age is when the object of a service was made.
+// age returns the creation time of the object of a service, in Unix seconds; 0 if the time or the object is unknown.
 func (p *plan) age(name string) int64 {
 	if pod, host := hostPortPod(name); host {
 		if o, _, found := p.Pods.Get(p.txn, k8s.PodByName(pod)); found {
 			return o.Created
 		}
-		return 0 // it is on the list, and leaves
+		return 0 // the pod is deleted, so the claim is withdrawn in this pass
 	}
 	if s, _, found := p.KubernetesServices.Get(p.txn, k8s.ServiceByName(name)); found {
 		return s.Created

@@ -9,14 +9,15 @@ import (
 	"github.com/waggle-net/waggle/pkg/tables/k8s"
 )
 
-// rivals finds Services that claim the same, whether they turn out to be ours or not: one too many costs a portion and nothing else. Each
-// Service is looked at once, because in the first pass nothing is in the maps while this goes on.
+// rivals finds Services with conflicts: they name the same ClusterIP, external address or port of this node. Services that this node does not serve are
+// included: a false conflict only moves a Service to the last portion. Each Service is read once, because the first pass writes nothing to the maps before
+// rivals is complete.
 type rivals struct {
 	*world
-	clusterIPs map[netip.Addr]*k8s.Service // who was the first to name it
+	clusterIPs map[netip.Addr]*k8s.Service // the first Service that names the address
 	external   map[netip.Addr]*k8s.Service
 	ports      map[nodePort]*k8s.Service // of this node
-	contested  map[string]bool           // by name
+	contested  map[string]bool           // by name: Services with a conflict
 }
 
 type nodePort struct {
@@ -24,14 +25,14 @@ type nodePort struct {
 	number   uint16
 }
 
-// rivals looks at all Services.
+// rivals reads all Services.
 func (c *controller) rivals(txn statedb.ReadTxn) *rivals {
 	r := &rivals{world: c.world, clusterIPs: make(map[netip.Addr]*k8s.Service, c.KubernetesServices.NumObjects(txn)),
 		external: map[netip.Addr]*k8s.Service{}, ports: map[nodePort]*k8s.Service{}, contested: map[string]bool{}}
 	for s := range c.KubernetesServices.All(txn) {
 		r.look(s)
 	}
-	for a, s := range r.external { // a ClusterIP is lost to nobody but another one
+	for a, s := range r.external { // a ClusterIP has precedence over external addresses, so its own Service has no conflict
 		if r.clusterIPs[a] != nil {
 			r.contested[s.Key()] = true
 		}
@@ -39,8 +40,8 @@ func (c *controller) rivals(txn statedb.ReadTxn) *rivals {
 	return r
 }
 
-// divide divides services into those that contend with nobody for anything, and the rest. Only the first may be committed before the rest is known:
-// of two who claim an address the one that comes first would have it for a moment, and with it the id and the clients of the other.
+// divide splits services into services without conflicts and the rest. Only the former may be committed before the rest is computed: otherwise the claimant
+// that is computed first would own an address for a moment, with the id and the clients of the rightful owner. alone uses the memory of names.
 func (r *rivals) divide(names []string) (alone, rest []string) {
 	alone = names[:0]
 	for _, name := range names {
@@ -53,7 +54,7 @@ func (r *rivals) divide(names []string) (alone, rest []string) {
 	return alone, rest
 }
 
-// want reports whether another Service or a host port may claim an address that a service leaves.
+// want reports whether another Service or a host port may claim an address. left is the service that releases the address.
 func (r *rivals) want(a netip.Addr, left string) bool {
 	other := func(s *k8s.Service) bool { return s != nil && s.Key() != left }
 	return a.IsLoopback() || r.isOwn(a) || other(r.clusterIPs[a]) || other(r.external[a])
@@ -67,7 +68,7 @@ func (r *rivals) look(s *k8s.Service) {
 	for _, a := range slices.Concat(s.ExternalIPs, s.IngressIPs) {
 		claims(r, r.external, a, s)
 		if r.here(a, s); r.isOwn(a) {
-			r.contested[s.Key()] = true // a host port may have the address
+			r.contested[s.Key()] = true // a host port may claim the address
 		}
 	}
 	for i := range s.Ports {
@@ -77,7 +78,7 @@ func (r *rivals) look(s *k8s.Service) {
 	}
 }
 
-// here notes the ports of a Service by an address that is the node's, where node ports are as well.
+// here records the ports of a Service at an address of this node, because node ports use the same addresses.
 func (r *rivals) here(a netip.Addr, s *k8s.Service) {
 	if !a.IsLoopback() && !r.isOwn(a) {
 		return
@@ -87,7 +88,7 @@ func (r *rivals) here(a netip.Addr, s *k8s.Service) {
 	}
 }
 
-// claims notes that a Service names something, and that it contends with the first who has done so.
+// claims records that a Service names key, and its conflict with the first Service that names it.
 func claims[K comparable](r *rivals, all map[K]*k8s.Service, key K, s *k8s.Service) {
 	switch first := all[key]; first {
 	case nil:

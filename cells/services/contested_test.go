@@ -14,7 +14,7 @@ import (
 	"github.com/waggle-net/waggle/pkg/tables/sources"
 )
 
-// owned says who has each address, and by which kind of claim.
+// owned returns the kind, the owner and the id of each frontend, by address.
 func (b *bench) owned() map[loadbalancer.Address]string {
 	all := map[loadbalancer.Address]string{}
 	for f := range b.c.Frontends.All(b.db.ReadTxn()) {
@@ -23,8 +23,8 @@ func (b *bench) owned() map[loadbalancer.Address]string {
 	return all
 }
 
-// firstPass makes the pass, and holds what each of its commits says against what the last one says: who has an address in between has it for
-// good. It tells how many addresses there were after each.
+// firstPass makes the passes that are due, and compares each of their commits with the last one: an address that has an owner in between keeps this owner. It
+// returns the number of addresses after each commit.
 func (b *bench) firstPass() (sizes []int) {
 	b.t.Helper()
 	var all []map[loadbalancer.Address]string
@@ -75,7 +75,7 @@ func ips(texts ...string) (list []netip.Addr) {
 	return list
 }
 
-// TestFirstPass_NobodyHasAnothersAddressInBetween has services first on the list that lose their addresses to later ones.
+// TestFirstPass_NobodyHasAnothersAddressInBetween: services at the start of the list claim addresses that later services get.
 func TestFirstPass_NobodyHasAnothersAddressInBetween(t *testing.T) {
 	t.Parallel()
 	first := func(change func(*k8s.Service)) *k8s.Service {
@@ -122,8 +122,8 @@ func TestFirstPass_NobodyHasAnothersAddressInBetween(t *testing.T) {
 	}
 }
 
-// TestFirstPass_AHostPortAtTheAddressOfAnother: of a load balancer or an external IP, which the node has. The pod has the port, and has it from the first
-// commit on.
+// TestFirstPass_AHostPortAtTheAddressOfAnother: the address of a load balancer or an external IP is an address of the node. The pod owns the port from the
+// first commit with this port on.
 func TestFirstPass_AHostPortAtTheAddressOfAnother(t *testing.T) {
 	t.Parallel()
 	taken := at("10.0.0.1:80/TCP")
@@ -154,7 +154,7 @@ func testHostPortAt(t *testing.T, taken loadbalancer.Address, change func(*k8s.S
 	}
 }
 
-// TestFirstPass_UncontestedServicesComeInPortions: the maps are written meanwhile.
+// TestFirstPass_UncontestedServicesComeInPortions: services without conflicts are committed in portions, so that the maps are written meanwhile.
 func TestFirstPass_UncontestedServicesComeInPortions(t *testing.T) {
 	t.Parallel()
 	b := newBench(t, DefaultConfig, &fakeIDs{})
@@ -173,7 +173,8 @@ func TestFirstPass_UncontestedServicesComeInPortions(t *testing.T) {
 	}
 }
 
-// TestFirstPass_TheLastCommitHasTheFirstRows: readiness waits for it, and not for the API server.
+// TestFirstPass_TheLastCommitHasTheFirstRows: the last commit of the first pass completes the initializer for which readiness waits, also when the inputs are a
+// snapshot on disk.
 func TestFirstPass_TheLastCommitHasTheFirstRows(t *testing.T) {
 	t.Parallel()
 	for _, state := range []sources.State{sources.Snapshot, sources.Synced} {
@@ -201,7 +202,7 @@ func TestFirstPass_TheLastCommitHasTheFirstRows(t *testing.T) {
 	}
 }
 
-// TestFirstPass_OfNothing: there is no row, and nothing to wait for.
+// TestFirstPass_OfNothing: a first pass without rows completes the initializer, too.
 func TestFirstPass_OfNothing(t *testing.T) {
 	t.Parallel()
 	b := newBench(t, DefaultConfig, &fakeIDs{})

@@ -16,13 +16,13 @@ import (
 	"github.com/waggle-net/waggle/pkg/tables/services"
 )
 
-// controller is the one loop of the cell. What rows tell is kept nowhere else: here stands only what no row has.
+// controller is the state of the only loop of the cell. It holds no data that the tables have.
 type controller struct {
 	params
 	in    *inputs
 	world *world
 	queue queue
-	alive func() // says that a pass goes on: after each piece of work of which there is a known number
+	alive func() // reports progress of a pass; the number of calls in a pass is bounded
 
 	frontendIDs, backendIDs *ids
 	addresses               addresses
@@ -31,17 +31,18 @@ type controller struct {
 	rosters                 map[string]*roster               // of services with many endpoints
 
 	computed bool // the first pass is committed
-	complete bool // the tables are
-	synced   bool // all inputs are the sources' own
+	complete bool // the tables are complete
+	synced   bool // all inputs are synced with their sources
 
-	portion int // services in one commit
-	many    int // endpoints of a service that has a roster
+	portion int // number of services in one commit
+	many    int // minimum number of endpoints of a service with a roster
 }
 
 const (
-	// portion lets the maps be written while other services are computed, and bounds the time for which a change waits and for which the tables are locked.
+	// portion is the number of services in one commit. It lets the maps be written while other services are computed, and bounds how long a change waits and how
+	// long the tables are locked.
 	portion = 2048
-	// many endpoints are worth a roster, which takes 32 bytes for each.
+	// many is the minimum number of endpoints of a service with a roster, which takes 32 bytes for each endpoint.
 	many = 256
 )
 
@@ -50,7 +51,7 @@ func newController(p params) *controller {
 		shared: map[loadbalancer.Address]*shared{}, rosters: map[string]*roster{}, portion: portion, many: many}
 }
 
-// run follows changes at once: nothing waits for a burst to end, and what comes meanwhile is taken together.
+// run has no debounce interval: a change is handled at once, and the changes during a pass are handled together by the next pass.
 func (c *controller) run(ctx context.Context, health cell.Health) error {
 	if !c.Rules.agent.KubeProxyReplacement {
 		txn := c.writeTxn()
@@ -79,7 +80,7 @@ func (c *controller) run(ctx context.Context, health cell.Health) error {
 			}
 			c.Log.Debug("Services are computed", "services", done.models, "sliceEndpoints", done.endpoints, "left", done.left)
 			now := c.DB.ReadTxn()
-			if err := c.Holders.keep(now, c); err != nil { // with the next change again
+			if err := c.Holders.keep(now, c); err != nil { // retried after the next change
 				health.Degraded("keep for the next run who has addresses that several claim", err)
 			} else {
 				health.OK(fmt.Sprintf("%d services, %d frontends, %d backends", c.Services.NumObjects(now), c.Frontends.NumObjects(now),
@@ -87,7 +88,7 @@ func (c *controller) run(ctx context.Context, health cell.Health) error {
 			}
 		}
 		if done.left > 0 && ctx.Err() == nil {
-			continue // with what has changed meanwhile
+			continue // with a newer snapshot
 		}
 		heartbeat.Idle(ctx)
 		if _, err := changed.Wait(ctx, 0); err != nil {
@@ -101,7 +102,7 @@ func (c *controller) writeTxn() statedb.WriteTxn {
 	return c.DB.WriteTxn(c.Services, c.Frontends, c.Backends)
 }
 
-// restore reads the ids of the run before and subscribes; once.
+// restore reads the ids and owners of the previous run and subscribes to the tables. It does nothing when the inputs exist already.
 func (c *controller) restore() error {
 	if c.in != nil {
 		return nil
@@ -127,15 +128,15 @@ func (c *controller) read(txn statedb.ReadTxn, changed *statedb.WatchSet) {
 	})
 }
 
-// pass brings the tables up to a snapshot. Of the services of which only the backends may have changed it computes a portion, and leaves the rest for the next
+// pass updates the tables to a snapshot. Of the services of which only the backends may have changed, it computes one portion and leaves the rest for the next
 // pass.
 func (c *controller) pass(txn statedb.ReadTxn, changed *statedb.WatchSet) (tally, error) {
-	first := c.world == nil // then all are queued
+	first := c.world == nil // all services are queued then
 	c.move(txn, c.in.world(txn, changed, c.world))
 	moved := c.in.residents.moved(c.world.own)
 	if !c.synced && c.in.complete(txn, changed) {
 		if c.synced = true; !first {
-			c.all(txn, c.queue.claim) // those that the maps alone had get their rows
+			c.all(txn, c.queue.claim) // adds the rows of frontends that only the maps have
 		}
 	}
 	if c.queue.empty() && len(moved) == 0 && c.complete == c.synced && c.computed {
@@ -143,7 +144,7 @@ func (c *controller) pass(txn statedb.ReadTxn, changed *statedb.WatchSet) (tally
 	}
 	p := c.makePlan(txn, first)
 	if first {
-		c.addresses.clusterIPs = make(map[netip.Addr]int, len(p.rivals.clusterIPs)) // it gets as many, and need not grow
+		c.addresses.clusterIPs = make(map[netip.Addr]int, len(p.rivals.clusterIPs)) // its final size
 		defer p.computeAhead()()
 	}
 	if err := p.run(moved, c.initialize); err != nil {
@@ -158,7 +159,7 @@ func (c *controller) pass(txn statedb.ReadTxn, changed *statedb.WatchSet) (tally
 	return p.done, nil
 }
 
-// initialize says how far the tables are with the commit that ends a pass.
+// initialize completes the initializers of the tables in the last commit of a pass.
 func (c *controller) initialize(write statedb.WriteTxn) {
 	c.computed = true
 	c.Initialize.first(write)
@@ -170,7 +171,7 @@ func (c *controller) initialize(write statedb.WriteTxn) {
 	}
 }
 
-// move takes over a world, and queues the services for which it is another one.
+// move replaces the world, and queues the services that the difference concerns.
 func (c *controller) move(txn statedb.ReadTxn, now *world) {
 	before := c.world
 	if c.world = now; before == nil || before == now {
@@ -203,14 +204,14 @@ func (c *controller) all(txn statedb.ReadTxn, queue func(string)) {
 	}
 }
 
-// settle lets go of the ids that belong to nobody now.
+// settle releases the ids of the previous run that no row has.
 func (c *controller) settle(write statedb.WriteTxn) {
 	c.frontendIDs.settle(func(a loadbalancer.Address) bool { return c.frontend(write, a) != nil })
 	c.backendIDs.settle(func(a loadbalancer.Address) bool { return c.backend(write, a) != nil })
 }
 
-// compute is a model of a snapshot, nil when a service is none; taken tells of an address whether another service has it as its ClusterIP. Without a roster
-// all slices are read.
+// compute models a service as of a snapshot. It returns nil if the object does not exist or this node does not serve it. taken reports whether an address is
+// the ClusterIP of another service. Without a valid roster all slices are read.
 func (c *controller) compute(txn statedb.ReadTxn, w *world, name string, r *roster, taken func(netip.Addr) bool) *model {
 	if pod, host := hostPortPod(name); host {
 		p, _, found := c.Pods.Get(txn, k8s.PodByName(pod))
@@ -238,13 +239,13 @@ func (c *controller) compute(txn statedb.ReadTxn, w *world, name string, r *rost
 	return m
 }
 
-// backend finds a row, nil when there is none.
+// backend returns the row of an address, or nil.
 func (c *controller) backend(txn statedb.ReadTxn, a loadbalancer.Address) *backends.Backend {
 	row, _, _ := c.Backends.Get(txn, backends.ByAddress(a))
 	return row
 }
 
-// foreign stands for a service that has no row: its name, and the ClusterIPs of its object, which nobody else may have here either.
+// foreign models a service without a row: its name, and the ClusterIPs of its object, which no other service may claim on this node either.
 func (c *controller) foreign(txn statedb.ReadTxn, name string) *model {
 	m := &model{row: &services.Service{Name: name}}
 	if s, _, found := c.KubernetesServices.Get(txn, k8s.ServiceByName(name)); found {

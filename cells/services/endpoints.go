@@ -9,7 +9,7 @@ import (
 	"github.com/waggle-net/waggle/pkg/tables/k8s"
 )
 
-// endpoint is a backend as one port of one service knows it.
+// endpoint is a backend of one port of one service.
 type endpoint struct {
 	loadbalancer.Address
 	state           backends.State
@@ -22,14 +22,14 @@ type endpoint struct {
 type traits uint8
 
 const (
-	local        traits = 1 << iota // its slice places it on this node; the row of the backend follows the addresses that the node has
+	local        traits = 1 << iota // on this node according to its slice; the row of the backend uses the addresses of the node instead
 	hasNodeHints                    // it names nodes that should use it
 	forThisNode                     // this node is among them
 	hasZoneHints                    // it names zones that should use it
 	forThisZone                     // the zone of this node is among them
 )
 
-// rank orders states: the higher is the better one.
+// rank orders states: a higher rank is better.
 func rank(s backends.State) int {
 	switch s {
 	case backends.Active:
@@ -41,7 +41,7 @@ func rank(s backends.State) int {
 	return 0
 }
 
-// better puts endpoints in the order of their addresses, and of one address the best first.
+// better orders endpoints by address, and endpoints with one address by state, the best first.
 func better(a, b endpoint) int {
 	return cmp.Or(a.Address.Compare(b.Address), cmp.Compare(rank(b.state), rank(a.state)))
 }
@@ -70,8 +70,8 @@ type group struct {
 	protocol  loadbalancer.Protocol
 	is4       bool
 	endpoints []endpoint // all, each address once, sorted; none when the model follows a [roster]
-	removed   []endpoint // of slices that are gone since the roster was made; sorted, an address may be there more than once
-	added     []endpoint // of slices that are new since then; likewise
+	removed   []endpoint // of slices that were removed since the roster was made; sorted, an address may occur more than once
+	added     []endpoint // of slices that were added since then; likewise
 	members   []member   // by id; known after the phase nameBackends
 
 	chosen         bool     // cluster and local are valid
@@ -117,7 +117,7 @@ func (g *group) choose() {
 	}
 }
 
-// pick lists the ids of the members with a rank and all of some traits. It is nil when there is none.
+// pick returns the ids of the members with a rank and all of some traits, or nil.
 func pick(members []member, rank uint8, traits traits) (ids []uint32) {
 	wanted := func(m *member) bool { return m.rank == rank && m.traits&traits == traits }
 	count := 0
@@ -138,8 +138,8 @@ func pick(members []member, rank uint8, traits traits) (ids []uint32) {
 	return ids
 }
 
-// hint is the trait that active members must have because of hints, or 0. Hints for nodes come before hints for zones; either kind counts when all active
-// members have some and one of them is for this node.
+// hint returns the trait that active members must have because of hints, or 0. Hints for nodes have priority over hints for zones. Either kind counts if all
+// active members have some and one of them is for this node.
 func hint(members []member) traits {
 	every, some := ^traits(0), traits(0)
 	for i := range members {
@@ -179,7 +179,7 @@ func (w *world) traitsOf(e *k8s.SliceEndpoint) (t traits) {
 	return t
 }
 
-// stateOf says what an endpoint of a slice takes.
+// stateOf returns the state of an endpoint of a slice.
 func stateOf(s *k8s.Service, e *k8s.SliceEndpoint) backends.State {
 	switch {
 	case e.Ready || s.PublishNotReadyAddrs:
@@ -205,7 +205,7 @@ func (w *world) read(list []endpoint, m *model, g *group, slice *k8s.EndpointSli
 	for i := range slice.Endpoints {
 		e := &slice.Endpoints[i]
 		if len(e.Addrs) == 0 || e.Addrs[0].Is4() != g.is4 {
-			continue // more than one address has no meaning
+			continue // only the first address counts
 		}
 		m.read++
 		if !usable(e.Addrs[0]) {

@@ -40,17 +40,17 @@ type bench struct {
 	apis  statedb.RWTable[apiservers.Server]
 
 	commits *commits
-	had     map[string]string // who had each address when the naive model was asked the last time
+	had     map[string]string // owner of each address at the last call of naive
 }
 
-// commits shows the rows after each commit of the cell.
+// commits calls functions after each commit of the cell.
 type commits struct {
 	statedb.NopMetrics
 	seen func()
-	took func(time.Duration) // how long the tables were locked for it
+	took func(time.Duration) // called with the time for which the tables were locked
 }
 
-// WriteTxnDuration implements statedb.Metrics: the commit is there to read by then.
+// WriteTxnDuration implements statedb.Metrics. Readers see the commit when it is called.
 func (c *commits) WriteTxnDuration(_ string, tables []string, took time.Duration) {
 	if !slices.Contains(tables, "frontends") {
 		return
@@ -114,7 +114,7 @@ func newBench(t testing.TB, config Config, earlier *fakeIDs) *bench {
 	return b
 }
 
-// state says how far the sources of all objects are.
+// state sets the state of the sources of all objects.
 func (b *bench) state(s sources.State) {
 	txn := b.db.WriteTxn(b.srcs)
 	defer txn.Commit()
@@ -160,7 +160,7 @@ func (b *bench) insertObject(txn statedb.WriteTxn, row any) {
 	}
 }
 
-// rowOf is the row of the table nodes of a Node whose claims are all accepted.
+// rowOf returns the row of the table nodes of a Node whose claims are all accepted.
 func rowOf(n *k8s.Node) *nodetable.Node {
 	row := &nodetable.Node{Name: n.Name}
 	for _, text := range n.PodCIDRs {
@@ -200,7 +200,7 @@ func (b *bench) remove(row any) {
 	}
 }
 
-// step does what the loop does until nothing is left of what has changed.
+// step makes passes until all changes are handled.
 func (b *bench) step() (done tally) {
 	b.t.Helper()
 	for {
@@ -212,7 +212,7 @@ func (b *bench) step() (done tally) {
 	}
 }
 
-// pass does what the loop does once.
+// pass makes one pass of the loop.
 func (b *bench) pass() (done tally) {
 	b.t.Helper()
 	if err := b.c.restore(); err != nil {
@@ -233,7 +233,7 @@ func (b *bench) pass() (done tally) {
 	return done
 }
 
-// written is how many rows a pass has written or removed.
+// written counts the rows that passes have written or removed, and their commits.
 type written struct{ services, frontends, backends, commits int }
 
 // counted makes the passes that are due and counts the rows that they write.

@@ -20,20 +20,21 @@ import (
 	"github.com/waggle-net/waggle/pkg/tables/frontends"
 )
 
-// holders keep in a file each who has an address that others have claimed as well, so that it has it after a restart too. They belong to one goroutine.
+// holders stores the owners of addresses that other namespaces claim too, one file for each address, so that an owner keeps its address over a restart. It is
+// for one goroutine.
 type holders struct {
 	files   *statefile.Store
 	log     *slog.Logger
-	earlier map[loadbalancer.Address]string // of the run before, until the tables are complete
+	earlier map[loadbalancer.Address]string // owners of the previous run; nil when the tables are complete
 	onFile  map[loadbalancer.Address]string
-	dirty   map[loadbalancer.Address]bool // the file may say something else than the tables
+	dirty   map[loadbalancer.Address]bool // the file may differ from the tables
 }
 
-// maxHolders bounds how many files there are: tenants choose how many addresses they contend for, and the directory is in memory.
-// Age decides about further ones after a restart.
+// maxHolders is the maximum number of files: tenants choose the number of conflicts, and the directory is in memory. For further addresses the age of the
+// objects decides after a restart.
 const maxHolders = 4096
 
-// holding is what a file says.
+// holding is the content of a file.
 type holding struct {
 	Address loadbalancer.Address `json:"address"`
 	Service string               `json:"service"`
@@ -44,10 +45,10 @@ func newHolders(s settings.Agent, log *slog.Logger) *holders {
 		onFile: map[loadbalancer.Address]string{}, dirty: map[loadbalancer.Address]bool{}}
 }
 
-// name of the file of an address: "192.0.2.1:80-TCP".
+// name returns the name of the file of an address, for example "192.0.2.1:80-TCP".
 func (h holding) name() string { return strings.ReplaceAll(h.Address.String(), "/", "-") }
 
-// load reads what the run before has left. A file that cannot be used is set aside: age decides about its address.
+// load reads the files of the previous run. An invalid file is quarantined, and the age of the objects decides about its address.
 func (h *holders) load() {
 	if _, err := os.Stat(h.files.Dir()); err == nil {
 		if err := h.files.Open(); err != nil {
@@ -77,7 +78,7 @@ func (h *holders) load() {
 	h.earlier = maps.Clone(h.onFile)
 }
 
-// settle forgets the run before: the tables are complete.
+// settle drops the owners of the previous run when the tables are complete, and marks all files as dirty.
 func (h *holders) settle() {
 	for a := range h.onFile {
 		h.dirty[a] = true
@@ -85,15 +86,15 @@ func (h *holders) settle() {
 	h.earlier = nil
 }
 
-// left notes that an address has no owner any more.
+// left marks the file of an address that no longer has an owner.
 func (h *holders) left(a loadbalancer.Address) {
 	if h.onFile[a] != "" {
 		h.dirty[a] = true
 	}
 }
 
-// keep makes the files say what the tables do. An address stays on file when nobody else claims it any more, as long as it has the same owner: who
-// claims it by turns shall not find a moment between two runs. Until the tables are complete the files stay as they are.
+// keep updates the files from the tables. Until the tables are complete the files stay unchanged. A file stays while the owner is the same, even when no other
+// namespace claims the address any longer: a service that repeatedly adds and removes its claim must not get the address because of a restart in between.
 func (h *holders) keep(txn statedb.ReadTxn, c *controller) error {
 	if h.earlier != nil {
 		return nil
@@ -124,7 +125,7 @@ func (h *holders) keep(txn statedb.ReadTxn, c *controller) error {
 	return errors.Join(errs[:min(len(errs), maxProblems)]...)
 }
 
-// wantedElsewhere tells whether a service of another namespace claims the address of a frontend: within one, age decides.
+// wantedElsewhere reports whether a service of another namespace claims the address of a frontend. Within a namespace the age of the objects decides.
 func wantedElsewhere(row *frontends.Frontend) bool {
 	own := namespaceOf(row.Service)
 	return slices.ContainsFunc(row.Refused, func(name string) bool { return namespaceOf(name) != own })

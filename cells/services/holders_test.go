@@ -14,7 +14,7 @@ import (
 	"github.com/waggle-net/waggle/pkg/tables/sources"
 )
 
-// again is the next run, over the same objects and files.
+// again starts the next run, with the same files and the given objects.
 func (b *bench) again(state sources.State, ids map[loadbalancer.Address]uint32, rows ...any) *bench {
 	b.t.Helper()
 	next := newBench(b.t, DefaultConfig, &fakeIDs{frontends: ids})
@@ -25,7 +25,8 @@ func (b *bench) again(state sources.State, ids map[loadbalancer.Address]uint32, 
 	return next
 }
 
-// TestHolders_SurviveARestart: who has an address that an older Service claims too has it after a restart, also when the copy on disk comes first.
+// TestHolders_SurviveARestart: the owner of an address that an older Service claims too keeps it over a restart, also when the inputs are a snapshot on disk at
+// first.
 func TestHolders_SurviveARestart(t *testing.T) {
 	t.Parallel()
 	const has, name = "192.0.2.1:80/TCP", "192.0.2.1:80-TCP"
@@ -81,7 +82,7 @@ func TestHolders_SurviveARestart(t *testing.T) {
 	there("the owner went while no agent ran", false)
 }
 
-// TestHolders_Files are only of addresses that two namespaces claim, and no more than there may be.
+// TestHolders_Files: only addresses that two namespaces claim have files, at most maxHolders of them.
 func TestHolders_Files(t *testing.T) {
 	t.Parallel()
 	b := newBench(t, DefaultConfig, &fakeIDs{})
@@ -107,7 +108,7 @@ func TestHolders_Files(t *testing.T) {
 	files(1)
 }
 
-// TestHolders_AFileThatCannotBeUsed is set aside, and age decides.
+// TestHolders_AFileThatCannotBeUsed: an invalid file is quarantined and not used.
 func TestHolders_AFileThatCannotBeUsed(t *testing.T) {
 	t.Parallel()
 	h := newHolders(settings.Agent{StateDir: t.TempDir()}, slog.New(slog.DiscardHandler))

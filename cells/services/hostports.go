@@ -12,28 +12,27 @@ import (
 	"github.com/waggle-net/waggle/pkg/tables/services"
 )
 
-// hostPortMark stands between a pod's name and the rest of the name of a service that a host port makes. Names of Kubernetes have
-// no colon.
+// hostPortMark separates the name of the pod from the rest in the name of a host port's service. Names in Kubernetes contain no colon.
 const hostPortMark = ":host-port/"
 
-// hostPortName names the service of a host port. The UID tells a pod from one of the same name that comes later.
+// hostPortName returns the name of the service of a host port. The UID distinguishes a pod from a later pod with the same name.
 func hostPortName(p *k8s.Pod, port uint16) string {
 	return p.Key() + hostPortMark + p.UID + "/" + strconv.Itoa(int(port))
 }
 
-// hostPortPod is the pod whose host port a service is, if it is one.
+// hostPortPod returns the pod of a host port's service, and whether the service is one.
 func hostPortPod(service string) (pod string, is bool) {
 	pod, _, is = strings.Cut(service, hostPortMark)
 	return pod, is
 }
 
-// servesHostPorts tells whether a pod's host ports lead anywhere.
+// servesHostPorts reports whether the host ports of a pod are served.
 func (w *world) servesHostPorts(p *k8s.Pod) bool {
 	return w.hostPort && !p.HostNetwork && !p.Ended() && len(p.PodIPs) > 0
 }
 
-// hostPortService models the host ports of a pod that go by a name: one number, maybe of several protocols and addresses. It is nil
-// when there are none.
+// hostPortService models the host ports of a pod that have one service name: one number, possibly with several protocols and addresses. It returns nil if there
+// are none.
 func (w *world) hostPortService(name string, p *k8s.Pod) *model {
 	if !w.servesHostPorts(p) {
 		return nil
@@ -89,7 +88,7 @@ func (b *builder) hostPort(p *k8s.Pod, h *k8s.HostPort) {
 	}
 }
 
-// addressOf is a pod's address of a family.
+// addressOf returns the first usable address of a pod in a family.
 func addressOf(p *k8s.Pod, is4 bool) (netip.Addr, bool) {
 	for _, a := range p.PodIPs {
 		if a.Is4() == is4 && usable(a) {

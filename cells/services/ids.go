@@ -6,11 +6,11 @@ import (
 	"github.com/waggle-net/waggle/pkg/loadbalancer"
 )
 
-// ids gives numbers to addresses. An address that the run before knew keeps its number; others get the next that is free after the
-// last one given, so that a number comes back only after all others: the datapath may still know somebody by it.
+// ids allocates ids for addresses. An address of the previous run keeps its id. Another address gets the next free id after the last allocated one, so an id is
+// reused only after all others: programs of the datapath may still use it.
 type ids struct {
 	restored map[loadbalancer.Address]uint32
-	used     map[uint32]uint64 // 64 numbers each, by the first of them; one number is given after the other, so they stand close
+	used     map[uint32]uint64 // bitmaps of 64 ids each, by the first id; ids are allocated in sequence, so the bitmaps are dense
 	last     uint32
 }
 
@@ -33,7 +33,7 @@ func (s *ids) leave(id uint32) {
 	}
 }
 
-// newIDs takes over what the maps have. Numbers that two addresses share belong to neither.
+// newIDs restores the ids of the maps. An id that two addresses share stays used, and belongs to neither.
 func newIDs(restored map[loadbalancer.Address]uint32) *ids {
 	s := &ids{restored: map[loadbalancer.Address]uint32{}, used: map[uint32]uint64{}}
 	times := map[uint32]int{}
@@ -49,7 +49,7 @@ func newIDs(restored map[loadbalancer.Address]uint32) *ids {
 	return s
 }
 
-// of is the number of an address that has none in the tables.
+// of returns the id of an address that has no row.
 func (s *ids) of(a loadbalancer.Address) uint32 {
 	if id, found := s.restored[a]; found {
 		return id
@@ -63,13 +63,13 @@ func (s *ids) of(a loadbalancer.Address) uint32 {
 	}
 }
 
-// free gives a number back.
+// free releases an id.
 func (s *ids) free(a loadbalancer.Address, id uint32) {
 	s.leave(id)
 	delete(s.restored, a)
 }
 
-// settle forgets what the run before had: known tells which addresses have their number now, the others are gone.
+// settle releases the restored ids of addresses without a row. known reports whether an address has a row.
 func (s *ids) settle(known func(loadbalancer.Address) bool) {
 	for a, id := range s.restored {
 		if !known(a) {

@@ -20,15 +20,15 @@ import (
 	"github.com/waggle-net/waggle/pkg/tables/sources"
 )
 
-// inputs say which services a change concerns. They are for one goroutine.
+// inputs finds the services that a change concerns. It is for one goroutine.
 type inputs struct {
 	params
 	services *changes.Feed[*k8s.Service]
 	slices   *changes.Feed[*k8s.EndpointSlice]
 	pods     *changes.Feed[*k8s.Pod]
-	// strays are the services of slices whose names do not begin with that of their service.
+	// strays are the services of slices whose name does not begin with the name of the service, by key of the slice.
 	strays map[string]string
-	// wanted is what Services want by annotations, by name; those without any are left out. It changes between two passes only.
+	// wanted has the parsed annotations of Services, by name. Services without such annotations are absent. It changes only between two passes.
 	wanted    map[string]*serviceannotations.Wanted
 	nodes     *clusternodes.Follower
 	resolved  bool // each node that was known at the start has its addresses and ranges
@@ -37,14 +37,14 @@ type inputs struct {
 	residents residents
 }
 
-// seen is what the world was made from.
+// seen identifies the inputs of the current world.
 type seen struct {
-	self       *k8s.Node // nil without one
+	self       *k8s.Node // nil without a row of this node
 	addresses  statedb.Revision
 	apiServers [3]statedb.Revision
 }
 
-// newInputs subscribes. The first [inputs.read] names all that there are.
+// newInputs subscribes to the tables. The first [inputs.read] handles all existing rows.
 func newInputs(p params) (in *inputs, err error) {
 	in = &inputs{params: p, strays: map[string]string{}, wanted: map[string]*serviceannotations.Wanted{}, residents: newResidents()}
 	txn := p.DB.WriteTxn(p.KubernetesServices, p.Slices, p.Pods, p.Endpoints, p.Cluster)
@@ -66,8 +66,8 @@ func (in *inputs) close() {
 	in.nodes.Close()
 }
 
-// read queues the services that what has changed up to a snapshot concerns, names the ranges where nodes or their pods are or were, and adds to changed what
-// closes when more has.
+// read queues the services that changes up to a snapshot concern. It calls moved with each address and pod range that a node has gained or lost, and adds to
+// changed the channels that close when there are further changes.
 func (in *inputs) read(txn statedb.ReadTxn, changed *statedb.WatchSet, q *queue, moved func(netip.Prefix)) {
 	for _, change := range in.services.UpTo(txn, changed) {
 		in.annotations(change.Object, change.Deleted)
@@ -93,7 +93,8 @@ func (in *inputs) read(txn statedb.ReadTxn, changed *statedb.WatchSet, q *queue,
 	})
 }
 
-// annotations parses those of a Service that has changed. A selector may have 4,096 bytes, and a Service is computed with each change of its endpoints.
+// annotations parses the annotations of a Service when the Service changes, and not when it is computed: a selector may have 4,096 bytes, and each change of
+// endpoints computes the Service.
 func (in *inputs) annotations(s *k8s.Service, gone bool) {
 	delete(in.wanted, s.Key())
 	if !gone && serviceannotations.Any(s.Annotations) {
@@ -102,7 +103,7 @@ func (in *inputs) annotations(s *k8s.Service, gone bool) {
 	}
 }
 
-// wants returns what a Service wants by annotations.
+// wants returns the parsed annotations of a Service.
 func (in *inputs) wants(name string) *serviceannotations.Wanted {
 	if wanted := in.wanted[name]; wanted != nil {
 		return wanted
@@ -110,8 +111,8 @@ func (in *inputs) wants(name string) *serviceannotations.Wanted {
 	return &serviceannotations.Wanted{}
 }
 
-// slice names the service of a slice, and the one that it may have belonged to: names of slices begin with that of their service
-// where nobody writes them by hand.
+// slice calls concerned with the service of a slice, and with the services to which the slice may have belonged before. The name of a slice begins with the
+// name of its service, except for slices that users write.
 func (in *inputs) slice(txn statedb.ReadTxn, s *k8s.EndpointSlice, gone bool, concerned func(string)) {
 	if s.Service != "" {
 		concerned(s.Namespace + "/" + s.Service)
@@ -133,7 +134,7 @@ func (in *inputs) slice(txn statedb.ReadTxn, s *k8s.EndpointSlice, gone bool, co
 	}
 }
 
-// pod names the services of a pod's host ports, of now and of before.
+// pod calls concerned with the services of a pod's host ports, of the current and the previous version of the pod.
 func (in *inputs) pod(txn statedb.ReadTxn, p *k8s.Pod, concerned func(string)) {
 	for row := range in.Services.Prefix(txn, services.ByName(p.Key()+hostPortMark)) {
 		concerned(row.Name)
@@ -143,7 +144,7 @@ func (in *inputs) pod(txn statedb.ReadTxn, p *k8s.Pod, concerned func(string)) {
 	}
 }
 
-// waiting says what must be read before anything can be computed, or nothing.
+// waiting returns the name of an input that is missing for the computation, or the empty string.
 func (in *inputs) waiting(txn statedb.ReadTxn, changed *statedb.WatchSet) string {
 	_, more := in.Sources.AllWatch(txn)
 	changed.Add(more)
@@ -168,13 +169,13 @@ func (in *inputs) waiting(txn statedb.ReadTxn, changed *statedb.WatchSet) string
 		return ""
 	}
 	if name := clusternodes.Unresolved(txn, in.Nodes, in.CiliumNodes, in.Cluster); name != "" {
-		return "the addresses and ranges of the node " + name // read follows the table nodes
+		return "the addresses and ranges of the node " + name // read follows the table nodes and adds its channel
 	}
 	in.resolved = true
 	return ""
 }
 
-// complete tells whether all that is needed is the source's own list and no copy of before.
+// complete reports whether all required tables are synced with their sources, and none is a snapshot on disk.
 func (in *inputs) complete(txn statedb.ReadTxn, changed *statedb.WatchSet) bool {
 	complete := true
 	for _, t := range in.needed() {
@@ -188,7 +189,7 @@ func (in *inputs) complete(txn statedb.ReadTxn, changed *statedb.WatchSet) bool 
 	return complete
 }
 
-// needed are the tables without which services cannot be known. With --ipam=cluster-pool CiliumNodes alone say where pods are, whose addresses no service may have.
+// needed returns the required tables. With --ipam=cluster-pool only CiliumNodes contain the pod ranges, whose addresses no service may claim.
 func (in *inputs) needed() []statedb.TableMeta {
 	tables := []statedb.TableMeta{in.KubernetesServices, in.Slices, in.Pods, in.Nodes}
 	if in.Rules.agent.IPAM == settings.IPAMClusterPool {
@@ -197,7 +198,7 @@ func (in *inputs) needed() []statedb.TableMeta {
 	return tables
 }
 
-// world makes what all services depend on; old is nil when it has not changed.
+// world returns the data that all services depend on. It returns old, the current world, if nothing has changed. old is nil in the first pass.
 func (in *inputs) world(txn statedb.ReadTxn, changed *statedb.WatchSet, old *world) *world {
 	addresses, more := in.NodeAddresses.AllWatch(txn)
 	changed.Add(more)

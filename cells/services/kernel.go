@@ -6,9 +6,9 @@ import (
 	"github.com/waggle-net/waggle/pkg/servicemaps"
 )
 
-// earlierIDs tells what the run before has left in the maps.
+// earlierIDs reads the ids of the previous run from the maps.
 type earlierIDs interface {
-	// IDs are the ids of frontends and of backends.
+	// IDs returns the ids of frontends and backends, by address.
 	IDs() (frontends, backends map[loadbalancer.Address]uint32, err error)
 }
 

@@ -15,25 +15,25 @@ import (
 	"github.com/waggle-net/waggle/pkg/tables/services"
 )
 
-// model is one service as its objects describe it, before others who claim the same addresses are asked.
+// model is the desired state of one service according to its objects, before conflicts with other services are decided.
 type model struct {
-	row      *services.Service // becomes the one of the table
+	row      *services.Service // inserted into the table
 	created  int64
 	object   *k8s.Service // nil for a host port
 	slices   []*k8s.EndpointSlice
-	groups   []*group // the endpoints that it names
-	claims   []claim  // of different addresses, sorted
+	groups   []*group // one for each port and family
+	claims   []claim  // sorted, one for each address
 	external []netip.Addr
-	placed   bool // it depends on addresses of nodes
-	maglev   bool // clients outside choose by a table
-	deny     bool // source ranges name clients that are denied
+	placed   bool // it depends on addresses of this node
+	maglev   bool // external clients use a Maglev table
+	deny     bool // the source ranges deny clients
 	unusable bool // an endpoint has an address that no backend may have
 	problems map[string]struct{}
-	roster   *roster // the groups have the changes since it was made; nil when they have all endpoints
+	roster   *roster // the groups have only the changes since this roster; nil when they have all endpoints
 	read     int     // number of endpoints read from slices
 }
 
-// foreign tells whether it stands for a service that gets no row.
+// foreign reports whether the service gets no row.
 func (m *model) foreign() bool { return m.row.Type == "" }
 
 // claim is a frontend that a service wants.
@@ -43,8 +43,8 @@ type claim struct {
 	port      string
 	group     *group
 	outside   bool
-	localOnly bool // the endpoints of this node alone
-	twoScopes bool // and clients of this node have all endpoints
+	localOnly bool // only endpoints of this node
+	twoScopes bool // with localOnly: clients on this node use all endpoints
 	loopback  bool
 }
 
@@ -55,10 +55,10 @@ func (m *model) problem(format string, args ...any) {
 	m.problems[fmt.Sprintf(format, args...)] = struct{}{}
 }
 
-// maxProblems bounds how many a row names.
+// maxProblems is the maximum number of problems that a row names.
 const maxProblems = 8
 
-// listed are the problems as the row has them.
+// listed returns the problems for the row, sorted.
 func (m *model) listed() []string {
 	if len(m.problems) == 0 {
 		return nil
@@ -77,7 +77,8 @@ const (
 	typeHostPort = "HostPort"
 )
 
-// service models a Service, but for its endpoints. taken tells whether an address is the ClusterIP of another one.
+// service models a Service without its endpoints. It returns nil if this node does not serve the Service. taken reports whether an address is the ClusterIP of
+// another Service.
 func (w *world) service(name string, s *k8s.Service, wanted *serviceannotations.Wanted, taken func(netip.Addr) bool) *model {
 	if !s.ServedBy(w.proxyName) || !wanted.OnNode(w.labels) {
 		return nil
@@ -88,7 +89,7 @@ func (w *world) service(name string, s *k8s.Service, wanted *serviceannotations.
 		m.problem("%s", text)
 	}
 	m.maglev = w.maglev(m, wanted.Algorithm)
-	m.deny = wanted.DenyRanges && !(len(s.SourceRanges) == 1 && s.SourceRanges[0] == k8s.NoSourceRange) // to deny no client would allow all
+	m.deny = wanted.DenyRanges && !(len(s.SourceRanges) == 1 && s.SourceRanges[0] == k8s.NoSourceRange) // denying this range alone would allow all clients
 	if s.Type == typeLB && s.ExternalLocal {
 		m.row.HealthCheckNodePort = s.HealthCheckNodePort
 	}
@@ -107,7 +108,7 @@ func (w *world) service(name string, s *k8s.Service, wanted *serviceannotations.
 	return m
 }
 
-// maglev reports whether clients outside choose by a table; algorithm is the value of the Service's annotation, or empty.
+// maglev reports whether external clients use a Maglev table. algorithm is the value of the Service's annotation, or empty.
 func (w *world) maglev(m *model, algorithm string) bool {
 	switch {
 	case algorithm == "":
@@ -124,9 +125,9 @@ type builder struct {
 	*world
 	*model
 	service *k8s.Service
-	only    frontends.Kind // nothing: all kinds
-	is4     bool           // the family that is at hand
-	ips     []external     // of it
+	only    frontends.Kind // empty for all kinds
+	is4     bool           // the current family
+	ips     []external     // allowed external addresses of the current family
 }
 
 // external is an address of a load balancer or an external IP.
@@ -135,13 +136,13 @@ type external struct {
 	kind frontends.Kind
 }
 
-// wants tells whether a Service has a family: that of one of its ClusterIPs, or any when it has none.
+// wants reports whether a Service has a family: the family of one of its ClusterIPs, or any family if it has no ClusterIP.
 func (b *builder) wants(is4 bool) bool {
 	ips := b.service.ClusterIPs
 	return len(ips) == 0 || slices.ContainsFunc(ips, func(a netip.Addr) bool { return a.Is4() == is4 })
 }
 
-// outer are the addresses by which others reach a Service.
+// outer returns the external addresses of a Service.
 func (b *builder) outer() (list []external) {
 	if b.service.Type == typeLB && b.has(frontends.LoadBalancer) {
 		for _, a := range b.service.IngressIPs {
@@ -158,7 +159,7 @@ func (b *builder) outer() (list []external) {
 
 func (b *builder) has(kind frontends.Kind) bool { return b.only == "" || b.only == kind }
 
-// addresses finds the external addresses of the family that may be in force.
+// addresses collects the allowed external addresses of the current family, and adds a problem for each rejected one.
 func (b *builder) addresses(taken func(netip.Addr) bool) {
 	b.ips = nil
 	for _, e := range b.outer() {
@@ -178,7 +179,7 @@ func (b *builder) addresses(taken func(netip.Addr) bool) {
 	}
 }
 
-// otherFamilies tells of external addresses of a family that the Service has not.
+// otherFamilies adds a problem for each external address of a family that the Service does not have.
 func (b *builder) otherFamilies() {
 	for _, e := range b.outer() {
 		if b.serves(e.Is4()) && !b.wants(e.Is4()) {
@@ -226,7 +227,7 @@ func (b *builder) port(p *k8s.ServicePort) {
 	b.placed = true
 }
 
-// onNode are the addresses of this node by which its ports are served: those for others, and the loopback address for itself.
+// onNode returns the addresses of this node at which its ports are served: the addresses for NodePorts, and the loopback address for processes of this node.
 func (w *world) onNode(is4 bool) (list []netip.Addr) {
 	for _, a := range w.nodePorts {
 		if a.Is4() == is4 {
@@ -243,18 +244,18 @@ func loopback(is4 bool) netip.Addr {
 	return netip.IPv6Loopback()
 }
 
-// group adds the endpoints behind a port in the family at hand.
+// group adds a group for the endpoints behind a port in the current family.
 func (b *builder) group(port string, protocol loadbalancer.Protocol) *group {
 	g := &group{port: port, protocol: protocol, is4: b.is4}
 	b.groups = append(b.groups, g)
 	return g
 }
 
-// claim completes a claim by which clients and endpoints it is for.
+// claim adds a claim, and sets its clients and endpoints.
 func (b *builder) claim(cl claim) {
 	cl.loopback = cl.Addr.IsLoopback()
 	cl.outside = !cl.loopback
-	cl.localOnly = b.row.ExternalLocal && !cl.loopback // a client on this node is not outside
+	cl.localOnly = b.row.ExternalLocal && !cl.loopback // clients of the loopback address are on this node
 	if cl.kind == frontends.ClusterIP {
 		cl.localOnly, cl.outside = b.row.InternalLocal, b.externalClusterIP
 	} else {
@@ -263,7 +264,7 @@ func (b *builder) claim(cl claim) {
 	b.claims = append(b.claims, cl)
 }
 
-// pools returns the ids of the backends that take new connections: those of all clients or of clients outside, and those of clients on this node when they
+// pools returns the ids of the backends that take new connections: outer for all clients or for external clients, and inner for clients on this node if they
 // differ.
 func (cl *claim) pools() (outer, inner []uint32) {
 	cl.group.choose()
@@ -281,7 +282,7 @@ func (cl *claim) drops() bool {
 	return cl.localOnly && len(cl.group.local) == 0 && len(cl.group.cluster) > 0
 }
 
-// arrange puts claims in order. Of those for one address the one of the better kind counts.
+// arrange sorts claims by address, and keeps for each address the claim of the best kind.
 func (m *model) arrange() {
 	slices.SortStableFunc(m.claims, func(a, b claim) int {
 		return cmp.Or(a.Address.Compare(b.Address), cmp.Compare(order(a.kind), order(b.kind)))
@@ -301,7 +302,7 @@ func (m *model) endpoints() []endpoint {
 	return best(all)
 }
 
-// count fills in what the row says of all members.
+// count sets the fields of the row that depend on all members.
 func (m *model) count() {
 	var ready []string
 	for _, g := range m.groups {
@@ -340,7 +341,7 @@ func union(a, b []uint32) []uint32 {
 	return append(append(all, a...), b...)
 }
 
-// order is the place of a kind among those who claim an address.
+// order returns the precedence of a kind among the claims to an address; 0 is the highest.
 func order(k frontends.Kind) int {
 	return slices.Index([]frontends.Kind{frontends.ClusterIP, frontends.NodePort, frontends.HostPort, frontends.LoadBalancer,
 		frontends.ExternalIP}, k)

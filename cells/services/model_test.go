@@ -11,8 +11,8 @@ import (
 	"github.com/waggle-net/waggle/pkg/tables/k8s"
 )
 
-// naive computes from all objects at once, without a thought of speed, what the tables must say. It writes one line for each row, in
-// which backends stand with their addresses, since ids are a matter of history. So is who had an address when it was asked the last time.
+// naive computes the expected tables from all objects, without regard to speed. It returns one line for each row. Lines name backends by address, because ids
+// depend on previous passes. Ownership depends on them too, so naive uses the owners of its last call.
 func (b *bench) naive() []string {
 	txn := b.db.ReadTxn()
 	type fact struct {
@@ -31,7 +31,7 @@ func (b *bench) naive() []string {
 		deny                bool
 	}
 	kinds := []string{"ClusterIP", "NodePort", "HostPort", "LoadBalancer", "ExternalIPs"}
-	backs, fronts := map[string]map[string]fact{}, map[string][]front{} // by address, and by service within
+	backs, fronts := map[string]map[string]fact{}, map[string][]front{} // backends by address and service, frontends by address
 	problems, rows := map[string][]string{}, map[string]string{}
 	own, local, serving := map[netip.Addr]bool{}, map[netip.Addr]bool{}, []netip.Addr{}
 	for a := range b.addrs.All(txn) {
@@ -77,7 +77,7 @@ func (b *bench) naive() []string {
 			if labels["rack"] == "1" || !hasEdge {
 				continue
 			}
-		default: // none, or one that cannot be read
+		default: // no selector, or one that cannot be parsed
 			if only && where != edge {
 				continue
 			}
@@ -251,7 +251,7 @@ func (b *bench) naive() []string {
 						bad := a.Is4() != is4
 						if !bad {
 							bad = !own[a] && ofNode[a] != "" || slices.ContainsFunc(pods, func(p netip.Prefix) bool { return p.Contains(a) })
-							for o := range b.svcs.All(txn) { // whoever serves it
+							for o := range b.svcs.All(txn) { // whichever proxy serves it
 								bad = bad || o.Key() != name && slices.Contains(o.ClusterIPs, a)
 							}
 							if bad {
@@ -313,7 +313,7 @@ func (b *bench) naive() []string {
 		})
 		had := slices.ContainsFunc(all, func(o front) bool { return o.service == b.had[at] && o.kind == all[0].kind })
 		best := all[0].kind
-		slices.SortStableFunc(all, func(x, y front) int { // who had it keeps it, or gives it to an older one of his namespace
+		slices.SortStableFunc(all, func(x, y front) int { // the owner keeps the address, or an older service of its namespace gets it
 			first := func(f front) int {
 				if had && f.kind == best && strings.Split(f.service, "/")[0] == strings.Split(b.had[at], "/")[0] {
 					return 0
@@ -353,7 +353,7 @@ func (b *bench) naive() []string {
 	return lines
 }
 
-// tables writes the same lines from the rows.
+// tables formats the rows as the same lines.
 func (b *bench) tables() (lines []string) {
 	txn := b.db.ReadTxn()
 	byID := map[uint32]string{}
@@ -389,7 +389,7 @@ func (b *bench) tables() (lines []string) {
 	return lines
 }
 
-// agree holds the rows against the naive model.
+// agree compares the rows with the naive model.
 func (b *bench) agree(what string) {
 	b.t.Helper()
 	want, got := b.naive(), b.tables()

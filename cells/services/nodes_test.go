@@ -16,13 +16,13 @@ import (
 	"github.com/waggle-net/waggle/pkg/tables/sources"
 )
 
-// numbered is a node with an address and a range of pods of its number. Another turn is another address.
+// numbered returns a node whose address and pod range derive from its number. The address also depends on whether turn is odd.
 func numbered(i, turn int) *k8s.Node {
 	return &k8s.Node{Name: fmt.Sprint("node-", i), PodCIDRs: []string{netip.PrefixFrom(netip.AddrFrom4([4]byte{10, byte(i >> 8), byte(i), 0}), 24).String()},
 		Addresses: []k8s.NodeAddress{{Type: "InternalIP", Address: netip.AddrFrom4([4]byte{172, byte(16 + turn%2), byte(i >> 8), byte(i)}).String()}}}
 }
 
-// balanced is a LoadBalancer service with an external address of its number.
+// balanced returns a LoadBalancer service whose addresses derive from its number.
 func balanced(i int) *k8s.Service {
 	return &k8s.Service{Namespace: "d", Name: fmt.Sprint("lb-", i), Type: "LoadBalancer", ClusterIPs: []netip.Addr{netip.AddrFrom4([4]byte{172, 30, byte(i >> 8), byte(i)})},
 		IngressIPs: []netip.Addr{netip.AddrFrom4([4]byte{203, 0, byte(i >> 8), byte(i)})}, Ports: []k8s.ServicePort{{Protocol: "TCP", Port: 80}}}
@@ -42,8 +42,8 @@ func (b *bench) fill(nodes, services int) {
 	b.step()
 }
 
-// TestNode_ConcernsTheServicesWithItsAddresses: a node that changes has those services alone computed again that want an address which is or was its own or one of
-// its pods.
+// TestNode_ConcernsTheServicesWithItsAddresses: a change of a node computes only the services with an external address that the node has gained or lost, as its
+// own address or in its pod range.
 func TestNode_ConcernsTheServicesWithItsAddresses(t *testing.T) {
 	t.Parallel()
 	b := newBench(t, DefaultConfig, &fakeIDs{})
@@ -80,7 +80,7 @@ func TestNode_ConcernsTheServicesWithItsAddresses(t *testing.T) {
 	require.Empty(t, problems("d/lb-15"))
 }
 
-// With --ipam=cluster-pool nothing is accepted before it is known from CiliumNodes where pods are.
+// With --ipam=cluster-pool nothing is computed until the CiliumNodes with the pod ranges are read.
 func TestClusterPool_WaitsForRangesOfNodes(t *testing.T) {
 	t.Parallel()
 	b := newBench(t, DefaultConfig, &fakeIDs{})
@@ -111,7 +111,7 @@ func TestClusterPool_WaitsForRangesOfNodes(t *testing.T) {
 	require.Empty(t, waiting())
 }
 
-// BenchmarkNodeMoves is what another address of a node costs beside 5,000 nodes and 10,000 LoadBalancer services.
+// BenchmarkNodeMoves measures a change of a node's address among 5,000 nodes and 10,000 LoadBalancer services.
 func BenchmarkNodeMoves(b *testing.B) {
 	x := newBench(b, DefaultConfig, &fakeIDs{})
 	x.fill(5000, 10_000)

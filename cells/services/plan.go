@@ -14,22 +14,22 @@ import (
 	"github.com/waggle-net/waggle/pkg/tables/services"
 )
 
-// plan brings the tables up to one snapshot. It takes its services in portions, each in one commit. The phases of a portion are those of [plan.prepare], for
-// which no table is locked, and of [plan.enter].
+// plan updates the tables to one snapshot. It divides its services into portions and makes one commit for each. The phases of a portion are the phases of
+// [plan.prepare], during which no table is locked, and of [plan.enter].
 type plan struct {
 	*controller
 	txn      statedb.ReadTxn  // the snapshot
-	write    statedb.WriteTxn // of the portion at hand
-	early    bool             // which is not the last
+	write    statedb.WriteTxn // of the current portion
+	early    bool             // the current portion is not the last one
 	portions [][]string
-	alone    int                    // number of portions, the first ones, with services that contend with no other service
-	rivals   *rivals                // Services by what they claim; nil when no portion is alone
-	ahead    <-chan []*model        // models of these, which are computed while those before are written
-	reported []loadbalancer.Address // backends that several services name and of which reports have changed in this portion
+	alone    int                    // number of leading portions, whose services have no conflicts
+	rivals   *rivals                // Services with conflicts; nil if the services were not divided
+	ahead    <-chan []*model        // models of the leading portions, computed while the previous portion is written
+	reported []loadbalancer.Address // shared backends whose reports have changed in this portion
 	done     tally
 }
 
-// tally is how much work a pass was.
+// tally counts the work of a pass.
 type tally struct {
 	models    int // services computed
 	endpoints int // endpoints of slices read for them
@@ -39,7 +39,7 @@ type tally struct {
 // work is one service of a portion.
 type work struct {
 	name  string
-	old   *services.Service // what the table has; empty without a row
+	old   *services.Service // the row in the table; empty without a row
 	found bool              // there is a row
 	model *model
 
@@ -47,8 +47,8 @@ type work struct {
 	postponed  bool         // it is computed in the last portion
 }
 
-// makePlan divides the services that must be computed. In the first pass, or when they are more than a portion, the services that contend with no other
-// service come first, in portions, so that the maps are written while the rest is computed. All services that contend for something are in the last portion.
+// makePlan divides the services that must be computed into portions. In the first pass, or if they exceed one portion, the services without conflicts are in
+// the first portions, so that the maps are written while the rest is computed. All services with conflicts are in the last portion.
 func (c *controller) makePlan(txn statedb.ReadTxn, first bool) *plan {
 	p := &plan{controller: c, txn: txn}
 	names, most := c.queue.takeClaims(), c.portion
@@ -69,7 +69,8 @@ func (c *controller) makePlan(txn statedb.ReadTxn, first bool) *plan {
 	return p
 }
 
-// computeAhead computes the models of the portions that are alone, while the portions before are written. It returns a function that ends it.
+// computeAhead computes the models of the portions without conflicts in a goroutine, each while the previous portion is written. It returns a function that
+// ends the goroutine and waits for its end.
 func (p *plan) computeAhead() (end func()) {
 	free := func(netip.Addr) bool { return false }
 	models, over, w := make(chan []*model, 1), make(chan struct{}), p.world
@@ -90,7 +91,7 @@ func (p *plan) computeAhead() (end func()) {
 	}()
 	return func() {
 		close(over)
-		for range models { // until it has ended: the nodes of the world may change now
+		for range models { // wait for its end, because the nodes of the world may change afterwards
 			continue
 		}
 	}
@@ -105,7 +106,7 @@ func (p *plan) run(moved []netip.Addr, complete func(statedb.WriteTxn)) error {
 		if err != nil {
 			return err
 		}
-		for range list { // services that queue each other without end are no sign of life
+		for range list { // not for services that others queue: services that queue each other without end are a stall
 			p.alive()
 		}
 		p.write = p.writeTxn()
@@ -128,7 +129,8 @@ func (p *plan) run(moved []netip.Addr, complete func(statedb.WriteTxn)) error {
 	return nil
 }
 
-// finish computes the services that other services have queued until the queue is empty, and writes which backends have come to this node or left it.
+// finish computes the services that other services have queued, until the queue is empty, and updates the field Local of backends whose address was added to
+// this node or removed from it.
 func (p *plan) finish(moved []netip.Addr) error {
 	for len(p.queue.claims) > 0 {
 		list, err := p.prepare(p.write, p.queue.takeClaims(), nil)
@@ -142,7 +144,7 @@ func (p *plan) finish(moved []netip.Addr) error {
 	return p.locate(moved)
 }
 
-// next are the models of the next portion when they are computed ahead, or nil.
+// next returns the models of the next portion if they are computed ahead, or nil.
 func (p *plan) next() []*model {
 	if p.ahead == nil {
 		return nil
@@ -150,15 +152,15 @@ func (p *plan) next() []*model {
 	return <-p.ahead
 }
 
-// prepare computes what services want, phase by phase: a phase is over for all services before the next phase begins. The old rows are read from rows. models
-// has the models that are computed already, or is nil.
+// prepare computes the desired state of services in phases. Each phase is complete for all services before the next one begins. The old rows are read from
+// rows. models are the models that are computed already, or nil.
 func (p *plan) prepare(rows statedb.ReadTxn, names []string, models []*model) ([]work, error) {
 	list := make([]work, len(names))
 	for i, name := range names {
 		w := &list[i]
 		w.name = name
 		if w.old, _, w.found = p.Services.Get(rows, services.ByName(name)); w.found {
-			w.name = w.old.Name // all rows share one text
+			w.name = w.old.Name // all rows share one string
 		} else {
 			w.old = &services.Service{}
 		}
@@ -168,13 +170,13 @@ func (p *plan) prepare(rows statedb.ReadTxn, names []string, models []*model) ([
 	}
 	return list, p.do(list,
 		p.noteClusterIPs, // so that no model takes the ClusterIP of another service
-		p.compose,        // what objects say
-		p.postpone,       // to the last portion what two commits would show half done
+		p.compose,        // models from the objects
+		p.postpone,       // to the last portion: services whose changes must not be split over two commits
 		p.noteAddresses,  // on which services depend, for later changes
 	)
 }
 
-// enter writes the rows of services, phase by phase.
+// enter writes the rows of services in phases.
 func (p *plan) enter(list []work) error {
 	return p.do(list,
 		p.nameBackends,   // rows of backends, which give ids to frontends
@@ -196,8 +198,8 @@ func (p *plan) do(list []work, phases ...func(*work) error) error {
 	return nil
 }
 
-// noteClusterIPs notes the ClusterIPs of a Service, also of one that another proxy serves. It queues the services with an external address that becomes a
-// ClusterIP or is one no longer.
+// noteClusterIPs records the ClusterIPs of a Service, even if another proxy serves it. It queues the services with an external address that becomes a ClusterIP
+// or no longer is one.
 func (p *plan) noteClusterIPs(w *work) error {
 	before, noted := p.addresses.elsewhere[w.name]
 	if !noted {
@@ -216,7 +218,7 @@ func (p *plan) noteClusterIPs(w *work) error {
 	return nil
 }
 
-// compose models a service. One that gets no row has a model that says nothing.
+// compose models a service. A service that gets no row has the model of [controller.foreign].
 func (p *plan) compose(w *work) error {
 	if w.model == nil {
 		w.model = p.compute(p.txn, p.world, w.name, p.rosters[w.name], func(a netip.Addr) bool {
@@ -230,8 +232,8 @@ func (p *plan) compose(w *work) error {
 	return nil
 }
 
-// postpone moves to the last portion a service that gives up an address which another service may get: in the commits between, the address would have no
-// owner. The other service may be computed before; it is a contender until then.
+// postpone moves a service to the last portion if it releases an address that another service may get: otherwise the address would have no owner in the commits
+// in between. The other service may be computed earlier, and is a claimant until then.
 func (p *plan) postpone(w *work) error {
 	if !p.early {
 		return nil
@@ -242,13 +244,13 @@ func (p *plan) postpone(w *work) error {
 	}
 	if slices.ContainsFunc(w.old.Claims, left) {
 		w.postponed = true
-		p.addresses.elsewhere[w.name] = w.clusterIPs // noted, and in no row yet
+		p.addresses.elsewhere[w.name] = w.clusterIPs // recorded, but in no row yet
 		p.queue.claim(w.name)
 	}
 	return nil
 }
 
-// noteAddresses notes the addresses on which a service depends.
+// noteAddresses records the addresses on which a service depends.
 func (p *plan) noteAddresses(w *work) error {
 	delete(p.addresses.elsewhere, w.name)
 	if ips := w.model.row.ClusterIPs; w.model.foreign() && len(ips) > 0 {
@@ -273,7 +275,7 @@ func (p *plan) nameBackends(w *work) error {
 	return err
 }
 
-// replaceBackends names all backends of a service, and drops those that only its old row names.
+// replaceBackends reports about all backends of a service, and drops the backends that only its old row names.
 func (p *plan) replaceBackends(w *work) error {
 	all := w.model.endpoints()
 	ids := make([]uint32, len(all))
@@ -303,7 +305,7 @@ func (p *plan) replaceBackends(w *work) error {
 	return nil
 }
 
-// patchBackends names and drops the backends of which changed slices say something else than before. It reports false, and has changed nothing, when the
+// patchBackends reports about the backends whose data differs in the changed slices, and drops removed ones. It returns false, without any change, if the
 // changed slices do not suffice: another slice names an address too, or the address stays behind another port.
 func (p *plan) patchBackends(w *work) (patched bool, err error) {
 	m := w.model
@@ -345,7 +347,7 @@ func (p *plan) patchBackends(w *work) (patched bool, err error) {
 	return true, nil
 }
 
-// patchBackend names or drops one backend.
+// patchBackend reports about or drops one backend.
 func (p *plan) patchBackend(service string, x *patch) (err error) {
 	if e := x.best(); e != nil {
 		x.id, err = p.name(service, e)
@@ -368,7 +370,7 @@ func (p *plan) keepRoster(name string, m *model) {
 	}
 }
 
-// claimAddresses gives a service the addresses that it claims, unless another service has a better claim, and withdraws the claims that it has given up.
+// claimAddresses claims the addresses of a service, and withdraws the claims that the service no longer makes.
 func (p *plan) claimAddresses(w *work) error {
 	m := w.model
 	for i := range m.claims {

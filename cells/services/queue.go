@@ -11,7 +11,7 @@ func newQueue() queue { return queue{queued: map[string]bool{}} }
 
 // claim queues a service of which anything may change.
 func (q *queue) claim(name string) {
-	if !q.queued[name] { // it may stand among endpoints as well, and is skipped there
+	if !q.queued[name] { // it may also be in endpoints, where takeEndpoints skips it
 		q.queued[name] = true
 		q.claims = append(q.claims, name)
 	}
@@ -37,8 +37,8 @@ func (q *queue) takeClaims() []string {
 	return names
 }
 
-// takeEndpoints takes at most so many services of which only the backends may change. The last ones come first, so that a change does not wait for thousands
-// of earlier ones.
+// takeEndpoints takes services of which only the backends may change, at most the given number. It takes the last ones first, so that a change does not wait
+// for thousands of earlier ones.
 func (q *queue) takeEndpoints(most int) (names []string) {
 	for len(q.endpoints) > 0 && len(names) < most {
 		last := len(q.endpoints) - 1

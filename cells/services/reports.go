@@ -10,7 +10,7 @@ import (
 	"github.com/waggle-net/waggle/pkg/tables/backends"
 )
 
-// report is what one service says about a backend.
+// report is the data of one service about a backend.
 type report struct {
 	service         string
 	state           backends.State // empty: the service no longer names the backend
@@ -23,10 +23,10 @@ func byService(a, b report) int { return cmp.Compare(a.service, b.service) }
 type shared struct {
 	id      uint32
 	reports []report // by service
-	changes []report // since the last commit, in the order in which they came
+	changes []report // since the last commit, in the order of their arrival
 }
 
-// change notes a report, and reports whether it is the first change since the last commit.
+// change records r. It reports whether r is the first change since the last commit.
 func (s *shared) change(r report) (first bool) {
 	at, found := slices.BinarySearchFunc(s.reports, r, byService)
 	if len(s.changes) == 0 && (found && s.reports[at] == r || !found && r.state == "") {
@@ -36,7 +36,7 @@ func (s *shared) change(r report) (first bool) {
 	return len(s.changes) == 1
 }
 
-// settle applies the changes. The last one of each service counts.
+// settle applies the changes. Of each service only the last change counts.
 func (s *shared) settle() {
 	slices.Reverse(s.changes)
 	slices.SortStableFunc(s.changes, byService)
@@ -57,7 +57,7 @@ func (s *shared) merge(row *backends.Backend) {
 	}
 }
 
-// names returns the services that report, in order. It returns before when that has the same names.
+// names returns the services that report, in order. It returns before itself if its names are the same.
 func (s *shared) names(before []string) []string {
 	if slices.EqualFunc(before, s.reports, func(name string, r report) bool { return name == r.service }) {
 		return before
@@ -69,8 +69,8 @@ func (s *shared) names(before []string) []string {
 	return names
 }
 
-// name reports about a backend for a service and returns the id of the backend. The row of a backend with one service is written at once; that of a shared
-// backend is written by [plan.writeShared], with all reports of the portion.
+// name reports about a backend for a service and returns the id of the backend. It writes the row of a backend with one service at once. [plan.writeShared]
+// writes the row of a shared backend, with all reports of the portion.
 func (p *plan) name(service string, e *endpoint) (uint32, error) {
 	r := report{service, e.state, e.node, e.zone, e.pod}
 	if s := p.shared[e.Address]; s != nil {
@@ -111,7 +111,7 @@ func (p *plan) drop(service string, id uint32) error {
 	return nil
 }
 
-// share keeps the reports about a backend from now on.
+// share starts to keep the reports about a backend.
 func (p *plan) share(row *backends.Backend) *shared {
 	s := &shared{id: row.ID, reports: []report{{row.Services[0], row.State, row.Node, row.Zone, row.Pod}}}
 	p.shared[row.Address] = s
@@ -124,7 +124,7 @@ func (p *plan) changed(a loadbalancer.Address, s *shared, r report) {
 	}
 }
 
-// writeShared writes each backend of which reports have changed in this portion, once.
+// writeShared writes each shared backend whose reports have changed in this portion, once.
 func (p *plan) writeShared() error {
 	for _, a := range p.reported {
 		if err := p.writeBackend(a, p.shared[a]); err != nil {
@@ -154,7 +154,7 @@ func (p *plan) writeBackend(a loadbalancer.Address, s *shared) error {
 	return err
 }
 
-// locate writes whether the backends with an address are on this node. Their services are not computed again.
+// locate updates the field Local of the backends with the given addresses. Their services are not computed again.
 func (p *plan) locate(moved []netip.Addr) error {
 	for _, a := range moved {
 		var rows []*backends.Backend

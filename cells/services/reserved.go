@@ -17,7 +17,7 @@ type portOf struct {
 	protocol loadbalancer.Protocol
 }
 
-// reservedPorts are those of a node on which the kubelet, kube-proxy's health check and the agent listen, each with the name of its owner.
+// reservedPorts returns the ports of a node on which the kubelet, kube-proxy's health check and the agent listen, with the names of their owners.
 func reservedPorts(a settings.Agent, listeners []settings.Listener) map[portOf]string {
 	all := map[portOf]string{
 		{10250, loadbalancer.TCP}:        "the kubelet",
@@ -34,8 +34,8 @@ func reservedPorts(a settings.Agent, listeners []settings.Listener) map[portOf]s
 // kubernetesService is the Service of the API server.
 const kubernetesService = "default/kubernetes"
 
-// reserves returns why an external IP may not have a port, or nothing. Everybody who may create Services names external IPs, and what listens on the node gets
-// no connection of a port that a Service has there. Health check node ports are allocated in --node-port-range.
+// reserves returns the reason why an external IP must not use a port, or the empty string. The right to create Services suffices to name external IPs, and a
+// process that listens on the node gets no connection to a port that a Service has there. Health check node ports are allocated in --node-port-range.
 func (w *world) reserves(a loadbalancer.Address) string {
 	switch owner := w.ports[portOf{a.Port, a.Protocol}]; {
 	case w.apiServers[a]:
@@ -50,7 +50,7 @@ func (w *world) reserves(a loadbalancer.Address) string {
 	return ""
 }
 
-// apiServersOf finds the addresses of API servers: those that the agent connects to, as far as they are no names, and the endpoints of the Service.
+// apiServersOf returns the addresses of API servers: the servers of the agent whose URL has an IP address, and the endpoints of the API server's Service.
 func (in *inputs) apiServersOf(txn statedb.ReadTxn) map[loadbalancer.Address]bool {
 	all := map[loadbalancer.Address]bool{}
 	for s := range in.APIServers.All(txn) {
@@ -80,7 +80,8 @@ func (in *inputs) apiServersOf(txn statedb.ReadTxn) map[loadbalancer.Address]boo
 	return all
 }
 
-// apiServerRevision is the newest revision of the rows that [inputs.apiServersOf] reads.
+// apiServerRevision returns the revision of the table api-servers, the newest revision of the slices that [inputs.apiServersOf] reads, and the number of these
+// slices.
 func (in *inputs) apiServerRevision(txn statedb.ReadTxn, changed *statedb.WatchSet) (newest [3]statedb.Revision) {
 	_, more := in.APIServers.AllWatch(txn)
 	changed.Add(more)
@@ -89,7 +90,7 @@ func (in *inputs) apiServerRevision(txn statedb.ReadTxn, changed *statedb.WatchS
 	newest[0] = in.APIServers.Revision(txn)
 	for _, revision := range slices {
 		newest[1] = max(newest[1], revision)
-		newest[2]++ // one that is deleted
+		newest[2]++ // detects a deleted slice
 	}
 	return newest
 }

@@ -21,7 +21,7 @@ func TestExternalIPs_ReservedPorts(t *testing.T) {
 		addr     string
 		port     uint16
 		protocol string
-		problem  string // behind the address; empty: the Service has it
+		problem  string // after the address; empty: the Service owns it
 	}{
 		{own, 80, "TCP", ""},
 		{own, 10250, "TCP", "is the port of the kubelet on this node"},
@@ -69,7 +69,7 @@ func TestExternalIPs_ReservedPorts(t *testing.T) {
 	}
 }
 
-// TestNewListener_ReadsThePort of addresses as flags have them.
+// TestNewListener_ReadsThePort: the port is parsed from an address in the syntax of flags.
 func TestNewListener_ReadsThePort(t *testing.T) {
 	t.Parallel()
 	for value, want := range map[string]uint16{"": 0, ":9962": 9962, "0.0.0.0:10256": 10256, "[::]:80": 80, "nothing": 0} {

@@ -8,14 +8,14 @@ import (
 	"github.com/waggle-net/waggle/pkg/tables/k8s"
 )
 
-// residents are the addresses that are on this node, whatever slices say: its own, and those of its endpoints and pods. They follow single changes, so that
-// an ADD costs the same on a full node.
+// residents are the addresses on this node, whatever slices contain: addresses of the node, of its endpoints and of its pods. Changes are applied one by one,
+// so that a CNI ADD costs the same on a full node.
 type residents struct {
-	count     map[netip.Addr]int // of those that have an address
+	count     map[netip.Addr]int // number of owners of the address: the node, endpoints and pods
 	own       []netip.Addr       // of the node
 	endpoints map[uint16][]netip.Addr
 	pods      map[string][]netip.Addr // by "namespace/name"
-	before    map[netip.Addr]bool     // whether an address was here that has been touched since the last call of moved
+	before    map[netip.Addr]bool     // addresses changed since the last call of moved, and whether they were on this node then
 }
 
 func newResidents() residents {
@@ -35,7 +35,7 @@ func (r *residents) endpoint(ep *endpoints.Endpoint, gone bool) {
 	replace(r, r.endpoints, ep.ID, now)
 }
 
-// pod follows a change of a pod. One that has ended has no address.
+// pod follows a change of a pod. A pod that has ended has no address.
 func (r *residents) pod(p *k8s.Pod, gone bool) {
 	now := p.PodIPs
 	if gone || p.Ended() {
@@ -74,7 +74,7 @@ func (r *residents) add(addr netip.Addr, n int) {
 	}
 }
 
-// moved takes over the addresses of the node, and returns those that have come here or gone since the last call.
+// moved sets the addresses of the node. It returns all addresses that were added to this node or removed from it since the last call.
 func (r *residents) moved(own []netip.Addr) (list []netip.Addr) {
 	if !slices.Equal(r.own, own) {
 		r.exchange(r.own, own)

@@ -14,7 +14,7 @@ import (
 	"github.com/waggle-net/waggle/pkg/testseed"
 )
 
-// TestResidents_Model compares with a set that is made of all endpoints and pods each time.
+// TestResidents_Model compares with a set that is computed from all endpoints and pods each time.
 func TestResidents_Model(t *testing.T) {
 	t.Parallel()
 	random := testseed.New(t)
@@ -49,7 +49,7 @@ func TestResidents_Model(t *testing.T) {
 			}
 		}
 		if random.IntN(3) > 0 {
-			continue // the next look has more than one change
+			continue // the next comparison covers several changes
 		}
 		if random.IntN(5) == 0 {
 			own = []netip.Addr{addr()}

@@ -21,7 +21,7 @@ func (r *roster) fits(w *world, s *k8s.Service, groups int) bool {
 	return r != nil && r.service == s && len(r.members) == groups && r.world.zone == w.zone && r.world.sameAddresses(w)
 }
 
-// follow compares the slices with those of a roster, and reads the ones that are new and the ones that are gone.
+// follow compares the slices with the slices of a roster, and reads the added and the removed ones.
 func (m *model) follow(w *world, r *roster) {
 	m.roster, m.placed = r, m.placed || r.placed
 	before, now := map[*k8s.EndpointSlice]bool{}, map[*k8s.EndpointSlice]bool{}
@@ -59,14 +59,14 @@ func (m *model) gather(w *world) {
 	}
 }
 
-// touched is how changed slices mention one address behind one port.
+// touched describes how changed slices mention one address behind one port.
 type touched struct {
-	best    *endpoint // nil when no new slice mentions it
-	removed uint32    // mentions in slices that are gone
-	added   uint32    // mentions in new slices
+	best    *endpoint // nil when no added slice mentions it
+	removed uint32    // mentions in removed slices
+	added   uint32    // mentions in added slices
 }
 
-// touch calls found with each address of which the new slices say something else than the slices that are gone.
+// touch calls found with each address whose endpoints in the added slices differ from the endpoints in the removed ones.
 func (g *group) touch(found func(loadbalancer.Address, touched)) {
 	removed, added := g.removed, g.added
 	for len(removed)+len(added) > 0 {
@@ -92,14 +92,14 @@ func (g *group) touch(found func(loadbalancer.Address, touched)) {
 	}
 }
 
-// patch is what changes at the backend of one address.
+// patch is the change of the backend with one address.
 type patch struct {
 	loadbalancer.Address
 	id uint32    // 0 without a row
 	of []touched // by group
 }
 
-// known reports whether all slices that mentioned the address are gone. Then the new slices say everything about it.
+// known reports whether all slices that mentioned the address are removed. If so, the added slices have all data about it.
 func (x *patch) known(r *roster) bool {
 	for i, t := range x.of {
 		mentions := uint32(0)
@@ -113,7 +113,7 @@ func (x *patch) known(r *roster) bool {
 	return true
 }
 
-// best is what the service says about the backend, nil when the service no longer names it.
+// best returns the endpoint with the best state, or nil if the service no longer names the backend.
 func (x *patch) best() (best *endpoint) {
 	for _, t := range x.of {
 		if t.best != nil && (best == nil || rank(t.best.state) > rank(best.state)) {
@@ -123,7 +123,7 @@ func (x *patch) best() (best *endpoint) {
 	return best
 }
 
-// member is the endpoint in a group. It has no mentions when it is not in the group.
+// member returns the endpoint as a member of a group. Its mentions are 0 if it is not in the group.
 func (x *patch) member(group int) member {
 	t := x.of[group]
 	if t.best == nil {
@@ -134,7 +134,7 @@ func (x *patch) member(group int) member {
 	return m
 }
 
-// ofAddress is the part of a sorted list, at its beginning, that has an address.
+// ofAddress returns the endpoints with an address from the beginning of a sorted list.
 func ofAddress(list []endpoint, a loadbalancer.Address) []endpoint {
 	i := 0
 	for i < len(list) && list[i].Address == a {
@@ -143,8 +143,8 @@ func ofAddress(list []endpoint, a loadbalancer.Address) []endpoint {
 	return list[:i:i]
 }
 
-// revise applies changes to a list. Both are sorted and have each key once. A change replaces the element with its key or is inserted; a change that is gone
-// removes the element. The list is changed in place when elements are only replaced.
+// revise applies changes to a list. Both are sorted and have each key once. A change replaces the element with its key or is inserted; a change for which gone
+// returns true removes the element. The list is changed in place if elements are only replaced.
 func revise[E any](list, changes []E, compare func(a, b E) int, gone func(*E) bool) []E {
 	for i := range changes {
 		at, found := slices.BinarySearchFunc(list, changes[i], compare)

@@ -17,7 +17,7 @@ import (
 	"github.com/waggle-net/waggle/pkg/testseed"
 )
 
-// TestSharedBackend_ChangesCostEachServiceOnce: whatever number of services names a backend, a change of it computes each of them once and writes its row once.
+// TestSharedBackend_ChangesCostEachServiceOnce: a change of a shared backend computes each of its services once and writes the row of the backend once.
 func TestSharedBackend_ChangesCostEachServiceOnce(t *testing.T) {
 	t.Parallel()
 	const many, each = 300, 10
@@ -54,7 +54,7 @@ func TestSharedBackend_ChangesCostEachServiceOnce(t *testing.T) {
 	require.Empty(t, s.c.shared)
 }
 
-// TestSynced_ComputesEachServiceOnce when what the copy on disk says is true.
+// TestSynced_ComputesEachServiceOnce: if the snapshot on disk is up to date, the pass after the sync computes each service once and writes no row.
 func TestSynced_ComputesEachServiceOnce(t *testing.T) {
 	t.Parallel()
 	const many = 300
@@ -77,10 +77,10 @@ func TestSynced_ComputesEachServiceOnce(t *testing.T) {
 	next.agree("synced")
 }
 
-// TestBackend_KeepsItsIDWhenItMovesFromOneServiceToAnother: its established connections belong to the backend and not to the service.
+// TestBackend_KeepsItsIDWhenItMovesFromOneServiceToAnother: established connections belong to the backend and not to the service.
 func TestBackend_KeepsItsIDWhenItMovesFromOneServiceToAnother(t *testing.T) {
 	t.Parallel()
-	for _, from := range []int{0, 1} { // the service that is computed first names it at first, and the other
+	for _, from := range []int{0, 1} { // the service that names it first is computed first, or second
 		s := newSharing(t, 2, 1)
 		s.remove(s.slice(1-from, true))
 		s.step()
@@ -130,7 +130,7 @@ func TestShared_Model(t *testing.T) {
 	}
 }
 
-// TestLargeService_ReadsTheSlicesThatHaveChanged, once as they are and once as they were.
+// TestLargeService_ReadsTheSlicesThatHaveChanged: a pass reads the old and the new endpoints of changed slices, and no other slices.
 func TestLargeService_ReadsTheSlicesThatHaveChanged(t *testing.T) {
 	t.Parallel()
 	c := newCrowd(t, 20)
@@ -164,7 +164,8 @@ func TestLargeService_ReadsTheSlicesThatHaveChanged(t *testing.T) {
 	expect("one is on this node, as its slice says", 2*inSlice, written{services: 1, backends: 1, commits: 1})
 }
 
-// TestLargeService_ReadsAllSlices when the changed ones do not say enough: another slice names the endpoint too, or the Service or this node is another one.
+// TestLargeService_ReadsAllSlices: a pass reads all slices if the changed ones do not suffice: another slice names the endpoint too, or the Service or this
+// node has changed.
 func TestLargeService_ReadsAllSlices(t *testing.T) {
 	t.Parallel()
 	c := newCrowd(t, 5)
@@ -176,7 +177,7 @@ func TestLargeService_ReadsAllSlices(t *testing.T) {
 		c.agree(what)
 	}
 	twice := c.slice(1, true)
-	twice.Endpoints = append(twice.Endpoints, c.slice(0, false).Endpoints[0]) // worse than the other
+	twice.Endpoints = append(twice.Endpoints, c.slice(0, false).Endpoints[0]) // in a worse state than in the other slice
 	c.insert(twice)
 	expect("two slices name an endpoint", all+1)
 	c.remove(c.slice(0, true))
@@ -196,7 +197,8 @@ func TestLargeService_ReadsAllSlices(t *testing.T) {
 	expect("the node is in a zone", all-inSlice)
 }
 
-// TestPass_TakesAPortionOfTheServicesWithOtherEndpoints, those that have changed last first: the passes before a change of one service are short.
+// TestPass_TakesAPortionOfTheServicesWithOtherEndpoints: a pass takes a portion of the services with changed endpoints, the last changed ones first, so that
+// the passes before a change of one service are short.
 func TestPass_TakesAPortionOfTheServicesWithOtherEndpoints(t *testing.T) {
 	t.Parallel()
 	s := newSharing(t, 5, 2)
@@ -215,7 +217,7 @@ func TestPass_TakesAPortionOfTheServicesWithOtherEndpoints(t *testing.T) {
 	require.Len(t, old, 3)
 	s.insert(&k8s.Service{Namespace: "d", Name: "new", Type: "ClusterIP", ClusterIPs: ips("10.96.9.9"), Ports: []k8s.ServicePort{{Protocol: "TCP", Port: 80}}},
 		s.slice(0, true), s.slice(1, true))
-	require.Equal(t, 3, s.pass().models) // the new one is in the next pass, whatever is left
+	require.Equal(t, 3, s.pass().models) // the new service is in the next pass, even if other services are left
 	require.NotNil(t, s.c.frontend(s.db.ReadTxn(), at("10.96.9.9:80/TCP")))
 	require.Subset(t, ready(), []string{"d/s0", "d/s1"})
 	s.step()
@@ -227,7 +229,7 @@ func TestPass_TakesAPortionOfTheServicesWithOtherEndpoints(t *testing.T) {
 	s.agree("another zone")
 }
 
-// TestPass_CommitsInPortions, also when a change concerns what thousands of services claim.
+// TestPass_CommitsInPortions: a pass makes several commits, also when a change concerns the claims of thousands of services.
 func TestPass_CommitsInPortions(t *testing.T) {
 	t.Parallel()
 	b := newBench(t, DefaultConfig, &fakeIDs{})
@@ -244,7 +246,7 @@ func TestPass_CommitsInPortions(t *testing.T) {
 	b.agree("another address")
 }
 
-// TestPass_NoAddressIsWithoutItsOwnerBetweenCommits when services leave addresses in one portion that others have or get in another one.
+// TestPass_NoAddressIsWithoutItsOwnerBetweenCommits: services release addresses in one portion that other services own or get in another portion.
 func TestPass_NoAddressIsWithoutItsOwnerBetweenCommits(t *testing.T) {
 	t.Parallel()
 	external := func(name, ip, outside string) *k8s.Service { return outer("d", name, ip, outside, 1) }

@@ -24,7 +24,7 @@ import (
 	"github.com/waggle-net/waggle/pkg/tables/sources"
 )
 
-// fakeIDs is what the run before has left, and fails as often as it is told.
+// fakeIDs has the ids of the previous run. The next calls fail while failures is positive.
 type fakeIDs struct {
 	mu                  sync.Mutex
 	frontends, backends map[loadbalancer.Address]uint32
@@ -41,7 +41,7 @@ func (f *fakeIDs) IDs() (map[loadbalancer.Address]uint32, map[loadbalancer.Addre
 	return f.frontends, f.backends, nil
 }
 
-// commands let scripts say what the run before has left.
+// commands are script commands that set the ids of the previous run.
 func (f *fakeIDs) commands() hive.ScriptCmdsOut {
 	set := func(into *map[loadbalancer.Address]uint32) func(*script.State, ...string) (script.WaitFunc, error) {
 		return func(_ *script.State, args ...string) (script.WaitFunc, error) {
@@ -91,7 +91,7 @@ func inputTables() cell.Cell {
 	)
 }
 
-// TestScripts is not parallel: the time that a script has would pass while it waits for the models to be done.
+// TestScripts is not parallel: otherwise the time limit of a script would pass while it waits for the model tests.
 func TestScripts(t *testing.T) {
 	celltest.RunVirtual(t, "testdata/*.txtar", func(t testing.TB) []cell.Cell {
 		fake, state := &fakeIDs{}, settings.Agent{StateDir: t.TempDir()}

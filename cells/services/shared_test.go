@@ -12,8 +12,8 @@ import (
 	"github.com/waggle-net/waggle/pkg/tables/sources"
 )
 
-// A backend that several services name has the best state of all, and node, zone and pod from the first by name who knows it, whatever order they
-// come in. That it is on this node nobody says but the node itself.
+// A backend of several services has the best state that any of them reports, and node, zone and pod from the first service, by name, that reports each, in any
+// order of arrival. Only the node itself determines Local.
 func TestBackend_OfSeveralServices(t *testing.T) {
 	t.Parallel()
 	for _, order := range [][]string{{"a", "b", "c"}, {"c", "b", "a"}, {"b", "c", "a"}, {"c", "a", "b"}} {
@@ -41,8 +41,8 @@ func TestBackend_OfSeveralServices(t *testing.T) {
 	}
 }
 
-// TestBackend_IsOnThisNodeWhenTheNodeHasIt: who writes a slice of his own says nothing about the backends of others, whose clients outside would
-// get their answers by another way.
+// TestBackend_IsOnThisNodeWhenTheNodeHasIt: a slice of another namespace does not change Local of a backend. Otherwise replies to its external clients would
+// take another path.
 func TestBackend_IsOnThisNodeWhenTheNodeHasIt(t *testing.T) {
 	t.Parallel()
 	b := newBench(t, DefaultConfig, &fakeIDs{})

@@ -11,10 +11,10 @@ import (
 	"github.com/waggle-net/waggle/pkg/loadbalancer"
 )
 
-// world is what all services depend on. It never changes but for the nodes of the cluster, which do so between two passes.
+// world is the data that all services depend on. It is immutable, except for the nodes of the cluster, which change only between two passes.
 type world struct {
 	*rules
-	zone      string            // of this node, empty when not known
+	zone      string            // of this node; empty if unknown
 	labels    map[string]string // of this node
 	nodePorts []netip.Addr
 	own       []netip.Addr // all addresses of this node, sorted
@@ -28,14 +28,14 @@ func (w *world) sameAddresses(o *world) bool {
 	return slices.Equal(w.nodePorts, o.nodePorts) && slices.Equal(w.own, o.own) && maps.Equal(w.apiServers, o.apiServers)
 }
 
-// isOwn tells whether an address is this node's.
+// isOwn reports whether this node has an address.
 func (w *world) isOwn(addr netip.Addr) bool {
 	_, found := slices.BinarySearchFunc(w.own, addr, netip.Addr.Compare)
 	return found
 }
 
-// refuses says why no service may have an external address, or nothing. Whoever may write a Service could have the traffic of
-// others with it. An address of this node may be a service's, but for the ports that [world.reserves] names; other kinds of claims come before it.
+// refuses returns the reason why no service may have an external address, or the empty string. With such an address an author of a Service could receive the
+// traffic of others. An address of this node is allowed, except for the ports that [world.reserves] names; other kinds of claims have precedence over it.
 func (w *world) refuses(addr netip.Addr) string {
 	nodes := w.nodes.NodesOf(addr)
 	switch {
@@ -54,7 +54,7 @@ func (w *world) refuses(addr netip.Addr) string {
 	return ""
 }
 
-// usable tells whether an address may be a backend's or a service's: none of a link, of a machine itself, or of many.
+// usable reports whether an address may belong to a backend or a service. Unspecified, loopback, link-local and multicast addresses may not.
 func usable(addr netip.Addr) bool {
 	return addr.IsValid() && !addr.IsUnspecified() && !addr.IsLoopback() && !addr.IsMulticast() && !addr.IsLinkLocalUnicast()
 }

@@ -19,23 +19,23 @@ import (
 // Cell creates Events about annotations of Services without effect.
 var Cell = cell.Module("service-status", "Events of Services",
 	cell.Config(DefaultConfig),
-	cell.ProvidePrivate(newTable), // only this cell may write
+	cell.ProvidePrivate(newTable), // only this cell writes
 	cell.Invoke(
 		registerFollower, // Services into statements
 		registerEmitter,  // statements into Events
 	),
 )
 
-// Config is what was typed. The flags mean the same in the role of a node.
+// Config determines which Services are served. The flags have the same meaning as on a node.
 type Config struct {
 	KubeProxyReplacement bool   `mapstructure:"kube-proxy-replacement"`
 	ProxyName            string `mapstructure:"k8s-service-proxy-name"`
 }
 
-// DefaultConfig are the defaults.
+// DefaultConfig has the default values of the flags.
 var DefaultConfig = Config{KubeProxyReplacement: true}
 
-// Flags registers the flags.
+// Flags adds the flags; the values of c are the defaults.
 func (c Config) Flags(flags *pflag.FlagSet) {
 	flags.Bool("kube-proxy-replacement", c.KubeProxyReplacement, "Serve Services; false leaves them all to a kube-proxy, and removes what was there to serve them")
 	flags.String("k8s-service-proxy-name", c.ProxyName,
@@ -56,7 +56,7 @@ type params struct {
 const (
 	retryMin  = 200 * time.Millisecond
 	retryMax  = 10 * time.Second
-	roundSize = 64 // statements between two commits of outcomes
+	roundSize = 64 // statements between two commits of statuses
 )
 
 func (p *params) enabled() bool { return p.Client != nil && p.Config.KubeProxyReplacement }
@@ -75,7 +75,7 @@ func registerEmitter(rp reconciler.Params, p params) error {
 		func(s *statement) reconciler.Status { return s.Status }, newEmitter(p), nil,
 		reconciler.WithoutPruning(), // Events stay until they expire
 		reconciler.WithRetry(retryMin, retryMax),
-		reconciler.WithRefreshing(between, rate.NewLimiter(100, 1)),         // for messages that came too soon after another
+		reconciler.WithRefreshing(between, rate.NewLimiter(100, 1)),         // writes messages that followed another one too soon
 		reconciler.WithRoundLimits(roundSize, rate.NewLimiter(rate.Inf, 1)), // the client limits the requests
 	)
 	return err

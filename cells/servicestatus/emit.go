@@ -15,20 +15,20 @@ import (
 	"github.com/waggle-net/waggle/pkg/tables/leadership"
 )
 
-// EventReason is that of all Events of this cell.
+// EventReason is the reason of all Events of this cell.
 const EventReason = "AnnotationWithoutEffect"
 
 const (
 	timeout = 10 * time.Second // of one request
-	// between is the shortest time between two Events of a Service, whose annotations a user may change in a loop. Rows are refreshed as often, so a message
-	// that came too soon follows.
+	// between is the minimum time between two Events of a Service, because a user may change the annotations in a loop. Rows are refreshed at the same interval,
+	// so a delayed message is written later.
 	between = 5 * time.Minute
 )
 
 // emitter creates the Events of statements. It is for one goroutine.
 type emitter struct {
 	params
-	last  map[string]emitted // by key of the Service; Services that were deleted or mended stay for a while
+	last  map[string]emitted // by key of the Service; entries of Services without a row are kept for at least [between]
 	swept time.Time          // when old entries of last were removed
 }
 
@@ -41,7 +41,7 @@ type emitted struct {
 
 func newEmitter(p params) *emitter { return &emitter{params: p, last: map[string]emitted{}} }
 
-// Update implements reconciler.Operations. An Event that the API server rejects (a missing permission, a full quota, an invalid name) is tried again after
+// Update implements reconciler.Operations. An Event that the API server rejects (a missing permission, a full quota, an invalid name) is retried after
 // [between].
 func (e *emitter) Update(ctx context.Context, _ statedb.ReadTxn, _ statedb.Revision, s *statement) error {
 	ctx, cancel := context.WithTimeout(ctx, timeout)
@@ -83,7 +83,7 @@ func (e *emitter) Delete(_ context.Context, _ statedb.ReadTxn, _ statedb.Revisio
 	return nil
 }
 
-// Prune implements reconciler.Operations. It is never asked for.
+// Prune implements reconciler.Operations. It is never called.
 func (*emitter) Prune(context.Context, statedb.ReadTxn, iter.Seq2[*statement, statedb.Revision]) error {
 	return nil
 }

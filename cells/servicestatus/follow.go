@@ -94,7 +94,7 @@ func (f *follower) put(txn statedb.WriteTxn, s *statement) (err error) {
 	return err
 }
 
-// replace makes the rows what a list says.
+// replace sets the rows to a list.
 func (f *follower) replace(listed []*statement) error {
 	txn := f.DB.WriteTxn(f.Table)
 	defer txn.Abort()

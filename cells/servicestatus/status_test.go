@@ -56,7 +56,7 @@ func TestScripts(t *testing.T) {
 	})
 }
 
-// newTestEmitter makes an emitter with its own API server, and returns how it gets and loses the lease.
+// newTestEmitter returns an emitter with a client of the API server s, and a function that sets the end of its lease.
 func newTestEmitter(t *testing.T, s *kubetest.Server) (*emitter, func(until time.Time)) {
 	db := statedb.New()
 	leader, err := leadership.NewTable(db)
@@ -73,8 +73,8 @@ func newTestEmitter(t *testing.T, s *kubetest.Server) (*emitter, func(until time
 	return newEmitter(params{Log: slog.New(slog.DiscardHandler), DB: db, Leadership: leader, Client: s.Client(t)}), lead
 }
 
-// A replica without the lease creates no Events, even those that it had begun. The Event names the Service, and is bounded however much is wrong; messages that
-// differ behind that bound are one Event.
+// A replica without the lease creates no Events. The Event names the Service and has a message of bounded length; messages that differ only after the bound are
+// one Event.
 func TestEmitter(t *testing.T) {
 	t.Parallel()
 	s := kubetest.New(t)
@@ -89,7 +89,7 @@ func TestEmitter(t *testing.T) {
 		if err := emitter.Update(t.Context(), nil, 0, one); err != nil {
 			t.Error(err)
 		}
-		emitter.last = map[string]emitted{} // as another replica
+		emitter.last = map[string]emitted{} // like another replica
 		one.Message += "!"
 	}
 	events := s.List(kubeapi.Events)
@@ -103,7 +103,7 @@ func TestEmitter(t *testing.T) {
 	}
 }
 
-// Whatever happens to the annotations of a Service, there is one Event in five minutes, and no memory of Services that are gone for longer.
+// A Service has at most one Event in five minutes, however often its annotations change. Entries of Services without a row are removed after that time.
 func TestEmitter_ChangesInALoop_OneEventInFiveMinutes(t *testing.T) {
 	t.Parallel()
 	synctest.Test(t, func(t *testing.T) {
@@ -132,7 +132,7 @@ func TestEmitter_ChangesInALoop_OneEventInFiveMinutes(t *testing.T) {
 	})
 }
 
-// An Event that the API server rejects is no failure, and the next request for it is made five minutes later.
+// An Event that the API server rejects is not an error. It is retried after five minutes.
 func TestEmitter_RejectedEvents_AreNotRepeatedAtOnce(t *testing.T) {
 	t.Parallel()
 	for _, code := range []int{http.StatusForbidden, http.StatusUnprocessableEntity} {
