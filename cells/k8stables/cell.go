@@ -21,7 +21,7 @@ import (
 	"github.com/waggle-net/waggle/pkg/tables/sources"
 )
 
-// Cell fills the tables of Kubernetes objects.
+// Cell fills the tables of Kubernetes objects, from the API server or, without Kubernetes, from manifests.
 var Cell = cell.Module("k8s-tables", "Kubernetes objects as tables",
 	cell.Config(DefaultConfig),
 	cell.ProvidePrivate( // only this cell may write
@@ -40,8 +40,8 @@ var Cell = cell.Module("k8s-tables", "Kubernetes objects as tables",
 		sources.NewTable,
 		newManifestTable,
 		tables.NewRejectTable,
-		tables.NewStage, // those out of which cilium-endpoints is made when slices are read
-		tables.New,      // all of them, as one
+		tables.NewStage, // inputs of cilium-endpoints while slices are read
+		tables.New,      // set of all tables
 		newSettings,     // checked flags
 	),
 	cell.Provide( // anyone may read
@@ -81,7 +81,7 @@ type params struct {
 	Log       *slog.Logger
 }
 
-// register chooses the source, once and for all.
+// register selects the source. The choice is final.
 func register(p params) error {
 	past := &earlierRun{agent: p.Agent}
 	p.Lifecycle.Append(cell.Hook{OnStart: past.look})
@@ -98,15 +98,14 @@ func register(p params) error {
 	return nil
 }
 
-// earlierRun knows whether pods were attached before this agent started. Their files say so: they lie in a tmpfs, which
-// the machine empties when it starts, as it does with what is pinned. The pins themselves say less, since this run makes
-// its own before it comes here.
+// earlierRun detects pods that a previous run attached, by their endpoint files. The files are in a tmpfs, so a boot removes them, as it removes
+// pinned objects. Pinned objects are no evidence: this run has created its own before the hook runs.
 type earlierRun struct {
 	agent agent.Agent
 	pods  bool
 }
 
-// look comes before the API can attach anything. What cannot be read counts as nothing.
+// look runs before the API can attach a pod. A directory that cannot be read counts as empty.
 func (e *earlierRun) look(cell.HookContext) error {
 	files, _ := os.ReadDir(e.agent.EndpointsDir())
 	e.pods = slices.ContainsFunc(files, func(f os.DirEntry) bool { return f.Type().IsRegular() && f.Name()[0] != '.' })

@@ -12,7 +12,7 @@ import (
 	agent "github.com/waggle-net/waggle/pkg/settings"
 )
 
-// Config is what was typed.
+// Config configures the source of Kubernetes objects: the manifests, the wait for the first lists, and the copy on disk.
 type Config struct {
 	Dir    string        `mapstructure:"manifests-dir"`
 	Reread time.Duration `mapstructure:"manifests-resync-interval"`
@@ -24,8 +24,7 @@ type Config struct {
 	Slices       bool          `mapstructure:"enable-cilium-endpoint-slice"`
 }
 
-// DefaultConfig are the defaults. Every file is read again now and then because a watch sees only the directory: a
-// file that is a link may change elsewhere.
+// DefaultConfig reads all manifests again every 30 s, because the watch covers only the directory and the target of a link may change outside of it.
 var DefaultConfig = Config{
 	Reread:       30 * time.Second,
 	SyncTimeout:  3 * time.Minute,
@@ -34,7 +33,7 @@ var DefaultConfig = Config{
 	SnapshotWait: 30 * time.Second,
 }
 
-// Flags registers the flags.
+// Flags adds the flags to a set.
 func (c Config) Flags(flags *pflag.FlagSet) {
 	flags.String("manifests-dir", c.Dir,
 		"Directory of YAML and JSON files with Kubernetes objects (default <state-dir>/manifests)")

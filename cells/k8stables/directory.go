@@ -18,16 +18,16 @@ import (
 const (
 	maxFileSize = 4 << 20
 	maxFiles    = 4096
-	maxTotal    = 64 << 20 // of all files together
+	maxTotal    = 64 << 20 // total size of all files, in bytes
 )
 
 var extensions = []string{".yaml", ".yml", ".json"}
 
-// directory reads the manifests and remembers what each file held, so that an unchanged one is not parsed again.
+// directory reads the manifests. It caches the documents of each file, so that an unchanged file is not parsed again.
 type directory struct {
 	path, nodeName string
-	cache          map[string]cached // nil until the directory was seen
-	missing        bool              // at the last reading
+	cache          map[string]cached // by file name; nil until the directory has been listed
+	missing        bool              // the directory did not exist at the last reading
 }
 
 type cached struct {
@@ -35,9 +35,8 @@ type cached struct {
 	documents []parsed
 }
 
-// read returns the documents of all files in the order of the files' names. A directory that does not exist is empty, unless it
-// was there before: then somebody took it away with all that it says. Only a directory that cannot be listed is an error; a
-// file that cannot be read is a rejected document.
+// read returns the documents of all files, sorted by file name. A directory that never existed counts as empty. A directory that existed and was
+// removed, or that cannot be listed, is an error. A file that cannot be read is a rejected document.
 func (d *directory) read() ([]parsed, error) {
 	entries, err := os.ReadDir(d.path)
 	if d.missing = errors.Is(err, fs.ErrNotExist); err != nil && (!d.missing || d.cache != nil) {
@@ -85,13 +84,13 @@ func (d *directory) parse(name string, data []byte) cached {
 	return cached{sum, parse(name, d.nodeName, data)}
 }
 
-// whole rejects a file as a whole.
+// whole returns the rejected document of a file that cannot be read at all.
 func whole(name string, err error) parsed {
 	return parsed{manifest: manifest{File: printable.Short(name, maxReason), Status: rejected, Reason: printable.Short(err.Error(), maxReason)}}
 }
 
-// readFile reads a regular file of bounded size; links are followed, as ConfigMap mounts are made of them. It does not
-// wait for the other end of a pipe.
+// readFile reads a regular file of at most maxFileSize bytes. It follows links, because ConfigMap mounts consist of them. It does not wait for the
+// writer of a pipe.
 func readFile(path string) ([]byte, error) {
 	file, err := os.OpenFile(path, os.O_RDONLY|syscall.O_NONBLOCK|syscall.O_CLOEXEC, 0)
 	if err != nil {

@@ -9,16 +9,16 @@ import (
 	"github.com/waggle-net/waggle/pkg/printable"
 )
 
-// maxReason bounds texts that repeat what stands in a file, in bytes.
+// maxReason bounds texts that quote a file, in bytes.
 const maxReason = 300
 
-// parsed is a document and the object in it.
+// parsed is a document with its object.
 type parsed struct {
 	manifest
 	object k8sobjects.Row // nil unless Status is used
 }
 
-// parse reads a whole file. It never fails: what is wrong stands in the documents.
+// parse parses a file. It never fails: the documents carry the errors.
 func parse(file, nodeName string, data []byte) []parsed {
 	documents := manifests.Parse(data, filepath.Ext(file) == ".json", nodeName)
 	out := make([]parsed, 0, len(documents))

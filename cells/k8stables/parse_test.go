@@ -18,7 +18,7 @@ import (
 	"github.com/waggle-net/waggle/pkg/tables/k8s"
 )
 
-// one parses a file that holds one object.
+// one parses a file with one object.
 func one(t *testing.T, text string) parsed {
 	t.Helper()
 	out := parse("x.yaml", "one", []byte(text))
@@ -28,7 +28,7 @@ func one(t *testing.T, text string) parsed {
 	return out[0]
 }
 
-// named is an object with a name and further fields; policy is a NetworkPolicy with further fields of its spec.
+// named returns an object with a name and further fields.
 func named(kind, fields string) string {
 	return fmt.Sprintf("{apiVersion: v1, kind: %s, metadata: {name: a}, %s}", kind, fields)
 }
@@ -110,7 +110,8 @@ func TestParse_Rejects(t *testing.T) {
 	}
 }
 
-// A Node is used without an address that cannot be read, and the document says so. What is shown of a name that would move the cursor of a terminal is text.
+// A Node with an unreadable address is used without that address, and the document has the reason. Control characters of a name do not reach the
+// terminal.
 func TestParse_UsesInPart(t *testing.T) {
 	t.Parallel()
 	got := one(t, named("Node", `status: {addresses: [{type: InternalIP, address: 1.2.3}, {type: Hostname, address: "a\e[2J"}, {type: InternalIP, address: 192.0.2.1}]}`))
@@ -127,7 +128,7 @@ func TestParse_UsesInPart(t *testing.T) {
 	}
 }
 
-// TestParse_KeepsInvalidPolicies: a policy with a mistake still isolates its pods, and what is wrong allows nothing.
+// TestParse_KeepsInvalidPolicies: an invalid policy still isolates its pods, and its invalid parts allow nothing.
 func TestParse_KeepsInvalidPolicies(t *testing.T) {
 	t.Parallel()
 	rule := func(r k8s.PolicyRule) string {
@@ -174,7 +175,7 @@ func TestParse_KeepsInvalidPolicies(t *testing.T) {
 	}
 }
 
-// comparable lets cmp look at addresses.
+// comparable makes cmp compare addresses and prefixes.
 var comparable = cmp.Options{cmpopts.EquateComparable(netip.Addr{}, netip.Prefix{}), cmpopts.EquateEmpty()}
 
 func TestParse_Rows(t *testing.T) {
@@ -309,7 +310,7 @@ func touch(t *testing.T, dir, name string) string {
 	return path
 }
 
-// checkShown holds that a row is fit for a terminal and says why.
+// checkShown checks that a row is printable and short, and that a document that is not used has a reason.
 func checkShown(t *testing.T, m manifest) {
 	t.Helper()
 	for _, column := range m.TableRow() {

@@ -15,8 +15,8 @@ import (
 	agent "github.com/waggle-net/waggle/pkg/settings"
 )
 
-// TestScripts gives each script a state directory of its own; the command "env/manifests" sets $MANIFESTS to the
-// default directory in it, which does not exist at first. Kubernetes is off.
+// TestScripts gives each script its own state directory. The command "env/manifests" sets $MANIFESTS to the default directory in it, which does not
+// exist at first. Kubernetes is off.
 func TestScripts(t *testing.T) {
 	t.Parallel()
 	celltest.Run(t, "testdata/[a-j]*.txtar", func(t testing.TB) []cell.Cell {
@@ -41,7 +41,7 @@ func TestScripts_WithKubernetes(t *testing.T) {
 	celltest.Run(t, "testdata/kube-*.txtar", func(t testing.TB) []cell.Cell { return withServer(t, kubetest.New(t)) })
 }
 
-// TestScripts_OfSlices have virtual time: agents wait for up to a minute before they list all CiliumEndpoints.
+// TestScripts_OfSlices runs in virtual time: agents wait for up to a minute before they list all CiliumEndpoints.
 func TestScripts_OfSlices(t *testing.T) {
 	t.Parallel()
 	celltest.RunVirtual(t, "testdata/slices/*.txtar", func(t testing.TB) []cell.Cell { return withServer(t, kubetest.New(t, kubetest.InMemory())) })

@@ -6,14 +6,14 @@ import (
 	"github.com/waggle-net/waggle/pkg/k8sobjects"
 )
 
-// set is what a complete reading gave: all rows by table and key, and all documents.
+// set is the result of one reading of all files: the rows by table and key, and all documents by key.
 type set struct {
 	rows      map[string]map[string]k8sobjects.Row
 	manifests map[string]manifest
 }
 
-// merge puts the documents of all files together, in their order. Where two have the same object, the first wins and
-// the other says so.
+// merge combines the documents of all files, in their order. Of two documents with the same object the first wins, and the other one is ignored with
+// a reason.
 func merge(documents []parsed) set {
 	s := set{map[string]map[string]k8sobjects.Row{}, map[string]manifest{}}
 	first := map[string]manifest{}
@@ -33,7 +33,7 @@ func merge(documents []parsed) set {
 	return s
 }
 
-// tableOf is where objects of a kind go.
+// tableOf maps the kind of an object to its table.
 var tableOf = map[string]string{
 	"Node": "k8s-nodes", "Pod": "k8s-pods", "Namespace": "k8s-namespaces", "Service": "k8s-services",
 	"EndpointSlice": "k8s-endpointslices", "NetworkPolicy": "k8s-networkpolicies", "Ingress": "k8s-ingresses",
@@ -50,7 +50,7 @@ func (s *set) add(kind string, row k8sobjects.Row) {
 	s.rows[table][row.Key()] = row
 }
 
-// rejects counts what is wrong and describes the first of it.
+// rejects counts the rejected documents and returns the first of them.
 func (s *set) rejects() (count int, first manifest) {
 	for _, m := range s.manifests {
 		if m.Status != rejected {

@@ -14,11 +14,11 @@ import (
 type source struct {
 	settings settings
 	tables   *manifestTables
-	past     func() bool // whether there are pods of an earlier run
+	past     func() bool // pods of a previous run exist
 	log      *slog.Logger
 }
 
-// run reads everything whenever the directory changes, and now and then in any case.
+// run reads all files when the directory changes, and at each interval of --manifests-resync-interval.
 func (s *source) run(ctx context.Context, health cell.Health) error {
 	if err := s.tables.waiting("the first reading of " + s.settings.dir); err != nil {
 		return err
@@ -32,7 +32,7 @@ func (s *source) run(ctx context.Context, health cell.Health) error {
 		watchErr := watch.arm()
 		documents, err := dir.read()
 		if err != nil {
-			// What was read earlier stays: a directory that cannot be listed says nothing about its objects.
+			// Keep the rows of the last reading: the error contains no information about objects.
 			health.Degraded("read manifests", err)
 			if err := s.tables.waiting(err.Error()); err != nil {
 				return err
@@ -53,8 +53,8 @@ func (s *source) run(ctx context.Context, health cell.Health) error {
 	}
 }
 
-// doubt says why a reading may be less than what there is: pods were attached when there was a directory, as it seems. An empty
-// one says that there is nothing; a missing one may only not be mounted yet.
+// doubt returns why a reading may be incomplete; empty if it is complete. Attached pods of a previous run show that the directory existed: if it is
+// missing, it may not be mounted yet. An empty directory means that there are no objects.
 func (s *source) doubt(dir *directory) string {
 	if dir.missing && s.past() {
 		return dir.path + " does not exist, and pods of an earlier run are there"
@@ -62,7 +62,7 @@ func (s *source) doubt(dir *directory) string {
 	return ""
 }
 
-// tell logs how many objects are wrong, when that number rises.
+// tell logs the number of rejected documents when it rises, and returns it.
 func (s *source) tell(all set, told int) int {
 	count, first := all.rejects()
 	if count > told {

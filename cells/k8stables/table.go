@@ -11,20 +11,20 @@ import (
 type status string
 
 const (
-	used     status = "used"     // its object stands in a table
-	ignored  status = "ignored"  // well formed, but not for this agent, or an earlier file has the same object
-	rejected status = "rejected" // wrong
+	used     status = "used"     // its object is in a table
+	ignored  status = "ignored"  // valid, but not for this agent, or an earlier file has the same object
+	rejected status = "rejected" // invalid
 )
 
 // manifest is one document of a file, or one item of a List.
 type manifest struct {
 	File   string `json:"file"` // name inside the directory
-	Line   int    `json:"line"` // where the document begins, from 1; 0 when the file as a whole is meant
-	Item   int    `json:"item"` // number inside a List, from 1; 0 when the document is no List
+	Line   int    `json:"line"` // first line of the document, from 1; 0 for the whole file
+	Item   int    `json:"item"` // index in a List, from 1; 0 when the document is no List
 	Kind   string `json:"kind,omitempty"`
 	Name   string `json:"name,omitempty"` // "name" or "namespace/name"
 	Status status `json:"status"`
-	Reason string `json:"reason,omitempty"` // why it is not used, for people; printable and short
+	Reason string `json:"reason,omitempty"` // reason for the status, as text for users; printable and short
 }
 
 // TableHeader implements statedb.TableWritable.
@@ -37,7 +37,7 @@ func (m manifest) TableRow() []string {
 	return []string{m.File, strconv.Itoa(m.Line), strconv.Itoa(m.Item), m.Kind, m.Name, string(m.Status), m.Reason}
 }
 
-// Key says where the document is; lines and items are padded so that rows are in the order of the file.
+// Key returns the position of the document. Lines and items are zero-padded, so that rows sort in the order of the file.
 func (m manifest) Key() string {
 	const digits = 7
 	pad := func(n int) string {
@@ -50,7 +50,7 @@ func (m manifest) Key() string {
 	return m.File + ":" + pad(m.Line) + ":" + pad(m.Item)
 }
 
-// Equal compares everything.
+// Equal compares all fields.
 func (m manifest) Equal(o manifest) bool { return m == o }
 
 var manifestIndex = statedb.Index[manifest, string]{
@@ -68,7 +68,7 @@ var statusIndex = statedb.Index[manifest, string]{
 	FromString: index.FromString,
 }
 
-// newManifestTable makes the table "manifests".
+// newManifestTable creates the table "manifests".
 func newManifestTable(db *statedb.DB) (statedb.RWTable[manifest], error) {
 	return statedb.NewTable(db, "manifests", manifestIndex, statusIndex)
 }

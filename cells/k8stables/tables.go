@@ -10,10 +10,10 @@ import (
 	"github.com/waggle-net/waggle/pkg/tables/sources"
 )
 
-// producer is the name of this source in the table sources and as an initializer.
+// producer names this source in the table sources and as an initializer.
 const producer = "manifests"
 
-// manifestTables are all tables as the manifests fill them: together, in one commit.
+// manifestTables writes all tables together, in one commit.
 type manifestTables struct {
 	*tables.Set
 	manifests    statedb.RWTable[manifest]
@@ -41,7 +41,7 @@ func (t *manifestTables) write() statedb.WriteTxn {
 	return t.DB.WriteTxn(metas...)
 }
 
-// waiting says that nothing could be read so far, and why. Rows of an earlier reading stay as they are.
+// waiting records in sources why nothing has been read yet. Rows of a previous reading stay unchanged.
 func (t *manifestTables) waiting(why string) error {
 	txn := t.write()
 	defer txn.Abort()
@@ -58,8 +58,8 @@ func (t *manifestTables) waiting(why string) error {
 	return nil
 }
 
-// commit makes the tables what a complete reading gave. Equal rows are not written again. With a doubt the reading is as good
-// as a copy of before: policies of the earlier run are only narrowed.
+// commit replaces the contents of all tables by a complete reading. Equal rows are not written again. With a doubt the state is [sources.Snapshot],
+// as with the copy on disk: policies of the previous run are then only narrowed.
 func (t *manifestTables) commit(s set, doubt string) error {
 	txn := t.write()
 	defer txn.Abort()
@@ -86,7 +86,7 @@ func (t *manifestTables) commit(s set, doubt string) error {
 	return nil
 }
 
-// replaceManifests makes the table manifests hold exactly want.
+// replaceManifests replaces the contents of the table manifests by want.
 func (t *manifestTables) replaceManifests(txn statedb.WriteTxn, want map[string]manifest) error {
 	for old := range t.manifests.All(txn) {
 		if _, ok := want[old.Key()]; ok {

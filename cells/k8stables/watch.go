@@ -13,18 +13,18 @@ import (
 	"github.com/waggle-net/waggle/pkg/notify"
 )
 
-// watcher wakes when a directory may have changed, also when it appears, vanishes or is replaced. It watches the
-// directory and its nearest parent that exists; when either becomes another one, the watch is made anew.
+// watcher wakes its caller when a directory may have changed, and also when the directory appears, is removed or is replaced. It watches the
+// directory and its nearest existing parent. When the inode of either changes, it creates the watches again.
 type watcher struct {
 	dir    string
 	notify *fsnotify.Watcher // nil before the first arm
 	parent string            // the watched parent
-	armed  [2]inode          // of parent and dir
+	armed  [2]inode          // inodes of parent and dir
 }
 
 type inode struct{ dev, ino uint64 }
 
-// arm sets the watches. Call it before reading, so that a change after the reading is seen.
+// arm sets the watches. The caller must call it before reading, so that a change after the reading is noticed.
 func (w *watcher) arm() error {
 	parent := filepath.Dir(w.dir)
 	for inodeOf(parent) == (inode{}) && parent != filepath.Dir(parent) {
@@ -59,7 +59,7 @@ func (w *watcher) close() {
 	w.notify = nil
 }
 
-// inodeOf is zero when there is nothing.
+// inodeOf returns the inode of a path; zero if the path cannot be read.
 func inodeOf(path string) inode {
 	info, err := os.Stat(path)
 	if err != nil {
@@ -72,7 +72,7 @@ func inodeOf(path string) inode {
 	return inode{stat.Dev, stat.Ino}
 }
 
-// wait returns when something may have changed or after the longest time. It is false when ctx ended.
+// wait returns after a possible change, or after longest. It returns false when ctx ends.
 func (w *watcher) wait(ctx context.Context, longest time.Duration) bool {
 	timer := time.NewTimer(longest)
 	defer timer.Stop()
@@ -87,7 +87,7 @@ func (w *watcher) wait(ctx context.Context, longest time.Duration) bool {
 			return false
 		case <-timer.C:
 			return true
-		case <-errs: // events were lost: look
+		case <-errs: // events were lost: read again
 			return true
 		case event := <-events:
 			if w.concerns(event.Name) {
@@ -97,8 +97,7 @@ func (w *watcher) wait(ctx context.Context, longest time.Duration) bool {
 	}
 }
 
-// concerns tells whether an event is about the directory, what is in it, or a parent that leads to it. The parent may
-// be a busy place.
+// concerns reports whether an event is about the directory, a file in it, or one of its parents. A watched parent may have many unrelated events.
 func (w *watcher) concerns(name string) bool {
 	if filepath.Dir(name) == w.dir {
 		return true
@@ -107,7 +106,7 @@ func (w *watcher) concerns(name string) bool {
 	return err == nil && filepath.IsLocal(relative)
 }
 
-// settleTime is how long a burst of events may go on; a file is often written in several steps.
+// settleTime is the debounce interval after the first event: a file is often written in several steps.
 const settleTime = 10 * time.Millisecond
 
 func (w *watcher) settle(ctx context.Context, events chan fsnotify.Event) bool {

@@ -11,12 +11,12 @@ import (
 	"github.com/waggle-net/waggle/pkg/tables/apiservers"
 )
 
-// servers says what is known of the API servers, and has a channel closed when that changes.
+// servers returns the known API servers, and a channel that closes when one of them changes.
 type servers func() (rows []apiservers.Server, changed <-chan struct{})
 
-// whileAway makes a request again as long as no server answers it. What one reflector learns about the servers the others
-// need not find out, each in its own time: tables of now beside tables of long ago make, for instance, identities of this
-// node alone for labels that have one of the cluster.
+// whileAway retries a request while no server answers. All reflectors share the knowledge about the servers, so none waits for its own delay after
+// another one was successful: a mix of current and outdated tables would, for instance, make this node create a local identity for labels that have a
+// cluster identity.
 func whileAway[T any](ctx context.Context, ask servers, request func() (T, error)) (T, error) {
 	for delay := backoff().DelayFunc(); ; {
 		out, err := request()
@@ -29,14 +29,14 @@ func whileAway[T any](ctx context.Context, ask servers, request func() (T, error
 	}
 }
 
-// refused tells whether a server answered with an error: another request may then be the better one.
+// refused reports whether a server answered with an error. A different request may then be successful.
 func refused(err error) bool {
 	refusal := apierrors.APIStatus(nil)
 	return errors.As(err, &refusal)
 }
 
-// awaitReturn waits until a server answers as it should or a time has passed, but for the first pause at least: others may
-// get what we do not. It returns false when ctx has ended.
+// awaitReturn waits until a server answers correctly or longest has passed, but at least for firstPause: a server may answer other requests correctly
+// and not this one. It returns false when ctx ends.
 func (ask servers) awaitReturn(ctx context.Context, longest time.Duration) bool {
 	least, most := time.After(firstPause), time.After(longest)
 	for {
@@ -54,7 +54,7 @@ func (ask servers) awaitReturn(ctx context.Context, longest time.Duration) bool 
 	}
 }
 
-// wellServed tells whether the server in use answers as it should.
+// wellServed reports whether the active server answers correctly.
 func wellServed(rows []apiservers.Server) bool {
 	return slices.ContainsFunc(rows, func(s apiservers.Server) bool {
 		return s.Active && s.Well()

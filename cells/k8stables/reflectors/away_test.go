@@ -13,7 +13,7 @@ import (
 	"github.com/waggle-net/waggle/pkg/tables/apiservers"
 )
 
-// board is what is known of one server.
+// board has the state of one fake API server.
 type board struct {
 	mu      sync.Mutex
 	row     apiservers.Server
@@ -38,8 +38,8 @@ func (b *board) set(reach apiservers.Reach) {
 	b.changed = make(chan struct{})
 }
 
-// Whoever waits for a server asks it at once when somebody else has learned that it is back, and not when his own pause of up
-// to four seconds is over.
+// All callers that wait for a server repeat their request as soon as one of them has learned that it is back, without waiting for the rest of their
+// delay of up to 4 s.
 func TestWhileAway_AllAskWhenTheServerIsBack(t *testing.T) {
 	t.Parallel()
 	synctest.Test(t, func(t *testing.T) {
@@ -72,7 +72,7 @@ func TestWhileAway_AllAskWhenTheServerIsBack(t *testing.T) {
 	})
 }
 
-// A server that answers others and not us is not asked without a pause.
+// A server that answers other requests but not this one is asked again only after a pause.
 func TestWhileAway_PausesWhateverOthersGet(t *testing.T) {
 	t.Parallel()
 	synctest.Test(t, func(t *testing.T) {

@@ -19,7 +19,7 @@ import (
 	"github.com/waggle-net/waggle/pkg/kubeapi/kubetest"
 )
 
-// manyNodes and manyEndpoints are a large cluster.
+// manyNodes and manyEndpoints are the size of a large cluster.
 const manyNodes, manyEndpoints = 5_000, 20_000
 
 func bigNode(i int) *corev1.Node {
@@ -48,7 +48,7 @@ func heap() int64 {
 	return int64(m.HeapAlloc)
 }
 
-// BenchmarkRows says what a row costs in memory once its object is gone, and how long making and inserting it takes.
+// BenchmarkRows measures the memory of a row without its object, and the time to create and insert a row.
 func BenchmarkRows(b *testing.B) {
 	for name, c := range map[string]struct {
 		count int
@@ -85,8 +85,7 @@ func BenchmarkRows(b *testing.B) {
 	}
 }
 
-// BenchmarkLargeCluster lists a large cluster from a server in memory, which takes most of the time, and writes and
-// reads its copy.
+// BenchmarkLargeCluster lists a large cluster from a server in memory, which takes most of the time, and writes and reads the copy.
 func BenchmarkLargeCluster(b *testing.B) {
 	server := kubetest.New(b)
 	for i := range manyNodes {

@@ -8,8 +8,7 @@ import (
 	"k8s.io/utils/clock"
 )
 
-// untilDone is a clock whose waits end with a context: a reflector sleeps through some of its back-off without looking
-// at its own.
+// untilDone is a clock whose timers also fire when a context ends: a reflector ignores its own context during a part of its back-off.
 type untilDone struct {
 	clock.RealClock
 	ctx context.Context
@@ -32,11 +31,11 @@ func (c untilDone) After(d time.Duration) <-chan time.Time {
 	return ch
 }
 
-// firstPause is the first step of the back-off.
+// firstPause is the first delay of the back-off.
 const firstPause = 200 * time.Millisecond
 
-// backoff of a reflector: jitter doubles a step at most, so none is longer than 4 s, and the list that follows is there
-// before 6 s are over.
+// backoff returns the back-off of a reflector. Jitter at most doubles the cap of 2 s, so a delay is at most 4 s, and the next list is complete within
+// 6 s.
 func backoff() *wait.Backoff {
 	return &wait.Backoff{Duration: firstPause, Factor: 2, Jitter: 1, Cap: 2 * time.Second, Steps: 16}
 }

@@ -14,7 +14,7 @@ import (
 	"github.com/waggle-net/waggle/pkg/tables/sources"
 )
 
-// TestCopy_IsWrittenAtTheEnd restarts the agent long before the next copy would be due.
+// TestCopy_IsWrittenAtTheEnd restarts the agent. The next copy is not due yet.
 func TestCopy_IsWrittenAtTheEnd(t *testing.T) {
 	t.Parallel()
 	synctest.Test(t, func(t *testing.T) {
@@ -33,7 +33,7 @@ func TestCopy_IsWrittenAtTheEnd(t *testing.T) {
 			t.Error(err)
 		}
 
-		// An agent that learnt nothing new leaves the copy alone.
+		// An agent without new rows does not write the copy.
 		before := must[os.FileInfo](t)(os.Stat(copyOnDisk))
 		again.stop()
 		if after := must[os.FileInfo](t)(os.Stat(copyOnDisk)); !os.SameFile(before, after) {
@@ -58,7 +58,7 @@ func TestCopy_UnusableIsSetAside(t *testing.T) {
 	})
 }
 
-// TestCopy_OfAnotherClusterIsSetAside starts on a machine that came from elsewhere: its old range must not be used here.
+// TestCopy_OfAnotherClusterIsSetAside starts with the copy of another cluster: the agent must not use its pod range.
 func TestCopy_OfAnotherClusterIsSetAside(t *testing.T) {
 	t.Parallel()
 	synctest.Test(t, func(t *testing.T) {
@@ -77,7 +77,7 @@ func TestCopy_OfAnotherClusterIsSetAside(t *testing.T) {
 	})
 }
 
-// TestCopy_HoldsNoSecrets looks for what people put where they should not.
+// TestCopy_HoldsNoSecrets searches the rows, the contents of a copy, for secrets in fields that users fill by mistake.
 func TestCopy_HoldsNoSecrets(t *testing.T) {
 	t.Parallel()
 	synctest.Test(t, func(t *testing.T) {
@@ -93,7 +93,7 @@ func TestCopy_HoldsNoSecrets(t *testing.T) {
 		r := follow(t, server, Settings{}, false)
 		r.synced(t)
 		for _, table := range r.All() {
-			for key, text := range r.keys(table.Name()) { // a copy is made of nothing else
+			for key, text := range r.keys(table.Name()) { // the copy has only the contents of these rows
 				if has(text, canary) {
 					t.Errorf("%s %s: %s", table.Name(), key, text)
 				}

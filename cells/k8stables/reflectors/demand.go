@@ -7,11 +7,11 @@ import (
 	"github.com/waggle-net/waggle/pkg/tables/sources"
 )
 
-// demand runs the reflector of a store while its objects are wanted. It is for one goroutine.
+// demand runs the reflector of a store while its objects are needed. Only one goroutine may use it.
 type demand struct {
 	store *store
-	run   func(context.Context) // returns soon after its context has ended
-	end   func()                // nil while it does not run
+	run   func(context.Context) // runs the reflector until its context ends
+	end   func()                // stops the reflector; nil while the reflector does not run
 }
 
 // start starts the reflector unless it is running.
@@ -31,7 +31,7 @@ func (d *demand) start(ctx context.Context) {
 	}
 }
 
-// halt ends the reflector, and reports whether it was running.
+// halt stops the reflector and reports whether it was running.
 func (d *demand) halt() (ran bool) {
 	if d.end == nil {
 		return false
@@ -41,7 +41,7 @@ func (d *demand) halt() (ran bool) {
 	return true
 }
 
-// stop ends the reflector and empties the table.
+// stop stops the reflector and deletes its rows.
 func (d *demand) stop() error {
 	if !d.halt() {
 		return nil
@@ -49,7 +49,7 @@ func (d *demand) stop() error {
 	return d.store.reset()
 }
 
-// reset restores the state before the first list. The reflector must not run.
+// reset restores the state before the first list. The reflector must not be running.
 func (s *store) reset() error {
 	s.apply.Lock()
 	defer s.apply.Unlock()

@@ -14,7 +14,7 @@ import (
 	"github.com/waggle-net/waggle/pkg/tables/sources"
 )
 
-// An event that waits for its commit when the agent ends is committed.
+// An event that is pending when the agent ends is committed.
 func TestCommits_EndLosesNoEvent(t *testing.T) {
 	t.Parallel()
 	synctest.Test(t, func(t *testing.T) {
@@ -25,7 +25,7 @@ func TestCommits_EndLosesNoEvent(t *testing.T) {
 			if err := s.Add(small(t, name, "192.0.2.1", []string{"1", "2"}[i])); err != nil {
 				t.Fatal(err)
 			}
-			synctest.Wait() // the second one has to wait for commitInterval
+			synctest.Wait() // the second event waits for commitInterval
 		}
 		cancel()
 		synctest.Wait()
@@ -37,7 +37,7 @@ func TestCommits_EndLosesNoEvent(t *testing.T) {
 	})
 }
 
-// The first event after a pause is committed at once, and what follows with the next commit.
+// The first event after a pause is committed immediately, and the following events with the next commit.
 func TestCommits_Interval(t *testing.T) {
 	t.Parallel()
 	synctest.Test(t, func(t *testing.T) {
@@ -67,8 +67,8 @@ func TestCommits_Interval(t *testing.T) {
 	})
 }
 
-// Pods of other nodes change all the time in a large cluster. The first change after a pause is in the table at once, and those that follow within
-// remoteInterval come together.
+// In a large cluster pods of other nodes change all the time. The first change after a pause is in the table immediately, and changes within
+// remoteInterval are one commit.
 func TestEvents_OfRemotePodsGather(t *testing.T) {
 	t.Parallel()
 	synctest.Test(t, func(t *testing.T) {
@@ -105,7 +105,7 @@ func TestEvents_OfRemotePodsGather(t *testing.T) {
 	})
 }
 
-// The last copy waits for the last commits, however long those take.
+// The last copy waits for the last commits, without a limit.
 func TestCopy_HoldsTheLastEvents(t *testing.T) {
 	t.Parallel()
 	server, set := kubetest.New(t), newSet(t)
@@ -141,7 +141,7 @@ func TestCopy_HoldsTheLastEvents(t *testing.T) {
 		t.Fatal(err)
 	}
 	cancel()
-	time.Sleep(100 * time.Millisecond) // a copy that does not wait is made meanwhile
+	time.Sleep(100 * time.Millisecond) // a copy that does not wait would be written in this time
 	nodes.apply.Unlock()
 	done.Wait()
 	_, rows, err := snapshot.Decode(must[[]byte](t)(snapshot.Read(path)), "one")
@@ -156,7 +156,7 @@ func TestCopy_HoldsTheLastEvents(t *testing.T) {
 	t.Errorf("%d rows, none of which is the last", len(rows))
 }
 
-// Tables that become complete at the moment at which the agent would give up are complete.
+// Tables that become complete at the deadline are complete.
 func TestAwaitSync_CompleteAtTheLastMoment(t *testing.T) {
 	t.Parallel()
 	set, end, health := newSet(t), make(ended), newRecorder()
@@ -171,7 +171,7 @@ func TestAwaitSync_CompleteAtTheLastMoment(t *testing.T) {
 		}
 	}
 	setAll(sources.Waiting)
-	s.carryOn = func() bool { // is asked when the time is over
+	s.carryOn = func() bool { // called at the deadline
 		setAll(sources.Synced)
 		return false
 	}

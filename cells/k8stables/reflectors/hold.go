@@ -15,24 +15,25 @@ import (
 	"github.com/waggle-net/waggle/pkg/tables/nodes"
 )
 
-// holdFor is how long a row stays after a list that lacks its object. Until then agents on nodes that live have made their CiliumNodes again, and an operator can act.
+// holdFor is how long a row stays that the last list lacks. In this time the agents of live nodes create their CiliumNodes again, and an operator can
+// act.
 const holdFor = 5 * time.Minute
 
-// errHeld is what an operator has to know of rows that are held.
+// errHeld names the causes of many held rows and the remedy.
 var errHeld = errors.New("nodes that left are removed within 5 minutes, and nothing is to be done; if the API server was restored from a backup, or its lists are incomplete, " +
 	"restart kubelet on the nodes that kubectl get nodes does not show, or their pods are no longer reached")
 
-// lacking are the rows that the last list lacked.
+// lacking counts the rows that the last list lacks.
 type lacking struct{ rows, of int }
 
-// many reports whether that is more than the nodes that leave between two lists.
+// many reports whether more than a tenth of the rows is held, which is more than the nodes that usually leave between two lists.
 func (l lacking) many() bool { return 10*l.rows > l.of }
 
 func (l lacking) String() string {
 	return fmt.Sprintf("%d of %d objects are kept, which the last list of the API server lacks", l.rows, l.of)
 }
 
-// claims returns the pod ranges of a Node or CiliumNode, and its addresses that no other node may have. Nodes behind one NAT share their ExternalIP.
+// claims returns the pod ranges and the exclusive addresses of a Node or CiliumNode. An ExternalIP is not exclusive: nodes behind one NAT share it.
 func claims(row k8sobjects.Row) (claims []string) {
 	switch n := row.(type) {
 	case *k8s.Node:
@@ -53,12 +54,13 @@ func claims(row k8sobjects.Row) (claims []string) {
 	return claims
 }
 
-// hold adds rows to what a table must hold: those that a list lacks although nothing said that their objects were deleted. A node that leaves is deleted by an event, but
-// a list may lack nodes that live: an API server that was restored from a backup has only those of that time, and one replica may be behind another. When nodes vanish, so
-// do the routes to their pods and what policies know of them; a node that has really left does no harm for some minutes.
+// hold adds to want the rows of Nodes and CiliumNodes that a list lacks without an event of their deletion. A node that leaves is deleted by an
+// event. But a list may lack live nodes: an API server that was restored from a backup lacks the nodes that joined since, and one replica may lag
+// behind another. Without the rows, the routes to the pods of these nodes would be removed and policies would treat the pods as hosts outside of the
+// cluster, while the row of a node that has left does no harm for some minutes.
 //
-// A row whose address or range another object of the list has is not held. Neither is that of this node: the agent then makes its CiliumNode again, and so ends what
-// other agents hold. The caller holds apply.
+// hold skips a row whose address or range another object of the list claims, and the row of this node: this agent then creates its CiliumNode again,
+// so that other agents no longer hold the row. The caller must hold s.apply.
 func (s *store) hold(txn statedb.ReadTxn, want map[string]k8sobjects.Row) {
 	if !s.holds {
 		return
@@ -92,8 +94,8 @@ func isClaimed(row k8sobjects.Row, claimed map[string]struct{}) bool {
 	})
 }
 
-// release removes rows that are held when their time has come, or when an object of an event has an address or range of theirs. Those of events are no longer held. The
-// caller holds apply.
+// release deletes held rows whose time is over, and held rows whose address or range an object of an event claims. A row whose own object has an
+// event is no longer held. The caller must hold s.apply.
 func (s *store) release(txn statedb.WriteTxn, events []event) error {
 	if len(s.held) == 0 {
 		return nil

@@ -19,7 +19,7 @@ import (
 	"github.com/waggle-net/waggle/pkg/kubeapi/kubetest"
 )
 
-// numbered are objects of nodes "n1", "n2", ..., with addresses and ranges of their numbers.
+// numbered returns nodes "n1", "n2", ..., with addresses and ranges derived from the numbers.
 func numbered(t *testing.T, numbers ...int) (out []any) {
 	t.Helper()
 	for _, n := range numbers {
@@ -28,13 +28,13 @@ func numbered(t *testing.T, numbers ...int) (out []any) {
 	return out
 }
 
-// ranged is the object of a node with the address and the range of a number.
+// ranged returns a node with the address and the range of a number.
 func ranged(t *testing.T, name string, number int, version string) *object {
 	t.Helper()
 	n := node(name, fmt.Sprint("192.0.2.", number))
 	n.ResourceVersion = version
 	n.Spec.PodCIDRs = []string{fmt.Sprintf("10.0.%d.0/24", number)}
-	n.Status.Addresses = append(n.Status.Addresses, corev1.NodeAddress{Type: corev1.NodeExternalIP, Address: "198.51.100.1"}) // of the NAT in front of all
+	n.Status.Addresses = append(n.Status.Addresses, corev1.NodeAddress{Type: corev1.NodeExternalIP, Address: "198.51.100.1"}) // address of the NAT of all nodes
 	o, err := shrink(n, "one")
 	if err != nil {
 		t.Fatal(err)
@@ -42,7 +42,7 @@ func ranged(t *testing.T, name string, number int, version string) *object {
 	return o
 }
 
-// names are those of all rows, in order.
+// names returns the names of all rows, sorted.
 func (s *store) names() string {
 	names := map[string]bool{}
 	for row := range s.table.All(s.set.DB.ReadTxn()) {
@@ -51,14 +51,14 @@ func (s *store) names() string {
 	return strings.Join(slices.Sorted(maps.Keys(names)), " ")
 }
 
-// TestHold_NodesThatAListLacks begins with nodes n1 to n5, of which n1 is this one.
+// TestHold_NodesThatAListLacks begins with nodes n1 to n5. n1 is this node.
 func TestHold_NodesThatAListLacks(t *testing.T) {
 	t.Parallel()
 	for name, c := range map[string]struct {
 		list  []int
-		after func(t *testing.T, s *store) // what happens a minute after that list
-		then  string                       // the rows after that
-		end   string                       // the rows five minutes after the list
+		after func(t *testing.T, s *store) // event a minute after that list
+		then  string                       // rows after that event
+		end   string                       // rows five minutes after the list
 	}{
 		"nothing is missing":                  {list: []int{1, 2, 3, 4, 5}, then: "n1 n2 n3 n4 n5", end: "n1 n2 n3 n4 n5"},
 		"some are":                            {list: []int{1, 2}, then: "n1 n2 n3 n4 n5", end: "n1 n2"},
@@ -84,7 +84,7 @@ func TestHold_NodesThatAListLacks(t *testing.T) {
 				if err := s.Replace(numbered(t, 1, 2, 3, 4, 5), "10"); err != nil {
 					t.Fatal(err)
 				}
-				s.asks.quorum.Store(true) // lists that lack most of the nodes are confirmed
+				s.asks.quorum.Store(true) // confirm lists that lack most of the nodes
 				if err := s.Replace(numbered(t, c.list...), "20"); err != nil {
 					t.Fatal(err)
 				}
@@ -115,7 +115,7 @@ func TestHold_NodesThatAListLacks(t *testing.T) {
 	}
 }
 
-// listed is another list, confirmed when it lacks most of the nodes.
+// listed applies another list, confirmed if it lacks most of the nodes.
 func listed(numbers ...int) func(*testing.T, *store) {
 	return func(t *testing.T, s *store) {
 		s.asks.quorum.Store(true)
@@ -125,7 +125,7 @@ func listed(numbers ...int) func(*testing.T, *store) {
 	}
 }
 
-// happened is an event of a node with the address and range of a number.
+// happened applies an event of a node with the address and range of a number.
 func happened(name string, number int, deleted bool) func(*testing.T, *store) {
 	return func(t *testing.T, s *store) {
 		if err := s.take(ranged(t, name, number, "31"), deleted); err != nil {
@@ -134,7 +134,7 @@ func happened(name string, number int, deleted bool) func(*testing.T, *store) {
 	}
 }
 
-// renamed is a list in which a node of another name has the address and range of n3.
+// renamed applies a list in which a node of another name has the address and range of n3.
 func renamed(t *testing.T, s *store) {
 	s.asks.quorum.Store(true)
 	if err := s.Replace(append(numbered(t, 1, 2), ranged(t, "new", 3, "29")), "30"); err != nil {
@@ -142,7 +142,7 @@ func renamed(t *testing.T, s *store) {
 	}
 }
 
-// TestHold_FewAreNoFault: nodes that left while nobody watched are named, and no fault.
+// TestHold_FewAreNoFault: a few nodes that left while the agent did not watch are mentioned in the health, without Degraded.
 func TestHold_FewAreNoFault(t *testing.T) {
 	t.Parallel()
 	synctest.Test(t, func(t *testing.T) {
@@ -165,7 +165,7 @@ func TestHold_FewAreNoFault(t *testing.T) {
 	})
 }
 
-// TestHold_ServerRestoredFromABackup: a node joins after the backup. Its rows stay while its agent has not made its CiliumNode again, and longer when it has.
+// TestHold_ServerRestoredFromABackup: two nodes join after the backup. Their rows stay for holdFor, and longer if their objects exist again.
 func TestHold_ServerRestoredFromABackup(t *testing.T) {
 	t.Parallel()
 	for name, streams := range map[string]bool{"lists": false, "streams": true} {
@@ -218,8 +218,8 @@ func TestHold_ServerRestoredFromABackup(t *testing.T) {
 	}
 }
 
-// TestRelist_OfNoOlderState: after the first list, each request asks for a state that is at least as new as the last known one, or by quorum. So a replica of the API
-// server that is behind refuses, and cannot take nodes back.
+// TestRelist_OfNoOlderState: after the first list, each request asks for a state that is at least as new as the last known one, or for a quorum read.
+// So a lagging replica of the API server rejects the request, and cannot remove nodes.
 func TestRelist_OfNoOlderState(t *testing.T) {
 	t.Parallel()
 	for name, streams := range map[string]bool{"lists": false, "streams": true} {

@@ -15,13 +15,13 @@ import (
 	"github.com/waggle-net/waggle/pkg/kubeapi"
 )
 
-// kind is a resource and the table that its objects go to.
+// kind is a resource and the table of its objects.
 type kind struct {
 	resource kubeapi.Resource
 	table    string
-	mine     func(k8sobjects.Row) bool // which rows of the table are of this resource
-	narrow   func(*metav1.ListOptions) // what is asked for; nil means all
-	holds    bool                      // rows of objects that a list lacks stay for a while, see [store.hold]
+	mine     func(k8sobjects.Row) bool // selects the rows of this resource in the table
+	narrow   func(*metav1.ListOptions) // options of the requests; nil requests all objects
+	holds    bool                      // rows that a list lacks stay for a while, see [store.hold]
 	staged   bool                      // the table is one of [tables.Stage]: it has no initializer, and [merger] reads it
 }
 
@@ -33,16 +33,16 @@ func (k kind) scope() string {
 	return k.resource.Plural
 }
 
-// emptyWithoutDefinition reports whether there are no objects while the API server does not know the resource.
+// emptyWithoutDefinition reports whether the table is complete and empty while the API server does not know the resource.
 func (k kind) emptyWithoutDefinition(set *tables.Set) bool {
 	return set.Optional(k.table) && k.resource.Plural != kubeapi.CiliumEndpoints.Plural
 }
 
-// remoteInterval is how long events of CiliumEndpoints gather. In a large cluster one of them changes every few milliseconds; woken for each, the agent
-// takes several times what reading it and writing its addresses takes.
+// remoteInterval is how long events of CiliumEndpoints gather. In a large cluster an event arrives every few milliseconds, and a wakeup for each
+// costs the agent several times as much as decoding it and writing its addresses.
 const remoteInterval = 100 * time.Millisecond
 
-// gather is how long events of the kind gather before they are read; 0 for those that never wait.
+// gather returns how long events of the kind gather before they are read; 0 reads them immediately.
 func (k kind) gather() time.Duration {
 	if k.resource.Plural == kubeapi.CiliumEndpoints.Plural && k.narrow == nil {
 		return remoteInterval
@@ -50,7 +50,7 @@ func (k kind) gather() time.Duration {
 	return 0
 }
 
-// kindsOf lists all that is followed with some settings.
+// kindsOf returns all kinds that the source follows with these settings.
 func kindsOf(s Settings) []kind {
 	all := kinds(s.NodeName)
 	if !s.Slices {
@@ -64,13 +64,13 @@ func kindsOf(s Settings) []kind {
 		kind{kubeapi.CiliumEndpointSlices, "cilium-endpointslices", every, labelled(ciliumv2.ManagedByLabel, ciliumv2.ManagedByUs), false, true})
 }
 
-// labelled asks for objects with a label.
+// labelled selects objects with a label.
 func labelled(name, value string) func(*metav1.ListOptions) {
 	selector := labels.Set{name: value}.String()
 	return func(o *metav1.ListOptions) { o.LabelSelector = selector }
 }
 
-// kinds lists all that is followed without slices.
+// kinds returns all kinds that the source follows without slices.
 func kinds(nodeName string) []kind {
 	all := func(k8sobjects.Row) bool { return true }
 	thisNode := func(o *metav1.ListOptions) {

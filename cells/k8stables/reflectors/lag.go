@@ -11,7 +11,7 @@ import (
 	"github.com/waggle-net/waggle/pkg/tables/cilium"
 )
 
-// report reports the origin of the rows, and whether slices lag behind.
+// report publishes the origin of the rows as health, and whether slices lag.
 func (m *merger) report(txn statedb.ReadTxn, health cell.Health) {
 	switch m.from {
 	case unknown:
@@ -47,7 +47,8 @@ func (m *merger) report(txn statedb.ReadTxn, health cell.Health) {
 	}
 }
 
-// seekOwn compares the pods of this node with the slices. A node knows the current state of its own pods alone, so they show the delay of slices.
+// seekOwn compares the pods of this node with the slices and records the missing ones. A node knows only its own pods without delay, so they show the
+// lag of the slices.
 func (m *merger) seekOwn(txn statedb.ReadTxn) {
 	in := map[string]*cilium.Endpoint{}
 	for _, slice := range m.slices {

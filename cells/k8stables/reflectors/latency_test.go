@@ -26,8 +26,8 @@ func slice(conditions ...discoveryv1.EndpointConditions) *discoveryv1.EndpointSl
 	return o
 }
 
-// TestEvents_AreInTheirTableWithin20Milliseconds changes an EndpointSlice as its servers end, one by one and in a burst. An agent
-// that learns of an ending server later than this sends it new connections meanwhile.
+// TestEvents_AreInTheirTableWithin20Milliseconds changes an EndpointSlice when its backends terminate, one by one and in a burst. An agent that
+// learns later of a terminating backend sends it new connections meanwhile.
 func TestEvents_AreInTheirTableWithin20Milliseconds(t *testing.T) {
 	t.Parallel()
 	const step = 2 * time.Millisecond

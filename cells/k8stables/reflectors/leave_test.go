@@ -16,7 +16,7 @@ import (
 	"github.com/waggle-net/waggle/pkg/tables/sources"
 )
 
-// While the cluster role does not say that slices are complete, CiliumEndpoints are read. No pod is missing when that changes, either way.
+// CiliumEndpoints are read until the cluster role marks slices as complete. No pod is missing during the change in either direction.
 func TestSlices_WhileTheyAreNotComplete(t *testing.T) {
 	t.Parallel()
 	synctest.Test(t, func(t *testing.T) {
@@ -45,7 +45,7 @@ func TestSlices_WhileTheyAreNotComplete(t *testing.T) {
 			t.Errorf("w5 has %d, slices %v", r.identity("w5"), r.level("slices"))
 		}
 
-		// The option of the cluster role is taken back.
+		// The option of the cluster role is turned off.
 		before := whole(server)
 		server.Remove(kubeapi.CiliumEndpointSlices, "", ciliumv2.CompleteSlice)
 		server.Remove(kubeapi.CiliumEndpointSlices, "", "s1")
@@ -61,7 +61,7 @@ func TestSlices_WhileTheyAreNotComplete(t *testing.T) {
 	})
 }
 
-// Agents that have rows do not all list all CiliumEndpoints at once when slices are not complete any more.
+// Agents with rows do not list all CiliumEndpoints at the same time when slices stop being complete.
 func TestSlices_AreLeftByOneAgentAfterTheOther(t *testing.T) {
 	t.Parallel()
 	synctest.Test(t, func(t *testing.T) {
@@ -92,8 +92,8 @@ func TestSlices_AreLeftByOneAgentAfterTheOther(t *testing.T) {
 	})
 }
 
-// While slices are not complete any more and CiliumEndpoints are not listed, slices add and change rows, and pods of this node come and go. When slices are complete again, the
-// rows that they have taken away meanwhile are gone.
+// While slices are not complete any more and CiliumEndpoints are not listed yet, slices add and change rows, and rows of pods of this node are added
+// and deleted. When slices are complete again, the rows that slices no longer have are deleted.
 func TestSlices_AreLeftAndReadAgain(t *testing.T) {
 	t.Parallel()
 	synctest.Test(t, func(t *testing.T) {
@@ -132,7 +132,7 @@ func TestSlices_AreLeftAndReadAgain(t *testing.T) {
 	})
 }
 
-// A pod that has a CiliumEndpoint is never missing when slices go away while CiliumEndpoints cannot be listed.
+// A pod with a CiliumEndpoint is never missing when slices stop being complete while CiliumEndpoints cannot be listed.
 func TestSlices_GoAwayWithoutAServer(t *testing.T) {
 	t.Parallel()
 	synctest.Test(t, func(t *testing.T) {
@@ -157,7 +157,7 @@ func TestSlices_GoAwayWithoutAServer(t *testing.T) {
 	})
 }
 
-// The option changes between two runs, and the server answers late: the rows of the copy stay until those of now are complete.
+// The option changes between two runs, and the server answers late: the rows of the copy stay until the lists of this run are complete.
 func TestSlices_FromTheCopyOfARunWithoutThem(t *testing.T) {
 	t.Parallel()
 	for name, first := range map[string]bool{"switched on": false, "switched off": true} {
@@ -170,7 +170,7 @@ func TestSlices_FromTheCopyOfARunWithoutThem(t *testing.T) {
 				r := follow(t, server, Settings{Slices: first, Copy: path}, false)
 				r.synced(t)
 				r.becomesSame(t, server)
-				r.stop() // and writes a copy
+				r.stop() // writes a copy
 
 				server.Fault(func(q *http.Request) (int, string) {
 					if strings.Contains(q.URL.Path, "cilium.io") {

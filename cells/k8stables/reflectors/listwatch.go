@@ -19,16 +19,16 @@ import (
 	"github.com/waggle-net/waggle/pkg/kubeapi"
 )
 
-// object is what is left of an object of the API server on its way to the table. A reflector sees it as an object.
+// object is the row of an API object with the metadata that a reflector needs. It implements [runtime.Object].
 type object struct {
 	metav1.TypeMeta
 	metav1.ObjectMeta
 	row    k8sobjects.Row // nil when err is set, unless it is of type [k8sobjects.Partly]
-	err    error          // why there is no row, or what is not in it
-	before []event        // that came together with this one, see [stream]
+	err    error          // why there is no row, or which part of the object is missing in it
+	before []event        // events that arrived together with this one, see [stream]
 }
 
-// DeepCopyObject implements runtime.Object. Rows never change.
+// DeepCopyObject implements runtime.Object. Rows are immutable, so the copies share them.
 func (o *object) DeepCopyObject() runtime.Object {
 	out := *o
 	o.ObjectMeta.DeepCopyInto(&out.ObjectMeta)
@@ -42,7 +42,7 @@ func (o *object) key() string {
 	return o.Namespace + "/" + o.Name
 }
 
-// shrink makes a row of an object, of which nothing else stays.
+// shrink converts an object into a row and keeps no other part of it.
 func shrink(in runtime.Object, nodeName string) (*object, error) {
 	m, err := meta.Accessor(in)
 	if err != nil {
@@ -57,8 +57,8 @@ func shrink(in runtime.Object, nodeName string) (*object, error) {
 // errAskForList makes a reflector list instead of streaming.
 var errAskForList = errors.New("a list by quorum is wanted")
 
-// listWatch asks the API server and shrinks each page and each event as it arrives, so that the objects of a large
-// cluster are never held at once.
+// listWatch lists and watches objects of the API server. It shrinks each page and each event when it arrives, so that the objects of a large cluster
+// are never in memory at once.
 type listWatch struct {
 	*cache.ListWatch
 	nodeName string
@@ -67,8 +67,8 @@ type listWatch struct {
 	report   *report
 	client   *kubeapi.Client
 	resource kubeapi.Resource
-	gather   time.Duration // see [kubeapi.Gathering]; 0 for never
-	optional bool          // without a definition of the resource there are no objects
+	gather   time.Duration // interval of [kubeapi.Gathering]; 0 reads each event immediately
+	optional bool          // a resource without a definition has no objects
 }
 
 func (l *listWatch) wrap() *cache.ListWatch {
@@ -83,7 +83,7 @@ func (l *listWatch) list(ctx context.Context, options metav1.ListOptions) (runti
 		page, err := l.ListWithContextFunc(ctx, options)
 		switch {
 		case l.optional && options.Continue == "" && apierrors.IsNotFound(err):
-			l.report.watched(ctx, err) // an empty list is complete, but nothing can be watched
+			l.report.watched(ctx, err) // an empty list is complete, but it cannot be watched
 			return &metav1.List{}, nil
 		case err != nil:
 			l.report.listed(ctx, err)
@@ -116,16 +116,16 @@ func (l *listWatch) watch(ctx context.Context, options metav1.ListOptions) (watc
 	return whileAway(ctx, l.servers, func() (watch.Interface, error) {
 		in, err := l.open(ctx, options, stream)
 		switch {
-		case !stream || err == nil: // a stream goes on as a watch
+		case !stream || err == nil: // a stream continues as a watch
 			l.report.watched(ctx, err)
 		case err != nil && (!refused(err) || apierrors.IsTooManyRequests(err)):
-			l.report.listed(ctx, err) // the stream is tried again; after other refusals comes a list, which tells more
+			l.report.listed(ctx, err) // the reflector retries the stream; after other API errors it lists, and the list reports its own error
 		}
 		return in, err
 	})
 }
 
-// open begins to watch.
+// open opens a watch.
 func (l *listWatch) open(ctx context.Context, options metav1.ListOptions, initial bool) (watch.Interface, error) {
 	if l.gather > 0 {
 		out := newStream(l.resource, l.nodeName, initial)

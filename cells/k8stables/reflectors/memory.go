@@ -9,30 +9,30 @@ import (
 	"github.com/waggle-net/waggle/pkg/heartbeat"
 )
 
-// memory returns to the system what bursts of objects took. The runtime keeps as much as twice the live heap for the next burst, which in a cluster of 150,000
-// pods is hundreds of megabytes that are never used again.
+// memory returns unused heap memory to the system after bursts of objects. The runtime keeps up to twice the live heap for the next burst; in a
+// cluster of 150,000 pods that is hundreds of megabytes that are never used again.
 type memory struct {
 	sizes   func() sizes
 	release func()
 }
 
-// sizes are of the heap, in bytes.
+// sizes are sizes of the heap, in bytes.
 type sizes struct {
-	live   uint64 // that the last collection found to be in use
-	mapped uint64 // that the system has given, and may have back: live, garbage and free
+	live   uint64 // in use at the last garbage collection
+	mapped uint64 // mapped and not yet returned to the system: live, garbage and free
 }
 
 const (
-	// releaseInterval is a little less than the two minutes after which the runtime collects garbage in any case. Releasing collects garbage as well, so that
-	// an agent at rest is not collected more often.
+	// releaseInterval is a little less than the two minutes after which the runtime collects garbage in any case. A release collects garbage as well,
+	// so the collections of an idle agent do not become more frequent.
 	releaseInterval = 115 * time.Second
-	// leastExcess is the size, in bytes, below which nothing is worth a release.
+	// leastExcess is the minimum excess for a release, in bytes.
 	leastExcess = 16 << 20
 )
 
 func newMemory() memory { return memory{readSizes, debug.FreeOSMemory} }
 
-// run looks at the sizes until ctx ends.
+// run checks the sizes at each interval until ctx ends.
 func (m memory) run(ctx context.Context) {
 	ctx, end := heartbeat.With(ctx, "release-memory")
 	defer end()
@@ -43,12 +43,12 @@ func (m memory) run(ctx context.Context) {
 	}
 }
 
-// excessive reports whether more than an eighth of the live heap could be returned.
+// excessive reports whether the excess over the live heap is larger than an eighth of it and than leastExcess.
 func (s sizes) excessive() bool {
 	return s.mapped > s.live+max(s.live/8, leastExcess)
 }
 
-// readSizes asks the runtime.
+// readSizes reads the sizes from the runtime.
 func readSizes() sizes {
 	samples := []metrics.Sample{{Name: "/gc/heap/live:bytes"}, {Name: "/memory/classes/heap/objects:bytes"}, {Name: "/memory/classes/heap/unused:bytes"},
 		{Name: "/memory/classes/heap/free:bytes"}}

@@ -12,11 +12,11 @@ import (
 	"github.com/stretchr/testify/require"
 )
 
-// A heap that is much larger than what is in use is returned once, and a small excess never.
+// A heap that is much larger than its live part is released once. A small excess is never released.
 func TestMemory_ReleasesWhatABurstTook(t *testing.T) {
 	t.Parallel()
 	synctest.Test(t, func(t *testing.T) {
-		var mu sync.Mutex // guards what follows
+		var mu sync.Mutex // guards now and released
 		var now sizes
 		released := 0
 		ctx, cancel := context.WithCancel(t.Context())
@@ -31,7 +31,7 @@ func TestMemory_ReleasesWhatABurstTook(t *testing.T) {
 			released++
 		}}
 		go m.run(ctx)
-		// after is how often memory was released when the heap has had these sizes for an interval.
+		// after returns how often memory was released after the heap has had these sizes for an interval.
 		after := func(s sizes) int {
 			mu.Lock()
 			now = s
@@ -50,7 +50,7 @@ func TestMemory_ReleasesWhatABurstTook(t *testing.T) {
 	})
 }
 
-// The runtime's figures see a burst come and go.
+// The metrics of the runtime show a burst and its release.
 func TestMemory_ReadsTheRuntime(t *testing.T) {
 	const burst = 64 << 20
 	debug.FreeOSMemory()

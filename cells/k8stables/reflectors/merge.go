@@ -28,51 +28,53 @@ const remoteTable = "cilium-endpoints"
 type origin int
 
 const (
-	unknown       origin = iota // a list is missing: the table stays as it is
+	unknown       origin = iota // a required list is missing: the table stays unchanged
 	fromEndpoints               // all CiliumEndpoints
 	fromSlices                  // CiliumEndpointSlices
 )
 
 const (
-	// slicesTimeout is how long the first list of slices may take before all CiliumEndpoints are listed as well.
+	// slicesTimeout is the maximum wait for the first list of slices; after it, all CiliumEndpoints are listed as well.
 	slicesTimeout = 15 * time.Second
-	// tick is the time between two comparisons of the pods of this node with the slices, and lagLimit how long slices may lack one of them.
+	// tick is the time between two comparisons of the pods of this node with the slices. lagLimit is how long slices may lack such a pod before the
+	// health is Degraded.
 	tick, lagLimit = 30 * time.Second, time.Minute
 	mergeSettle    = commitInterval
-	// leaveJitter bounds how long agents that have the rows of slices wait, each another time, before they list all CiliumEndpoints.
+	// leaveJitter is the maximum of the random wait before an agent with rows of slices lists all CiliumEndpoints.
 	leaveJitter = time.Minute
 )
 
-// merger fills cilium-endpoints from the tables of the stage. Pods of this node are always those of its own CiliumEndpoints. Those of other nodes are read from slices
-// while the slice [ciliumv2.CompleteSlice] exists, and from all CiliumEndpoints, which are followed on demand, while it does not.
+// merger fills cilium-endpoints from the tables of the stage. The rows of pods of this node always come from its own CiliumEndpoints. The rows of
+// pods of other nodes come from slices while the slice [ciliumv2.CompleteSlice] exists, and otherwise from all CiliumEndpoints, which are followed on
+// demand.
 //
-//   - a list is not complete: the rows stay as they are, which may be those of the copy on disk
-//   - slices are not complete any more: until all CiliumEndpoints are listed, slices add and change rows but take none away
-//   - a pod is in several slices, as while the cluster role moves it: the slice that was written last counts
-//   - slices lag behind, or name a pod of this node: its own CiliumEndpoint counts
+//   - a list is incomplete: the rows stay unchanged, also rows of the copy on disk
+//   - slices stop being complete: until all CiliumEndpoints are listed, slices add and change rows but delete none
+//   - a pod is in several slices, as while the cluster role moves it: the slice that was written last is preferred
+//   - slices lag, or have a pod of this node: its own CiliumEndpoint is preferred
 type merger struct {
 	set         *tables.Set
 	node        string // name of this node
 	table       tables.Table
 	initialized func(statedb.WriteTxn)
-	everything  demand // all CiliumEndpoints
+	everything  demand // reflector of all CiliumEndpoints
 
 	ownFeed, listedFeed *changes.Feed[*cilium.Endpoint]
 	sliceFeed           *changes.Feed[*cilium.EndpointSlice]
 
-	slices map[string]*cilium.EndpointSlice            // by name, as far as they are followed
-	spaces map[string]map[string]*cilium.EndpointSlice // the same by namespace of their pods
-	shared map[string][]string                         // slices that have one pod of another node, by its key; only where they are several
-	from   origin                                      // of the rows in the table
-	began  time.Time                                   // when the agent began to follow, or from changed last
-	late   bool                                        // slicesTimeout is over without a list of slices
+	slices map[string]*cilium.EndpointSlice            // followed slices by name
+	spaces map[string]map[string]*cilium.EndpointSlice // followed slices by the namespace of their pods, and name
+	shared map[string][]string                         // names of the slices with the same pod of another node, by its key; only for pods in several slices
+	from   origin                                      // origin of the rows in the table
+	began  time.Time                                   // start of run, or the last replacement of all rows
+	late   bool                                        // slicesTimeout has passed without a list of slices
 	wrote  bool                                        // the open transaction has changed the table
 
-	leaving time.Time // when all CiliumEndpoints are listed because slices are not complete any more; zero while they are
-	kept    bool      // there are rows that slices have taken away meanwhile
+	leaving time.Time // time at which the agent begins to list all CiliumEndpoints because slices stopped being complete; zero otherwise
+	kept    bool      // the table has rows whose pods slices no longer have
 
-	compared time.Time            // when the pods of this node were looked for in slices last
-	lacking  map[string]time.Time // pods of this node that slices lack, and since when
+	compared time.Time            // time of the last comparison of the pods of this node with the slices
+	lacking  map[string]time.Time // pods of this node that slices lack, with the time of the first observation
 }
 
 func newMerger(set *tables.Set, node string, txn statedb.WriteTxn) (*merger, error) {
@@ -83,7 +85,7 @@ func newMerger(set *tables.Set, node string, txn statedb.WriteTxn) (*merger, err
 	return &merger{set: set, node: node, table: table, initialized: table.Initializer(txn, Producer+"-slices")}, nil
 }
 
-// run merges until ctx ends.
+// run updates the table until ctx ends.
 func (m *merger) run(ctx context.Context, health cell.Health) {
 	ctx, end := heartbeat.With(ctx, "merge-endpoints")
 	defer end()
@@ -110,12 +112,12 @@ func (m *merger) run(ctx context.Context, health cell.Health) {
 		}
 		heartbeat.IdleFor(ctx, tick)
 		limited, cancel := context.WithTimeout(ctx, m.pause())
-		_, _ = changed.Wait(limited, mergeSettle) // an error is the end of the time or of ctx
+		_, _ = changed.Wait(limited, mergeSettle) // the error only reports the end of limited
 		cancel()
 	}
 }
 
-// pause is the time until something has to be looked at although nothing has changed.
+// pause returns the maximum time until the next round without a change.
 func (m *merger) pause() time.Duration {
 	if rest := time.Until(m.leaving); rest > 0 {
 		return min(rest, tick)
@@ -126,7 +128,7 @@ func (m *merger) pause() time.Duration {
 	return tick
 }
 
-// subscribe begins with everything that exists.
+// subscribe opens the change feeds, which begin with all existing rows.
 func (m *merger) subscribe() error {
 	m.slices, m.spaces, m.shared = map[string]*cilium.EndpointSlice{}, map[string]map[string]*cilium.EndpointSlice{}, map[string][]string{}
 	m.from, m.lacking = unknown, map[string]time.Time{}
@@ -146,7 +148,7 @@ func (m *merger) close() {
 	m.sliceFeed.Close()
 }
 
-// round brings the table up to a snapshot, and adds to changed what closes when there is more.
+// round updates the table to a snapshot, and adds to changed the channels that close at the next change.
 func (m *merger) round(txn statedb.ReadTxn, changed *statedb.WatchSet) error {
 	_, more := m.set.Sources.AllWatch(txn)
 	_, rejects := m.set.Rejects.PrefixWatch(txn, rejectedSlices)
@@ -161,7 +163,7 @@ func (m *merger) round(txn statedb.ReadTxn, changed *statedb.WatchSet) error {
 		m.leaving = time.Now().Add(rand.N(leaveJitter))
 	}
 	switch {
-	case leaves: // with the slices that there are
+	case leaves: // continue with the known slices
 	case from == unknown:
 		m.from = unknown
 		return m.await(txn)
@@ -174,13 +176,13 @@ func (m *merger) round(txn statedb.ReadTxn, changed *statedb.WatchSet) error {
 	if err := m.update(txn, w, own, listed, inSlices); err != nil {
 		return err
 	}
-	if m.wrote { // a commit without a change would wake all that follow the table
+	if m.wrote { // a commit without a change would wake all readers of the table
 		w.Commit()
 	}
 	return nil
 }
 
-// choose returns the origin whose lists are complete.
+// choose returns the origin whose lists are complete; slices are preferred.
 func (m *merger) choose(txn statedb.ReadTxn) origin {
 	switch {
 	case !m.listed(txn, m.set.Stage.Own):
@@ -193,10 +195,10 @@ func (m *merger) choose(txn statedb.ReadTxn) origin {
 	return unknown
 }
 
-// rejectedSlices finds the slices that were rejected.
+// rejectedSlices queries the rejected slices.
 var rejectedSlices = tables.RejectByKey(kubeapi.CiliumEndpointSlices.String() + " ")
 
-// complete reports whether slices have all pods that have a CiliumEndpoint. They do not when one is rejected that has no older state.
+// complete reports whether slices have all pods with a CiliumEndpoint. They do not while a slice without a last good state is rejected.
 func (m *merger) complete(txn statedb.ReadTxn) bool {
 	for reject := range m.set.Rejects.Prefix(txn, rejectedSlices) {
 		if !reject.Kept && !reject.Used {
@@ -211,7 +213,7 @@ func (m *merger) listed(txn statedb.ReadTxn, table statedb.TableMeta) bool {
 	return sources.Listed(txn, m.set.Sources, table.Name())
 }
 
-// follow has all CiliumEndpoints followed while slices are not complete. They are followed on until the rows are those of slices.
+// follow follows all CiliumEndpoints while slices are not complete, and then until the rows come from slices.
 func (m *merger) follow(ctx context.Context, txn statedb.ReadTxn) error {
 	haveSlices := m.listed(txn, m.set.Stage.Slices)
 	m.late = m.late || time.Since(m.began) >= slicesTimeout
@@ -227,7 +229,7 @@ func (m *merger) follow(ctx context.Context, txn statedb.ReadTxn) error {
 	return nil
 }
 
-// keep applies a change of one slice, and returns its previous and its new state; nil for a slice that does not exist.
+// keep applies a change of a slice, and returns the previous and the new state of the slice; nil if it does not exist.
 func (m *merger) keep(change statedb.Change[*cilium.EndpointSlice]) (before, after *cilium.EndpointSlice) {
 	name := change.Object.Name
 	before = m.slices[name]
@@ -252,7 +254,7 @@ func (m *merger) index(slice *cilium.EndpointSlice) {
 	m.spaces[slice.Namespace][slice.Name] = slice
 }
 
-// await writes into sources what the table waits for, unless the table is synced.
+// await writes the missing condition of the table to sources, unless the table is synced.
 func (m *merger) await(txn statedb.ReadTxn) error {
 	row, _, _ := m.set.Sources.Get(txn, sources.ByTable(remoteTable))
 	if row.State == sources.Synced {
@@ -279,7 +281,7 @@ func (m *merger) await(txn statedb.ReadTxn) error {
 	return nil
 }
 
-// replace replaces all rows by those of one origin, whatever was known before.
+// replace replaces all rows by the rows of one origin.
 func (m *merger) replace(txn statedb.ReadTxn, from origin) error {
 	clear(m.slices)
 	clear(m.spaces)
@@ -314,7 +316,7 @@ func (m *merger) replace(txn statedb.ReadTxn, from origin) error {
 	return nil
 }
 
-// collect adds the pods of other nodes in all slices.
+// collect adds the pods of other nodes in all slices to want, and records the pods in several slices.
 func (m *merger) collect(want map[string]k8sobjects.Row) {
 	in := map[string]*cilium.EndpointSlice{}
 	for _, slice := range m.slices {
@@ -337,7 +339,7 @@ func (m *merger) collect(want map[string]k8sobjects.Row) {
 	}
 }
 
-// update applies changes while the origin stays.
+// update applies changes while the origin is unchanged.
 func (m *merger) update(txn statedb.ReadTxn, w statedb.WriteTxn, own, listed []statedb.Change[*cilium.Endpoint], inSlices []statedb.Change[*cilium.EndpointSlice]) error {
 	for _, change := range inSlices {
 		before, after := m.keep(change)
@@ -379,7 +381,7 @@ func (m *merger) update(txn statedb.ReadTxn, w statedb.WriteTxn, own, listed []s
 	return nil
 }
 
-// compare calls changed for each pod of another node whose entries differ between two states of a slice. A state without the pod has a nil entry.
+// compare calls changed for each pod of another node whose entry differs between two states of a slice. The entry is nil in a state without the pod.
 func (m *merger) compare(before, after *cilium.EndpointSlice, changed func(key string, a, b *cilium.Endpoint) error) error {
 	var a, b []*cilium.Endpoint
 	if before != nil {
@@ -404,7 +406,7 @@ func (m *merger) compare(before, after *cilium.EndpointSlice, changed func(key s
 		}
 		old, now = m.elsewhere(old), m.elsewhere(now)
 		same := old == now || old != nil && now != nil && old.Equal(now)
-		if same && (now == nil || m.shared[key] == nil) { // of a pod in several slices the slice counts too, as it is newer now
+		if same && (now == nil || m.shared[key] == nil) { // for a pod in several slices the age of the slice matters as well, and it is newer now
 			continue
 		}
 		if err := changed(key, old, now); err != nil {
@@ -414,7 +416,7 @@ func (m *merger) compare(before, after *cilium.EndpointSlice, changed func(key s
 	return nil
 }
 
-// elsewhere returns nil for pods of this node.
+// elsewhere returns ep, or nil for a pod of this node.
 func (m *merger) elsewhere(ep *cilium.Endpoint) *cilium.Endpoint {
 	if ep != nil && ep.Host() == m.node {
 		return nil
@@ -422,7 +424,7 @@ func (m *merger) elsewhere(ep *cilium.Endpoint) *cilium.Endpoint {
 	return ep
 }
 
-// settle writes the row of a pod: that of the CiliumEndpoint of this node if there is one, otherwise row. Without either it deletes the row.
+// settle writes the row of a pod: this node's own CiliumEndpoint if it exists, otherwise row. It deletes the row if both are missing.
 func (m *merger) settle(txn statedb.ReadTxn, w statedb.WriteTxn, key string, row *cilium.Endpoint) error {
 	if own, _, found := m.set.Stage.Own.Get(txn, cilium.EndpointByName(key)); found {
 		row = own

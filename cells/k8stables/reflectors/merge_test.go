@@ -23,14 +23,14 @@ import (
 	"github.com/waggle-net/waggle/pkg/testseed"
 )
 
-// endpointOn is the CiliumEndpoint that a node wrote for a pod.
+// endpointOn returns the CiliumEndpoint that a node wrote for a pod.
 func endpointOn(node, name string, n int) *ciliumv2.CiliumEndpoint {
 	o := endpoint(name, n)
 	o.Labels = map[string]string{ciliumv2.NodeLabel: node}
 	return o
 }
 
-// sliceOf makes a slice of CiliumEndpoints of a server.
+// sliceOf returns a slice of CiliumEndpoints that a server has.
 func sliceOf(t testing.TB, server *kubetest.Server, name string, pods ...string) *ciliumv2.CiliumEndpointSlice {
 	t.Helper()
 	slice := &ciliumv2.CiliumEndpointSlice{ObjectMeta: metav1.ObjectMeta{Name: name, Labels: map[string]string{ciliumv2.ManagedByLabel: ciliumv2.ManagedByUs}}, PodNamespace: "a",
@@ -49,8 +49,8 @@ func sliceOf(t testing.TB, server *kubetest.Server, name string, pods ...string)
 	return slice
 }
 
-// stay fails the test if one of some pods is ever missing from the table, from when all are there. It sees each commit: virtual time passes between two of them, [mergeSettle],
-// and does so only while it waits.
+// stay fails the test if the table lacks one of the pods after it had all of them. It sees each commit: virtual time passes only while stay waits,
+// and two commits are [mergeSettle] apart.
 func (r *rig) stay(t testing.TB, pods ...string) {
 	t.Helper()
 	table := r.table(remoteTable)
@@ -83,7 +83,7 @@ func (r *rig) stay(t testing.TB, pods ...string) {
 	t.Cleanup(func() { close(stop); <-done })
 }
 
-// identity is that of a pod in the table; 0 when the pod is not there.
+// identity returns the identity of a pod in the table; 0 without a row.
 func (r *rig) identity(pod string) uint32 {
 	row, found := r.table(remoteTable).Get(r.DB.ReadTxn(), "a/"+pod)
 	if !found {
@@ -100,7 +100,7 @@ func (r *rig) has(t testing.TB, pod string, identity uint32) {
 // everything reports whether all CiliumEndpoints are followed.
 func (r *rig) everything() bool { return r.source("cilium-endpoints-listed").State == sources.Synced }
 
-// whole counts requests for the CiliumEndpoints of all nodes.
+// whole counts the requests for the CiliumEndpoints of all nodes.
 func whole(server *kubetest.Server) (n int) {
 	for _, q := range server.Requests() {
 		if q.Resource == kubeapi.CiliumEndpoints.String() && !strings.Contains(q.Query, "labelSelector") {
@@ -117,7 +117,7 @@ func cluster(t testing.TB, options ...kubetest.Option) *kubetest.Server {
 	return server
 }
 
-// An agent that reads slices has the rows of one that reads CiliumEndpoints, and never asks for all of those.
+// An agent that reads slices has the same rows as an agent that reads CiliumEndpoints, and never requests all CiliumEndpoints.
 func TestSlices_MakeTheRowsOfCiliumEndpoints(t *testing.T) {
 	t.Parallel()
 	for name, streams := range map[string]bool{"lists": false, "streams": true} {
@@ -154,7 +154,7 @@ func TestSlices_MakeTheRowsOfCiliumEndpoints(t *testing.T) {
 	}
 }
 
-// A pod that the cluster role moves is in two slices for a while: the one that was written last counts.
+// A pod that the cluster role moves is in two slices for a while: the slice that was written last is preferred.
 func TestSlices_PodsInSeveral(t *testing.T) {
 	t.Parallel()
 	synctest.Test(t, func(t *testing.T) {
@@ -178,7 +178,7 @@ func TestSlices_PodsInSeveral(t *testing.T) {
 	})
 }
 
-// Which of several slices counts does not depend on what was seen before: an agent that starts now has the same rows.
+// The preferred slice does not depend on previous rows: an agent that starts now has the same rows.
 func TestSlices_PodsInSeveral_TheLastWriteCounts(t *testing.T) {
 	t.Parallel()
 	synctest.Test(t, func(t *testing.T) {
@@ -190,7 +190,7 @@ func TestSlices_PodsInSeveral_TheLastWriteCounts(t *testing.T) {
 		server.Put(endpointOn("two", "w2", 22))
 		server.Put(sliceOf(t, server, "s2", "w2"))
 		r.has(t, "w2", 22)
-		former.Endpoints = former.Endpoints[:1] // w2 is as it was
+		former.Endpoints = former.Endpoints[:1] // the entry of w2 is unchanged
 		server.Put(former)
 		again := follow(t, server, Settings{Slices: true}, false)
 		again.synced(t)
@@ -202,7 +202,7 @@ func TestSlices_PodsInSeveral_TheLastWriteCounts(t *testing.T) {
 	})
 }
 
-// The pods of this node are those of its CiliumEndpoints, whatever slices say.
+// Rows of pods of this node come from its CiliumEndpoints, even if slices differ.
 func TestSlices_SayNothingOfPodsOfThisNode(t *testing.T) {
 	t.Parallel()
 	synctest.Test(t, func(t *testing.T) {
@@ -213,7 +213,7 @@ func TestSlices_SayNothingOfPodsOfThisNode(t *testing.T) {
 		r.synced(t)
 		r.becomesSame(t, server)
 
-		// A pod of a StatefulSet comes here, and slices are late.
+		// A pod of a StatefulSet moves to this node, and slices lag.
 		server.Remove(kubeapi.CiliumEndpoints, "a", "moves")
 		server.Put(endpointOn("one", "moves", 6))
 		r.has(t, "moves", 6)
@@ -226,13 +226,13 @@ func TestSlices_SayNothingOfPodsOfThisNode(t *testing.T) {
 		if problems := r.health.degraded(); len(problems) > 0 {
 			t.Errorf("health: %q", problems)
 		}
-		// It goes again: the slice that still names it as one of this node says nothing.
+		// The pod leaves: a slice that still has it as a pod of this node adds no row.
 		server.Remove(kubeapi.CiliumEndpoints, "a", "moves")
 		r.has(t, "moves", 0)
 		server.Put(endpointOn("two", "moves", 7))
 		server.Put(sliceOf(t, server, "s2", "w2", "w3", "w4", "moves"))
 		r.has(t, "moves", 7)
-		// It comes here and leaves before slices have noticed that it came.
+		// The pod moves to this node and leaves before slices have shown either.
 		server.Put(endpointOn("one", "moves", 8))
 		r.has(t, "moves", 8)
 		server.Remove(kubeapi.CiliumEndpoints, "a", "moves")
@@ -240,7 +240,7 @@ func TestSlices_SayNothingOfPodsOfThisNode(t *testing.T) {
 	})
 }
 
-// A slice whose field waggle was dropped takes nothing away.
+// A slice without the field waggle removes no rows.
 func TestSlices_ThatCannotBeBelieved(t *testing.T) {
 	t.Parallel()
 	synctest.Test(t, func(t *testing.T) {
@@ -263,7 +263,7 @@ func TestSlices_ThatCannotBeBelieved(t *testing.T) {
 			t.Error("all CiliumEndpoints are listed although the last state of the slice stays")
 		}
 
-		// A restarted agent has no last state.
+		// A restarted agent has no last good state of the slice.
 		r.stop()
 		again := follow(t, server, Settings{Slices: true, Copy: path}, false)
 		again.stay(t, "mine", "w2", "w3", "w4")
@@ -278,7 +278,7 @@ func TestSlices_ThatCannotBeBelieved(t *testing.T) {
 	})
 }
 
-// An agent may be newer than the rights and the definitions that it finds.
+// An agent may be newer than the permissions and the definitions in the cluster.
 func TestSlices_CannotBeListed(t *testing.T) {
 	t.Parallel()
 	for name, refuse := range map[string]func(*kubetest.Server){
@@ -311,7 +311,7 @@ func TestSlices_CannotBeListed(t *testing.T) {
 	}
 }
 
-// The name of a node may be longer than the value of a label, so its CiliumEndpoints cannot be asked for: it reads all of them.
+// If the name of a node is longer than a label value may be, the node cannot select its own CiliumEndpoints, and it reads all of them.
 func TestSlices_OnANodeWithALongName(t *testing.T) {
 	t.Parallel()
 	synctest.Test(t, func(t *testing.T) {
@@ -328,7 +328,7 @@ func TestSlices_OnANodeWithALongName(t *testing.T) {
 	})
 }
 
-// Whatever slices and CiliumEndpoints say in between, the table holds in the end what they say then.
+// After random changes of slices and CiliumEndpoints, the table has the rows of their final state.
 func TestSlices_Model(t *testing.T) {
 	t.Parallel()
 	for round := range 5 {

@@ -26,7 +26,7 @@ func endpoint(name string, n int) *ciliumv2.CiliumEndpoint {
 			{IPv4: fmt.Sprintf("10.%d.%d.%d", n>>16&255, n>>8&255, n&255), IPv6: fmt.Sprintf("fd00::%x", n)}}}}}
 }
 
-// TestModel does to a server whatever may happen, in random order. When it is quiet, the tables hold its objects.
+// TestModel applies random changes and faults to a server. Afterwards, the tables have the rows of the server's objects.
 func TestModel(t *testing.T) {
 	t.Parallel()
 	for round := range 5 {

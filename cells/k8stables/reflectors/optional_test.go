@@ -15,7 +15,7 @@ import (
 	"github.com/waggle-net/waggle/pkg/kubeapi/kubetest"
 )
 
-// An agent that is newer than the permissions that it has goes on without the objects that it can do without.
+// An agent that is newer than its permissions works without optional objects.
 func TestSync_WithoutWhatIsOptional(t *testing.T) {
 	t.Parallel()
 	synctest.Test(t, func(t *testing.T) {
@@ -43,7 +43,7 @@ func TestSync_WithoutWhatIsOptional(t *testing.T) {
 	})
 }
 
-// Without a definition there are no objects; when one is made, they come. Those of before are gone when it is.
+// Without its definition a resource has no objects, and rows of a previous run are deleted. When the definition is created, its objects are listed.
 func TestSync_WithoutADefinitionOfWhatIsOptional(t *testing.T) {
 	t.Parallel()
 	synctest.Test(t, func(t *testing.T) {
@@ -68,7 +68,7 @@ func TestSync_WithoutADefinitionOfWhatIsOptional(t *testing.T) {
 		server.Fault(nil)
 		r.becomesSame(t, server)
 		eventually(t, "all is well", func() bool { return len(r.health.degraded()) == 0 })
-		r.stop() // and writes a copy
+		r.stop() // writes a copy
 
 		server.Fault(undefined("ciliumcidrgroups"))
 		again := follow(t, server, Settings{Copy: path}, false)
@@ -78,7 +78,7 @@ func TestSync_WithoutADefinitionOfWhatIsOptional(t *testing.T) {
 		}
 		again.stop()
 
-		// What a node needs is waited for.
+		// The agent waits for required tables.
 		server.Fault(undefined("ciliumnodes"))
 		waits := follow(t, server, Settings{SyncTimeout: 3 * time.Second}, false)
 		<-waits.ended

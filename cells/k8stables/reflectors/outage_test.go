@@ -11,17 +11,16 @@ import (
 	"github.com/waggle-net/waggle/pkg/kubeapi/kubetest"
 )
 
-// inStep is what the documentation promises: after an outage tables hold what the server has within 6 s of its return.
+// inStep is the documented limit: 6 s after the return of the server, the tables have the server's objects.
 const inStep = 6 * time.Second
 
-// An agent is in step again within 6 s, however long the server was away and however it comes back: none of its tables waits out a
-// pause of its own.
+// After an outage of any length and kind, all tables are current within 6 s: no reflector waits for the rest of its own delay.
 func TestOutage_AllTablesAreInStepWithinSixSeconds(t *testing.T) {
 	t.Parallel()
 	for name, c := range map[string]struct {
 		outage  time.Duration
-		compact bool // the server has forgotten where watches ended, so all is listed again
-		frozen  bool // the server's host loses its power, so connections stay open
+		compact bool // the server has lost the versions of the watches, so all is listed again
+		frozen  bool // the server's host loses power, so connections stay open
 	}{
 		"a moment":                    {outage: 100 * time.Millisecond},
 		"a minute":                    {outage: time.Minute},
@@ -33,7 +32,7 @@ func TestOutage_AllTablesAreInStepWithinSixSeconds(t *testing.T) {
 			t.Parallel()
 			synctest.Test(t, func(t *testing.T) {
 				options := []kubetest.Option{kubetest.InMemory()}
-				if c.frozen { // only HTTP/2 finds out without the kernel
+				if c.frozen { // only HTTP/2 detects this without the kernel
 					options = append(options, kubetest.WithTLS(kubetest.NewAuthority(t)))
 				}
 				server := kubetest.New(t, options...)
@@ -66,7 +65,7 @@ func TestOutage_AllTablesAreInStepWithinSixSeconds(t *testing.T) {
 	}
 }
 
-// asks runs what asks the server in doubt, as the cell k8s-client does, until the test ends.
+// asks runs the probe of servers in doubt, as the cell k8s-client does, until the test ends.
 func asks(t *testing.T, client *kubeapi.Client) {
 	t.Helper()
 	ctx, cancel := context.WithCancel(t.Context())

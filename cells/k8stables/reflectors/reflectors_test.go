@@ -27,12 +27,12 @@ import (
 	"github.com/waggle-net/waggle/pkg/tables/sources"
 )
 
-// ended takes the place of the hive's end.
+// ended is a fake hive.Shutdowner.
 type ended chan struct{}
 
 func (e ended) Shutdown(...hive.ShutdownOption) { close(e) }
 
-// rig is a source and its tables.
+// rig is a running source with its tables.
 type rig struct {
 	*tables.Set
 	health *recorder
@@ -106,7 +106,7 @@ func followWith(t testing.TB, client *kubeapi.Client, settings Settings, carryOn
 	return r
 }
 
-// eventually waits for what no channel announces.
+// eventually polls a condition that has no channel.
 func eventually(t testing.TB, what string, condition func() bool) {
 	t.Helper()
 	deadline := time.Now().Add(20 * time.Second)
@@ -166,7 +166,7 @@ func (r *rig) lacks(table string) int {
 
 func (r *rig) level(name string) cell.Level { return r.health.level(name) }
 
-// recorder is a health that remembers the last report of every scope.
+// recorder is a cell.Health that stores the last report of each scope.
 type recorder struct {
 	*levels
 	name string
@@ -220,7 +220,7 @@ func pod(namespace, name, on string) *corev1.Pod {
 	return &corev1.Pod{ObjectMeta: metav1.ObjectMeta{Namespace: namespace, Name: name}, Spec: corev1.PodSpec{NodeName: on}}
 }
 
-// same holds the tables against the server's objects.
+// same compares the tables with the server's objects.
 func (r *rig) same(server *kubetest.Server, nodeName string) error {
 	for _, table := range r.All() {
 		want := map[string]string{}
@@ -295,7 +295,7 @@ func TestReplace_EmptyListIsConfirmed(t *testing.T) {
 		r.synced(t)
 		row, _ := r.table("k8s-nodes").Get(r.DB.ReadTxn(), "one")
 		server.EmptyLists(kubeapi.Nodes, 1)
-		server.Compact() // so that everything is listed again
+		server.Compact() // all is listed again
 		server.Put(node("three", "192.0.2.3"))
 		r.becomesSame(t, server)
 		if again, _ := r.table("k8s-nodes").Get(r.DB.ReadTxn(), "one"); again != row {
@@ -310,7 +310,7 @@ func TestReplace_EmptyListIsConfirmed(t *testing.T) {
 		if quorum == 0 {
 			t.Error("nobody asked by quorum")
 		}
-		// What is really gone goes.
+		// Objects that were deleted on the server are deleted.
 		server.Stop()
 		server.Remove(kubeapi.Nodes, "", "one")
 		server.Remove(kubeapi.Nodes, "", "two")
@@ -353,7 +353,7 @@ func TestFromSnapshot_WithTheServerDown(t *testing.T) {
 		row, _ := again.table("k8s-nodes").Get(again.DB.ReadTxn(), "one")
 		server.Remove(kubeapi.Nodes, "", "two")
 		server.Put(node("three", "192.0.2.3"))
-		server.EmptyLists(kubeapi.Nodes, 1) // an empty first list is not believed either
+		server.EmptyLists(kubeapi.Nodes, 1) // an empty first list needs a confirmation, too
 		server.Start(t)
 		again.synced(t)
 		if _, held := again.table("k8s-nodes").Get(again.DB.ReadTxn(), "two"); !held {
@@ -383,7 +383,7 @@ func TestSyncTimeout(t *testing.T) {
 		if row := r.source("cilium-nodes"); !has(row.WaitingFor, "ciliumnodes.cilium.io") || !has(row.WaitingFor, "forbidden") {
 			t.Errorf("waiting for %q", row.WaitingFor)
 		}
-		// With pods of an earlier run the agent goes on.
+		// With pods of a previous run the agent keeps waiting.
 		carrying := follow(t, server, Settings{SyncTimeout: time.Millisecond}, true)
 		eventually(t, "it is said", func() bool { return carrying.level("sync") == cell.StatusDegraded })
 		select {
@@ -394,7 +394,7 @@ func TestSyncTimeout(t *testing.T) {
 	})
 }
 
-// TestWaiting_SaysWhyNobodyAnswers holds for servers that stream first lists, too.
+// TestWaiting_SaysWhyNobodyAnswers also covers servers that stream first lists.
 func TestWaiting_SaysWhyNobodyAnswers(t *testing.T) {
 	t.Parallel()
 	synctest.Test(t, func(t *testing.T) {
@@ -430,7 +430,7 @@ func TestRejects(t *testing.T) {
 			t.Errorf("%+v, nodes %v", row, r.keys("k8s-nodes"))
 		}
 		eventually(t, "health says so", func() bool { return r.level("nodes") == cell.StatusDegraded })
-		// A good row outlives a bad state of its object, also over a list.
+		// A good row stays while its object is malformed, also after a list.
 		var stored corev1.Node
 		server.Get(kubeapi.Nodes, "", "one", &stored)
 		server.Put(broken(&stored))
@@ -449,7 +449,7 @@ func TestRejects(t *testing.T) {
 	})
 }
 
-// An object of which only a part cannot be used is used without that, whether a list or an event brings it, and degrades nothing.
+// An object with an invalid part is used without that part, from a list and from an event, and does not make the health Degraded.
 func TestRejects_OfAPart(t *testing.T) {
 	t.Parallel()
 	synctest.Test(t, func(t *testing.T) {

@@ -12,23 +12,23 @@ import (
 	"github.com/waggle-net/waggle/pkg/tables/sources"
 )
 
-// report tells how one reflector is doing: in one line of health and, until its table is complete, in sources.
+// report publishes the state of one reflector: as one line of health and, until its table is complete, in sources.
 type report struct {
 	set   *tables.Set
 	table string
 
-	mu          sync.Mutex // guards what follows
+	mu          sync.Mutex // guards the fields below
 	health      cell.Health
-	list, watch error // what failed last; nil when it works
+	list, watch error // last error; nil after a success
 	write       error
 	synced      bool
 	rejected    int
-	partly      int // objects that are used in part
+	partly      int // objects in use without their invalid parts
 	held        lacking
 	first       tables.Reject
 }
 
-// listed records the result of a list. A list that was cut off by the end of the agent says nothing.
+// listed records the result of a list. The result of a list that ctx has cancelled is ignored.
 func (r *report) listed(ctx context.Context, err error) {
 	if ctx.Err() == nil {
 		r.change(func() { r.list = err })
@@ -43,7 +43,7 @@ func (r *report) watched(ctx context.Context, err error) {
 
 func (r *report) wrote(err error) { r.change(func() { r.write = err }) }
 
-// replaced records that a list was applied, with the objects that are rejected and the rows that the list lacks.
+// replaced records that a list was applied, with the rejected objects and the rows that the list lacks.
 func (r *report) replaced(rejected map[string]tables.Reject, held lacking) {
 	r.change(func() {
 		r.list, r.write, r.synced, r.held = nil, nil, true, held
@@ -97,12 +97,12 @@ func (r *report) change(f func()) {
 	}
 }
 
-// firstList is what a table waits for in the beginning.
+// firstList is the initial missing condition of a table.
 const firstList = "the first list of the API server"
 
-const maxText = 300 // bytes of a sentence in a row
+const maxText = 300 // maximum length of a text in a row, in bytes
 
-// waiting writes to sources why the table is not complete yet. A table that is keeps what it says there.
+// waiting writes to sources why the table is not complete yet. The row of a complete table stays unchanged.
 func (r *report) waiting(why error) {
 	txn := r.set.Write()
 	defer txn.Abort()

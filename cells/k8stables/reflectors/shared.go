@@ -9,8 +9,8 @@ import (
 	"github.com/waggle-net/waggle/pkg/tables/cilium"
 )
 
-// move updates the slices that share a pod after the entry in one slice changed from a to b, and returns the preferred row. If the table has no row of a pod that a slice
-// gains, no other slice has the pod; otherwise move searches the slices of the namespace, which is rare.
+// move updates the slices that share a pod after the pod's entry in one slice changed from a to b, and returns the preferred row. If a slice gains a
+// pod that has no row in the table, no other slice has the pod. Otherwise move searches the slices of the namespace, which is rare.
 func (m *merger) move(w statedb.WriteTxn, name, key string, a, b *cilium.Endpoint) *cilium.Endpoint {
 	names, several := m.shared[key]
 	switch {
@@ -34,7 +34,7 @@ func (m *merger) move(w statedb.WriteTxn, name, key string, a, b *cilium.Endpoin
 	return m.newest(key, names)
 }
 
-// holders names the slices that have a pod of another node.
+// holders returns the names of the slices with an entry for a pod of another node.
 func (m *merger) holders(key string) (names []string) {
 	namespace, _, _ := strings.Cut(key, "/")
 	for name, slice := range m.spaces[namespace] {
@@ -56,7 +56,7 @@ func (m *merger) newest(key string, names []string) (row *cilium.Endpoint) {
 	return row
 }
 
-// other returns the row of a pod of another node; nil when there is none. Its name is that of a removed pod of this node.
+// other returns the row of a pod of another node, whose key a removed pod of this node had; nil if there is none.
 func (m *merger) other(txn statedb.ReadTxn, key string) *cilium.Endpoint {
 	if m.from == fromEndpoints {
 		row, _, found := m.set.Stage.Listed.Get(txn, cilium.EndpointByName(key))

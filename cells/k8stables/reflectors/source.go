@@ -21,33 +21,33 @@ import (
 	"github.com/waggle-net/waggle/pkg/tables/sources"
 )
 
-// Producer is the name of this source in the table sources.
+// Producer names this source in the table sources.
 const Producer = "reflectors"
 
-// Settings of the source.
+// Settings configures the source.
 type Settings struct {
 	NodeName    string
-	SyncTimeout time.Duration // after which tables that nothing is known of end the agent; 0 means never
-	Copy        string        // path of the copy on disk; empty keeps none
-	CopyEvery   time.Duration // least time between two copies
-	Slices      bool          // pods of other nodes are read from CiliumEndpointSlices, while those are complete
+	SyncTimeout time.Duration // ends the agent if required tables are incomplete and there is neither a copy nor pods of a previous run; 0 means never
+	Copy        string        // path of the copy on disk; empty for none
+	CopyEvery   time.Duration // minimum time between two copies
+	Slices      bool          // read pods of other nodes from CiliumEndpointSlices while these are complete
 }
 
 // Source fills the tables from the API server.
 type Source struct {
 	settings Settings
-	cluster  string // which cluster the client reaches
+	cluster  string // ID of the client's cluster
 	set      *tables.Set
 	stores   []*store
-	merger   *merger // nil without slices
+	merger   *merger // nil unless slices are read
 	log      *slog.Logger
 	shutdown hive.Shutdowner
-	// carryOn tells whether pods of an earlier run depend on us, so that waiting is better than ending.
+	// carryOn reports whether pods of a previous run exist, so that the agent must wait instead of ending.
 	carryOn func() bool
-	copied  time.Time // when that copy was written; zero when there was none
+	copied  time.Time // when the loaded copy was written; zero without one
 }
 
-// New registers the source with all tables. It does not connect.
+// New registers the source as a producer of its tables. It does not connect.
 func New(settings Settings, set *tables.Set, client *kubeapi.Client, carryOn func() bool, shutdown hive.Shutdowner,
 	log *slog.Logger) (*Source, error) {
 	if reasons := validation.IsValidLabelValue(settings.NodeName); settings.Slices && len(reasons) > 0 {
@@ -85,14 +85,14 @@ func New(settings Settings, set *tables.Set, client *kubeapi.Client, carryOn fun
 	return s, nil
 }
 
-// initialize says from the beginning which tables there will be. The tables sources and k8s-rejects are never pruned by.
+// initialize writes the rows of sources for all tables. The tables sources and k8s-rejects need no initializer, since no prune depends on them.
 func (s *Source) initialize(txn statedb.WriteTxn) {
 	names := []string{remoteTable}
 	for _, one := range s.stores {
 		names = append(names, one.table.Name())
 	}
 	for _, name := range names {
-		// Only a closed database refuses rows, and then nothing matters any more.
+		// An insert fails only in a closed database; the agent is then ending.
 		_ = s.set.SetSource(txn, sources.Source{Table: name, Producer: Producer, State: sources.Waiting, WaitingFor: firstList})
 	}
 }
@@ -100,7 +100,7 @@ func (s *Source) initialize(txn statedb.WriteTxn) {
 // Run fills the tables until ctx ends.
 func (s *Source) Run(ctx context.Context, health cell.Health) error {
 	s.load(health.NewScope("copy"))
-	ctx = klog.NewContext(ctx, logr.Discard()) // reports say what is worth saying
+	ctx = klog.NewContext(ctx, logr.Discard()) // the reports contain all relevant errors
 	var all, commits sync.WaitGroup
 	for _, one := range s.stores {
 		one.report.health = health.NewScope(one.scope())
@@ -115,17 +115,17 @@ func (s *Source) Run(ctx context.Context, health cell.Health) error {
 		all.Go(func() { s.merger.run(ctx, health.NewScope("slices")) })
 	}
 	all.Go(func() { s.awaitSync(ctx, health.NewScope("sync")) })
-	copying, committed := context.WithCancel(context.WithoutCancel(ctx)) // the last copy is made of the last commits
+	copying, committed := context.WithCancel(context.WithoutCancel(ctx)) // the last copy must contain the last commits
 	all.Go(func() { s.copies(copying, health.NewScope("copy")) })
 	all.Go(func() { newMemory().run(ctx) })
-	heartbeat.Idle(ctx) // the goroutines have marks of their own
+	heartbeat.Idle(ctx) // each goroutine has its own loop in the watchdog
 	commits.Wait()
 	committed()
 	all.Wait()
 	return nil
 }
 
-// reflect follows the objects of a store until ctx ends.
+// reflect runs the reflector of a store until ctx ends.
 func (s *store) reflect(ctx context.Context) {
 	cache.NewReflectorWithOptions(s.asks.wrap(), nil, s, cache.ReflectorOptions{
 		Name: s.resource.String(), TypeDescription: s.resource.String(), Backoff: backoff(), Clock: untilDone{ctx: ctx},

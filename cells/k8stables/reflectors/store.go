@@ -18,14 +18,14 @@ import (
 )
 
 const (
-	// commitInterval is the least time between two commits of one table: what happens meanwhile goes into the next. The first event after
-	// a pause never waits.
+	// commitInterval is the minimum time between two commits of one table. Events that arrive meanwhile are part of the next commit. The first event
+	// after a pause is committed immediately.
 	commitInterval = 10 * time.Millisecond
-	// maxPending bounds how many events wait for it.
+	// maxPending bounds the number of pending events.
 	maxPending = 4096
 )
 
-// store is what a reflector fills: the part of a table that is of one resource. The reflector calls it from one goroutine.
+// store is the reflector store of one resource: it writes the rows of the resource to their table. The reflector calls it from one goroutine.
 type store struct {
 	kind
 	set         *tables.Set
@@ -37,12 +37,12 @@ type store struct {
 
 	mu      sync.Mutex // guards pending
 	pending []event
-	wake    chan struct{} // holds a token when there is something pending
+	wake    chan struct{} // has a token while events are pending
 
-	apply    sync.Mutex               // held over commits, so that none overtakes another; guards what follows
+	apply    sync.Mutex               // held during commits, so that they stay in order; guards the fields below
 	rejected map[string]tables.Reject // by key of the object
-	held     map[string]time.Time     // rows that the last list lacked, by key, and when they are removed
-	all      int                      // rows after that list
+	held     map[string]time.Time     // rows that are missing in the last list, with the time of their removal, by key
+	all      int                      // number of rows after that list
 }
 
 // event is a change that is not in the table yet.
@@ -60,10 +60,10 @@ func (s *store) Update(in any) error { return s.take(in, false) }
 // Delete implements cache.ReflectorStore.
 func (s *store) Delete(in any) error { return s.take(in, true) }
 
-// Resync implements cache.ReflectorStore. It is never asked for.
+// Resync implements cache.ReflectorStore. The reflector has no resync period and never calls it.
 func (s *store) Resync() error { return nil }
 
-// take remembers an event, and those that came together with it, for the next commit.
+// take queues an event, and the events that arrived together with it, for the next commit.
 func (s *store) take(in any, deleted bool) error {
 	o, ok := in.(*object)
 	if !ok {
@@ -87,7 +87,7 @@ func (s *store) take(in any, deleted bool) error {
 	return nil
 }
 
-// awake has pending events committed, and rows removed that are no longer held.
+// awake wakes the goroutine that commits pending events and removes held rows whose time is over.
 func (s *store) awake() {
 	select {
 	case s.wake <- struct{}{}:
@@ -95,8 +95,8 @@ func (s *store) awake() {
 	}
 }
 
-// add adds an event to those that are pending. Versions of one resource rise from event to event, so one that is not newer than the last comes twice
-// or too late. The caller holds mu.
+// add queues an event. Versions of one resource rise from event to event, so an event that is not newer than the last one is a duplicate or late, and
+// is dropped. The caller must hold mu.
 func (s *store) add(e event) {
 	if version, err := strconv.ParseUint(e.ResourceVersion, 10, 64); err == nil {
 		if version <= s.seen {
@@ -107,7 +107,7 @@ func (s *store) add(e event) {
 	s.pending = append(s.pending, e)
 }
 
-// commits writes what is pending, a burst at a time, and what is left when ctx ends.
+// commits commits pending events, one commit for each burst, until ctx ends. At the end it commits the remaining events.
 func (s *store) commits(ctx context.Context) {
 	ctx, end := heartbeat.With(ctx, s.table.Name())
 	defer end()
@@ -160,7 +160,7 @@ func (s *store) flush() error {
 	return nil
 }
 
-// one applies one event.
+// one applies an event.
 func (s *store) one(txn statedb.WriteTxn, e event) error {
 	var skip k8sobjects.NotForUs
 	var partly k8sobjects.Partly
@@ -185,8 +185,8 @@ func (s *store) one(txn statedb.WriteTxn, e event) error {
 	return s.table.Put(txn, e.row)
 }
 
-// reject records what is wrong with an object and says whether the row of an older state of it stays. That of another
-// object, which had the same name, does not.
+// reject records the error of an object. It keeps the row of the object's last good state and reports whether there is one. It deletes the row of
+// another object of the same name.
 func (s *store) reject(txn statedb.WriteTxn, o *object) (kept bool, err error) {
 	old, found := s.table.Get(txn, o.key())
 	kept = found && s.table.UID(old) == string(o.UID)
@@ -198,7 +198,7 @@ func (s *store) reject(txn statedb.WriteTxn, o *object) (kept bool, err error) {
 	return kept, s.note(txn, o, kept)
 }
 
-// note records what is wrong with an object. One with a row is used without that.
+// note records the error of an object. An object with a row is in use without the invalid part.
 func (s *store) note(txn statedb.WriteTxn, o *object, kept bool) error {
 	row := tables.Reject{Resource: s.resource.String(), Object: o.key(), UID: string(o.UID),
 		Reason: printable.Short(o.err.Error(), maxText), Kept: kept, Used: o.row != nil}
@@ -209,7 +209,7 @@ func (s *store) note(txn statedb.WriteTxn, o *object, kept bool) error {
 	return nil
 }
 
-// accept forgets that an object was rejected.
+// accept deletes the record of a rejected object.
 func (s *store) accept(txn statedb.WriteTxn, key string) error {
 	row, ok := s.rejected[key]
 	if !ok {
@@ -222,8 +222,8 @@ func (s *store) accept(txn statedb.WriteTxn, key string) error {
 	return nil
 }
 
-// Replace implements cache.ReflectorStore: the table becomes what a list holds. A list that lost most of what the table
-// has is not believed; the reflector asks again, with a quorum read, and what that says is applied.
+// Replace implements cache.ReflectorStore: it replaces the rows of the resource by a list. It rejects a list that lacks most of the rows; the
+// reflector then lists again, with a quorum read, whose result is applied.
 func (s *store) Replace(items []any, version string) error {
 	s.apply.Lock()
 	defer s.apply.Unlock()
@@ -231,7 +231,7 @@ func (s *store) Replace(items []any, version string) error {
 		s.report.listed(context.Background(), err)
 		return err
 	}
-	s.takePending() // the list is newer
+	s.takePending() // older than the list
 	txn := s.set.Write(s.table)
 	defer txn.Abort()
 	if err := s.replace(txn, items); err != nil {
@@ -243,12 +243,12 @@ func (s *store) Replace(items []any, version string) error {
 	}
 	txn.Commit()
 	s.asks.quorum.Store(false)
-	s.seen, _ = strconv.ParseUint(version, 10, 64) // 0 when versions are no numbers: then nothing counts as old
+	s.seen, _ = strconv.ParseUint(version, 10, 64) // 0 if the version is not a number: then no event counts as old
 	s.report.replaced(s.rejected, lacking{len(s.held), s.all})
 	return nil
 }
 
-// few is how many objects may vanish without a question, unless they are all.
+// few is the number of objects that a list may lack without a confirmation, unless it lacks all.
 const few = 10
 
 func (s *store) believe(count int) error {
@@ -307,7 +307,7 @@ func (s *store) replace(txn statedb.WriteTxn, items []any) error {
 	return tables.Replace(txn, s.table, want, s.mine)
 }
 
-// synced says that the table is complete when the last resource of it is.
+// synced sets the source of the table to synced once the last of its resources is complete.
 func (s *store) synced(txn statedb.WriteTxn) error {
 	if len(s.table.Pending(txn)) > 0 {
 		return nil

@@ -12,7 +12,7 @@ import (
 	"github.com/waggle-net/waggle/cells/k8stables/tables"
 )
 
-// newStore is the store of nodes, without a reflector.
+// newStore returns the store of nodes, without a reflector.
 func newStore(t *testing.T) *store {
 	t.Helper()
 	set, k := newSet(t), kinds("one")[0]
@@ -93,7 +93,7 @@ func TestTake_DropsOldEvents(t *testing.T) {
 	}
 }
 
-// TestTake_BurstIsOneCommit counts commits by the revisions at which the table's watch closes.
+// TestTake_BurstIsOneCommit counts commits by the revisions at which the table's watch channel closes.
 func TestTake_BurstIsOneCommit(t *testing.T) {
 	t.Parallel()
 	synctest.Test(t, func(t *testing.T) {
@@ -130,7 +130,7 @@ func TestBackoff_IsNeverLongerThanFourSeconds(t *testing.T) {
 	}
 }
 
-// TestObject_IsCopied: a reflector may copy what it holds.
+// TestObject_IsCopied: a reflector may copy its objects.
 func TestObject_IsCopied(t *testing.T) {
 	t.Parallel()
 	o := small(t, "a", "192.0.2.1", "1")

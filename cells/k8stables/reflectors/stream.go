@@ -18,8 +18,8 @@ import (
 	"github.com/waggle-net/waggle/pkg/kubeapi"
 )
 
-// stream is a watch of CiliumEndpoints that hands over all events that have arrived at once: the last of them, with the others in [object.before]. A
-// watch of client-go hands over each by itself, through three goroutines, and reads its text seven times.
+// stream is a watch of CiliumEndpoints that delivers all events of a burst at once: the last one, with the others in [object.before]. A watch of
+// client-go delivers each event separately, through three goroutines, and reads its text seven times.
 type stream struct {
 	resource kubeapi.Resource
 	nodeName string
@@ -28,13 +28,13 @@ type stream struct {
 	once     sync.Once
 	stop     chan struct{}
 
-	// What follows is of the goroutine that reads.
-	initial bool // events are the first list, which the reflector keeps by name and hands over as a whole
+	// The goroutine of run owns the fields below.
+	initial bool // the events are the first list, which the reflector collects by name and passes on as a whole
 	batch   []event
 	stopped bool
 }
 
-// newStream makes a stream without a body. With initial set, it begins with all objects and a bookmark.
+// newStream returns a stream without a body. With initial, the stream begins with all objects and a bookmark.
 func newStream(resource kubeapi.Resource, nodeName string, initial bool) *stream {
 	return &stream{resource: resource, nodeName: nodeName, out: make(chan watch.Event, 1), stop: make(chan struct{}), initial: initial}
 }
@@ -57,7 +57,7 @@ func (s *stream) run() {
 	frames := jsonscan.NewFrames(s.body)
 	for !s.stopped {
 		frame, err := frames.Next()
-		if err != nil { // the reflector asks again
+		if err != nil { // the reflector opens a new watch
 			s.drained()
 			return
 		}
@@ -65,7 +65,7 @@ func (s *stream) run() {
 	}
 }
 
-// take decodes one event.
+// take decodes a frame and queues or delivers its event.
 func (s *stream) take(frame []byte) {
 	e, err := s.decode(frame)
 	switch {
@@ -88,7 +88,7 @@ func (s *stream) take(frame []byte) {
 	s.send(e)
 }
 
-// drained hands over what has arrived. See [kubeapi.Gathering].
+// drained delivers the queued events. The reader calls it before it waits for more bytes, see [kubeapi.Gathering].
 func (s *stream) drained() {
 	if len(s.batch) == 0 {
 		return
@@ -114,7 +114,7 @@ func (s *stream) send(e watch.Event) {
 	}
 }
 
-// decode decodes one event, and shrinks its object.
+// decode decodes an event and shrinks its object.
 func (s *stream) decode(frame []byte) (watch.Event, error) {
 	if e, ok := s.decodeKnown(frame); ok {
 		return e, nil
@@ -141,7 +141,7 @@ func (s *stream) decode(frame []byte) (watch.Event, error) {
 	return shrinkEvent(e, s.nodeName)
 }
 
-// decodeKnown decodes most events, at a small part of the cost; it reports whether it could.
+// decodeKnown is the fast decoder of most events. It returns false for an event that needs decode.
 func (s *stream) decodeKnown(frame []byte) (e watch.Event, ok bool) {
 	r := jsonscan.NewReader(frame)
 	var types, objects int
@@ -166,7 +166,7 @@ func (s *stream) decodeKnown(frame []byte) (e watch.Event, ok bool) {
 	return e, err == nil
 }
 
-// eventType returns the type of an event with an object; nothing for others.
+// eventType returns the type of an event with an object; empty for other types.
 func eventType(text []byte) watch.EventType {
 	for _, t := range []watch.EventType{watch.Modified, watch.Added, watch.Deleted} {
 		if string(text) == string(t) {

@@ -12,7 +12,7 @@ import (
 	"github.com/waggle-net/waggle/pkg/kubeapi"
 )
 
-// farEndpoint is a CiliumEndpoint of another node as an API server writes it.
+// farEndpoint returns the CiliumEndpoint of another node in the encoding of an API server.
 func farEndpoint(name string, version int) string {
 	return fmt.Sprintf(`{"apiVersion":"cilium.io/v2","kind":"CiliumEndpoint","metadata":{"name":%q,"namespace":"a","resourceVersion":"%d","uid":"u"},`+
 		`"status":{"identity":{"id":40000},"networking":{"addressing":[{"ipv4":"10.51.0.%d"}],"node":"192.0.2.2"}}}`, name, version, version)
@@ -25,7 +25,7 @@ func streamText(kind watch.EventType, object string) string {
 const initialEnd = `{"kind":"CiliumEndpoint","apiVersion":"cilium.io/v2","metadata":{"resourceVersion":"3","creationTimestamp":null,` +
 	`"annotations":{"k8s.io/initial-events-end":"true"}}}`
 
-// reading is a body of pieces; before each but the first, as before its end, all is drained.
+// reading is a body of pieces. It calls drained before each piece except the first, and before its end.
 type reading struct {
 	pieces  []string
 	drained func()
@@ -49,7 +49,7 @@ func (r *reading) Read(p []byte) (int, error) {
 
 func (r *reading) Close() error { return nil }
 
-// handedOver runs a stream and describes the events that the reflector sees, with those that came before each.
+// handedOver runs a stream and describes the events that the reflector receives, each with its earlier events.
 func handedOver(initial bool, pieces ...string) (out []string) {
 	s := newStream(kubeapi.CiliumEndpoints, "one", initial)
 	s.body = &reading{pieces: pieces, drained: s.drained}
@@ -101,7 +101,7 @@ func TestStream_HandsOverWhatCameTogether(t *testing.T) {
 	}
 }
 
-// A stream that is stopped ends although nobody takes its events.
+// A stopped stream ends even if its events are not received.
 func TestStream_StopEndsIt(t *testing.T) {
 	t.Parallel()
 	s := newStream(kubeapi.CiliumEndpoints, "one", false)
@@ -117,7 +117,7 @@ func TestStream_StopEndsIt(t *testing.T) {
 	<-ended
 }
 
-// Most events take the short way.
+// Most events take the fast path.
 func TestStream_KnowsEventsOfOtherNodes(t *testing.T) {
 	t.Parallel()
 	s := newStream(kubeapi.CiliumEndpoints, "one", false)
@@ -134,7 +134,7 @@ func TestStream_KnowsEventsOfOtherNodes(t *testing.T) {
 	}
 }
 
-// TestTake_ABatchIsInOrder: of what came together, the last holds.
+// TestTake_ABatchIsInOrder: of the events of one batch, the last one is applied last.
 func TestTake_ABatchIsInOrder(t *testing.T) {
 	t.Parallel()
 	s := newStore(t)

@@ -15,8 +15,8 @@ import (
 	"github.com/waggle-net/waggle/pkg/tables/sources"
 )
 
-// awaitSync watches the first lists. When some have not come in time it ends the agent, unless a copy or pods of an earlier
-// run are there to carry on with; then it says until the lists are there that they are missing.
+// awaitSync waits for the first lists. If required tables are incomplete after the timeout, it ends the agent, unless a copy was loaded or pods of a
+// previous run exist: then it reports the incomplete tables until they are complete.
 func (s *Source) awaitSync(ctx context.Context, health cell.Health) {
 	var late <-chan time.Time
 	if s.settings.SyncTimeout > 0 {
@@ -29,7 +29,7 @@ func (s *Source) awaitSync(ctx context.Context, health cell.Health) {
 		missing, changed := s.missing()
 		if len(missing) == 0 {
 			health.OK("all tables that the node needs are complete")
-			debug.FreeOSMemory() // decoding the lists of a large cluster took several times what its rows take
+			debug.FreeOSMemory() // decoding the lists of a large cluster takes several times the memory of its rows
 			return
 		}
 		if overdue {
@@ -45,7 +45,7 @@ func (s *Source) awaitSync(ctx context.Context, health cell.Health) {
 			if !s.copied.IsZero() || s.carryOn() {
 				continue
 			}
-			if missing, _ = s.missing(); len(missing) > 0 { // changed may be closed as well
+			if missing, _ = s.missing(); len(missing) > 0 { // the last table may have become complete at the same time
 				s.shutdown.Shutdown(hive.ShutdownWithError(s.tooLate(missing)))
 				return
 			}
@@ -58,7 +58,7 @@ func (s *Source) tooLate(missing []string) error {
 		"of them nor pods of an earlier run are there to carry on with: %s", s.settings.SyncTimeout, strings.Join(missing, "; "))
 }
 
-// missing lists the tables that the node has to wait for and that are not complete, each with the last error, and what closes when that may have changed.
+// missing returns the required tables that are incomplete, each with its last error, and a channel that closes when a source changes.
 func (s *Source) missing() (out []string, changed <-chan struct{}) {
 	rows, changed := s.set.Sources.AllWatch(s.set.DB.ReadTxn())
 	for row := range statedb.ToSeq(rows) {

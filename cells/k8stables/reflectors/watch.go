@@ -7,7 +7,7 @@ import (
 	"k8s.io/apimachinery/pkg/watch"
 )
 
-// shrunkWatch passes events on with their objects shrunk. Unlike watch.Filter it ends when it is stopped while nobody reads.
+// shrunkWatch shrinks the objects of events. Unlike watch.Filter, it also ends when it is stopped while no receiver reads its events.
 type shrunkWatch struct {
 	in       watch.Interface
 	out      chan watch.Event
@@ -47,7 +47,7 @@ func (w *shrunkWatch) shrink(event watch.Event) watch.Event {
 	return small
 }
 
-// shrinkEvent shrinks the object of an event. Of a bookmark its version stays, and an annotation that may say that the initial events are complete.
+// shrinkEvent shrinks the object of an event. A bookmark keeps its version and its annotations, one of which marks the end of the initial events.
 func shrinkEvent(event watch.Event, nodeName string) (watch.Event, error) {
 	switch event.Type {
 	case watch.Added, watch.Modified, watch.Deleted:

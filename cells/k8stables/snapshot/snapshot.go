@@ -1,5 +1,5 @@
-// Package snapshot keeps the last known good copy of tables in one file: a line that says what it is, and compressed
-// rows. It is read as a whole or not at all.
+// Package snapshot stores the last known good copy of tables in one file: one line that describes the file, and compressed rows. A reader gets all
+// rows or none.
 package snapshot
 
 import (
@@ -19,32 +19,32 @@ import (
 )
 
 const (
-	// Version of the format; another one is not read.
+	// Version is the version of the format. Files of another version are rejected.
 	Version = 1
 	kind    = "k8s-snapshot"
-	// Limits of what is read, compressed and not.
+	// Limits of the file and of its decompressed contents, in bytes.
 	maxFile, maxContents = 256 << 20, 2 << 30
 )
 
-// Header says what a file holds. It is the first line, so that "head -1" shows it.
+// Header describes a file. It is the first line, so that "head -1" prints it.
 type Header struct {
 	Waggle   string    `json:"waggle"`
 	Version  int       `json:"version"`
 	Node     string    `json:"node"`
-	Cluster  string    `json:"cluster"` // by which clusters are told apart: kubeapi's ClusterID
+	Cluster  string    `json:"cluster"` // ClusterID of package kubeapi
 	Written  time.Time `json:"written"`
-	Tables   []string  `json:"tables"`   // those that are in it, with rows or without
-	Rows     int       `json:"rows"`     // of all of them
-	Checksum string    `json:"checksum"` // of the whole file, with this field empty
+	Tables   []string  `json:"tables"`   // tables in the file, with or without rows
+	Rows     int       `json:"rows"`     // number of rows of all tables
+	Checksum string    `json:"checksum"` // over the whole file, with this field empty
 }
 
-// Row is one row as JSON.
+// Row is a row of a table, as JSON.
 type Row struct {
 	Table string          `json:"t"`
 	Row   json.RawMessage `json:"r"`
 }
 
-// Encode makes a file. The header's kind, version, number of rows and checksum are filled in.
+// Encode returns the contents of a file. It sets kind, version, number of rows and checksum of the header.
 func Encode(h Header, rows iter.Seq2[string, any]) ([]byte, error) {
 	var body bytes.Buffer
 	zip, err := gzip.NewWriterLevel(&body, gzip.BestSpeed)
@@ -52,7 +52,7 @@ func Encode(h Header, rows iter.Seq2[string, any]) ([]byte, error) {
 		return nil, err
 	}
 	enc := json.NewEncoder(zip)
-	enc.SetEscapeHTML(false) // a policy's text stays byte for byte what it is
+	enc.SetEscapeHTML(false) // keep the text of a policy byte for byte
 	h.Waggle, h.Version, h.Rows, h.Checksum = kind, Version, 0, ""
 	for table, row := range rows {
 		if err := enc.Encode(struct {
@@ -88,7 +88,7 @@ func checksum(h Header, body []byte) (string, error) {
 	return "sha256:" + hex.EncodeToString(sum.Sum(nil)), nil
 }
 
-// Decode reads a file of this node. It returns all rows or an error that says why none can be used.
+// Decode decodes a file of this node. It returns all rows or an error with the reason.
 func Decode(file []byte, node string) (Header, []Row, error) {
 	line, body, found := bytes.Cut(file, []byte{'\n'})
 	var h Header
@@ -98,7 +98,7 @@ func Decode(file []byte, node string) (Header, []Row, error) {
 	if h.Version != Version {
 		return h, nil, fmt.Errorf("it has format %d, this agent reads %d", h.Version, Version)
 	}
-	// Written again, the line must be what it was: nothing around the checksum can have changed either.
+	// The header must encode to the same line, so that a change of the line outside of the checked fields is detected as well.
 	if again, err := json.Marshal(h); err != nil || !bytes.Equal(again, line) {
 		return h, nil, errors.New("its first line is damaged")
 	}
@@ -138,15 +138,15 @@ func decodeRows(body []byte, count int) ([]Row, error) {
 
 const (
 	fileMode = 0o600
-	dirMode  = 0o755 // as /var/lib has; the file itself is for its owner alone
+	dirMode  = 0o755 // mode of /var/lib; only the owner may read the file itself
 )
 
-// Write puts a file in place: a reader, also one after a loss of power, finds the old contents or the new.
+// Write replaces a file atomically: a reader finds the old or the new contents, also after a loss of power. There must be only one writer.
 func Write(path string, contents []byte) (err error) {
 	if err := os.MkdirAll(filepath.Dir(path), dirMode); err != nil {
 		return fmt.Errorf("write %s: %w", path, err)
 	}
-	temporary := path + ".tmp" // there is one writer, which replaces what an interrupted write has left
+	temporary := path + ".tmp" // an interrupted write may have left this file
 	defer func() {
 		if err != nil {
 			_ = os.Remove(temporary)
@@ -173,7 +173,7 @@ func Write(path string, contents []byte) (err error) {
 	return os.Rename(temporary, path)
 }
 
-// Read returns the contents of a file; an error wraps [os.ErrNotExist] when there is none.
+// Read returns the contents of a file. It does not follow links. The error wraps [os.ErrNotExist] if there is no file.
 func Read(path string) ([]byte, error) {
 	file, err := os.OpenFile(path, os.O_RDONLY|syscall.O_NOFOLLOW|syscall.O_NONBLOCK, 0)
 	if err != nil {
@@ -192,7 +192,7 @@ func Read(path string) ([]byte, error) {
 	return io.ReadAll(file)
 }
 
-// SetAside moves a file that cannot be used out of the way, for people to look at. Only the latest is kept.
+// SetAside quarantines a file that cannot be used, for a later analysis: it moves the file to the returned path. Only the latest such file is kept.
 func SetAside(path string) (string, error) {
 	to := path + ".bad"
 	if err := os.Rename(path, to); err != nil {

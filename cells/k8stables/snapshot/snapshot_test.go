@@ -82,7 +82,7 @@ func TestWrite_ReplacesAndKeepsToItself(t *testing.T) {
 	}
 }
 
-// FuzzDecode cuts and flips: whatever happens to a file, all of its rows are read or none.
+// FuzzDecode truncates a file and flips bits. Decode must return all rows or none.
 func FuzzDecode(f *testing.F) {
 	whole := encoded(f, "a", "b", "c")
 	f.Add(uint(0), byte(1), uint(0))
@@ -104,7 +104,7 @@ func FuzzDecode(f *testing.F) {
 	})
 }
 
-// FuzzDecodeAny has no idea of the format.
+// FuzzDecodeAny decodes arbitrary bytes.
 func FuzzDecodeAny(f *testing.F) {
 	f.Add(encoded(f, "a"))
 	f.Add([]byte("{\"waggle\":\"k8s-snapshot\",\"version\":1}\n"))

@@ -9,18 +9,18 @@ import (
 	"github.com/waggle-net/waggle/pkg/printable"
 )
 
-// Reject is an object of the API server that cannot be used as it is. When nothing of it can, the row of its last good state, if there is one,
-// stays in its table.
+// Reject is an object of the API server that is malformed as a whole or in part. If no part is usable, the row of its last good state, if there is
+// one, stays in its table.
 type Reject struct {
-	Resource string `json:"resource"`       // as in RBAC, e.g. "ciliumnodes.cilium.io"
+	Resource string `json:"resource"`       // resource name as in RBAC, e.g. "ciliumnodes.cilium.io"
 	Object   string `json:"object"`         // "name" or "namespace/name"
-	UID      string `json:"uid,omitempty"`  // of the object
-	Reason   string `json:"reason"`         // what is wrong; printable and short
-	Kept     bool   `json:"kept,omitempty"` // an older state of the object is still in use
-	Used     bool   `json:"used,omitempty"` // the object is in use, without what the reason names
+	UID      string `json:"uid,omitempty"`  // UID of the object
+	Reason   string `json:"reason"`         // the error; printable and short
+	Kept     bool   `json:"kept,omitempty"` // the last good row of the object is still in use
+	Used     bool   `json:"used,omitempty"` // the object is in use, without the part that Reason names
 }
 
-// Key is resource and name.
+// Key returns the resource and the object.
 func (r Reject) Key() string { return r.Resource + " " + r.Object }
 
 // TableHeader implements statedb.TableWritable.
@@ -39,10 +39,10 @@ var rejectIndex = statedb.Index[Reject, string]{
 	Unique:     true,
 }
 
-// RejectByKey finds an object by [Reject.Key].
+// RejectByKey queries by [Reject.Key].
 var RejectByKey = rejectIndex.Query
 
-// NewRejectTable makes the table "k8s-rejects".
+// NewRejectTable creates the table "k8s-rejects".
 func NewRejectTable(db *statedb.DB) (statedb.RWTable[Reject], error) {
 	return statedb.NewTable(db, "k8s-rejects", rejectIndex)
 }

@@ -14,7 +14,7 @@ import (
 	"github.com/waggle-net/waggle/pkg/tables/sources"
 )
 
-// Params are the tables as the cell's constructors make them.
+// Params are the tables that the constructors of the cell create.
 type Params struct {
 	cell.In
 
@@ -36,15 +36,15 @@ type Params struct {
 	Rejects         statedb.RWTable[Reject]
 }
 
-// Set is all tables of the cell.
+// Set holds all tables of the cell.
 type Set struct {
 	DB      *statedb.DB
 	Sources statedb.RWTable[sources.Source]
 	Rejects statedb.RWTable[Reject]
 	Stage   *Stage
 	tables  []Table
-	// optional are the tables whose resource may be unknown to the API server, or forbidden: an agent is often newer than the definitions and
-	// permissions that it finds.
+	// optional lists tables whose resource may be unknown to the API server, or forbidden: an agent is often newer than the definitions and
+	// permissions in the cluster.
 	optional []string
 }
 
@@ -66,10 +66,10 @@ func New(p Params) *Set {
 	}, append(p.Stage.names(), p.CIDRGroups.Name())}
 }
 
-// All lists the tables of objects, without those of the stage.
+// All returns the tables of objects, without the tables of the stage.
 func (s *Set) All() []Table { return s.tables }
 
-// ByName finds a table of objects, also one of the stage.
+// ByName returns a table of objects, including the tables of the stage.
 func (s *Set) ByName(name string) (Table, bool) {
 	for _, t := range slices.Concat(s.tables, s.Stage.tables()) {
 		if t.Name() == name {
@@ -79,7 +79,7 @@ func (s *Set) ByName(name string) (Table, bool) {
 	return nil, false
 }
 
-// Write opens a transaction on some tables of objects, and on sources and k8s-rejects.
+// Write opens a transaction on the given tables of objects, and on sources and k8s-rejects.
 func (s *Set) Write(tables ...Table) statedb.WriteTxn {
 	metas := []statedb.TableMeta{s.Sources, s.Rejects}
 	for _, t := range tables {
@@ -88,11 +88,10 @@ func (s *Set) Write(tables ...Table) statedb.WriteTxn {
 	return s.DB.WriteTxn(metas...)
 }
 
-// Optional tells whether a node can do without the rows of a table.
+// Optional reports whether a node works without the rows of a table.
 func (s *Set) Optional(table string) bool { return slices.Contains(s.optional, table) }
 
-// SetSource says how far a table has come. Since stays what it was while the state is the same, and so does the time of
-// the copy unless a new one is given.
+// SetSource writes the state of a table. It keeps Since while the state is unchanged, and Copy unless row has one.
 func (s *Set) SetSource(txn statedb.WriteTxn, row sources.Source) error {
 	old, _, found := s.Sources.Get(txn, sources.ByTable(row.Table))
 	if row.Since = time.Now(); found && old.State == row.State {
@@ -111,7 +110,7 @@ func (s *Set) SetSource(txn statedb.WriteTxn, row sources.Source) error {
 	return nil
 }
 
-// Lacking returns the rows of a table that a set of rows lacks, by key.
+// Lacking returns the rows of a table that are missing in set, by key.
 func Lacking(txn statedb.ReadTxn, t Table, set map[string]k8sobjects.Row) map[string]k8sobjects.Row {
 	lacking := map[string]k8sobjects.Row{}
 	for row := range t.All(txn) {
@@ -122,7 +121,7 @@ func Lacking(txn statedb.ReadTxn, t Table, set map[string]k8sobjects.Row) map[st
 	return lacking
 }
 
-// Replace makes the part of a table that mine selects hold exactly want.
+// Replace replaces the rows of a table that mine selects by want.
 func Replace(txn statedb.WriteTxn, t Table, want map[string]k8sobjects.Row, mine func(k8sobjects.Row) bool) error {
 	var gone []string
 	for old := range t.All(txn) {

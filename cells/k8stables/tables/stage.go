@@ -8,15 +8,15 @@ import (
 	"github.com/waggle-net/waggle/pkg/tables/cilium"
 )
 
-// Stage holds the tables out of which cilium-endpoints is made when CiliumEndpointSlices are read; otherwise they are empty. They are no inputs of other cells, and are
-// not in the copy on disk. Each is complete when the table sources says so.
+// Stage holds the inputs of cilium-endpoints while CiliumEndpointSlices are read; otherwise they are empty. Other cells do not read these tables, and
+// the copy on disk does not contain them. The table sources has the state of each.
 type Stage struct {
-	Own    statedb.RWTable[*cilium.Endpoint]      // CiliumEndpoints that this node wrote
+	Own    statedb.RWTable[*cilium.Endpoint]      // CiliumEndpoints with the label of this node
 	Listed statedb.RWTable[*cilium.Endpoint]      // all CiliumEndpoints, while slices are not complete
-	Slices statedb.RWTable[*cilium.EndpointSlice] // those of the cluster role
+	Slices statedb.RWTable[*cilium.EndpointSlice] // CiliumEndpointSlices of the cluster role
 }
 
-// NewStage makes the tables.
+// NewStage creates the tables.
 func NewStage(db *statedb.DB) (*Stage, error) {
 	own, errOwn := cilium.NewOwnEndpointTable(db)
 	listed, errListed := cilium.NewListedEndpointTable(db)

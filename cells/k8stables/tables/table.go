@@ -1,4 +1,4 @@
-// Package tables gives the sources of Kubernetes objects one way to write all their tables.
+// Package tables writes all tables of Kubernetes objects through one interface, for both sources.
 package tables
 
 import (
@@ -11,31 +11,31 @@ import (
 	"github.com/waggle-net/waggle/pkg/k8sobjects"
 )
 
-// Table is one table of objects, whatever its rows are. Rows that it is given must be of its type.
+// Table is one table of objects, independent of the type of its rows. The caller must pass rows of that type.
 type Table interface {
 	Name() string
-	// Meta is what a transaction is opened with.
+	// Meta returns the table for opening a transaction.
 	Meta() statedb.TableMeta
-	// Initializer registers a producer; what it returns completes it.
+	// Initializer registers a producer. The caller calls the returned function when the producer is complete.
 	Initializer(txn statedb.WriteTxn, producer string) func(statedb.WriteTxn)
-	// Pending lists the producers that have not completed.
+	// Pending returns the producers that are not complete.
 	Pending(statedb.ReadTxn) []string
 	Get(txn statedb.ReadTxn, key string) (k8sobjects.Row, bool)
 	All(statedb.ReadTxn) iter.Seq[k8sobjects.Row]
 	Changed(statedb.ReadTxn) <-chan struct{}
-	// Initialized tells whether all producers have completed, and what closes when they have.
+	// Initialized reports whether all producers are complete, and returns a channel that closes when they are.
 	Initialized(statedb.ReadTxn) (bool, <-chan struct{})
-	// Put writes a row unless there is an equal one.
+	// Put writes a row unless an equal one exists.
 	Put(statedb.WriteTxn, k8sobjects.Row) error
-	// Delete removes a row; one that is gone already is no error.
+	// Delete removes a row. A missing row is not an error.
 	Delete(txn statedb.WriteTxn, key string) error
-	// UID is that of the object that a row stands for.
+	// UID returns the UID of the row's object.
 	UID(k8sobjects.Row) string
-	// Decode reads what JSON made of a row.
+	// Decode decodes a row from JSON.
 	Decode([]byte) (k8sobjects.Row, error)
 }
 
-// rowOf is a pointer to S that can be compared.
+// rowOf constrains rows to pointers with a key and a comparison.
 type rowOf[S any] interface {
 	*S
 	Key() string
