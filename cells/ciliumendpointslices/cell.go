@@ -13,7 +13,7 @@ import (
 	"github.com/waggle-net/waggle/pkg/tables/leadership"
 )
 
-// Cell writes slices, or removes existing slices when the option is off.
+// Cell writes CiliumEndpointSlices, or removes existing ones when the option is off.
 var Cell = cell.Module("cilium-endpoint-slices", "Pods of the cluster as CiliumEndpointSlices",
 	cell.Config(DefaultConfig),
 	cell.ProvidePrivate(newSettings), // checked flags

@@ -20,7 +20,7 @@ import (
 	"github.com/waggle-net/waggle/pkg/kubeapi/kubetest"
 )
 
-// Agents read slices as soon as they are called complete, so all pods must be in them by then, and changes that go on must not put that off.
+// Agents read slices once CompleteSlice exists, so all pods must be in slices by then. Continuous changes must not delay the creation of CompleteSlice.
 func TestSlices_AreCalledCompleteWhenTheyAre(t *testing.T) {
 	t.Parallel()
 	for name, changes := range map[string]bool{"nothing changes": false, "pods change all the time": true} {
@@ -53,7 +53,7 @@ func TestSlices_AreCalledCompleteWhenTheyAre(t *testing.T) {
 	}
 }
 
-// Pods of a slice that is emptied before it was ever written are not forgotten.
+// CompleteSlice waits for the pods of a slice that is emptied before its first write.
 func TestSlices_AreNotCompleteWhilePodsMove(t *testing.T) {
 	t.Parallel()
 	synctest.Test(t, func(t *testing.T) {
@@ -84,7 +84,7 @@ func TestSlices_AreNotCompleteWhilePodsMove(t *testing.T) {
 	})
 }
 
-// Who deletes all slices in the order of their list first deletes the one that calls them complete, and it comes back after the others.
+// A program that deletes all slices in the order of their list deletes CompleteSlice first. CompleteSlice must be created again after the other slices.
 func TestSlices_AreAllDeleted(t *testing.T) {
 	t.Parallel()
 	synctest.Test(t, func(t *testing.T) {
@@ -117,7 +117,7 @@ func TestSlices_AreAllDeleted(t *testing.T) {
 	})
 }
 
-// Agents that read slices list CiliumEndpoints before the slices are removed.
+// CompleteSlice is removed before the other slices, so that agents have time to list CiliumEndpoints.
 func TestSlices_AreRemovedWhenTheOptionIsOff(t *testing.T) {
 	t.Parallel()
 	synctest.Test(t, func(t *testing.T) {
@@ -136,7 +136,7 @@ func TestSlices_AreRemovedWhenTheOptionIsOff(t *testing.T) {
 	})
 }
 
-// Without the definition of Waggle slices lack what agents need to believe them: they are never called complete.
+// Without the definition of the resource by Waggle, slices lack a field that agents need: CompleteSlice must never be created.
 func TestSlices_NeedTheFieldOfWaggle(t *testing.T) {
 	t.Parallel()
 	synctest.Test(t, func(t *testing.T) {
@@ -144,7 +144,7 @@ func TestSlices_NeedTheFieldOfWaggle(t *testing.T) {
 		server.Put(endpoint("a", "w1", 1))
 		complete := &ciliumv2.CiliumEndpointSlice{ObjectMeta: metav1.ObjectMeta{Name: ciliumv2.CompleteSlice, Labels: map[string]string{ciliumv2.ManagedByLabel: ciliumv2.ManagedByUs}}}
 		server.Put(complete)
-		server.Fault(func(q *http.Request) (int, string) { // stores what the definition of another program knows
+		server.Fault(func(q *http.Request) (int, string) { // stores only fields in the definition of another program
 			var o ciliumv2.CiliumEndpointSlice
 			if q.Method != http.MethodPost && q.Method != http.MethodPut {
 				return 0, ""

@@ -10,17 +10,17 @@ import (
 	"github.com/spf13/pflag"
 )
 
-// Config holds the flags. The first is one of agents too.
+// Config configures the slices. Agents have the flag of Enable too.
 type Config struct {
 	Enable bool   `mapstructure:"enable-cilium-endpoint-slice"`
 	Most   int    `mapstructure:"ces-max-ciliumendpoints-per-ces"`
 	Limits string `mapstructure:"ces-rate-limits"`
 }
 
-// DefaultConfig holds the defaults, which are Cilium's.
+// DefaultConfig contains the defaults of Cilium.
 var DefaultConfig = Config{Most: 100, Limits: `[{"nodes":0,"limit":10,"burst":20}]`}
 
-// Flags registers the flags.
+// Flags registers the flags of the cell.
 func (c Config) Flags(flags *pflag.FlagSet) {
 	flags.Bool("enable-cilium-endpoint-slice", c.Enable,
 		"Write CiliumEndpointSlices in the cluster role, and read them instead of the CiliumEndpoints of other nodes once they are complete")
@@ -31,15 +31,15 @@ func (c Config) Flags(flags *pflag.FlagSet) {
 
 // rateLimit is an entry of --ces-rate-limits.
 type rateLimit struct {
-	Nodes int     `json:"nodes"` // from which on it counts
-	Limit float64 `json:"limit"` // writes a second
+	Nodes int     `json:"nodes"` // minimum number of nodes of the cluster for this entry
+	Limit float64 `json:"limit"` // writes per second
 	Burst int     `json:"burst"` // writes at once
 }
 
 const (
 	mostPods = 1000
-	// sliceSize bounds the entries of a slice, in bytes of JSON, and mostSize those and the entries that it keeps until another slice has them: the API server takes no object
-	// of more than 1.5 MiB. A pod takes 0.4 kB, and not more than entrySize.
+	// sliceSize is the maximum size of the entries of a slice, in bytes of JSON. mostSize is the maximum including the entries that a slice keeps until another
+	// slice contains them: the API server rejects objects of more than 1.5 MiB. An entry usually has 0.4 kB and at most entrySize bytes.
 	sliceSize = 1 << 20
 	mostSize  = sliceSize + sliceSize/4
 	entrySize = 10_000
@@ -49,7 +49,7 @@ const (
 type settings struct {
 	enable bool
 	most   int
-	limits []rateLimit // by nodes, the first with 0
+	limits []rateLimit // sorted by nodes; the first entry has 0
 }
 
 func newSettings(c Config) (settings, error) {
@@ -74,7 +74,7 @@ func newSettings(c Config) (settings, error) {
 	return s, nil
 }
 
-// limit returns the entry for a number of nodes.
+// limit returns the rate limit for a number of nodes.
 func (s settings) limit(nodes int) (found rateLimit) {
 	for _, l := range s.limits {
 		if l.Nodes <= nodes {

@@ -24,7 +24,7 @@ import (
 	"github.com/waggle-net/waggle/pkg/tables/leadership"
 )
 
-// controller writes slices whenever this replica leads.
+// controller writes slices while this replica leads.
 type controller struct{ params }
 
 func (c *controller) run(ctx context.Context, health cell.Health) error {
@@ -40,20 +40,20 @@ func (c *controller) run(ctx context.Context, health cell.Health) error {
 	return err
 }
 
-// term is the state of one period of leadership. It begins empty and is filled from the existing objects.
+// term is the state of one period of leadership. It is filled from the existing objects.
 type term struct {
 	params
 	limiter *rate.Limiter
-	wake    chan struct{} // holds a token when there may be something to write
+	wake    chan struct{} // contains a token when there may be something to write
 
-	mu       sync.Mutex // guards what follows
+	mu       sync.Mutex // guards the following fields
 	plan     *planner
-	leftOut  map[string]error // why CiliumEndpoints are in no slice, by "namespace/name"
-	haveCEPs bool             // the first lists were seen
+	leftOut  map[string]error // reasons why CiliumEndpoints are in no slice, by "namespace/name"
+	haveCEPs bool             // the first list of CiliumEndpoints was applied
 	haveCESs bool
-	complete bool      // the slice that says so exists
-	says     failure   // of writing it
-	calm     time.Time // before which it is not written, because another program deletes slices
+	complete bool      // the slice CompleteSlice exists
+	says     failure   // last failed write of CompleteSlice
+	calm     time.Time // CompleteSlice is not written before this time, because another program deletes slices
 }
 
 func newTerm(p params) *term {
@@ -62,7 +62,7 @@ func newTerm(p params) *term {
 		leftOut: map[string]error{}}
 }
 
-// run follows and writes until ctx ends or a follower fails.
+// run follows objects and writes slices until ctx ends or a follower fails.
 func (t *term) run(ctx context.Context, health cell.Health) error {
 	group, ctx := errgroup.WithContext(ctx)
 	watched := func(name string, f func(context.Context) error) {
@@ -79,21 +79,21 @@ func (t *term) run(ctx context.Context, health cell.Health) error {
 	watched("follow-ciliumendpointslices", existing.Run)
 	watched("write", t.write)
 	watched("report", func(ctx context.Context) error { return t.report(ctx, health) })
-	heartbeat.Idle(ctx) // the goroutines have marks of their own
+	heartbeat.Idle(ctx) // the goroutines have their own heartbeats
 	return group.Wait()
 }
 
-// endpointEvent is the part of a CiliumEndpoint that slices need.
+// endpointEvent contains the properties of a CiliumEndpoint that slices need.
 type endpointEvent struct {
 	key    string
 	uid    string
-	sliced *k8sobjects.Sliced // nil when it has no addresses, or err is set
+	sliced *k8sobjects.Sliced // nil without addresses, or when err is set
 	digest uint64
 	size   int
-	err    error // why it cannot be in a slice
+	err    error // reason why it cannot be in a slice
 }
 
-// readEndpoint never fails: one object that is malformed must not stop all others.
+// readEndpoint returns no error for a malformed object, which must not stop the processing of other objects. The event contains the error instead.
 func (t *term) readEndpoint(object runtime.Object) (e endpointEvent, _ error) {
 	o, ok := object.(*ciliumv2.CiliumEndpoint)
 	if !ok {
@@ -129,7 +129,8 @@ func (t *term) applyEndpoint(kind watch.EventType, e endpointEvent) error {
 	return nil
 }
 
-// takeEndpoint applies the state of one object. A malformed object keeps the entry of its own last state, as in agents that read CiliumEndpoints. The caller holds mu.
+// takeEndpoint applies the state of one object. A malformed object keeps the entry of its last valid state, as in agents that read CiliumEndpoints. The caller
+// must hold mu.
 func (t *term) takeEndpoint(e endpointEvent, deleted bool) {
 	last := t.plan.pods[e.key]
 	delete(t.leftOut, e.key)
@@ -166,7 +167,7 @@ func (t *term) replaceEndpoints(all []endpointEvent) error {
 	return nil
 }
 
-// sliceEvent is a slice of the API server. One without the label of Waggle is of another program, and agents do not read it.
+// sliceEvent is a slice of the API server. A slice without the label of Waggle belongs to another program, and agents ignore it.
 type sliceEvent struct {
 	*seen
 	ours bool
@@ -234,8 +235,8 @@ func (t *term) replaceSlices(all []sliceEvent) error {
 	return nil
 }
 
-// setComplete notes whether the slice that calls the others complete exists. When another program has deleted it, all slices are looked at again, as that program may be about
-// to delete them too. The caller holds mu.
+// setComplete records whether CompleteSlice exists. After its deletion by another program, all slices are checked again, because the program may delete them
+// too. The caller must hold mu.
 func (t *term) setComplete(exists bool) {
 	if t.complete && !exists {
 		t.plan.doubt()
@@ -244,16 +245,16 @@ func (t *term) setComplete(exists bool) {
 	t.complete = exists
 }
 
-// await puts off calling slices complete while another program deletes slices. The caller holds mu.
+// await delays the creation of CompleteSlice while another program deletes slices. The caller must hold mu.
 func (t *term) await() {
 	t.calm = time.Now().Add(calmTime)
 	time.AfterFunc(calmTime, t.awake)
 }
 
-// calmTime is how long no other program must have deleted slices before they are called complete.
+// calmTime is the minimum time between the last deletion of a slice by another program and the creation of CompleteSlice.
 const calmTime = 10 * time.Second
 
-// begin plans once both lists are there. The caller holds mu.
+// begin starts the planner once both lists were applied. The caller must hold mu.
 func (t *term) begin() {
 	if !t.plan.begun && t.haveCEPs && t.haveCESs {
 		t.plan.begin()

@@ -16,7 +16,7 @@ import (
 	"github.com/waggle-net/waggle/pkg/testseed"
 )
 
-// Whatever happens, slices hold in the end what CiliumEndpoints say, each pod once.
+// After random changes and faults, slices contain the state of all CiliumEndpoints, each pod once.
 func TestSlices_Model(t *testing.T) {
 	t.Parallel()
 	for round := range 4 {

@@ -13,62 +13,63 @@ import (
 	"github.com/waggle-net/waggle/pkg/k8sobjects"
 )
 
-// batch is how long a slice waits for further changes before it is written.
+// batch is the debounce interval of the writes of a slice.
 const batch = 100 * time.Millisecond
 
-// planner assigns pods to slices and plans writes. It has the last known state of each object and makes no requests.
+// planner assigns pods to slices and plans writes. It contains the last known state of each object and makes no requests.
 //
-//   - a pod is put into the fullest slice of its namespace that has room, and stays there
-//   - a slice that has a quarter of the pods that it may have, or fewer, is emptied into another one that has room for them
-//   - a pod whose entry grows is moved when its slice becomes too large
-//   - a pod that moves is in the new slice before it is taken out of the old one, unless that is too large
+//   - a pod is assigned to the fullest slice of its namespace with capacity for it, and stays there
+//   - if a slice has at most a quarter of the allowed pods, they are moved to another slice with capacity for all of them
+//   - a pod whose entry grows is moved if its slice becomes too large
+//   - a moved pod is added to the new slice before it is removed from the old one, unless the old one becomes too large
 type planner struct {
 	most   int
 	pods   map[string]*pod            // by "namespace/name"
 	slices map[string]*slice          // by name
 	spaces map[string]map[*slice]bool // by namespace of the pods
-	open   map[string]map[*slice]bool // of these, the slices with at least one pod and room for more
+	open   map[string]map[*slice]bool // subset of spaces: slices with at least one pod and fewer than the allowed pods
 	nodes  map[string]int             // number of pods, by node
-	queue  []*slice                   // slices that may have to be written, oldest first
-	last   []*slice                   // the same, only because of nodes over their budget
+	queue  []*slice                   // slices that may need a write, oldest first
+	last   []*slice                   // the same for slices with changes only of nodes over their budget
 	writes int                        // number of planned writes
-	begun  bool                       // both lists were seen
+	begun  bool                       // both first lists were applied
 
-	// unwritten are the slices of pods that were there in the beginning, until each has once had its desired content. Changes that come later are late, not missing.
+	// unwritten are the slices of the pods in the first lists, until the content of each slice was once the desired one. CompleteSlice does not wait for later
+	// changes.
 	unwritten map[*slice]bool
-	failures  map[*slice]*failure // last writes that failed
+	failures  map[*slice]*failure // last failed writes
 
-	budgets map[string]*rate.Limiter // of changes, by name of the node
-	over    map[string]bool          // nodes that have exceeded theirs since last was empty
-	yields  bool                     // the change that is being applied is of such a node
+	budgets map[string]*rate.Limiter // budgets of changes, by name of the node
+	over    map[string]bool          // nodes that have exceeded their budget since the queues were last empty
+	yields  bool                     // the change that is being applied has low priority, as for a node over its budget
 }
 
 // pod is one CiliumEndpoint.
 type pod struct {
 	*k8sobjects.Sliced
-	digest uint64 // of its entry
-	size   int    // of its entry, in bytes of JSON
-	home   *slice // nil before the planner has begun
+	digest uint64 // hash of the entry
+	size   int    // size of the entry in bytes of JSON
+	home   *slice // slice of the pod; nil before the planner has begun
 }
 
-// slice is one CiliumEndpointSlice, also one that does not exist yet.
+// slice is one CiliumEndpointSlice, which may not exist yet.
 type slice struct {
 	name, namespace string
 	pods            map[string]*pod // assigned pods, by name
-	size            int             // of their entries
-	have            *seen           // last known object; nil when there is none
-	since           time.Time       // when it was queued; zero when it is not
-	yields          bool            // it is queued in last
-	wait            map[*slice]bool // slices that keep pods until this one is written with them
+	size            int             // size of the entries of pods
+	have            *seen           // last known object; nil without an object
+	since           time.Time       // time at which it was queued; zero when it is not queued
+	yields          bool            // it is in the queue last
+	wait            map[*slice]bool // slices that keep pods until this slice is written with them
 }
 
 // seen is a slice of the API server.
 type seen struct {
 	name, namespace string
 	uid, version    string
-	number          uint64            // the version as a number; 0 when it is none
+	number          uint64            // the version as a number; 0 if it is not a number
 	digests         map[string]uint64 // of entries, by name of the pod
-	doubled         bool              // a name comes twice
+	doubled         bool              // a name occurs more than once
 }
 
 func newPlanner(most int) *planner {
@@ -106,7 +107,7 @@ func (p *planner) put(s *k8sobjects.Sliced, digest uint64, size int) {
 	}
 }
 
-// displace takes a pod out of its home.
+// displace removes a pod from its home.
 func (p *planner) displace(o *pod) {
 	s := o.home
 	delete(s.pods, o.Name())
@@ -114,7 +115,7 @@ func (p *planner) displace(o *pod) {
 	p.sort(s)
 }
 
-// count counts the pods of a node.
+// count adds n to the number of pods of the node of a pod.
 func (p *planner) count(o *pod, n int) {
 	node := cmp.Or(o.Host(), o.Node().String())
 	if p.nodes[node] += n; p.nodes[node] == 0 {
@@ -138,7 +139,7 @@ func (p *planner) remove(key string) {
 	}
 	p.displace(o)
 	p.mark(s)
-	for keeper := range s.wait { // it may keep the pod
+	for keeper := range s.wait { // may still contain the pod
 		p.mark(keeper)
 	}
 	if n := len(s.pods); n > 0 && 4*n <= p.most {
@@ -146,7 +147,7 @@ func (p *planner) remove(key string) {
 	}
 }
 
-// empty moves the pods of a slice into another one, if one has room for all.
+// empty moves the pods of a slice to another slice, if one has capacity for all of them.
 func (p *planner) empty(s *slice) {
 	into := p.room(s.namespace, s, len(s.pods), s.size)
 	if into == nil {
@@ -162,7 +163,7 @@ func (p *planner) empty(s *slice) {
 	p.mark(s)
 }
 
-// room returns the fullest slice of a namespace, other than one, that has room for n pods of a size and is not empty; nil when there is none.
+// room returns the fullest slice of a namespace that is not empty, is not the slice not, and has capacity for n pods with a total size; nil when there is none.
 func (p *planner) room(namespace string, not *slice, n, size int) (best *slice) {
 	for s := range p.open[namespace] {
 		if s == not || len(s.pods)+n > p.most || s.size+size > sliceSize {
@@ -175,7 +176,7 @@ func (p *planner) room(namespace string, not *slice, n, size int) (best *slice) 
 	return best
 }
 
-// place makes a slice the home of a pod, a new one if it is nil.
+// place makes s the home of a pod. If s is nil, it creates a slice.
 func (p *planner) place(o *pod, s *slice) {
 	if s == nil {
 		s = p.add("ces-"+rand.String(10), o.Namespace())
@@ -186,7 +187,7 @@ func (p *planner) place(o *pod, s *slice) {
 	p.mark(s)
 }
 
-// sort keeps the slices that have room apart.
+// sort updates whether a slice is in open.
 func (p *planner) sort(s *slice) {
 	if n := len(s.pods); n == 0 || n >= p.most {
 		delete(p.open[s.namespace], s)
@@ -223,7 +224,7 @@ func (p *planner) drop(s *slice) {
 	}
 }
 
-// begin assigns all pods, first to the existing slices that hold them. The first lists of pods and slices must have been applied.
+// begin assigns all pods, first to the existing slices that contain them. The first lists of pods and slices must have been applied.
 func (p *planner) begin() {
 	p.begun = true
 	for _, name := range slices.Sorted(maps.Keys(p.slices)) {
@@ -242,7 +243,7 @@ func (p *planner) begin() {
 	p.doubt()
 }
 
-// doubt has each slice looked at, before they are complete.
+// doubt queues all slices, and adds them to unwritten.
 func (p *planner) doubt() {
 	for _, name := range slices.Sorted(maps.Keys(p.slices)) {
 		p.mark(p.slices[name])
@@ -250,8 +251,8 @@ func (p *planner) doubt() {
 	}
 }
 
-// see applies the state of an object, unless that state or a newer one is known. What another program has changed is mended last, as the event of a write of our own, if it comes
-// before the answer, looks the same: other programs gain no priority by their changes.
+// see applies the state of an object, unless this state or a newer one is known. Changes of other programs are repaired with low priority: they are not
+// distinguishable from the event of an own write that arrives before the response to the write.
 func (p *planner) see(o *seen) {
 	s := p.slices[o.name]
 	if s == nil {
@@ -264,7 +265,7 @@ func (p *planner) see(o *seen) {
 	}
 }
 
-// learn notes a state of the object, and reports whether it was not known.
+// learn records a state of the object, and reports whether the state is new.
 func (s *slice) learn(o *seen) bool {
 	if s.have != nil && s.have.uid == o.uid && (o.version == s.have.version || o.number < s.have.number) {
 		return false
@@ -273,7 +274,7 @@ func (s *slice) learn(o *seen) bool {
 	return true
 }
 
-// gone applies the deletion of an object, and reports whether it is missed. If uid is not empty, the object must have it.
+// gone applies the deletion of an object, and reports whether the slice must be created again. If uid is not empty, only an object with this uid counts.
 func (p *planner) gone(name, uid string) (missed bool) {
 	s := p.slices[name]
 	if s == nil || s.have == nil || uid != "" && s.have.uid != uid {
@@ -307,11 +308,11 @@ func (p *planner) list(all []*seen) {
 // operation is a write of one slice.
 type operation struct {
 	slice  *slice
-	have   *seen                         // what there was; nil for an object that is created
-	object *ciliumv2.CiliumEndpointSlice // nil for an object that is deleted
+	have   *seen                         // previous object; nil for a creation
+	object *ciliumv2.CiliumEndpointSlice // nil for a deletion
 }
 
-// plan returns the write that gives a slice its desired content; nil when it has that.
+// plan returns the write of the desired content of a slice; nil when the object already has it.
 func (p *planner) plan(s *slice) *operation {
 	pods := maps.Clone(s.pods)
 	if s.have != nil && s.have.namespace == s.namespace {
@@ -319,7 +320,7 @@ func (p *planner) plan(s *slice) *operation {
 		for _, name := range slices.Sorted(maps.Keys(s.have.digests)) {
 			o := p.pods[s.namespace+"/"+name]
 			if o != nil && o.home != s && !o.home.serves(o, s.have) && size+o.size <= mostSize {
-				pods[name] = o // until its home is written with it
+				pods[name] = o // kept until its home is written with it
 				size += o.size
 				o.home.wait[s] = true
 			}
@@ -344,7 +345,8 @@ func (p *planner) plan(s *slice) *operation {
 	return op
 }
 
-// serves reports whether agents have the state of a pod from this slice rather than from another one, which has the pod too: it has the present state, or was written later.
+// serves reports whether agents can use the state of a pod from this slice if the pod is removed from the slice other: this slice contains the current state,
+// or was written later than other.
 func (s *slice) serves(o *pod, other *seen) bool {
 	if s.have == nil || s.have.namespace != s.namespace {
 		return false
@@ -353,7 +355,7 @@ func (s *slice) serves(o *pod, other *seen) bool {
 	return found && (digest == o.digest || s.have.number > other.number)
 }
 
-// holds reports whether a slice of the API server has some pods, as they are, and nothing else.
+// holds reports whether the content of a slice of the API server is exactly the current state of the given pods.
 func (o *seen) holds(namespace string, pods map[string]*pod) bool {
 	if o == nil || o.namespace != namespace || o.doubled || len(o.digests) != len(pods) {
 		return false
@@ -366,7 +368,7 @@ func (o *seen) holds(namespace string, pods map[string]*pod) bool {
 	return true
 }
 
-// done applies a successful write, with the object that there is now; nil when there is none.
+// done applies a successful write. now is the object after the write; nil after a deletion.
 func (p *planner) done(op *operation, now *seen) {
 	if now == nil {
 		p.gone(op.slice.name, op.have.uid)
@@ -376,7 +378,7 @@ func (p *planner) done(op *operation, now *seen) {
 	p.written(op.slice)
 }
 
-// rename gives a slice another name, because another program has an object of its name.
+// rename assigns a new name to a slice, because another program owns an object with its name.
 func (p *planner) rename(s *slice) {
 	delete(p.slices, s.name)
 	s.name = "ces-" + rand.String(10)

@@ -7,15 +7,15 @@ import (
 	"golang.org/x/time/rate"
 )
 
-// A node has a budget of changes of its pods, so that it cannot use up the writes of the cluster. Changes over it are written when nothing else is to be written, and in one of
-// yieldTurn writes.
+// Each node has a budget of changes of its pods, so that it cannot use up the writes of the cluster. Changes over the budget are written when no other slice is
+// due, and first in one of yieldTurn writes.
 const (
-	budgetRate  = 1  // changes a second
+	budgetRate  = 1  // changes per second
 	budgetBurst = 20 // changes at once
 	yieldTurn   = 10
 )
 
-// spend takes a change of a pod from the budget of its node.
+// spend subtracts a change of a pod from the budget of its node, and sets yields when the budget is exceeded.
 func (p *planner) spend(node string) {
 	if !p.begun {
 		return
@@ -28,7 +28,7 @@ func (p *planner) spend(node string) {
 	}
 }
 
-// mark queues a slice, unless a failed write of it waits for its next attempt.
+// mark queues a slice, unless it waits for a retry after a failed write.
 func (p *planner) mark(s *slice) {
 	f := p.failures[s]
 	switch {
@@ -50,7 +50,7 @@ func without(queue []*slice, s *slice) []*slice {
 	return slices.DeleteFunc(queue, func(other *slice) bool { return other == s })
 }
 
-// next returns the write that is due; nil when there is none, or none that has waited long enough: then it says how long that is.
+// next returns the next write whose debounce interval is over. Without one it returns nil, and the time until the next write; 0 when the queues are empty.
 func (p *planner) next() (op *operation, wait time.Duration) {
 	for len(p.queue)+len(p.last) > 0 {
 		queue, wait := p.choose()
@@ -70,7 +70,7 @@ func (p *planner) next() (op *operation, wait time.Duration) {
 	return nil, 0
 }
 
-// choose returns the queue whose first slice is due, or the time until one is.
+// choose returns the queue whose first slice must be written now, or else the time until that is the case.
 func (p *planner) choose() (due *[]*slice, wait time.Duration) {
 	order := []*[]*slice{&p.queue, &p.last}
 	if p.writes%yieldTurn == 0 {
@@ -90,7 +90,7 @@ func (p *planner) choose() (due *[]*slice, wait time.Duration) {
 	return nil, wait
 }
 
-// written notes that a slice has its desired content, and queues the slices that kept pods until then.
+// written records that a slice has its desired content, and queues the slices that kept its pods until then.
 func (p *planner) written(s *slice) {
 	delete(p.unwritten, s)
 	delete(p.failures, s)
@@ -100,14 +100,14 @@ func (p *planner) written(s *slice) {
 	clear(s.wait)
 }
 
-// failure is a failed write, and when it is tried again.
+// failure is a failed write and the state of its retry.
 type failure struct {
 	err   error
-	delay time.Duration // between the last two attempts
-	waits bool          // for the next one
+	delay time.Duration // delay of the next attempt
+	waits bool          // the next attempt is scheduled
 }
 
-// failed returns the failure of a slice, and takes the slice from the queue.
+// failed returns the failure of a slice, and removes the slice from the queues.
 func (p *planner) failed(s *slice) *failure {
 	if s.since, s.yields = (time.Time{}), false; p.failures[s] == nil {
 		p.failures[s] = &failure{}

@@ -18,9 +18,9 @@ import (
 )
 
 const (
-	// graceTime is how long agents that read slices have to list CiliumEndpoints before the slices are removed.
+	// graceTime is the time between the removal of CompleteSlice, after which agents list CiliumEndpoints, and the removal of the other slices.
 	graceTime  = 5 * time.Minute
-	removeRate = 10 // slices a second
+	removeRate = 10 // slices per second
 	pageSize   = 500
 )
 
@@ -40,7 +40,7 @@ func (r *remover) run(ctx context.Context, health cell.Health) error {
 	return err
 }
 
-// lead deletes all slices once, and waits until this replica no longer leads.
+// lead deletes all slices once, and then waits until this replica no longer leads.
 func (r *remover) lead(ctx context.Context, health cell.Health) error {
 	left, err := r.list(ctx)
 	if err != nil {
@@ -62,7 +62,7 @@ func (r *remover) lead(ctx context.Context, health cell.Health) error {
 		}
 	}
 	health.OK("no slices are written: --enable-cilium-endpoint-slice is off")
-	heartbeat.Idle(ctx) // there is nothing more to do
+	heartbeat.Idle(ctx) // no further work
 	<-ctx.Done()
 	return ctx.Err()
 }
@@ -89,7 +89,7 @@ func (r *remover) removeAll(ctx context.Context) error {
 	return nil
 }
 
-// list returns the names of the slices with the label of Waggle. Without a definition of the resource, or the right to list it, there are none.
+// list returns the names of the slices with the label of Waggle. It returns none without a definition of the resource or without the permission to list it.
 func (r *remover) list(ctx context.Context) (names []string, err error) {
 	options := metav1.ListOptions{Limit: pageSize, LabelSelector: labels.Set{ciliumv2.ManagedByLabel: ciliumv2.ManagedByUs}.String()}
 	for {

@@ -18,12 +18,12 @@ import (
 )
 
 const (
-	reportEvery = time.Second // changes may come much faster
-	lagLimit    = time.Minute // how long a slice may wait before that is reported
-	mostTold    = 3           // objects that a report names
+	reportEvery = time.Second // minimum interval between reports
+	lagLimit    = time.Minute // age of a queued slice from which the lag is reported
+	mostTold    = 3           // maximum number of objects in a report
 )
 
-// report writes health until ctx ends.
+// report updates the health until ctx ends.
 func (t *term) report(ctx context.Context, health cell.Health) error {
 	for last := ""; ; {
 		text, problem := t.judge()
@@ -41,7 +41,7 @@ func (t *term) report(ctx context.Context, health cell.Health) error {
 	}
 }
 
-// judge says how far slices are behind, and what is wrong; nil when nothing is.
+// judge returns the number of pending writes as text, and the most important problem; nil without a problem.
 func (t *term) judge() (text string, problem error) {
 	t.mu.Lock()
 	defer t.mu.Unlock()
@@ -77,7 +77,7 @@ func (t *term) judge() (text string, problem error) {
 
 func late(queue []*slice) bool { return len(queue) > 0 && time.Since(queue[0].since) >= lagLimit }
 
-// some joins the first errors by name.
+// some joins the errors of the first names.
 func some(all map[string]error) error {
 	var errs []error
 	for _, name := range first(maps.Keys(all)) {
@@ -86,7 +86,7 @@ func some(all map[string]error) error {
 	return errors.Join(errs...)
 }
 
-// first returns the first names, sorted. There may be as many as there are pods.
+// first returns the first mostTold names in sorted order. It does not sort all names, because there may be as many as pods.
 func first(names iter.Seq[string]) (list []string) {
 	for name := range names {
 		if at, _ := slices.BinarySearch(list, name); at < mostTold {

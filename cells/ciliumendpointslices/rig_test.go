@@ -38,7 +38,7 @@ func TestScripts(t *testing.T) {
 	})
 }
 
-// endpoint is the CiliumEndpoint of a pod, with an address of its own.
+// endpoint returns the CiliumEndpoint of a pod with a unique address.
 func endpoint(namespace, name string, n int) *ciliumv2.CiliumEndpoint {
 	return &ciliumv2.CiliumEndpoint{
 		ObjectMeta: metav1.ObjectMeta{Namespace: namespace, Name: name, Labels: map[string]string{ciliumv2.NodeLabel: "two"}},
@@ -46,7 +46,7 @@ func endpoint(namespace, name string, n int) *ciliumv2.CiliumEndpoint {
 			Addressing: []ciliumv2.AddressPair{{IPv4: fmt.Sprintf("10.1.%d.%d", n/256, n%256)}}}}}
 }
 
-// replica is a cluster role against a server.
+// replica is a replica of the cluster role that uses a server.
 type replica struct {
 	params
 	leaders statedb.RWTable[leadership.Leadership]
@@ -54,7 +54,7 @@ type replica struct {
 	stop    func() // ends the job
 }
 
-// start runs the job of the cell as a job is run: it is tried again after an error.
+// start runs the job of the cell with retries after errors.
 func start(t *testing.T, server *kubetest.Server, c Config) *replica {
 	t.Helper()
 	set, err := newSettings(c)
@@ -85,7 +85,7 @@ func start(t *testing.T, server *kubetest.Server, c Config) *replica {
 	return r
 }
 
-// recorded keeps the last report and counts all.
+// recorded keeps the last report and counts all reports.
 type recorded struct {
 	cell.Health
 	mu      sync.Mutex
@@ -133,7 +133,7 @@ func enabled(most int) Config {
 	return c
 }
 
-// held lists the slices of a server: by name, the pods as "namespace/name=identity".
+// held returns the pods in the slices of a server as "namespace/name=identity", by name of the slice.
 func held(server *kubetest.Server) (pods map[string][]string, complete bool) {
 	pods = map[string][]string{}
 	for _, object := range server.List(kubeapi.CiliumEndpointSlices) {
@@ -184,7 +184,7 @@ func writes(server *kubetest.Server) (n int) {
 // settled waits until all pending writes are done.
 func settled() { time.Sleep(20 * time.Second) }
 
-// noGap holds that no pod is ever in no slice, once slices are complete, while its CiliumEndpoint stays. It looks before each request of the cluster role.
+// noGap checks before each request of the cluster role that each pod with an unchanged CiliumEndpoint stays in a slice once CompleteSlice exists.
 func noGap(t *testing.T, server *kubetest.Server) {
 	var mu sync.Mutex
 	known := map[string]bool{}
@@ -209,7 +209,7 @@ func noGap(t *testing.T, server *kubetest.Server) {
 	})
 }
 
-// reports holds that the health is at a level, and says what a pattern matches.
+// reports checks the level of the health and that its text matches a pattern.
 func reports(t *testing.T, r *replica, level cell.Level, pattern string) {
 	t.Helper()
 	synctest.Wait()

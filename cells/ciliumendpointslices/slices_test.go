@@ -33,7 +33,7 @@ func TestSlices_FollowCiliumEndpoints(t *testing.T) {
 		expect(t, server, "at first", "a/w1=1 a/w2=2; a/w3=3; b/w1=4; complete")
 		before, _ := held(server)
 
-		// Pods that change stay in their slice, and new ones fill it.
+		// Changed pods stay in their slice, and new pods are added to it.
 		server.Put(endpoint("a", "w1", 7), endpoint("a", "w4", 5))
 		settled()
 		expect(t, server, "after changes", "a/w1=7 a/w2=2; a/w3=3 a/w4=5; b/w1=4; complete")
@@ -61,7 +61,7 @@ func TestSlices_AreTakenOverByANewLeader(t *testing.T) {
 		settled()
 		first.stop()
 		before, written := shape(server), writes(server)
-		if written != 4 { // three slices, and the one that calls them complete
+		if written != 4 { // three slices and CompleteSlice
 			t.Errorf("the first leader made %d writes", written)
 		}
 		second := start(t, server, enabled(3))
@@ -149,7 +149,8 @@ func TestSlices_AreRepaired(t *testing.T) {
 	})
 }
 
-// Slices are bounded by the size of their entries, so that the API server takes them, and no pod of a usual size is left out, however many pods a slice may have.
+// The size of the entries of a slice is limited, so that the API server accepts the object, and no pod with an entry of usual size is left out, also if a slice
+// may have 1000 pods.
 func TestSlices_AreBoundedInSize(t *testing.T) {
 	t.Parallel()
 	synctest.Test(t, func(t *testing.T) {
@@ -185,13 +186,13 @@ func TestSlices_AreBoundedInSize(t *testing.T) {
 			put(n, 64) // all grow
 		}
 		check("when all have grown", 3)
-		if largest > 3<<19 { // what etcd takes
+		if largest > 3<<19 { // limit of etcd
 			t.Errorf("an object of %d bytes was written", largest)
 		}
 	})
 }
 
-// ofAll is a slice that a former leader has left, with all pods.
+// ofAll creates a slice of a previous leader with all pods.
 func ofAll(t *testing.T, server *kubetest.Server, name string) *ciliumv2.CiliumEndpointSlice {
 	t.Helper()
 	o := &ciliumv2.CiliumEndpointSlice{ObjectMeta: metav1.ObjectMeta{Name: name}, PodNamespace: "a"}
@@ -206,7 +207,7 @@ func ofAll(t *testing.T, server *kubetest.Server, name string) *ciliumv2.CiliumE
 	return o
 }
 
-// A pod that changes all the time leaves its former slice nevertheless: agents prefer the slice that was written later.
+// A moved pod with continuous changes is removed from its previous slice: agents prefer the slice that was written later.
 func TestSlices_OfAMovedPodThatGoesOnChanging(t *testing.T) {
 	t.Parallel()
 	synctest.Test(t, func(t *testing.T) {
@@ -226,7 +227,8 @@ func TestSlices_OfAMovedPodThatGoesOnChanging(t *testing.T) {
 	})
 }
 
-// A pod leaves a slice only when its new one has its present state: agents would take the former state for the present one.
+// A moved pod is removed from its previous slice only when the new slice contains the current state: otherwise agents would take the old state for the current
+// one.
 func TestSlices_OfAMovedPodThatChanged(t *testing.T) {
 	t.Parallel()
 	synctest.Test(t, func(t *testing.T) {
@@ -253,7 +255,7 @@ func TestSlices_OfAMovedPodThatChanged(t *testing.T) {
 	})
 }
 
-// An object that becomes malformed keeps its entry; one that is malformed from the beginning does not inherit that of a former object of its name.
+// An object that becomes malformed keeps its entry. A new malformed object does not inherit the entry of a previous object with its name.
 func TestTakeEndpoint_Malformed(t *testing.T) {
 	t.Parallel()
 	set, err := newSettings(DefaultConfig)
@@ -281,7 +283,7 @@ func TestTakeEndpoint_Malformed(t *testing.T) {
 	}
 }
 
-// A slice that has become nearly empty is emptied into another one, and no pod is without a slice meanwhile.
+// The pods of a nearly empty slice are moved to another slice, and each pod is in a slice all the time.
 func TestSlices_AreMerged(t *testing.T) {
 	t.Parallel()
 	synctest.Test(t, func(t *testing.T) {
@@ -292,7 +294,7 @@ func TestSlices_AreMerged(t *testing.T) {
 		start(t, server, enabled(8))
 		settled()
 		noGap(t, server)
-		// Two pods of the second slice make room for the last two of the first one.
+		// The removal of two pods of the second slice creates capacity for the last two pods of the first slice.
 		for _, n := range []int{14, 15, 0, 1, 2, 3, 4, 5} {
 			name := fmt.Sprintf("w%02d", n)
 			server.Remove(kubeapi.CiliumEndpoints, "a", name)

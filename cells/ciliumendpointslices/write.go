@@ -25,7 +25,7 @@ const (
 	writeRetryMax = time.Minute
 )
 
-// write makes one write after the other until ctx ends. A slice whose write fails waits for its next attempt, and does not hold up others. Conflicts are no failures.
+// write makes one write after the other until ctx ends. A failed write is retried later and does not delay other slices. A conflict is not a failure.
 func (t *term) write(ctx context.Context) error {
 	for {
 		heartbeat.Busy(ctx)
@@ -54,7 +54,7 @@ func (t *term) write(ctx context.Context) error {
 	}
 }
 
-// failed has a write tried again later; without op that of the slice that says that the others are complete.
+// failed schedules the retry of a write; without op, of the write of CompleteSlice.
 func (t *term) failed(op *operation, err error) {
 	t.mu.Lock()
 	defer t.mu.Unlock()
@@ -75,8 +75,9 @@ func (t *term) failed(op *operation, err error) {
 	})
 }
 
-// next returns the next write: op, or, once all pods of the beginning are in slices, the slice that says so (completes). Without a write it returns the time until one may be
-// due; 0 means until the next change. Nothing is planned while the rate limit allows no write, so that the next write has all changes until then.
+// next returns the next write: op, or completes for the creation of CompleteSlice once all pods of the first lists are in slices. Without a write it returns
+// the time until one may be due; 0 means until the next change. It plans nothing while the rate limit allows no write, so that the next write contains all
+// changes until then.
 func (t *term) next() (op *operation, completes bool, wait time.Duration) {
 	t.mu.Lock()
 	defer t.mu.Unlock()
@@ -97,14 +98,14 @@ func (t *term) next() (op *operation, completes bool, wait time.Duration) {
 		completes = op == nil && mayComplete && len(t.plan.unwritten) == 0
 	}
 	if completes || op != nil {
-		t.limiter.Reserve() // there is a token
+		t.limiter.Reserve() // a token is available
 	}
 	return op, completes, wait
 }
 
-// idle waits for a change, no longer than for a time unless that is 0.
+// idle waits for the time limit, or for a change if limit is 0.
 func (t *term) idle(ctx context.Context, limit time.Duration) error {
-	heartbeat.Idle(ctx) // the caller is busy again
+	heartbeat.Idle(ctx) // the caller calls Busy
 	var over <-chan time.Time
 	if limit > 0 {
 		timer := time.NewTimer(limit)
@@ -188,7 +189,7 @@ func (t *term) refresh(ctx context.Context, op *operation) error {
 	return nil
 }
 
-// sayComplete creates the slice that makes agents read slices.
+// sayComplete creates CompleteSlice, so that agents read slices.
 func (t *term) sayComplete(ctx context.Context) error {
 	o := &ciliumv2.CiliumEndpointSlice{Endpoints: []ciliumv2.SlicedEndpoint{}}
 	o.Name = ciliumv2.CompleteSlice
@@ -196,7 +197,7 @@ func (t *term) sayComplete(ctx context.Context) error {
 	err := t.Client.Create(ctx, kubeapi.CiliumEndpointSlices, "", o, nil)
 	if apierrors.IsAlreadyExists(err) {
 		err = t.Client.Get(ctx, kubeapi.CiliumEndpointSlices, "", o.Name, o)
-		if err == nil && !isOurs(o) { // agents do not see it; the next attempt creates another one
+		if err == nil && !isOurs(o) { // agents ignore it; the next attempt creates another one
 			return t.sayIncomplete(ctx)
 		}
 	}
@@ -210,7 +211,7 @@ func (t *term) sayComplete(ctx context.Context) error {
 	return nil
 }
 
-// sayIncomplete deletes that slice, so that agents read CiliumEndpoints.
+// sayIncomplete deletes CompleteSlice, so that agents read CiliumEndpoints.
 func (p params) sayIncomplete(ctx context.Context) error {
 	err := p.Client.Delete(ctx, kubeapi.CiliumEndpointSlices, "", ciliumv2.CompleteSlice, nil)
 	if apierrors.IsNotFound(err) {

@@ -18,7 +18,7 @@ import (
 	"github.com/waggle-net/waggle/pkg/kubeapi/kubetest"
 )
 
-// The cluster role says what is late, also before slices are complete.
+// The cluster role reports late writes, also before CompleteSlice exists.
 func TestSlices_ThatWaitLongAreReported(t *testing.T) {
 	t.Parallel()
 	synctest.Test(t, func(t *testing.T) {
@@ -48,7 +48,7 @@ func TestSlices_ThatWaitLongAreReported(t *testing.T) {
 	})
 }
 
-// One slice that the API server refuses does not hold up the others, has nothing listed again, and is tried again.
+// A slice that the API server rejects does not delay other slices, does not cause new lists, and is retried.
 func TestSlices_ThatAreRefused(t *testing.T) {
 	t.Parallel()
 	synctest.Test(t, func(t *testing.T) {
@@ -72,7 +72,7 @@ func TestSlices_ThatAreRefused(t *testing.T) {
 				refused = name
 			}
 		}
-		var mu sync.Mutex // guards what follows
+		var mu sync.Mutex // guards the following variables
 		var tries []time.Time
 		before, code := lists(), http.StatusUnprocessableEntity
 		server.Fault(func(q *http.Request) (int, string) {
@@ -110,7 +110,7 @@ func TestSlices_ThatAreRefused(t *testing.T) {
 	})
 }
 
-// A node that changes its pods all the time does not delay those of other nodes, and is named.
+// Continuous changes of the pods of one node do not delay changes of other nodes, and the report names the node.
 func TestSlices_OfANodeWithManyChanges(t *testing.T) {
 	t.Parallel()
 	synctest.Test(t, func(t *testing.T) {
@@ -151,7 +151,7 @@ func TestSlices_OfANodeWithManyChanges(t *testing.T) {
 	})
 }
 
-// A slice that another leader has changed is not deleted because it had no pods before.
+// A slice that another leader has filled is not deleted, although it was empty in the last known state.
 func TestSlices_ThatAnotherLeaderFills(t *testing.T) {
 	t.Parallel()
 	synctest.Test(t, func(t *testing.T) {
@@ -183,7 +183,7 @@ func TestSlices_ThatAnotherLeaderFills(t *testing.T) {
 	})
 }
 
-// However fast changes come, and however many CiliumEndpoints are malformed, a report takes place no more than once a second, and names few.
+// A report is made at most once per second and names at most three objects, also with fast changes and many malformed CiliumEndpoints.
 func TestSlices_AreReportedNowAndThen(t *testing.T) {
 	t.Parallel()
 	synctest.Test(t, func(t *testing.T) {
@@ -206,7 +206,7 @@ func TestSlices_AreReportedNowAndThen(t *testing.T) {
 	})
 }
 
-// Writes come no faster than the rate for the size of the cluster, and changes that come meanwhile take no writes of their own.
+// The rate of writes stays within the limit for the size of the cluster, and changes between two writes of a slice share one write.
 func TestSlices_AreWrittenWithinTheRate(t *testing.T) {
 	t.Parallel()
 	synctest.Test(t, func(t *testing.T) {

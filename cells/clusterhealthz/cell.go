@@ -24,27 +24,27 @@ import (
 	"github.com/waggle-net/waggle/pkg/version"
 )
 
-// Cell answers probes.
+// Cell answers the probes of kubelet and serves the metrics of the cluster role.
 var Cell = cell.Module("cluster-healthz", "Health port of the cluster role",
 	cell.Config(DefaultConfig),
-	cell.ProvidePrivate(newHandler), // needs no port
-	cell.Invoke(register),           // start hook: the port
+	cell.ProvidePrivate(newHandler), // answers without a port
+	cell.Invoke(register),           // start hook that opens the port
 )
 
-// Config is what was typed.
+// Config configures the address of the health port.
 type Config struct {
 	Address string `mapstructure:"operator-api-serve-addr"`
 }
 
-// DefaultConfig is on a port of its own, because the agent of the node has the same network namespace.
+// DefaultConfig uses another port than the agent, because the agent of the node has the same network namespace.
 var DefaultConfig = Config{Address: "127.0.0.1:9234"}
 
-// Flags registers the flags.
+// Flags adds the flags to a set.
 func (c Config) Flags(flags *pflag.FlagSet) {
 	flags.String("operator-api-serve-addr", c.Address, "Address (host:port) on which the cluster role answers probes of health and serves its metrics; empty for none")
 }
 
-// timeout bounds reading a probe and writing its answer.
+// timeout bounds the reading of a probe and the writing of its answer.
 const timeout = 10 * time.Second
 
 type params struct {
@@ -83,7 +83,7 @@ func (p params) start(ctx cell.HookContext) error {
 		}
 		l := at.listener
 		health.OK("listening on " + l.Addr().String())
-		heartbeat.Idle(ctx) // each request is a goroutine of its own
+		heartbeat.Idle(ctx) // each request has its own goroutine
 		server := &http.Server{Handler: p.Handler, ReadTimeout: timeout, WriteTimeout: timeout, IdleTimeout: timeout,
 			ErrorLog: slog.NewLogLogger(p.Log.Handler(), slog.LevelDebug)}
 		defer context.AfterFunc(ctx, func() { server.Close() })()
@@ -95,10 +95,10 @@ func (p params) start(ctx cell.HookContext) error {
 	return nil
 }
 
-// handler answers probes from tables.
+// handler answers probes and scrapes from tables.
 type handler struct{ http.Handler }
 
-// inputs are what answers are made of.
+// inputs are the tables and the monitor that the answers are made from.
 type inputs struct {
 	cell.In
 
@@ -128,7 +128,7 @@ func newHandler(in inputs) handler {
 	return handler{mux}
 }
 
-// judge is one line, which begins with Failure when this replica could not take over.
+// judge returns the line for /readyz. It begins with Failure when this replica could not become the leader.
 func judge(txn statedb.ReadTxn, leaders statedb.Table[leadership.Leadership], modules statedb.Table[health.Status]) string {
 	line := "Failure - " + version.String() + ": the Lease was not read yet"
 	for l := range leaders.All(txn) {

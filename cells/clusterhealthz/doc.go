@@ -1,9 +1,10 @@
-// Package clusterhealthz answers the probes of kubelet in the cluster role.
+// Package clusterhealthz answers the probes of kubelet in the cluster role, and serves its metrics.
 //
-//	/livez    200 unless something in the process hangs, then 503
+//	/livez    200, or 503 while a loop, a row or a transaction hangs
 //	/healthz  the same
-//	/readyz   200 when the Lease could be read or written lately, else 503
+//	/readyz   200 if the last read or write of the Lease was successful, else 503
+//	/metrics  for Prometheus
 //
-// The body is one line for people and says who leads and which modules are degraded; neither of these is a failure. It reads
-// leadership and health, and owns nothing.
+// The body of /readyz is one line, which names the leader and the degraded modules; degraded modules do not change the status. Tables in: leadership,
+// health, identity-rounds. The cell owns nothing but its port.
 package clusterhealthz

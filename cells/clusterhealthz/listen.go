@@ -19,22 +19,23 @@ const (
 	replicaHeader = "Waggle-Role"
 	replicaRole   = "cluster"
 
-	askTimeout = 2 * time.Second // for the answer of who has the port
-	tryAgain   = time.Second     // between two attempts to get the port
-	// mostHangs is how many attempts in a row a replica without the port may hang before it ends: kubelet asks the one that has it, and cannot tell.
+	askTimeout = 2 * time.Second // timeout of the request that identifies the owner of the port
+	tryAgain   = time.Second     // interval between two attempts to listen
+	// mostHangs is the number of consecutive attempts at which a replica without the port may hang before it ends. kubelet's probes reach only the
+	// replica with the port.
 	mostHangs = 30
 )
 
-// port is the listener of a replica. Two replicas on one node have one port, since they use the node's network: one of them answers the probes of both, and
-// the other waits for the port.
+// port is the listener of a replica. Two replicas on one node share one port, since both use the node's network namespace: one of them answers the
+// probes of both, and the other waits for the port.
 type port struct {
 	address  string
 	listener net.Listener  // nil while another replica has the port
-	pause    time.Duration // between two attempts to get it
+	pause    time.Duration // interval between two attempts to listen
 	live     func(context.Context) (wedge string, live bool)
 }
 
-// open gets the port. It is an error when something else than another replica has it.
+// open listens on the port. It fails if another program than a replica has the port.
 func (p *port) open(ctx context.Context) (err error) {
 	p.listener, err = net.Listen("tcp", p.address)
 	if err == nil || errors.Is(err, syscall.EADDRINUSE) && isReplica(ctx, p.address) {
@@ -56,17 +57,17 @@ func isReplica(ctx context.Context, address string) bool {
 	if err != nil {
 		return false
 	}
-	_ = response.Body.Close() // the header says it
+	_ = response.Body.Close() // only the header matters
 	return response.Header.Get(replicaHeader) == replicaRole
 }
 
-// wait waits until the other replica has left the port.
+// wait waits until the other replica has closed the port, and listens on it.
 func (p *port) wait(ctx context.Context, health cell.Health) error {
 	health.OK("another replica on this node has " + p.address + " and answers probes")
 	hangs := 0
 	for p.listener == nil {
 		if err := heartbeat.Sleep(ctx, p.pause); err != nil {
-			return nil // stopping
+			return nil // ctx has ended
 		}
 		wedge, live := p.live(ctx)
 		if hangs++; live {

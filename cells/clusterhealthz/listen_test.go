@@ -18,7 +18,7 @@ import (
 
 func lives(context.Context) (string, bool) { return "", true }
 
-// Two replicas of one node want the same port: the second waits while the first answers for both, and has it when the first ends.
+// The second replica on a node waits for the port while the first one answers for both, and listens when the first one ends.
 func TestPort_OfAnotherReplica_IsWaitedFor(t *testing.T) {
 	t.Parallel()
 	first := httptest.NewServer(newHandler(inputs{DB: statedb.New(), Monitor: heartbeat.NewMonitor()}))
@@ -51,7 +51,7 @@ func TestPort_OfAnotherProgram_EndsTheStart(t *testing.T) {
 	require.ErrorContains(t, err, "address already in use")
 }
 
-// Nobody asks a replica without the port whether it hangs, so it ends by itself.
+// No probe reaches a replica without the port, so it ends by itself when it hangs.
 func TestPort_ReplicaWithoutItThatHangs_Ends(t *testing.T) {
 	t.Parallel()
 	l, err := net.Listen("tcp", "127.0.0.1:0")
@@ -60,7 +60,7 @@ func TestPort_ReplicaWithoutItThatHangs_Ends(t *testing.T) {
 	asked := 0
 	p := &port{address: l.Addr().String(), pause: time.Millisecond, live: func(context.Context) (string, bool) {
 		asked++
-		return "loop policystatus hangs", asked == 10 // once it goes on, and begins anew
+		return "loop policystatus hangs", asked == 10 // responsive once, which restarts the count
 	}}
 	health, _ := cell.NewSimpleHealth()
 	err = p.wait(t.Context(), health)

@@ -13,7 +13,7 @@ import (
 	"github.com/waggle-net/waggle/pkg/heartbeat"
 )
 
-// TestLive_IsRedWhenALoopHangs, and green again when it goes on. Readiness is about the Lease alone.
+// TestLive_IsRedWhenALoopHangs also checks that /livez and /healthz are 200 again when the loop no longer hangs.
 func TestLive_IsRedWhenALoopHangs(t *testing.T) {
 	monitor, db := heartbeat.NewMonitor(), statedb.New()
 	h := newHandler(inputs{DB: db, Monitor: monitor})

@@ -6,7 +6,7 @@ import (
 	"github.com/waggle-net/waggle/pkg/tables/health"
 )
 
-// Names and labels of the first are those of Cilium's operator.
+// The first metric has the name and labels of Cilium's operator.
 var (
 	identityEntries = prometheus.NewDesc("cilium_operator_identity_gc_entries", "CiliumIdentities of the last round of their collection, by what became of them: alive or deleted.", []string{"status"}, nil)
 	identityUnused  = prometheus.NewDesc("waggle_cluster_identities_unused", "CiliumIdentities to which no CiliumEndpoint refers, at the last round.", nil, nil)
@@ -15,7 +15,7 @@ var (
 	degraded        = prometheus.NewDesc("waggle_cluster_modules_degraded", "Degraded parts of modules.", nil, nil)
 )
 
-// collector is a prometheus.Collector of what this replica's tables hold. What only the leader knows is missing from the others.
+// collector collects metrics from the tables of this replica. Only the leader has the metrics of identities.
 type collector struct{ inputs }
 
 // Describe implements prometheus.Collector.

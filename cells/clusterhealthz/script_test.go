@@ -30,7 +30,7 @@ func TestScripts(t *testing.T) {
 	})
 }
 
-// probes is "probe path", which prints status and body without the version.
+// probes returns the command "probe path", which prints status and body without the version.
 func probes(h handler) upstream.ScriptCmdsOut {
 	return upstream.NewScriptCmds(map[string]script.Cmd{"probe": script.Command(script.CmdUsage{Summary: "Probe"},
 		func(_ *script.State, args ...string) (script.WaitFunc, error) {

@@ -7,13 +7,13 @@ import (
 	"github.com/waggle-net/waggle/pkg/tables/cniconfig"
 )
 
-// Cell keeps the CNI configuration list. It reads the tables of readiness and fills cni-config.
+// Cell writes the CNI configuration list once pods can be attached, and restores it after changes.
 var Cell = cell.Module("cni-conf", "The CNI configuration list",
 	cell.Config(DefaultConfig),
 	cell.ProvidePrivate(
-		newOptions,         // the flags, checked
+		newOptions,         // checked flags
 		cniconfig.NewTable, // only this cell writes it
 	),
 	cell.Provide(statedb.RWTable[cniconfig.Config].ToTable),
-	cell.Invoke(register), // the job that waits, writes and watches
+	cell.Invoke(register), // job that waits, writes and watches
 )

@@ -34,7 +34,7 @@ func TestNewOptions_RefusesByFlag(t *testing.T) {
 	}
 }
 
-// A runtime of today must read the list and find the newest version in it.
+// Current libcni must read the list and select its newest version.
 func TestContents_AreReadByLibcni(t *testing.T) {
 	t.Parallel()
 	o, err := newOptions(DefaultConfig)
@@ -103,7 +103,7 @@ func TestPutAside_TouchesOnlyConfigurations(t *testing.T) {
 	}
 }
 
-// containerd reads the directory again at each event but "created" and "attributes", and keeps what came of the last time.
+// containerd reads the directory again at each event except "created" and "attributes", and keeps the result of its last reading.
 func TestEnsure_IsCompleteAtEachEventThatRuntimesGoBy(t *testing.T) {
 	t.Parallel()
 	dir := t.TempDir()
@@ -133,7 +133,7 @@ func TestEnsure_IsCompleteAtEachEventThatRuntimesGoBy(t *testing.T) {
 				counted = append(counted, event.Op.String()+" "+filepath.Base(event.Name))
 			}
 		}
-		// The renaming comes first, and with it the file is as it must be; then only the empty directory goes.
+		// The rename is the first event, and the file is complete by then; afterwards only the empty directory is removed.
 		if got, want := strings.Join(counted, ", "), "RENAME 05.conflist.waggle_tmp, REMOVE .waggle_tmp"; got != want {
 			t.Errorf("%s: runtimes read at %s, want %s", contents, got, want)
 		}

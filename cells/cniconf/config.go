@@ -7,7 +7,7 @@ import (
 	"github.com/spf13/pflag"
 )
 
-// Config is what was typed.
+// Config configures the path and the contents of the CNI configuration list.
 type Config struct {
 	WriteCNIConfWhenReady string `mapstructure:"write-cni-conf-when-ready"`
 	ReadCNIConf           string `mapstructure:"read-cni-conf"`
@@ -16,7 +16,7 @@ type Config struct {
 	CNIChainingMode       string `mapstructure:"cni-chaining-mode"`
 }
 
-// DefaultConfig writes no file: an agent that nobody told where runtimes look must not guess.
+// DefaultConfig writes no file, because the agent cannot guess the directory of the container runtime.
 var DefaultConfig = Config{
 	WriteCNIConfWhenReady: "",
 	ReadCNIConf:           "",
@@ -31,7 +31,7 @@ const (
 	modePortmap = "portmap"
 )
 
-// Flags registers the flags.
+// Flags adds the flags to a set.
 func (c Config) Flags(flags *pflag.FlagSet) {
 	flags.String("write-cni-conf-when-ready", c.WriteCNIConfWhenReady,
 		"File to write the CNI configuration list to once pods can be attached, e.g. /etc/cni/net.d/05-waggle.conflist; empty for none")
@@ -41,7 +41,7 @@ func (c Config) Flags(flags *pflag.FlagSet) {
 	flags.String("cni-chaining-mode", c.CNIChainingMode, "Plugins behind waggle-cni in the list: none or portmap")
 }
 
-// options are the checked flags. They never change.
+// options are the checked flags. They are immutable.
 type options struct {
 	Config
 }
@@ -62,7 +62,7 @@ func newOptions(c Config) (options, error) {
 	return options{c}, nil
 }
 
-// isConf tells whether runtimes read a file of this name.
+// isConf reports whether container runtimes read a file of this name.
 func isConf(path string) bool {
 	switch filepath.Ext(path) {
 	case ".conf", ".conflist", ".json":

@@ -8,20 +8,20 @@ import (
 	"path/filepath"
 )
 
-// maxRead bounds a file that is read, ours or somebody else's.
+// maxRead is the maximum size of a file that the agent reads, in bytes.
 const maxRead = 1 << 20
 
 // list is a CNI configuration list.
 type list struct {
-	// CNIVersion is what old runtimes (libcni before 1.2) go by; they do not know 1.1.0. Others take the highest of
-	// CNIVersions that they know.
+	// CNIVersion is the version for runtimes with libcni before 1.2, which do not support 1.1.0. Other runtimes use the highest of CNIVersions that
+	// they support.
 	CNIVersion  string   `json:"cniVersion"`
 	CNIVersions []string `json:"cniVersions"`
 	Name        string   `json:"name"`
 	Plugins     []any    `json:"plugins"`
 }
 
-// plugin is our entry in the list.
+// plugin is the list's entry of the agent's CNI plugin.
 type plugin struct {
 	Type       string `json:"type"`
 	SocketPath string `json:"socket-path"`
@@ -29,13 +29,13 @@ type plugin struct {
 	LogFile    string `json:"log-file,omitempty"`
 }
 
-// portmap is the reference plugin that makes host ports.
+// portmap is the list's entry of the reference plugin for host ports.
 type portmap struct {
 	Type         string          `json:"type"`
 	Capabilities map[string]bool `json:"capabilities"`
 }
 
-// contents returns what is to stand in the file.
+// contents returns the desired contents of the file.
 func contents(o options, stateDir, socketPath string) ([]byte, error) {
 	if o.ReadCNIConf != "" {
 		return readConf(o.ReadCNIConf)
@@ -59,7 +59,7 @@ func contents(o options, stateDir, socketPath string) ([]byte, error) {
 	return append(data, '\n'), nil
 }
 
-// readConf returns a file as it is, if it can be a configuration at all.
+// readConf returns the contents of a file unchanged. Contents that are not JSON are an error.
 func readConf(path string) ([]byte, error) {
 	data, err := readFile(path)
 	if err != nil {

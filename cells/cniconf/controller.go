@@ -23,9 +23,9 @@ import (
 )
 
 const (
-	// settle joins the events of one change in the directory, ours among them.
+	// settle is the debounce interval of events in the directory, including events of the agent's own writes.
 	settle = 50 * time.Millisecond
-	// verify is how often the file is looked at without an event, in case one was lost.
+	// verify is the interval of checks without an event, in case an event was lost.
 	verify = time.Minute
 	// retryMin and retryMax bound the wait after a failure.
 	retryMin, retryMax = 500 * time.Millisecond, time.Minute
@@ -44,7 +44,7 @@ type params struct {
 	Configs   statedb.Table[configs.Config]
 }
 
-// controller is the one job of this cell.
+// controller is the job of the cell.
 type controller struct{ params }
 
 func register(p params) {
@@ -55,7 +55,7 @@ func register(p params) {
 	heartbeat.AddRetried(p.Jobs, "write-cni-conf", c.run, retryMin, retryMax)
 }
 
-// run waits until pods can be attached, then keeps the file.
+// run waits until pods can be attached, then maintains the file.
 func (c *controller) run(ctx context.Context, health cell.Health) error {
 	for {
 		heartbeat.Busy(ctx)
@@ -72,12 +72,12 @@ func (c *controller) run(ctx context.Context, health cell.Health) error {
 		health.OK("waiting for " + waiting)
 		heartbeat.Idle(ctx)
 		if _, err := changed.Wait(ctx, settle); err != nil {
-			return nil // stopping
+			return nil // ctx has ended
 		}
 	}
 }
 
-// keep writes the file and writes it again whenever it is not as it must be.
+// keep writes the file, and restores it after a change.
 func (c *controller) keep(ctx context.Context, health cell.Health) error {
 	watcher, err := fsnotify.NewWatcher()
 	if err != nil {
@@ -104,14 +104,15 @@ func (c *controller) keep(ctx context.Context, health cell.Health) error {
 	}
 }
 
-// once brings the directory into order and watches it. The watch comes first, so that no change falls between.
+// once writes the file, renames other configurations with --cni-exclusive, and watches the directory. It adds the watch before reading, so that it
+// misses no change.
 func (c *controller) once(watcher *fsnotify.Watcher) (cniconfig.State, error) {
 	path := c.Options.WriteCNIConfWhenReady
 	wanted, err := contents(c.Options, c.Agent.StateDir, c.socketPath())
 	if err != nil {
 		return cniconfig.Failed, err
 	}
-	_ = watcher.Add(filepath.Dir(path)) // fails before the first write has made the directory
+	_ = watcher.Add(filepath.Dir(path)) // fails if the first write has not created the directory yet
 	wrote, err := ensure(path, wanted)
 	if wrote {
 		c.Log.Info("Wrote the CNI configuration", "path", path)
@@ -135,7 +136,7 @@ func (c *controller) once(watcher *fsnotify.Watcher) (cniconfig.State, error) {
 	return cniconfig.Written, nil
 }
 
-// tell makes known what has become of the file.
+// tell publishes the state of the file as health and in the table.
 func (c *controller) tell(health cell.Health, state cniconfig.State, err error) error {
 	if err == nil {
 		health.OK("the CNI configuration is written")
@@ -145,13 +146,13 @@ func (c *controller) tell(health cell.Health, state cniconfig.State, err error) 
 	return c.report(state, err.Error())
 }
 
-// socketPath is the flag of the API's cell; empty means the default place.
+// socketPath returns the value of --socket-path, which belongs to the API's cell; empty means the default path.
 func (c *controller) socketPath() string {
 	row, _, _ := c.Configs.Get(c.DB.ReadTxn(), configs.ByKey("socket-path"))
 	return row.Value
 }
 
-// report keeps the one row; an equal row is not written again.
+// report writes the row of the file. It does not write an equal row again.
 func (c *controller) report(state cniconfig.State, message string) error {
 	row := cniconfig.Config{Path: c.Options.WriteCNIConfWhenReady, State: state, Message: message}
 	txn := c.DB.WriteTxn(c.Table)
@@ -166,7 +167,7 @@ func (c *controller) report(state cniconfig.State, message string) error {
 	return nil
 }
 
-// waitForChange waits for an event that concerns a configuration, or for at most d. It returns false when ctx ends.
+// waitForChange waits for an event of a configuration, or for at most d. It returns false when ctx ends.
 func waitForChange(ctx context.Context, watcher *fsnotify.Watcher, d time.Duration) bool {
 	timer := time.NewTimer(d)
 	defer timer.Stop()
@@ -176,11 +177,11 @@ func waitForChange(ctx context.Context, watcher *fsnotify.Watcher, d time.Durati
 			return false
 		case <-timer.C:
 			return true
-		case <-watcher.Errors: // such as a lost event: look now
+		case <-watcher.Errors: // such as a lost event: check now
 			return true
 		case event := <-watcher.Events:
 			if strings.HasSuffix(event.Name, temporary) {
-				continue // a write of ours, which must not cut short the wait after its failure
+				continue // a write of the agent, which must not shorten the wait after a failure
 			}
 			if isConf(event.Name) || event.Has(fsnotify.Remove|fsnotify.Rename) {
 				timer.Reset(settle)

@@ -18,7 +18,7 @@ const (
 	temporary = cniconfig.TemporarySuffix
 )
 
-// ensure makes the file have the contents, and reports whether it had to write. The file appears whole or not at all.
+// ensure writes the contents unless the file has them, and reports whether it wrote. The write is atomic.
 func ensure(path string, contents []byte) (wrote bool, err error) {
 	have, err := readFile(path)
 	if err == nil && bytes.Equal(have, contents) {
@@ -33,12 +33,13 @@ func ensure(path string, contents []byte) (wrote bool, err error) {
 	return true, nil
 }
 
-// replace makes a file appear whole, also to those who watch the directory. containerd reads all configurations again when
-// a file of it is written to, renamed or removed, not when one appears, and keeps what came of the last time. So the file
-// is written in a directory of its own, appears, and is renamed: that is the first event that counts, and all is there.
+// replace writes a file atomically, also for programs that watch the directory. containerd reads all configurations again when a file in the
+// directory is written to, renamed or removed, but not when a file is created or moved into the directory, and keeps the result of its last reading.
+// So replace writes the file in a subdirectory, moves it into the directory under a temporary name, and renames it there: this rename is the first
+// event that containerd handles, and the file is complete by then.
 func replace(path string, contents []byte) (err error) {
 	workshop, appears := filepath.Join(filepath.Dir(path), temporary), path+temporary
-	if err := os.RemoveAll(workshop); err != nil { // what a killed agent left
+	if err := os.RemoveAll(workshop); err != nil { // a killed agent may have left it
 		return err
 	}
 	if err := os.Mkdir(workshop, 0o700); err != nil {
@@ -54,7 +55,7 @@ func replace(path string, contents []byte) (err error) {
 	if err := os.WriteFile(written, contents, fileMode); err != nil {
 		return err
 	}
-	if err := os.Chmod(written, fileMode); err != nil { // the mode above is subject to the umask
+	if err := os.Chmod(written, fileMode); err != nil { // the umask may have changed the mode
 		return err
 	}
 	if err := os.Rename(written, appears); err != nil {
@@ -63,10 +64,10 @@ func replace(path string, contents []byte) (err error) {
 	return os.Rename(appears, path)
 }
 
-// comesFirst lists the configurations that come before the file by name. Runtimes use the first one, or none at all when they
-// cannot read it, and ask us for nothing.
+// comesFirst returns the configurations whose names sort before the file. Runtimes use the first configuration, or none if they cannot read that one,
+// and do not call the agent's plugin then.
 func comesFirst(path string) (names []string, err error) {
-	entries, err := os.ReadDir(filepath.Dir(path)) // sorted as runtimes sort
+	entries, err := os.ReadDir(filepath.Dir(path)) // same order as in runtimes
 	if err != nil {
 		return nil, fmt.Errorf("list the CNI configurations: %w", err)
 	}
@@ -78,7 +79,7 @@ func comesFirst(path string) (names []string, err error) {
 	return names, nil
 }
 
-// putAside renames every other configuration in the directory of path, so that runtimes use none of them.
+// putAside renames all other configurations in the directory of path, so that runtimes do not use them.
 func putAside(path string) (renamed []string, err error) {
 	dir := filepath.Dir(path)
 	entries, err := os.ReadDir(dir)

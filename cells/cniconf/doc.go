@@ -1,10 +1,9 @@
-// Package cniconf tells container runtimes that pods can be attached, by writing the CNI configuration list.
+// Package cniconf writes the CNI configuration list, which makes container runtimes attach pods.
 //
-// It reads what [readiness.Tables] names, and configs for the path of the agent's socket; it writes the table cni-config.
-// It changes nothing in the kernel. On disk it owns the file of --write-cni-conf-when-ready, and with --cni-exclusive it
-// renames the other configurations of that directory.
+// Tables in: the tables of [readiness.Tables], and configs for the path of the agent's socket. Table out: cni-config. The cell changes nothing in the
+// kernel. On disk it owns the file of --write-cni-conf-when-ready, and with --cni-exclusive it renames the other configurations of that directory.
 //
-// The file is written once pods can be attached, and written again when somebody removes or changes it. It stays when the
-// agent stops and when it is not ready for a while: the plugin itself tells runtimes to wait, and DEL needs it. After a
-// restart an equal file is left alone, so that runtimes do not load it again.
+// The cell writes the file once pods can be attached, and restores it after a removal or a change. The file stays when the agent stops and while it
+// is not ready: the plugin makes runtimes wait, and DEL needs the file. After a restart an equal file is not written again, so that runtimes do not
+// reload it.
 package cniconf

@@ -22,7 +22,7 @@ import (
 	"github.com/waggle-net/waggle/pkg/tables/sysctls"
 )
 
-// inputs are the tables that other cells write; scripts stand for those cells.
+// inputs are the tables that other cells write; the scripts act as those cells.
 func inputs() cell.Cell {
 	return cell.Provide(
 		func() settings.Agent { return settings.Agent{StateDir: "/run/w"} },

@@ -1,8 +1,7 @@
-// Package configs shows the options of the agent, with the values it runs with and where each came from, and the options of Cilium that it ignores.
+// Package configs shows the effective options of the agent with their sources, and the options of Cilium that the agent ignores.
 //
-// It writes the table "configs" once, in its start hook, from what main found ([config.Effective]); it reads no table
-// and owns nothing in the kernel. After a restart the table is written anew. In a hive without main, as in tests of
-// other cells, the table stays empty.
+// Tables in: none. Table out: configs, which the start hook writes once from [config.Effective]. The cell owns nothing in the kernel. After a restart the table
+// is written again. In a hive without main, as in tests of other cells, the table stays empty.
 package configs
 
 import (
@@ -15,7 +14,7 @@ import (
 	tables "github.com/waggle-net/waggle/pkg/tables/configs"
 )
 
-// Cell is the module.
+// Cell fills the table configs.
 var Cell = cell.Module("configs", "Options and where their values came from",
 	cell.ProvidePrivate(tables.NewTable), // only this cell writes it
 	cell.Provide(statedb.RWTable[tables.Config].ToTable),

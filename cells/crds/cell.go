@@ -13,7 +13,7 @@ import (
 	"github.com/waggle-net/waggle/pkg/tables/sources"
 )
 
-// Cell keeps the table.
+// Cell compares the definitions of custom resources with the wanted versions.
 var Cell = cell.Module("crds", "Definitions of custom resources",
 	cell.ProvidePrivate(newTable), // only this cell writes it
 	cell.Provide(statedb.RWTable[Definition].ToTable),

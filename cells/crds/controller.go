@@ -22,14 +22,14 @@ import (
 	"github.com/waggle-net/waggle/pkg/tables/sources"
 )
 
-// remedy is what to do about definitions that are missing or old.
+// remedy installs missing and old definitions.
 const remedy = "run: waggle install --only crds | kubectl apply -f -"
 
 const (
-	often  = 30 * time.Second // while something is not as wanted: somebody may be mending it
-	seldom = 10 * time.Minute // while all is well
-	jitter = 0.5              // agents start together and must not ask together
-	atMost = time.Second      // one round in this time, however often the API server comes and goes
+	often  = 30 * time.Second // interval while a definition is not as wanted: an operator may be repairing it
+	seldom = 10 * time.Minute // interval while all definitions are as wanted
+	jitter = 0.5              // random extension of an interval, as a factor: agents that start together must not ask together
+	atMost = time.Second      // minimum time per round, however often the state of the API servers changes
 )
 
 type controller struct{ params }
@@ -59,13 +59,14 @@ func (c *controller) run(ctx context.Context, health cell.Health) error {
 		}
 		bounded, cancel := context.WithTimeout(ctx, wait.Jitter(next, jitter))
 		heartbeat.Idle(ctx)
-		_, _ = watch.Wait(bounded, 0) // its only error is that of the context
+		_, _ = watch.Wait(bounded, 0) // Wait fails only with the error of bounded
 		cancel()
 	}
 	return nil
 }
 
-// ask reads one definition after the other. Those that cannot be read keep the row that they have. The agent needs that of slices only while it reads them.
+// ask reads the definitions one by one. A definition that cannot be read keeps its row. The agent needs the definition of CiliumEndpointSlices only
+// while it reads slices.
 func (c *controller) ask(ctx context.Context, txn statedb.ReadTxn) (rows []Definition, err error) {
 	_, _, slices := c.Sources.Get(txn, sources.ByTable("cilium-endpointslices"))
 	for _, name := range wanted.NamesInCluster() {
@@ -82,7 +83,7 @@ func (c *controller) ask(ctx context.Context, txn statedb.ReadTxn) (rows []Defin
 		case apierrors.IsNotFound(failed):
 			row.State = Missing
 		default:
-			err = failed // those of the others say the same
+			err = failed // errors of the other definitions have the same cause
 			if before, _, known := c.Table.Get(txn, byName(name)); known {
 				row = before
 			} else {
@@ -94,7 +95,7 @@ func (c *controller) ask(ctx context.Context, txn statedb.ReadTxn) (rows []Defin
 	return rows, err
 }
 
-// compare judges a version by its number alone: each later one holds all that an earlier one does.
+// compare compares version numbers only: each version includes all previous ones.
 func compare(found string) State {
 	have, err := version.ParseGeneric(found)
 	if err != nil {
@@ -125,7 +126,7 @@ func (c *controller) commit(rows []Definition) error {
 	return nil
 }
 
-// report says what is wrong and what to do about it, and tells whether all is well.
+// report publishes the faults and the remedy as health, and reports whether all definitions are as wanted.
 func report(health cell.Health, rows []Definition, failed error) (well bool) {
 	names := map[State][]string{}
 	for _, row := range rows {

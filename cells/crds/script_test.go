@@ -34,7 +34,7 @@ func TestScripts(t *testing.T) {
 	})
 }
 
-// TestCell_WithoutKubernetes: nothing runs, and nothing is shown.
+// TestCell_WithoutKubernetes: the cell runs no job and has no rows.
 func TestCell_WithoutKubernetes(t *testing.T) {
 	t.Parallel()
 	celltest.RunVirtual(t, "testdata/off/*.txtar", func(testing.TB) []cell.Cell {
@@ -43,7 +43,7 @@ func TestCell_WithoutKubernetes(t *testing.T) {
 	})
 }
 
-// commands change what the API server has.
+// commands change the definitions in the API server.
 func commands(server *kubetest.Server) upstream.ScriptCmdsOut {
 	command := func(usage string, do func(args []string) error) script.Cmd {
 		return script.Command(script.CmdUsage{Summary: usage}, func(_ *script.State, args ...string) (script.WaitFunc, error) {

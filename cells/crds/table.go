@@ -5,22 +5,22 @@ import (
 	"github.com/cilium/statedb/index"
 )
 
-// State of a definition.
+// State is the result of a comparison.
 type State string
 
 const (
-	OK      State = "ok"      // as wanted
-	Newer   State = "newer"   // made for a later version of the agent; it holds all that this one needs
-	Old     State = "old"     // made for an earlier version of the agent, or by somebody who wrote no version
-	Missing State = "missing" // not there
-	Unknown State = "unknown" // the API server did not say
+	OK      State = "ok"      // the wanted version
+	Newer   State = "newer"   // for a later version of the agent; includes all that this agent needs
+	Old     State = "old"     // for an older version of the agent, or without a version
+	Missing State = "missing" // not defined
+	Unknown State = "unknown" // the API server has not answered yet
 )
 
-// Definition is a row: one definition that the agent needs.
+// Definition is one definition that the agent needs.
 type Definition struct {
 	Name  string `json:"name"`            // e.g. ciliumnodes.cilium.io
-	Want  string `json:"want"`            // version that this agent was made for
-	Found string `json:"found,omitempty"` // version in the cluster; empty when it has none, is missing or unknown
+	Want  string `json:"want"`            // version that this agent needs
+	Found string `json:"found,omitempty"` // version in the cluster; empty without a version and while missing or unknown
 	State State  `json:"state"`
 }
 
@@ -38,7 +38,7 @@ var nameIndex = statedb.Index[Definition, string]{
 	Unique:     true,
 }
 
-// byName finds a definition.
+// byName queries by the name of a definition.
 var byName = nameIndex.Query
 
 func newTable(db *statedb.DB) (statedb.RWTable[Definition], error) {

@@ -14,7 +14,7 @@ import (
 	tables "github.com/waggle-net/waggle/pkg/tables/health"
 )
 
-// settle lets the hooks that follow each other at start share a commit.
+// settle is the debounce interval that puts consecutive start hooks into one commit.
 const settle = 50 * time.Millisecond
 
 type bootstrapParams struct {
@@ -23,11 +23,11 @@ type bootstrapParams struct {
 	DB       *statedb.DB
 	Table    statedb.RWTable[tables.Hook]
 	Jobs     job.Group
-	Recorder *bootlog.Recorder `optional:"true"` // made with the root logger, before the hive; absent in tests of other cells
+	Recorder *bootlog.Recorder `optional:"true"` // created with the root logger, before the hive; nil in tests of other cells
 }
 
-// registerBootstrap moves what the recorder has seen into the table. The job runs as long as the agent, because the
-// hooks that follow its own start are reported after it.
+// registerBootstrap adds a job that moves recorded hooks into the table. The job runs until the agent ends, because later start hooks are recorded
+// after its start.
 func registerBootstrap(p bootstrapParams) {
 	if p.Recorder == nil {
 		return

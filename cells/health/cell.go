@@ -7,7 +7,7 @@ import (
 	tables "github.com/waggle-net/waggle/pkg/tables/health"
 )
 
-// Cell is the module.
+// Cell provides the health reporters and the tables health and bootstrap.
 var Cell = cell.Module("health", "Health of modules and duration of start hooks",
 	cell.ProvidePrivate(tables.NewTable, tables.NewBootstrapTable), // only this cell writes them
 	cell.Provide(

@@ -21,7 +21,7 @@ import (
 
 func TestMain(m *testing.M) { goleak.VerifyTestMain(m) }
 
-// fixture is a source over a table of its own and a clock that moves a second at each look.
+// fixture is a source with its own table, and a clock that advances by a second at each call.
 type fixture struct {
 	*source
 	clock time.Time
@@ -113,7 +113,7 @@ func TestClose_KeepsWhatIsDegraded(t *testing.T) {
 	}
 }
 
-// TestCell_FillsBootstrap starts a hive of the shape that the agent has and reads both tables.
+// TestCell_FillsBootstrap starts a hive like the agent's and reads both tables.
 func TestCell_FillsBootstrap(t *testing.T) {
 	t.Parallel()
 	recorder := bootlog.NewRecorder()

@@ -11,7 +11,7 @@ import (
 	tables "github.com/waggle-net/waggle/pkg/tables/health"
 )
 
-// source makes the reporters of modules.
+// source creates the reporters of modules.
 type source struct {
 	db    *statedb.DB
 	table statedb.RWTable[tables.Status]
@@ -27,9 +27,8 @@ func (s *source) ForModule(id cell.FullModuleID) cell.Health {
 	return &reporter{source: s, module: id.String()}
 }
 
-// reporter implements cell.Health for one scope. It holds no state: the row is the state, so that two reporters of the
-// same scope (a job that ended and its successor) agree. Reports may come from any goroutine; the write transaction
-// orders them.
+// reporter implements cell.Health for one scope. Its only state is the row, so that two reporters of the same scope (of an ended job and its
+// replacement) agree. Any goroutine may report; the write transaction serializes the reports.
 type reporter struct {
 	*source
 	module    string
@@ -74,7 +73,7 @@ func (r *reporter) report(level tables.Level, message string, err error) {
 	txn.Commit()
 }
 
-// Close implements cell.Health: the rows of this scope and of those below it go, unless they say Degraded.
+// Close implements cell.Health: it deletes the rows of this scope and of the scopes below it, and marks Degraded rows as closed.
 func (r *reporter) Close() {
 	txn := r.db.WriteTxn(r.table)
 	defer txn.Abort()
@@ -104,13 +103,13 @@ func (r *reporter) Close() {
 	}
 }
 
-// within tells whether row belongs to component or to a scope below it.
+// within reports whether row belongs to component or to a scope below it.
 func within(row tables.Status, component string) bool {
 	return component == "" || row.Component == component || strings.HasPrefix(row.Component, component+".")
 }
 
-// same tells whether next says nothing new. What follows " (" in a message is detail: hive's jobs put run times and
-// counters there, and a timer job would otherwise write a row, and wake every watcher, at each tick.
+// same reports whether next repeats the row. It ignores text after " (" in a message: hive's jobs put run times and counters there, and without this
+// rule a timer job would write a row, and wake every watcher, at each tick.
 func same(old, next tables.Status) bool {
 	return !old.Closed && old.Level == next.Level && old.Error == next.Error && gist(old.Message) == gist(next.Message)
 }
@@ -120,7 +119,7 @@ func gist(message string) string {
 	return head
 }
 
-// follow completes next with what it inherits from the row before it.
+// follow completes next with the time and counter fields that depend on the previous row.
 func follow(old, next tables.Status, now time.Time) tables.Status {
 	next.UpdatedAt, next.LastOK, next.Count = now, old.LastOK, old.Count
 	if old.Level != next.Level {

@@ -14,8 +14,8 @@ import (
 	tables "github.com/waggle-net/waggle/pkg/tables/health"
 )
 
-// TestScripts runs the reporters as modules use them. The hive of script tests has a health of its own, so the source
-// hides behind commands instead of being provided.
+// TestScripts runs the reporters as modules use them. The hive of script tests provides its own health, so the source is reachable only through
+// commands.
 func TestScripts(t *testing.T) {
 	t.Parallel()
 	celltest.RunVirtual(t, "testdata/*.txtar", func(testing.TB) []cell.Cell {
@@ -23,8 +23,8 @@ func TestScripts(t *testing.T) {
 	})
 }
 
-// reports are "say/ok scope message", "say/degraded scope message error", "say/stopped scope message" and "say/close
-// scope"; a scope is "job" of the module bees.comb, or "-" for the module itself.
+// reports returns the commands "say/ok scope message", "say/degraded scope message error", "say/stopped scope message" and "say/close scope"; a scope
+// is "job" of the module bees.comb, or "-" for the module itself.
 func reports(db *statedb.DB, table statedb.RWTable[tables.Status]) upstream.ScriptCmdsOut {
 	var source hive.HealthSource = newSource(db, table)
 	say := func(do func(h cell.Health, args []string)) script.Cmd {

@@ -7,30 +7,30 @@ import (
 	"github.com/spf13/pflag"
 )
 
-// Cell answers probes.
+// Cell answers the probes of kubelet on the loopback addresses.
 var Cell = cell.Module("healthz", "Health port on loopback",
 	cell.Config(DefaultConfig),
 	cell.ProvidePrivate(
 		newPort,    // the checked flag
-		newHandler, // needs no port
+		newHandler, // answers without a port
 	),
-	cell.Invoke(register), // start hook: the port, one listener for each family
+	cell.Invoke(register), // start hook that opens the port, with one listener for each family
 )
 
-// Config is what was typed.
+// Config configures the health port.
 type Config struct {
 	Port int `mapstructure:"agent-health-port"`
 }
 
-// DefaultConfig are the defaults.
+// DefaultConfig uses the port of Cilium's agent.
 var DefaultConfig = Config{Port: 9879}
 
-// Flags registers the flags.
+// Flags adds the flags to a set.
 func (c Config) Flags(flags *pflag.FlagSet) {
 	flags.Int("agent-health-port", c.Port, "TCP port on 127.0.0.1 and ::1 for probes of health; 0 for none")
 }
 
-// port is the checked flag.
+// port is the checked flag; 0 for none.
 type port int
 
 func newPort(c Config) (port, error) {

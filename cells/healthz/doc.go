@@ -1,10 +1,10 @@
 // Package healthz answers the probes of kubelet over HTTP on the loopback addresses.
 //
-//	/livez    200 unless something in the agent hangs, then 503
+//	/livez    200, or 503 while a loop, a row or a transaction hangs
 //	/healthz  the same; the path that Cilium's manifests probe
-//	/readyz   200 when pods can be attached and all reconcilers have caught up, else 503
+//	/readyz   200 if pods can be attached and all reconcilers have caught up, else 503
 //
-// The body is one line for people. Readiness is judged by package readiness, the same that the API gives, and liveness by the
-// monitor of package heartbeat. What is broken and being retried stays 200 of /livez: a restart by kubelet would not repair
-// it. It reads tables, writes none, and owns nothing in the kernel. A restart needs nothing of the run before.
+// The body is one line of text. Package readiness evaluates readiness, as for the API, and the monitor of package heartbeat evaluates liveness. An
+// error that is being retried does not make /livez 503: a restart by kubelet would not repair it. The cell reads tables, writes none, owns nothing in
+// the kernel, and uses no state of a previous run.
 package healthz

@@ -12,14 +12,14 @@ import (
 	"github.com/waggle-net/waggle/pkg/version"
 )
 
-// handler answers probes from snapshots of tables and from the monitor's verdict; it takes no lock that others hold.
+// handler answers probes from snapshots of tables and from the verdict of the monitor. It takes no lock that other code holds.
 type handler struct{ http.Handler }
 
 func newHandler(db *statedb.DB, tables readiness.Tables, monitor *heartbeat.Monitor) handler {
 	mux := http.NewServeMux()
 	ready := func(w http.ResponseWriter, r *http.Request) {
 		verdict := readiness.Judge(db.ReadTxn(), tables)
-		// As with Cilium, a probe may leave Kubernetes out; a header that is no boolean counts as absent.
+		// As in Cilium, a probe may leave out Kubernetes. A header that is not a boolean is ignored.
 		if k8s, err := strconv.ParseBool(r.Header.Get("require-k8s-connectivity")); err == nil && !k8s {
 			verdict.Sources = nil
 		}

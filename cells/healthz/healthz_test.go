@@ -32,7 +32,7 @@ import (
 
 func TestMain(m *testing.M) { goleak.VerifyTestMain(m) }
 
-// tables are those that readiness reads, all empty: an agent that has just begun.
+// tables are the empty tables of readiness, as after the start of an agent.
 var tables = cell.Group(
 	cell.ProvidePrivate(sources.NewTable, localnode.NewTable, mtus.NewTable, endpoints.NewTable, attachments.NewTable, health.NewTable,
 		desireddevices.NewTable, desiredroutes.NewTable, sysctls.NewTable, bpfendpoints.NewAddressTable),
@@ -74,7 +74,7 @@ func TestHandler_WhileStarting(t *testing.T) {
 	}
 }
 
-// freePort is a port that nobody has at this moment, on both families.
+// freePort returns a port that is free on both families at the time of the call.
 func freePort(t *testing.T) int {
 	t.Helper()
 	l, err := net.Listen("tcp", "127.0.0.1:0")

@@ -21,7 +21,7 @@ func TestScripts(t *testing.T) {
 	})
 }
 
-// probes is "probe path [header=value]", which prints status and body without the agent's version.
+// probes returns the command "probe path [header=value]", which prints status and body without the agent's version.
 func probes(h handler) upstream.ScriptCmdsOut {
 	return upstream.NewScriptCmds(map[string]script.Cmd{"probe": script.Command(script.CmdUsage{Summary: "Probe"},
 		func(_ *script.State, args ...string) (script.WaitFunc, error) {

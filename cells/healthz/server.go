@@ -17,10 +17,10 @@ import (
 	"github.com/waggle-net/waggle/pkg/heartbeat"
 )
 
-// timeout bounds reading a probe and writing its answer.
+// timeout bounds the reading of a probe and the writing of its answer.
 const timeout = 10 * time.Second
 
-// loopbacks are where probes come from: kubelet shares the node's network namespace.
+// loopbacks are the listening addresses: kubelet probes from the node's network namespace.
 var loopbacks = [...]netip.Addr{netip.AddrFrom4([4]byte{127, 0, 0, 1}), netip.IPv6Loopback()}
 
 type params struct {
@@ -40,7 +40,7 @@ func register(p params) {
 	p.Lifecycle.Append(cell.Hook{OnStart: p.start})
 }
 
-// start listens on both families; one that the node does not have is left out.
+// start listens on both families. It skips a family whose address the node does not have.
 func (p params) start(cell.HookContext) error {
 	listeners, err := listen(uint16(p.Port))
 	if err != nil {
@@ -52,14 +52,14 @@ func (p params) start(cell.HookContext) error {
 	for _, l := range listeners {
 		heartbeat.Add(p.Jobs, "serve-"+family(l), func(ctx context.Context, health cell.Health) error {
 			health.OK("listening on " + l.Addr().String())
-			heartbeat.Idle(ctx) // each request is a goroutine of its own
+			heartbeat.Idle(ctx) // each request has its own goroutine
 			return p.serve(ctx, l)
 		})
 	}
 	return nil
 }
 
-// serve ends with the job; a probe is not waited for.
+// serve serves probes until ctx ends. It does not wait for running probes.
 func (p params) serve(ctx context.Context, l net.Listener) error {
 	server := &http.Server{Handler: p.Handler, ReadTimeout: timeout, WriteTimeout: timeout, IdleTimeout: timeout,
 		ErrorLog: slog.NewLogLogger(p.Log.Handler(), slog.LevelDebug)}

@@ -104,7 +104,7 @@ func (a *allocator) find(txn statedb.ReadTxn, f *family, now time.Time) (given, 
 	if addr, ok := f.free.Next(); ok {
 		return given{family: f, addr: addr}, nil
 	}
-	// An address released at t is due at t + quarantine; it may be taken from t + minQuarantine.
+	// The quarantine of an address that was released at t ends at t + quarantine; the address may be taken from t + minQuarantine.
 	early := now.Add(max(0, a.settings.quarantine-minQuarantine))
 	for d := range a.rested(txn, f, early) {
 		if f.contains(d.addr) {

@@ -35,7 +35,7 @@ func (q *queue) remove(addr netip.Addr) {
 	}
 }
 
-// next returns when the first entry is due; false when the queue is empty.
+// next returns the time at which the first entry becomes due; false when the queue is empty.
 func (q *queue) next() (time.Time, bool) {
 	if e := q.order.Front(); e != nil {
 		return e.Value.(due).at, true

@@ -15,7 +15,7 @@ import (
 	tables "github.com/waggle-net/waggle/pkg/tables/masquerade"
 )
 
-// Cell follows the file.
+// Cell follows the configuration file of the ip-masq-agent.
 var Cell = cell.Module("ip-masq-agent", "Configuration file of the ip-masq-agent",
 	cell.Config(DefaultConfig),
 	cell.ProvidePrivate(tables.NewIPMasqTable, newInitializer), // only this cell writes
@@ -23,7 +23,7 @@ var Cell = cell.Module("ip-masq-agent", "Configuration file of the ip-masq-agent
 	cell.Invoke(register),
 )
 
-// Config is what was typed. The names of the flags are Cilium's.
+// Config configures the path of the file. The names of the flags are Cilium's.
 type Config struct {
 	Enabled bool   `mapstructure:"enable-ip-masq-agent"`
 	Path    string `mapstructure:"ip-masq-agent-config-path"`
@@ -32,7 +32,7 @@ type Config struct {
 // DefaultConfig reads no file.
 var DefaultConfig = Config{Path: "/etc/config/ip-masq-agent"}
 
-// Flags registers the flags.
+// Flags adds the flags to a set.
 func (c Config) Flags(flags *pflag.FlagSet) {
 	flags.Bool("enable-ip-masq-agent", c.Enabled, "Exclude from masquerading what the configuration file of the ip-masq-agent says")
 	flags.String("ip-masq-agent-config-path", c.Path, "Configuration file of the ip-masq-agent, which is followed")
@@ -45,7 +45,7 @@ func (c Config) check() error {
 	return nil
 }
 
-// initializer completes the table.
+// initializer marks the table as complete.
 type initializer func(statedb.WriteTxn)
 
 func newInitializer(db *statedb.DB, table statedb.RWTable[tables.IPMasq]) initializer {

@@ -13,7 +13,7 @@ import (
 	tables "github.com/waggle-net/waggle/pkg/tables/masquerade"
 )
 
-// defaults are excluded where nobody says what shall be: the private and reserved prefixes that the ip-masq-agent takes.
+// defaults are the excluded prefixes without a configuration: the private and reserved prefixes of the ip-masq-agent's default.
 var defaults = []string{"10.0.0.0/8", "172.16.0.0/12", "192.168.0.0/16", "100.64.0.0/10", "192.0.0.0/24", "192.0.2.0/24", "192.88.99.0/24",
 	"198.18.0.0/15", "198.51.100.0/24", "203.0.113.0/24", "240.0.0.0/4"}
 
@@ -22,18 +22,18 @@ const (
 	linkLocalIPv6 = "fe80::/10"
 )
 
-// maxFile bounds what is read: 16384 prefixes, which the map has room for, are less.
+// maxFile is the maximum size of the file, in bytes. The map's capacity of 16384 prefixes needs less.
 const maxFile = 1 << 20
 
-// configuration is the file, in YAML or JSON.
+// configuration is the content of the file, in YAML or JSON.
 type configuration struct {
 	NonMasqueradeCIDRs []string `json:"nonMasqueradeCIDRs"`
 	MasqLinkLocal      bool     `json:"masqLinkLocal"`
 	MasqLinkLocalIPv6  bool     `json:"masqLinkLocalIPv6"`
-	ResyncInterval     any      `json:"resyncInterval"` // of those who read the file at intervals
+	ResyncInterval     any      `json:"resyncInterval"` // accepted without an effect
 }
 
-// read makes rows of the file. found is false where there is none.
+// read returns the rows of the file. found is false if the file does not exist; the rows are then the defaults.
 func read(path string) (rows map[netip.Prefix]tables.IPMasq, found bool, err error) {
 	content, err := contentOf(path)
 	if errors.Is(err, fs.ErrNotExist) {
@@ -62,7 +62,7 @@ func contentOf(path string) ([]byte, error) {
 	return content, err
 }
 
-// parse makes rows of what a file says; one that says nothing leaves the defaults.
+// parse returns the rows of a file's content. Without content they are the defaults.
 func parse(content []byte) (map[netip.Prefix]tables.IPMasq, error) {
 	var c configuration
 	if err := yaml.UnmarshalStrict(content, &c); err != nil {

@@ -17,25 +17,26 @@ import (
 )
 
 const (
-	settle    = 100 * time.Millisecond // after the last change, so that a file that is being written is not taken for a whole one
-	unsettled = time.Second            // after the first change, if there are always more
-	reread    = 30 * time.Second       // without a change that anybody tells, as where the folder was made anew
-	absent    = time.Second            // while nobody can tell
+	settle    = 100 * time.Millisecond // after the last change, so that a partly written file is not read
+	unsettled = time.Second            // after the first change, even if more changes follow
+	reread    = 30 * time.Second       // interval without a notification, which is lost if the folder was replaced
+	absent    = time.Second            // interval while there are no notifications
 )
 
-// follower keeps the table at what the file says.
+// follower updates the table when the file changes.
 type follower struct {
 	params
 	newWatcher func() (*fsnotify.Watcher, error)
-	events     *fsnotify.Watcher // nil while there is none
+	events     *fsnotify.Watcher // nil without inotify
 }
 
-// run reads the file, and reads it again whenever something in its folder changes: a ConfigMap is replaced by renaming a link beside it.
+// run reads the file at the start, after each change in its folder, and at an interval. It watches the folder because a ConfigMap is replaced by the
+// rename of a link beside the file.
 func (f *follower) run(ctx context.Context, health cell.Health) error {
 	defer f.unwatch()
 	for {
 		heartbeat.Busy(ctx)
-		told := f.watch() // before reading, so that no change falls between
+		told := f.watch() // before reading, so that no change is missed
 		rows, found, err := read(f.Config.Path)
 		if err == nil {
 			err = f.commit(rows)
@@ -59,8 +60,8 @@ func (f *follower) run(ctx context.Context, health cell.Health) error {
 	}
 }
 
-// watch has changes in the file's folder told, and says whether they are: not without a folder, nor where all of
-// fs.inotify.max_user_instances is used up.
+// watch watches the folder of the file, and reports whether changes are notified. They are not if the folder does not exist or all of
+// fs.inotify.max_user_instances is in use.
 func (f *follower) watch() bool {
 	if f.events == nil {
 		events, err := f.newWatcher()
@@ -77,7 +78,7 @@ func (f *follower) unwatch() {
 	f.events = nil
 }
 
-// changes waits for changes and lets them settle, for no longer than d until the first. It tells whether to go on.
+// changes waits for the first change, for at most d, and then until the changes have settled. It returns false when ctx ends.
 func (f *follower) changes(ctx context.Context, d time.Duration) bool {
 	if f.events == nil {
 		return settled(ctx, nil, nil, d)
@@ -85,8 +86,8 @@ func (f *follower) changes(ctx context.Context, d time.Duration) bool {
 	return settled(ctx, f.events.Events, f.events.Errors, d)
 }
 
-// settled waits until no event has come for a while, or until there have been events for too long. Errors are events, too, such as that
-// some were lost.
+// settled waits at most d for the first event, then until no event has arrived for settle, but at most for unsettled. Errors, such as lost events,
+// count as events. It returns false when ctx ends.
 func settled(ctx context.Context, events <-chan fsnotify.Event, errors <-chan error, d time.Duration) bool {
 	due := time.NewTimer(d)
 	defer due.Stop()

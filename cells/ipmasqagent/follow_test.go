@@ -19,7 +19,7 @@ import (
 	tables "github.com/waggle-net/waggle/pkg/tables/masquerade"
 )
 
-// TestFollower_WithoutInotify has nobody tell of changes: the file is read all the same, and what changes is seen by reading it again.
+// TestFollower_WithoutInotify: without notifications the file is read nevertheless, and again at an interval.
 func TestFollower_WithoutInotify(t *testing.T) {
 	t.Parallel()
 	path := filepath.Join(t.TempDir(), "ip-masq-agent")
@@ -60,7 +60,7 @@ func TestFollower_WithoutInotify(t *testing.T) {
 	})
 }
 
-// TestSettled_WaitsForTheLastChange, but not for ever.
+// TestSettled_WaitsForTheLastChange also checks the limit of the wait.
 func TestSettled_WaitsForTheLastChange(t *testing.T) {
 	t.Parallel()
 	for name, c := range map[string]struct {
@@ -102,7 +102,7 @@ func TestSettled_WaitsForTheLastChange(t *testing.T) {
 				t.Errorf("%s: settled after %s, want %s", name, got, c.want)
 			}
 			stop()
-			time.Sleep(time.Minute) // for who tells of changes to end
+			time.Sleep(time.Minute) // the sender of events ends in this time
 		})
 	}
 }

@@ -33,7 +33,7 @@ func TestScripts(t *testing.T) {
 	celltest.Run(t, "testdata/*.txtar", func(testing.TB) []cell.Cell { return []cell.Cell{Cell, cell.Provide(newCompleteCommand)} })
 }
 
-// newCompleteCommand is "complete": whether the table may be pruned by.
+// newCompleteCommand returns the command "complete", which prints whether the table permits pruning.
 func newCompleteCommand(db *statedb.DB, table statedb.Table[tables.IPMasq]) upstream.ScriptCmdOut {
 	return upstream.NewScriptCmd("complete", script.Command(script.CmdUsage{Summary: "Tell whether the table is complete"},
 		func(*script.State, ...string) (script.WaitFunc, error) {
@@ -93,8 +93,8 @@ func FuzzParse(f *testing.F) {
 	})
 }
 
-// TestChurn replaces, spoils, empties and removes the file at random, by itself and with its folder, as editors, ConfigMaps and people do. The
-// table follows every good content, and keeps the last of them whatever comes.
+// TestChurn replaces, corrupts, empties and removes the file at random, alone or with its folder, as editors, ConfigMaps and users do. The table
+// follows each valid content, and keeps the last valid content after an invalid one.
 func TestChurn(t *testing.T) {
 	t.Parallel()
 	random := testseed.New(t)
@@ -133,7 +133,7 @@ func TestChurn(t *testing.T) {
 		}
 		t.Fatalf("%s: the table has %v, want %v", what, have, last)
 	}
-	// refused waits until the file was read with these prefixes, which are none. Until then nothing says that the table will stay.
+	// refused waits until the agent has read and rejected the file with this invalid prefix. Before that, an unchanged table proves nothing.
 	refused := func(prefix string) {
 		t.Helper()
 		for range 3000 {

@@ -13,11 +13,11 @@ import (
 	"github.com/waggle-net/waggle/pkg/tables/apiservers"
 )
 
-// Cell provides the client of the API server and keeps api-servers. Nothing connects before the start hooks are done.
+// Cell provides the client of the API server and writes the table api-servers. It does not connect before the start hooks have run.
 var Cell = cell.Module("k8s-client", "Access to the API server",
 	cell.Config(DefaultConfig),
 	cell.ProvidePrivate(
-		newEnvironment,      // what Kubernetes puts into a pod
+		newEnvironment,      // variables and files that Kubernetes provides to a pod
 		newSettings,         // checked flags
 		apiservers.NewTable, // only this cell may write
 	),

@@ -21,14 +21,14 @@ import (
 	"github.com/waggle-net/waggle/pkg/tables/apiservers"
 )
 
-// agent is a hive with the cell alone.
+// agent is a hive with only this cell.
 type agent struct {
 	db     *statedb.DB
 	table  statedb.Table[apiservers.Server]
 	client *kubeapi.Client
 }
 
-// newAgent builds and starts a hive. Nobody has to answer for that.
+// newAgent builds and starts a hive, which needs no reachable server.
 func newAgent(t *testing.T, flags ...string) *agent {
 	t.Helper()
 	a := &agent{}
@@ -93,7 +93,7 @@ func TestCell_FailsOverAndComesBack(t *testing.T) {
 		t.Fatal(err)
 	}
 	first.Stop()
-	_ = a.client.Get(t.Context(), kubeapi.Nodes, "", "one", &node) // the first who notices
+	_ = a.client.Get(t.Context(), kubeapi.Nodes, "", "one", &node) // this request detects the outage
 	a.await(t, first.URL(), func(s apiservers.Server) bool { return s.Reachable == apiservers.No && s.Error != "" })
 	second.Start(t)
 	a.await(t, second.URL(), inUse)

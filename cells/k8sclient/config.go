@@ -12,7 +12,7 @@ import (
 	"github.com/waggle-net/waggle/pkg/version"
 )
 
-// Config is what was typed.
+// Config configures the access to the API server: addresses, credentials, limits and timeouts.
 type Config struct {
 	Enable         bool          `mapstructure:"enable-k8s"`
 	Servers        []string      `mapstructure:"k8s-api-server"`
@@ -24,11 +24,11 @@ type Config struct {
 	KeepAlive      time.Duration `mapstructure:"k8s-client-connection-keep-alive"`
 }
 
-// DefaultConfig are the defaults.
+// DefaultConfig turns Kubernetes on without an address: in a pod, the environment provides it.
 var DefaultConfig = Config{Enable: true, Servers: []string{}, ServerURLs: []string{}, QPS: 10, Burst: 20,
 	ConnectTimeout: kubeapi.DefaultConnection.Timeout, KeepAlive: kubeapi.DefaultConnection.KeepAlive}
 
-// Flags registers the flags.
+// Flags adds the flags to a set.
 func (c Config) Flags(flags *pflag.FlagSet) {
 	flags.Bool("enable-k8s", c.Enable, "Use the API server, where there is one")
 	flags.StringSlice("k8s-api-server", c.Servers, "Addresses of API servers, in order of preference; without a scheme, http is meant. In a pod, token and CA stay those of the ServiceAccount")
@@ -43,13 +43,13 @@ func (c Config) Flags(flags *pflag.FlagSet) {
 // settings is the checked form of [Config].
 type settings struct {
 	config     *rest.Config // nil when Kubernetes is off
-	servers    []string     // empty means that of config
+	servers    []string     // empty uses the server of config
 	connection kubeapi.Connection
-	byService  bool   // the address is that of the Service "kubernetes"; nobody typed one
-	origin     string // the flag that decided, for errors; or why Kubernetes is off
+	byService  bool   // the address is the Service "kubernetes", not a configured one
+	origin     string // flag that selected the credentials, for errors; or why Kubernetes is off
 }
 
-// shortestKeepAlive keeps agents from asking for signs of life all the time.
+// shortestKeepAlive is the minimum keep-alive interval, which limits the load of the checks.
 const shortestKeepAlive = time.Second
 
 func newSettings(c Config, env environment) (settings, error) {
@@ -75,13 +75,13 @@ func newSettings(c Config, env environment) (settings, error) {
 	if s.config, s.origin, err = credentials(c.Kubeconfig, s.servers, env); err != nil || s.config == nil {
 		return s, err
 	}
-	s.byService = c.Kubeconfig == "" && len(s.servers) == 0 // we are in a pod, else there were no config
+	s.byService = c.Kubeconfig == "" && len(s.servers) == 0 // in a pod, because config is not nil
 	s.config.QPS, s.config.Burst = c.QPS, c.Burst
 	s.config.UserAgent = "waggle-agent/" + version.String()
 	return s, nil
 }
 
-// parseServers joins both lists. A message names the flag to change.
+// parseServers joins both lists. An error names the flag to change.
 func parseServers(c Config) ([]string, error) {
 	for flag, list := range map[string][]string{"k8s-api-server": c.Servers, "k8s-api-server-urls": c.ServerURLs} {
 		if _, err := kubeapi.ParseServers(list); err != nil {

@@ -15,7 +15,7 @@ func write(t *testing.T, path, content string) {
 	}
 }
 
-// inPod is what a pod's environment looks like; without files it is what a host's services may have left behind.
+// inPod returns the environment of a pod. Without files it is a host with the variables of a pod.
 func inPod(t *testing.T, files ...string) environment {
 	t.Helper()
 	env := environment{host: "10.96.0.1", port: "443", serviceAccount: t.TempDir()}

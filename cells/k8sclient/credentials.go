@@ -13,10 +13,10 @@ import (
 	"k8s.io/client-go/tools/clientcmd"
 )
 
-// environment is what Kubernetes puts into a pod.
+// environment has the variables and files that Kubernetes provides to a pod.
 type environment struct {
-	host, port     string // of the Service "kubernetes"; empty outside of a pod
-	serviceAccount string // folder with token and ca.crt
+	host, port     string // address of the Service "kubernetes"; empty outside of a pod
+	serviceAccount string // directory with token and ca.crt
 }
 
 func newEnvironment() environment {
@@ -24,8 +24,8 @@ func newEnvironment() environment {
 		serviceAccount: "/var/run/secrets/kubernetes.io/serviceaccount"}
 }
 
-// credentials finds out who we are: a kubeconfig comes before the ServiceAccount, and with neither we are nobody, which
-// is enough for a server that asks nobody. A nil config means that Kubernetes is off; origin says why.
+// credentials selects the credentials: the kubeconfig, otherwise the ServiceAccount, otherwise none, for a server that requires none. A nil config
+// means that Kubernetes is off; origin is then the reason.
 func credentials(kubeconfig string, servers []string, env environment) (config *rest.Config, origin string, err error) {
 	switch {
 	case kubeconfig != "":
@@ -88,8 +88,8 @@ func exists(path string) bool {
 	return err == nil
 }
 
-// withoutSecretsInTheOpen takes away what must not cross the network in the clear. A server that is reached with http
-// asks for no credentials.
+// withoutSecretsInTheOpen removes the credentials unless the server uses https: they must not be sent unencrypted, and a server with http requires
+// none.
 func withoutSecretsInTheOpen(config *rest.Config) *rest.Config {
 	if strings.HasPrefix(config.Host, "https://") {
 		return config

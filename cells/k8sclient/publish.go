@@ -23,10 +23,10 @@ type params struct {
 	Settings settings
 }
 
-// probe asks the server whether it is ready while that is in doubt.
+// probe requests /readyz of a server whose state is in doubt.
 func (p params) probe(ctx context.Context, _ cell.Health) error { return p.Client.Run(ctx) }
 
-// publish copies what the client knows into the table.
+// publish copies the state of the servers from the client to the table.
 func (p params) publish(ctx context.Context, health cell.Health) error {
 	away := false
 	for {
@@ -45,8 +45,8 @@ func (p params) publish(ctx context.Context, health cell.Health) error {
 	}
 }
 
-// explain adds to the error of an address that nobody typed how to type one: an update without --k8s-api-server brings agents
-// here that go on with the copy on disk, and should say why.
+// explain adds the remedy to the error of an address that is not configured: an update without --k8s-api-server makes agents use the Service and keep
+// the rows of the copy on disk, and the error must show the cause.
 func (p params) explain(rows []apiservers.Server) {
 	for i := range rows {
 		if p.Settings.byService && rows[i].Reachable == apiservers.No && rows[i].Error != "" {
@@ -55,7 +55,7 @@ func (p params) explain(rows []apiservers.Server) {
 	}
 }
 
-// write inserts the rows that differ. Addresses never go away while the agent runs.
+// write inserts changed rows. Addresses are never removed while the agent runs.
 func (p params) write(rows []apiservers.Server) {
 	txn := p.DB.WriteTxn(p.Table)
 	defer txn.Abort()
@@ -84,7 +84,7 @@ func (p params) report(rows []apiservers.Server, health cell.Health) {
 	}
 }
 
-// log writes one line when the API server goes away and one when it is back. The cluster role has nothing but its log to say it with.
+// log logs when the API server becomes unusable and when it answers again. The log is the only output of the cluster role for this.
 func (p params) log(rows []apiservers.Server, away bool) bool {
 	for _, row := range rows {
 		switch {

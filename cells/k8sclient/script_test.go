@@ -18,7 +18,7 @@ func TestScripts(t *testing.T) {
 	})
 }
 
-// clientCommand says whether other cells get a client.
+// clientCommand returns a command that prints whether other cells get a client.
 func clientCommand(client *kubeapi.Client) upstream.ScriptCmdOut {
 	return upstream.NewScriptCmd("client", script.Command(
 		script.CmdUsage{Summary: "say whether there is a client"},

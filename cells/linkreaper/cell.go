@@ -8,7 +8,7 @@ var Cell = cell.Module("link-reaper", "Deletion of the links of pods that are go
 	Reaper,
 )
 
-// Reaper is the cell without its kernel, for tests that provide one.
+// Reaper is the cell without the access to netlink, for tests with a fake kernel.
 var Reaper = cell.Group(
 	cell.Config(DefaultConfig),
 	cell.Invoke(registerReaper, registerCollector),

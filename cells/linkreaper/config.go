@@ -16,7 +16,7 @@ type Config struct {
 // DefaultConfig holds the default interval.
 var DefaultConfig = Config{Interval: 30 * time.Second}
 
-// Flags adds the flag; the value of c is its default.
+// Flags registers the flag of the cell. c contains its default.
 func (c Config) Flags(flags *pflag.FlagSet) {
 	flags.Duration("pod-link-gc-interval", c.Interval,
 		"Time between two looks for links of pods that belong to no endpoint; what five looks in a row find is deleted; below 23s that may be "+

@@ -13,16 +13,16 @@ import (
 	"github.com/waggle-net/waggle/pkg/settings"
 )
 
-// Cell judges.
+// Cell steps the monitor, and records stalls.
 var Cell = cell.Module("liveness", "Loops rows and transactions that hang",
 	cell.Provide(
-		heartbeat.NewMonitor, // the job groups of all modules ask for it
-		commands,             // "liveness"
+		heartbeat.NewMonitor, // used by the job groups of all modules
+		commands,             // the command "liveness"
 	),
 	cell.Invoke(register),
 )
 
-// Transactions lets the monitor see write transactions in a role that has no metrics.
+// Transactions provides the write transactions to the monitor in a role without metrics.
 var Transactions = cell.Provide(func(m *heartbeat.Monitor) statedb.Metrics { return m.Transactions(&statedb.NopMetrics{}) })
 
 type params struct {
@@ -33,10 +33,10 @@ type params struct {
 	Log       *slog.Logger
 	DB        *statedb.DB
 	Monitor   *heartbeat.Monitor
-	Settings  settings.Agent `optional:"true"` // absent in the role that has no state on disk
+	Settings  settings.Agent `optional:"true"` // zero in the role without state on disk
 }
 
-// judge is the one who looks, apart from the one who writes down what he sees: writing may hang as well.
+// judge steps the monitor in one job and writes records in another one, because writing may stall as well.
 type judge struct {
 	params
 	found chan []heartbeat.Wedge
@@ -53,12 +53,12 @@ func register(p params) {
 	heartbeat.Add(p.Jobs, "write-down", j.writeDown)
 }
 
-// run steps the monitor. It calls nothing that could wait.
+// run steps the monitor. It makes no blocking call.
 func (j *judge) run(ctx context.Context, _ cell.Health) error {
-	heartbeat.Idle(ctx) // it cannot judge itself; whoever reads the verdict looks at its age
+	heartbeat.Idle(ctx) // the monitor cannot detect a stall of its own loop; readers of the verdict check its age
 	tick := time.NewTicker(heartbeat.Interval)
 	defer tick.Stop()
-	told := false // that something hangs
+	told := false // a stall was passed on
 	for last := time.Now(); ; {
 		select {
 		case <-ctx.Done():
@@ -69,12 +69,12 @@ func (j *judge) run(ctx context.Context, _ cell.Health) error {
 		wedges := j.Monitor.Step(now.Sub(last), j.DB.ReadTxn())
 		last = now
 		if len(wedges) == 0 && !told {
-			continue // the other is not woken each second for nothing
+			continue // do not wake the other job each second without a stall
 		}
 		select {
 		case j.found <- wedges:
 			told = len(wedges) > 0
-		default: // what is found in the next step is as good
+		default: // the other job is busy; the next step finds the same stall
 		}
 	}
 }

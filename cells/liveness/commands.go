@@ -10,7 +10,7 @@ import (
 	"github.com/waggle-net/waggle/pkg/heartbeat"
 )
 
-// commands are "liveness", which prints the verdict and the names of all loops.
+// commands provides the command "liveness", which prints the verdict and the names of all loops.
 func commands(m *heartbeat.Monitor) upstream.ScriptCmdOut {
 	return upstream.NewScriptCmd("liveness", script.Command(
 		script.CmdUsage{Summary: "Print what hangs and the names of all loops that are watched"},

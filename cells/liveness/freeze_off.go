@@ -2,5 +2,5 @@
 
 package liveness
 
-// freezeTables does nothing in a build that is not for tests.
+// freezeTables has no effect in builds without the tag freeze.
 func freezeTables(params) {}

@@ -11,10 +11,10 @@ import (
 	"github.com/waggle-net/waggle/pkg/heartbeat"
 )
 
-// freezeTables holds a write transaction of each table whose name the test has frozen.
+// freezeTables holds a write transaction on each table that the test has frozen.
 func freezeTables(p params) {
 	heartbeat.Add(p.Jobs, "freeze-tables", func(ctx context.Context, _ cell.Health) error {
-		heartbeat.Idle(ctx) // it is the test's
+		heartbeat.Idle(ctx) // this loop must not count as a stall
 		for ctx.Err() == nil {
 			for _, table := range p.DB.GetTables(p.DB.ReadTxn()) {
 				if !heartbeat.Frozen("table " + table.Name()) {

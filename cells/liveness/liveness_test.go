@@ -25,7 +25,7 @@ import (
 
 func TestMain(m *testing.M) { goleak.VerifyTestMain(m) }
 
-// dance is a loop that works from the second "hang" to "thaw".
+// dance is a loop that is busy from the second "hang" to "thaw".
 type dance struct{ hang, thaw chan struct{} }
 
 func (d dance) run(ctx context.Context, _ cell.Health) error {
@@ -37,16 +37,16 @@ func (d dance) run(ctx context.Context, _ cell.Health) error {
 		case <-d.hang:
 		}
 		heartbeat.Busy(ctx)
-		<-d.hang // tells that it is at work
+		<-d.hang // reports that the loop is busy
 		<-d.thaw
 	}
 }
 
-// bees is a module with that loop.
+// bees is a module with the loop.
 var bees = cell.Module("bees", "Bees", cell.Provide(func() dance { return dance{make(chan struct{}), make(chan struct{})} }),
 	cell.Invoke(func(jobs job.Group, d dance) { heartbeat.Add(jobs, "dance", d.run) }))
 
-// TestScripts steps the monitor by hand; in the agent the job "judge" does it.
+// TestScripts steps the monitor through commands; in the agent the job "judge" steps it.
 func TestScripts(t *testing.T) {
 	t.Parallel()
 	celltest.Run(t, "testdata/*.txtar", func(testing.TB) []cell.Cell {
@@ -71,8 +71,8 @@ func steps(m *heartbeat.Monitor, db *statedb.DB, d dance) upstream.ScriptCmdsOut
 	})
 }
 
-// TestCell_LeavesARecordThatTheNextRunReports runs the whole cell in fake time: a loop hangs, the log and the disk say so
-// once, and the next run says so again, once.
+// TestCell_LeavesARecordThatTheNextRunReports runs the cell in fake time. A loop hangs, the log and the file have the stall once, and only the next
+// run logs it again, once.
 func TestCell_LeavesARecordThatTheNextRunReports(t *testing.T) {
 	t.Parallel()
 	dir := t.TempDir()

@@ -10,7 +10,7 @@ import (
 	"github.com/waggle-net/waggle/pkg/heartbeat"
 )
 
-// writeDown tells the log and the disk once for each time that something begins to hang.
+// writeDown logs and records the beginning of a stall, once per stall.
 func (j *judge) writeDown(ctx context.Context, health cell.Health) error {
 	health.OK("nothing hangs")
 	for wedged := false; ; {
@@ -34,7 +34,7 @@ func (j *judge) writeDown(ctx context.Context, health cell.Health) error {
 	}
 }
 
-// record writes to the log first: a state directory that hangs may be the cause.
+// record writes to the log first, because a hanging state directory may be the cause.
 func (j *judge) record(wedges []heartbeat.Wedge) {
 	var lines []string
 	for _, w := range wedges {
@@ -53,7 +53,7 @@ func (j *judge) record(wedges []heartbeat.Wedge) {
 	j.Log.Error("Stacks of all goroutines were written", "file", path)
 }
 
-// sayWhyTheLastRunEnded reads what an earlier run has written before it was ended, once.
+// sayWhyTheLastRunEnded logs the record of a previous run once.
 func (j *judge) sayWhyTheLastRunEnded() {
 	if j.Settings.StateDir == "" {
 		return

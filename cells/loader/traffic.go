@@ -133,7 +133,7 @@ func (t *traffic) Join(ifindex int, name string, mtu int) error {
 }
 
 // renamed reports whether another program has renamed one of our links. The link must be in our group, which it has from its creation, and its name must not be
-// one of a pod link, because such a link may be that of another endpoint.
+// one of a pod link, because such a link may belong to another endpoint.
 func renamed(link netlink.Link, name string) bool {
 	a := link.Attrs()
 	return a.Name != name && a.Group == podlink.Group && link.Type() == "veth" && !podlink.IsHostName(a.Name)

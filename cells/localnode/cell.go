@@ -11,7 +11,7 @@ import (
 	"github.com/waggle-net/waggle/pkg/tables/localnode"
 )
 
-// Cell keeps the row of local-node.
+// Cell computes the row of this node. It is the only writer of the table local-node.
 var Cell = cell.Module("local-node", "This node as one row",
 	cell.ProvidePrivate(localnode.NewTable), // only this cell may write
 	cell.Provide(statedb.RWTable[*localnode.LocalNode].ToTable),

@@ -71,7 +71,7 @@ func (c *controller) run(ctx context.Context, health cell.Health) error {
 	}
 }
 
-// commit inserts the row if it changed, and completes the table with the first one that is ready.
+// commit inserts the row if it changed. The first ready row completes the table.
 func (c *controller) commit(node *localnode.LocalNode) error {
 	txn := c.DB.WriteTxn(c.Table)
 	defer txn.Abort()
@@ -89,7 +89,7 @@ func (c *controller) commit(node *localnode.LocalNode) error {
 	return nil
 }
 
-// describe computes the row from the tables and watches what it read.
+// describe computes the row and watches the input tables.
 func (c *controller) describe(txn statedb.ReadTxn, watch *statedb.WatchSet) *localnode.LocalNode {
 	node := &localnode.LocalNode{Name: c.Agent.NodeName}
 	var missing []string
@@ -111,7 +111,7 @@ func (c *controller) describe(txn statedb.ReadTxn, watch *statedb.WatchSet) *loc
 	return node
 }
 
-// family finds the range and the router of one family, or says what is missing.
+// family returns the addresses of one family, and a description of the missing input, if any.
 func (c *controller) family(txn statedb.ReadTxn, watch *statedb.WatchSet, name string) (localnode.Family, string) {
 	var f localnode.Family
 	_, changed := c.CIDRs.AllWatch(txn)
@@ -128,7 +128,7 @@ func (c *controller) family(txn statedb.ReadTxn, watch *statedb.WatchSet, name s
 	return f, ""
 }
 
-// reserved finds the address of an owner in a range.
+// reserved returns the reserved address of an owner in a range; invalid when there is none.
 func (c *controller) reserved(txn statedb.ReadTxn, watch *statedb.WatchSet, owner string, prefix netip.Prefix) netip.Addr {
 	rows, changed := c.PodAddresses.ListWatch(txn, ipamaddresses.ByOwner(owner))
 	watch.Add(changed)
@@ -140,7 +140,7 @@ func (c *controller) reserved(txn statedb.ReadTxn, watch *statedb.WatchSet, owne
 	return netip.Addr{}
 }
 
-// nodeAddresses lists the addresses of the node, less those that it gave to waggle_host, and sets the primary one of each family.
+// nodeAddresses returns the addresses of the node, except the router and health addresses, and sets the primary address of each family in node.
 func (c *controller) nodeAddresses(txn statedb.ReadTxn, watch *statedb.WatchSet, node *localnode.LocalNode) []netip.Addr {
 	rows, changed := c.NodeAddresses.AllWatch(txn)
 	watch.Add(changed)

@@ -1,7 +1,6 @@
-// Package localnode describes this node in one row, for everybody who needs its ranges, its router addresses (the
-// gateway of all pods here) and its own addresses.
+// Package localnode describes this node in one row: its pod ranges, its router addresses (the gateways of the pods of this node) and its own addresses.
 //
-// It reads node-cidrs, node-addresses and ipam-addresses and writes local-node. It owns nothing in the kernel. The row
-// is there from the start and says what is missing; the table is initialized when the row has been Ready once, because
-// whoever prunes by it (routes, devices) must not take an address that is not known yet for one that is not wanted.
+// Tables in: node-cidrs, node-addresses, ipam-addresses. Table out: local-node. The cell owns nothing in the kernel. The row exists from the start and contains
+// the missing inputs. The table is complete once the row was Ready, because consumers that prune by it (routes, devices) must not delete state for addresses
+// that are not known yet.
 package localnode

@@ -15,20 +15,20 @@ import (
 	"github.com/waggle-net/waggle/pkg/settings"
 )
 
-// Cell is the module.
+// Cell collects the Prometheus metrics of the agent and serves them.
 var Cell = cell.Module("metrics", "Prometheus metrics",
 	cell.Config(DefaultConfig),
 	cell.ProvidePrivate(
-		newRegistry, // of all metrics
-		newCounters, // reads the datapath's counters
-		newGuard,    // reads those of the nftables rules
+		newRegistry, // registry of all metrics
+		newCounters, // reads the counters of the datapath
+		newGuard,    // reads the counters of the nftables rules
 	),
-	cell.Provide(newInstruments),  // what hive, jobs, statedb and reconcilers count into
-	cell.Provide(Config.listener), // the port that no Service may have
+	cell.Provide(newInstruments),  // counters for hive, jobs, statedb and reconcilers
+	cell.Provide(Config.listener), // port that no Service may use
 	cell.Invoke(registerTables, registerNodes, registerNodeHealth, registerServer),
 )
 
-// Config is what was typed.
+// Config configures the address of the metrics server.
 type Config struct {
 	PrometheusServeAddr string `mapstructure:"prometheus-serve-addr"`
 }
@@ -36,7 +36,7 @@ type Config struct {
 // DefaultConfig serves nothing.
 var DefaultConfig = Config{}
 
-// Flags registers the flags.
+// Flags adds the flags to a set.
 func (c Config) Flags(flags *pflag.FlagSet) {
 	flags.String("prometheus-serve-addr", c.PrometheusServeAddr,
 		"Address (host:port) on which metrics are served at /metrics; empty serves none")
@@ -58,7 +58,8 @@ func (c Config) check() error {
 	return nil
 }
 
-// instruments are optional in the libraries that use them; a nil one would be called, so each has an idle form.
+// instruments are optional in hive's dependency injection, but the libraries call them even if they are nil. So each has an implementation without
+// effect.
 type instruments struct {
 	cell.Out
 
@@ -68,7 +69,7 @@ type instruments struct {
 	Reconciler reconciler.Metrics
 }
 
-// watched is who wants to know of write transactions; absent in tests of this cell.
+// watched has the monitor of write transactions; nil in tests of this cell.
 type watched struct {
 	cell.In
 

@@ -7,7 +7,7 @@ import (
 	"github.com/prometheus/client_golang/prometheus/collectors"
 )
 
-// Definition describes one metric, also in the reference that is generated from it.
+// Definition describes one metric, also for the generated reference.
 type Definition struct {
 	Name   string
 	Kind   string // "counter", "gauge", "histogram" or "summary"
@@ -143,7 +143,7 @@ var (
 		"Scrapes at which the datapath's counters could not be read.", nil}
 )
 
-// Definitions lists all metrics of our own by name.
+// Definitions returns all metrics of the agent, sorted by name.
 func Definitions() []Definition {
 	all := []Definition{hivePopulate, hiveStart, hiveStatus, jobErrors, jobDuration, tableObjects, tableRevision, tableGraveyard,
 		tableContention, txnDuration, reconcilerDuration, reconcilerErrors, reconcilerFailing, pruneDuration, pruneErrors,
@@ -162,7 +162,7 @@ func Definitions() []Definition {
 
 func (d Definition) desc() *prometheus.Desc { return prometheus.NewDesc(d.Name, d.Help, d.Labels, nil) }
 
-// registry makes and registers metrics from definitions. Registering one twice is a mistake of the program, and panics.
+// registry creates and registers metrics from definitions. A duplicate registration is a programming error and panics.
 type registry struct{ *prometheus.Registry }
 
 func newRegistry() *registry {

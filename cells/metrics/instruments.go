@@ -8,7 +8,7 @@ import (
 	"github.com/prometheus/client_golang/prometheus"
 )
 
-// hiveMetrics implements hive's Metrics. What stopping took is of no use to a server that is stopping as well.
+// hiveMetrics implements hive's Metrics. It ignores the duration of the stop, because the server stops as well.
 type hiveMetrics struct{ populate, start *prometheus.GaugeVec }
 
 func newHive(r *registry) hiveMetrics {
@@ -19,7 +19,7 @@ func (m hiveMetrics) PopulateDuration(d time.Duration) { m.populate.WithLabelVal
 func (m hiveMetrics) StartDuration(d time.Duration)    { m.start.WithLabelValues().Set(d.Seconds()) }
 func (hiveMetrics) StopDuration(time.Duration)         {}
 
-// jobMetrics implements job.Metrics. Jobs have few and fixed names: none belongs to an endpoint.
+// jobMetrics implements job.Metrics. Jobs have few and fixed names: no job has the name of an endpoint.
 type jobMetrics struct {
 	errors   *prometheus.CounterVec
 	duration *prometheus.SummaryVec
@@ -101,7 +101,7 @@ func (m reconcilerMetrics) PruneDuration(id cell.FullModuleID, name string, d ti
 	m.prune.WithLabelValues(id.String(), name).Observe(d.Seconds())
 }
 
-// noReconciler is the idle form.
+// noReconciler implements reconciler.Metrics without effect.
 type noReconciler struct{}
 
 func (noReconciler) ReconciliationDuration(cell.FullModuleID, string, string, time.Duration) {}

@@ -14,21 +14,21 @@ import (
 	"github.com/waggle-net/waggle/pkg/nftguard"
 )
 
-// counters is what this cell wants of the kernel.
+// counters reads the counters of the kernel.
 type counters interface {
 	// Read returns the datapath's counters that are not 0, summed over all CPUs.
 	Read() ([]counted, error)
 }
 
-// guard reads what the nftables rules have dropped since they were installed.
+// guard reads the packets that the nftables rules have dropped since their installation.
 type guard func() (nftguard.Dropped, error)
 
 func newGuard() guard { return nftguard.ReadDropped }
 
-// verdict names a counter of the datapath.
+// verdict identifies a counter of the datapath.
 type verdict struct{ reason, direction string }
 
-// counted is one counter.
+// counted is a counter with its values.
 type counted struct {
 	verdict
 	packets, bytes uint64
@@ -43,7 +43,7 @@ func newCounters(pinned bpfmaps.Maps) counters { return mapCounters{pinned} }
 func (m mapCounters) Read() ([]counted, error) {
 	opened, err := m.pinned.Get("metrics")
 	if errors.Is(err, bpfmaps.ErrNotOpen) {
-		return nil, nil // before the start and after the stop nothing is counted
+		return nil, nil // the map is open only between start and stop
 	}
 	if err != nil {
 		return nil, err
@@ -51,8 +51,7 @@ func (m mapCounters) Read() ([]counted, error) {
 	return readCounters(opened)
 }
 
-// readCounters sums over CPUs, and over numbers that share a text: two samples with the same labels would spoil the
-// whole scrape.
+// readCounters sums over CPUs, and over reason numbers with the same text: two samples with the same labels would make the whole scrape fail.
 func readCounters(m *ebpf.Map) ([]counted, error) {
 	var (
 		slot   uint32

@@ -34,7 +34,7 @@ import (
 	"github.com/waggle-net/waggle/pkg/testnet"
 )
 
-// noMaps is a datapath whose maps are not open, or broken.
+// noMaps is a datapath whose maps are not open or cannot be read.
 type noMaps struct{ err error }
 
 func (m noMaps) Get(string) (*ebpf.Map, error)           { return nil, m.err }
@@ -43,7 +43,7 @@ func (m noMaps) Put(string, any, any) error              { return m.err }
 func (m noMaps) Delete(string, any) error                { return m.err }
 func (m noMaps) Entries(string) ([]bpfmaps.Entry, error) { return nil, m.err }
 
-// fill puts a row into each table that the collector reads.
+// fill inserts a row into each table that the collector reads.
 func fill(db *statedb.DB, h statedb.RWTable[health.Status], e statedb.RWTable[*endpointstates.EndpointState],
 	a statedb.RWTable[ipamaddresses.Address], m statedb.RWTable[*mapsTable.Map]) error {
 	txn := db.WriteTxn(h, e, a, m)
@@ -57,7 +57,7 @@ func fill(db *statedb.DB, h statedb.RWTable[health.Status], e statedb.RWTable[*e
 	return errors.Join(err1, err2, err3, err4, err5)
 }
 
-// serve starts the cell with the tables of others and returns what a scrape would be sent to, or "" when nothing listens.
+// serve starts the cell with the tables of other cells and returns the URL of the metrics, or "" if the cell does not listen.
 func serve(t *testing.T, datapath bpfmaps.Maps, args ...string) (url string, err error) {
 	t.Helper()
 	var reports *cell.SimpleHealth
@@ -133,7 +133,7 @@ func TestScrape_ReadsTables(t *testing.T) {
 		`waggle_job_errors_total{job="dance"} 1`,
 	}
 	var got string
-	for range 1500 { // the failing job may still have to run
+	for range 1500 { // the failing job may not have run yet
 		if got = scrape(t, url); strings.Contains(got, `waggle_job_errors_total{job="dance"}`) {
 			break
 		}
@@ -182,12 +182,12 @@ func TestServer_Address(t *testing.T) {
 	}
 }
 
-// TestDefinitions holds names to the rules and to being listed once.
+// TestDefinitions checks the naming rules and that each name is listed once.
 func TestDefinitions(t *testing.T) {
 	t.Parallel()
 	seen := map[string]bool{}
 	for _, d := range Definitions() {
-		ours := strings.HasPrefix(d.Name, "waggle_") || strings.HasPrefix(d.Name, "cilium_") // the latter mean what Cilium's metrics of the name mean
+		ours := strings.HasPrefix(d.Name, "waggle_") || strings.HasPrefix(d.Name, "cilium_") // metrics with Cilium's names have Cilium's meaning
 		if seen[d.Name] || !ours || !strings.HasSuffix(d.Help, ".") ||
 			(d.Kind == counter) != strings.HasSuffix(d.Name, "_total") {
 			t.Errorf("definition %+v", d)
@@ -222,17 +222,17 @@ func TestPrivilegedReadCounters(t *testing.T) {
 	}
 }
 
-// fakeCounters are what the datapath has counted.
+// fakeCounters are the counters of a fake datapath.
 type fakeCounters []counted
 
 func (f fakeCounters) Read() ([]counted, error) { return f, nil }
 
-// onlyPackets collects the counters of the datapath alone.
+// onlyPackets collects only the counters of the datapath.
 type onlyPackets struct{ *collector }
 
 func (o onlyPackets) Collect(out chan<- prometheus.Metric) { o.collectPackets(out) }
 
-// A packet whose VNI is not the identity that ipcache has is counted once by its verdict.
+// A packet whose VNI differs from the identity in ipcache is counted once, by its verdict.
 func TestScrape_DifferentVNIIsNoVerdict(t *testing.T) {
 	t.Parallel()
 	registry := prometheus.NewRegistry()

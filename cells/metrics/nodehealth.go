@@ -14,13 +14,13 @@ import (
 	"github.com/waggle-net/waggle/pkg/tables/nodes"
 )
 
-// Types of addresses, as Cilium names them.
+// Types of addresses, with Cilium's names.
 const (
 	typeNode     = "node"
 	typeEndpoint = "endpoint"
 )
 
-// latencyBuckets double from 1 ms to 8 s, in seconds. failedProbe is what a probe that failed counts as.
+// latencyBuckets double from 1 ms to 8 s, in seconds. failedProbe is the value of a failed probe, in seconds.
 var latencyBuckets = prometheus.ExponentialBuckets(0.001, 2, 14)
 
 const failedProbe = 60
@@ -58,14 +58,14 @@ func registerNodeHealth(jobs job.Group, p nodeHealthParams) error {
 			}
 			heartbeat.Idle(ctx)
 			if _, err := changed.Wait(ctx, 0); err != nil {
-				return nil // stopping
+				return nil // ctx has ended
 			}
 		}
 	})
 	return nil
 }
 
-// primary reports whether an address is the primary one of its kind: IPv6 is where there is no IPv4.
+// primary reports whether an address is the primary one of its kind. An IPv6 address is primary only without an IPv4 address.
 func (p nodeHealthParams) primary(txn statedb.ReadTxn, row *nodehealth.Path) bool {
 	switch row.Kind {
 	case nodehealth.Host6:
@@ -78,8 +78,8 @@ func (p nodeHealthParams) primary(txn statedb.ReadTxn, row *nodehealth.Path) boo
 	return true
 }
 
-// observe counts what the last probe of an address has found. A probe that left HTTP out began later than the last one of HTTP. A row that changed because
-// pods have answered was not probed.
+// observe counts the result of the last probe of an address. If the last probe left out HTTP, it began later than the last probe of HTTP. A row that
+// changed because pods have answered was not probed.
 func observe(latencies *prometheus.HistogramVec, row *nodehealth.Path, primary bool) {
 	if row.Traffic.After(row.Asked()) {
 		return
@@ -117,7 +117,7 @@ func (c *collector) collectNodeHealth(out chan<- prometheus.Metric, txn statedb.
 			continue // removed a moment ago
 		}
 		if n.Host != "" {
-			hosts[nodehealth.Unknown]-- // in which all nodes were counted
+			hosts[nodehealth.Unknown]-- // initially the count of all nodes
 			hosts[n.Host]++
 		}
 		if n.Endpoint != "" {

@@ -13,7 +13,7 @@ import (
 	"github.com/waggle-net/waggle/pkg/tables/nodes"
 )
 
-// Types of events of nodes, as Cilium names them.
+// Types of events of nodes, with Cilium's names.
 const (
 	nodeAdded   = "add"
 	nodeUpdated = "update"
@@ -48,14 +48,14 @@ func registerNodes(jobs job.Group, p nodeParams) error {
 			n.count(feed.UpTo(heartbeat.Snapshot(ctx, p.DB, p.Nodes), changed))
 			heartbeat.Idle(ctx)
 			if _, err := changed.Wait(ctx, 0); err != nil {
-				return nil // stopping
+				return nil // ctx has ended
 			}
 		}
 	})
 	return nil
 }
 
-// nodeEvents counts additions, changes and removals of nodes by the kind of object that described the node last.
+// nodeEvents counts additions, changes and removals of nodes by the source of the node's last description.
 type nodeEvents struct {
 	counts *prometheus.CounterVec
 	known  map[string]bool
@@ -78,7 +78,7 @@ func (n nodeEvents) count(list []statedb.Change[*nodes.Node]) {
 	}
 }
 
-// collectNodes reads how many nodes there are, this one included, and how many of their claims are refused.
+// collectNodes counts the nodes, including this one, and their rejected claims.
 func (c *collector) collectNodes(out chan<- prometheus.Metric, txn statedb.ReadTxn) {
 	refused := 0
 	for row := range c.Nodes.All(txn) {
@@ -88,7 +88,7 @@ func (c *collector) collectNodes(out chan<- prometheus.Metric, txn statedb.ReadT
 	c.send(out, nodesRefused, float64(refused))
 }
 
-// collectNeighbors reads the sizes of the neighbour tables of the kernel. Where it does not show them there are no series.
+// collectNeighbors sends the sizes of the kernel's neighbour tables. There are no series if the kernel does not show them.
 func (c *collector) collectNeighbors(out chan<- prometheus.Metric, txn statedb.ReadTxn) {
 	for row := range c.Neighbors.All(txn) {
 		c.send(out, neighborEntries, float64(row.Entries), row.Family, "kernel")

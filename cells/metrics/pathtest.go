@@ -8,8 +8,8 @@ import (
 	"github.com/waggle-net/waggle/pkg/tables/pathtests"
 )
 
-// collectPathTests counts tests by result and paths by their first fault. Without tests there are no series; otherwise every result and fault has one, so
-// that none is 0 and not absent.
+// collectPathTests counts tests by result and paths by their first fault. Without tests there are no series; otherwise every result and fault has
+// one, also with the value 0.
 func (c *collector) collectPathTests(out chan<- prometheus.Metric, txn statedb.ReadTxn) {
 	if c.PathTests.NumObjects(txn) == 0 {
 		return
@@ -38,7 +38,7 @@ func (c *collector) collectPathTests(out chan<- prometheus.Metric, txn statedb.R
 	}
 }
 
-// collectNodePaths counts nodes by how they are reached. Without --routing-mode=hybrid there are no series.
+// collectNodePaths counts nodes by the mode of their path, direct or tunnel. Without --routing-mode=hybrid there are no series.
 func (c *collector) collectNodePaths(out chan<- prometheus.Metric, txn statedb.ReadTxn) {
 	if c.NodePaths.NumObjects(txn) == 0 {
 		return

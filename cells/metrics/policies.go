@@ -11,7 +11,7 @@ import (
 	"github.com/waggle-net/waggle/pkg/tables/policyprogress"
 )
 
-// collectPolicies sends how many policies there are, what they take of the maps, and what of them is not enforced.
+// collectPolicies sends the number of policies, their use of the maps, and their parts that are not enforced.
 func (c *collector) collectPolicies(out chan<- prometheus.Metric, txn statedb.ReadTxn) {
 	modes := map[string]int{"enforce": 0, "audit": 0}
 	problems := map[string]int{policy.ReasonUnsupported: 0, policy.ReasonInvalid: 0, policy.ReasonLabel: 0, policy.ReasonAbsent: 0, policy.ReasonOverflow: 0}

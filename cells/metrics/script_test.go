@@ -78,7 +78,7 @@ func TestScripts(t *testing.T) {
 	})
 }
 
-// scrapeCommand is "scrape prefix": what the server says about the metrics whose names begin so, without the comments.
+// scrapeCommand returns the command "scrape prefix", which prints the served metrics with that prefix, without comments.
 func scrapeCommand(reports *cell.SimpleHealth) upstream.ScriptCmdsOut {
 	return upstream.NewScriptCmds(map[string]script.Cmd{"scrape": script.Command(script.CmdUsage{Summary: "Scrape"},
 		func(_ *script.State, args ...string) (script.WaitFunc, error) {
@@ -88,7 +88,7 @@ func scrapeCommand(reports *cell.SimpleHealth) upstream.ScriptCmdsOut {
 				status = job.Status
 				job.Unlock()
 			}
-			if status == "" { // not yet, or never
+			if status == "" { // the server has not started, or never will
 				return func(*script.State) (string, string, error) { return "nothing is served\n", "", nil }, nil
 			}
 			address, serving := strings.CutPrefix(status, "serving on ")

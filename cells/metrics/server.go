@@ -26,8 +26,7 @@ type serverParams struct {
 	Log       *slog.Logger
 }
 
-// registerServer listens in a start hook, so that an address that is taken ends the agent with an error, and serves in
-// a job.
+// registerServer listens in a start hook, so that a port in use ends the agent with an error, and serves in a job.
 func registerServer(p serverParams) {
 	if !p.Config.enabled() {
 		return
@@ -47,13 +46,13 @@ func registerServer(p serverParams) {
 			return nil
 		},
 		OnStop: func(cell.HookContext) error {
-			_ = listener.Close() // for the case that the job never ran; otherwise it is closed already
+			_ = listener.Close() // needed only if the job never ran; otherwise the listener is closed already
 			return server.Close()
 		},
 	})
 	heartbeat.AddVital(p.Jobs, "serve", func(ctx context.Context, health cell.Health) error {
 		health.OK("serving on " + listener.Addr().String())
-		heartbeat.Idle(ctx) // each request is a goroutine of its own
+		heartbeat.Idle(ctx) // each request has its own goroutine
 		stop := context.AfterFunc(ctx, func() { _ = server.Close() })
 		defer stop()
 		if err := server.Serve(listener); !errors.Is(err, http.ErrServerClosed) {

@@ -9,8 +9,7 @@ import (
 	"github.com/waggle-net/waggle/pkg/tables/frontends"
 )
 
-// collectServices sends how many services there are, what of them is not in force, and how full their maps are. What may call somebody is sent
-// also when it is 0.
+// collectServices sends the number of services, their faults, and the use of their maps. Metrics for alerts are sent also with the value 0.
 func (c *collector) collectServices(out chan<- prometheus.Metric, txn statedb.ReadTxn) {
 	types, impaired := map[string]int{"ClusterIP": 0, "NodePort": 0, "LoadBalancer": 0, "HostPort": 0}, 0
 	for row := range c.Services.All(txn) {

@@ -145,7 +145,7 @@ func (c *collector) collectTables(out chan<- prometheus.Metric, txn statedb.Read
 	}
 }
 
-// collectHealth sends every level, so that one with no component is 0 and not absent.
+// collectHealth sends every level, also with the value 0.
 func (c *collector) collectHealth(out chan<- prometheus.Metric, txn statedb.ReadTxn) {
 	count := map[health.Level]int{health.OK: 0, health.Degraded: 0, health.Stopped: 0}
 	for row := range c.Health.All(txn) {
@@ -199,7 +199,7 @@ func (c *collector) collectCollected(out chan<- prometheus.Metric, txn statedb.R
 	}
 }
 
-// collectRepairs sends every kind, so that one without repairs is 0 and not absent.
+// collectRepairs sends every kind of repair, also with the value 0.
 func (c *collector) collectRepairs(out chan<- prometheus.Metric, txn statedb.ReadTxn) {
 	for _, kind := range driftrepairs.Kinds {
 		n := uint64(0)
@@ -234,7 +234,7 @@ func (c *collector) collectFlows(out chan<- prometheus.Metric, txn statedb.ReadT
 	}
 }
 
-// collectGuard leaves the counters out likewise.
+// collectGuard omits the counters if they cannot be read, as collectPackets does.
 func (c *collector) collectGuard(out chan<- prometheus.Metric) {
 	dropped, err := c.Guard()
 	if err != nil {
@@ -245,8 +245,7 @@ func (c *collector) collectGuard(out chan<- prometheus.Metric) {
 	c.send(out, guardPackets, float64(dropped.NodeSource.Packets), "node-source")
 }
 
-// collectPackets leaves the counters out of a scrape at which they cannot be read: a counter that falls to 0 would look
-// like a restart of the datapath.
+// collectPackets omits the counters if they cannot be read: a counter that falls to 0 would look like a restart of the datapath.
 func (c *collector) collectPackets(out chan<- prometheus.Metric) {
 	read, err := c.Counters.Read()
 	if err != nil {
@@ -255,7 +254,7 @@ func (c *collector) collectPackets(out chan<- prometheus.Metric) {
 	}
 	differs := uint64(0)
 	for _, v := range read {
-		if v.reason == events.VNIDiffers.String() { // their verdicts are counted as well
+		if v.reason == events.VNIDiffers.String() { // the verdicts of these packets are counted as well
 			differs += v.packets
 			continue
 		}

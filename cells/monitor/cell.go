@@ -8,16 +8,16 @@ import (
 	"github.com/waggle-net/waggle/pkg/tables/flows"
 )
 
-// Cell is the module.
+// Cell reads the events of the datapath, keeps drops and flows in tables, and serves the monitor socket.
 var Cell = cell.Module("monitor", "Events of the datapath",
-	cell.ProvidePrivate( // tests put fakes in their place
+	cell.ProvidePrivate( // tests replace these with fakes
 		newSource,    // the ring buffer
-		newExplainer, // why policies refuse a packet
+		newExplainer, // why policies deny a packet
 	),
 	implementation,
 )
 
-// implementation is the module without its way to the kernel and to the policies.
+// implementation is the module without the ring buffer and the explainer of policies.
 var implementation = cell.Group(
 	cell.Config(defaultConfig),
 	cell.ProvidePrivate(
@@ -25,7 +25,7 @@ var implementation = cell.Group(
 		flows.NewTable,
 		newHub,    // listeners and their queues
 		newLedger, // counts flows
-		newPump,   // from the ring buffer to all of these
+		newPump,   // moves events from the ring buffer to the tables, the hub and the ledger
 	),
 	cell.Provide( // anyone may read
 		statedb.RWTable[*drops.Drop].ToTable,
@@ -33,6 +33,6 @@ var implementation = cell.Group(
 	),
 	cell.Invoke(
 		registerServer, // the socket
-		registerReader, // ring buffer to tables and hub
+		registerReader, // runs the pump
 	),
 )

@@ -10,7 +10,7 @@ import (
 	"github.com/waggle-net/waggle/pkg/settings"
 )
 
-// Config is what was typed.
+// Config configures the monitor socket and the queues of its listeners.
 type Config struct {
 	MonitorSocketPath string `mapstructure:"monitor-socket-path"`
 	MonitorQueueSize  int    `mapstructure:"monitor-queue-size"`
@@ -18,7 +18,7 @@ type Config struct {
 
 var defaultConfig = Config{}
 
-// Flags registers the flags.
+// Flags registers the flags of the cell.
 func (c Config) Flags(flags *pflag.FlagSet) {
 	flags.String("monitor-socket-path", c.MonitorSocketPath,
 		"Socket that streams events of the datapath; default: monitor1_2.sock in --state-dir")

@@ -8,7 +8,7 @@ import (
 	"github.com/waggle-net/waggle/pkg/policyview"
 )
 
-// explainer says in a sentence why policies refuse a packet.
+// explainer describes in a sentence why policies deny a packet.
 type explainer interface {
 	Why(p *policyview.Packet) string
 }
@@ -24,16 +24,16 @@ func (p *policies) Why(packet *policyview.Packet) string {
 }
 
 const (
-	// explainRate is how many packets a second policies are asked about anew; a flood of drops costs no more. A thousand
-	// policies that all nearly allow a packet take 3 to 5 ms.
+	// explainRate is the maximum number of explanations per second; it bounds the cost of a flood of drops. A packet that a thousand policies nearly allow
+	// takes 3 to 5 ms.
 	explainRate  = 10
 	explainBurst = 20
 	explainAge   = 5 * time.Second
-	explainKnown = 512 // answers that are remembered
+	explainKnown = 512 // maximum number of cached explanations
 	unexplained  = "not looked up: too many different packets are refused at once"
 )
 
-// thrifty asks an explainer about the same packet only now and then, and not too often about different ones.
+// thrifty caches explanations for explainAge and limits the rate of the calls to an explainer. It is not safe for concurrent use.
 type thrifty struct {
 	explainer explainer
 	limit     *rate.Limiter

@@ -6,16 +6,16 @@ import (
 	"github.com/waggle-net/waggle/pkg/monitorwire"
 )
 
-// hub hands every payload to every listener without waiting for any.
+// hub queues every payload for every listener and never blocks on a listener.
 type hub struct {
-	mu        sync.Mutex // guards listeners and each one's missed
+	mu        sync.Mutex // guards listeners and the field missed of each listener
 	listeners map[*listener]struct{}
 }
 
 // listener is one connection.
 type listener struct {
 	queue  chan *monitorwire.Payload
-	missed uint64 // payloads that found the queue full and were not told yet
+	missed uint64 // payloads that did not fit into the queue and are not reported to the client yet
 }
 
 func newHub() *hub { return &hub{listeners: make(map[*listener]struct{})} }
@@ -35,14 +35,15 @@ func (h *hub) leave(l *listener) {
 	delete(h.listeners, l)
 }
 
-// idle tells whether nobody listens, so that the caller need not make a payload.
+// idle reports whether there are no listeners, so that the caller need not make a payload.
 func (h *hub) idle() bool {
 	h.mu.Lock()
 	defer h.mu.Unlock()
 	return len(h.listeners) == 0
 }
 
-// send queues a payload for all. A listener that is behind misses it, and is told how many it missed once it has room.
+// send queues a payload for all listeners. A listener whose queue is full misses the payload; once the queue has space, the listener gets the number of missed
+// payloads.
 func (h *hub) send(p *monitorwire.Payload) {
 	h.mu.Lock()
 	defer h.mu.Unlock()

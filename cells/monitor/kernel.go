@@ -18,12 +18,12 @@ type source interface {
 	Open() (reader, error)
 }
 
-// reader is the one reader of the ring buffer.
+// reader reads the ring buffer. There must be only one.
 type reader interface {
-	// Read waits for the next record until a deadline: [os.ErrDeadlineExceeded]. The record is valid until the next
-	// call. After Close it returns [os.ErrClosed].
+	// Read waits for the next record. It returns [os.ErrDeadlineExceeded] at the deadline and [os.ErrClosed] after Close. The record is valid until the next
+	// call.
 	Read(deadline time.Time) ([]byte, error)
-	// Lost is how many events found the ring buffer full since the map was made.
+	// Lost returns the number of events that did not fit into the ring buffer since the map was created.
 	Lost() (uint64, error)
 	Close() error
 }

@@ -14,22 +14,22 @@ import (
 )
 
 const (
-	keepFlows  = 2048        // rows of the table
-	flowSettle = time.Second // how long flows are collected before they are committed together
+	keepFlows  = 2048        // maximum number of rows of the table
+	flowSettle = time.Second // debounce interval of commits
 )
 
-// ledger counts flows, and forgets the one that was seen longest ago when there are too many. It remembers what it wrote,
-// so that an event costs one look-up and a commit writes what has changed.
+// ledger counts flows and removes the least recently seen one when there are more than keepFlows. It keeps the rows in memory, so that an event costs one map
+// lookup and a commit writes only changed rows.
 type ledger struct {
 	db    *statedb.DB
 	table statedb.RWTable[*flows.Flow]
 
 	known map[flows.Key]*list.Element // of recent
-	// recent holds *flows.Flow, the one seen last in front. They are rows once they are committed, and never change then.
+	// recent holds *flows.Flow, the most recently seen one first. An element must not be changed in place, because the table holds it after a commit.
 	recent  *list.List
 	changed map[flows.Key]struct{} // not committed yet
 	gone    []*flows.Flow          // rows to delete
-	since   time.Time              // when the first of the changes came
+	since   time.Time              // time of the first change that is not committed yet
 }
 
 func newLedger(db *statedb.DB, table statedb.RWTable[*flows.Flow]) *ledger {
@@ -69,10 +69,10 @@ func (l *ledger) forget(element *list.Element) {
 	l.gone = append(l.gone, row)
 }
 
-// due is when the changes want to be committed; false when there are none.
+// due returns the time at which the changes must be committed; false when there are none.
 func (l *ledger) due() (time.Time, bool) { return l.since.Add(flowSettle), len(l.changed) > 0 }
 
-// commit moves what has changed into the table.
+// commit writes the changes to the table once they are due.
 func (l *ledger) commit(now time.Time) {
 	if due, some := l.due(); !some || now.Before(due) {
 		return
@@ -89,7 +89,7 @@ func (l *ledger) commit(now time.Time) {
 	clear(l.changed)
 }
 
-// flowOfDrop is what a drop says of a flow; nil unless a policy refused it.
+// flowOfDrop returns the denied flow of a drop; nil unless a policy denied the packet.
 func flowOfDrop(d *events.Drop, packet dissect.Summary) *flows.Flow {
 	if !d.Reason.IsPolicy() || !packet.Src.IsValid() || !packet.Dst.IsValid() {
 		return nil
@@ -104,8 +104,7 @@ func flowOfDrop(d *events.Drop, packet dissect.Summary) *flows.Flow {
 	return flow
 }
 
-// flowOfVerdict is what a verdict says of a flow that passes; nil when the packet names no addresses. One that does not pass
-// is a drop as well.
+// flowOfVerdict returns the flow of a verdict that forwards the packet; nil without addresses in the packet. Denied packets are counted by their drop events.
 func flowOfVerdict(v *events.Verdict, packet dissect.Summary) *flows.Flow {
 	if v.Reason() != events.Forwarded || !packet.Src.IsValid() || !packet.Dst.IsValid() {
 		return nil
@@ -123,7 +122,7 @@ func flowOfVerdict(v *events.Verdict, packet dissect.Summary) *flows.Flow {
 	return flow
 }
 
-// portOf is what policies call the port: the type of a message of ICMP.
+// portOf returns the port as policies define it: the destination port, or the type of an ICMP message.
 func portOf(packet dissect.Summary) uint16 {
 	if packet.Protocol == policy.ProtocolICMP || packet.Protocol == policy.ProtocolICMPv6 {
 		return uint16(packet.Type)
@@ -131,7 +130,7 @@ func portOf(packet dissect.Summary) uint16 {
 	return packet.DstPort
 }
 
-// packetOf is what policies are asked about a flow.
+// packetOf returns the packet for a policy lookup of a flow.
 func packetOf(f *flows.Flow) *policyview.Packet {
 	return &policyview.Packet{Endpoint: f.Endpoint, Direction: f.Direction, Protocol: f.Protocol, Port: f.Port, Own: f.Own(),
 		Other: f.Other(), Peer: f.Peer}

@@ -22,7 +22,7 @@ func newTestLedger(t testing.TB, db *statedb.DB) *ledger {
 	return newLedger(db, table)
 }
 
-// verdictRecord lays out a policy verdict by hand.
+// verdictRecord encodes a policy verdict by hand.
 func verdictRecord(code int32, flags uint8, endpoint uint16, packet []byte) []byte {
 	r := make([]byte, 32, 32+len(packet))
 	r[0] = 5
@@ -60,8 +60,8 @@ func TestLedger_CountsVerdictsAndRefusals(t *testing.T) {
 	p.take(verdictRecord(0, egress, 7, udp()), start)
 	p.take(verdictRecord(0, egress|audited, 7, udp()), start.Add(time.Millisecond))
 	p.take(dropRecord(133, 9, udp()), start)
-	p.take(dropRecord(132, 9, udp()), start)             // no policy said so
-	p.take(verdictRecord(-133, egress, 9, udp()), start) // its packet is the drop
+	p.take(dropRecord(132, 9, udp()), start)             // not dropped by a policy
+	p.take(verdictRecord(-133, egress, 9, udp()), start) // denied; its drop event is counted instead
 	p.take(verdictRecord(0, ingress, 7, nil), start)
 	if n := l.table.NumObjects(db.ReadTxn()); n != 0 {
 		t.Errorf("%d rows before a second has passed", n)
@@ -89,7 +89,7 @@ func TestLedger_ForgetsTheFlowSeenLongestAgo(t *testing.T) {
 		return &flows.Flow{Endpoint: 7, Direction: policy.Egress, Protocol: 6, Port: uint16(port), Src: netip.MustParseAddr("10.0.0.1"),
 			Dst: netip.MustParseAddr("10.0.0.2"), Verdict: flows.Allowed}
 	}
-	for round := range 3 { // over several commits, and port 0 is seen again and again
+	for round := range 3 { // over several commits; port 0 is seen repeatedly
 		for i := range keepFlows {
 			l.add(flow(1+round*keepFlows+i), start)
 			l.add(flow(0), start)
@@ -105,7 +105,7 @@ func TestLedger_ForgetsTheFlowSeenLongestAgo(t *testing.T) {
 	}
 }
 
-// counting counts how often it is asked.
+// counting is an [explainer] that counts its calls.
 type counting int
 
 func (c *counting) Why(*policyview.Packet) string { *c++; return "why" }
@@ -141,7 +141,7 @@ func TestThrifty_FloodsCostLittle(t *testing.T) {
 	}
 }
 
-// BenchmarkTake takes verdicts of 4096 flows in turn, twice as many as are kept, and commits once a second.
+// BenchmarkTake takes verdicts of 4096 flows in turn, twice the capacity of the table, with a commit per second.
 func BenchmarkTake(b *testing.B) {
 	db := statedb.New()
 	l := newTestLedger(b, db)

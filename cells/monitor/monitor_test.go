@@ -87,7 +87,7 @@ func (f *fakeRing) Lost() (uint64, error) {
 
 func (f *fakeRing) Close() error { f.once.Do(func() { close(f.closed) }); return nil }
 
-// dropRecord lays out a drop event by hand.
+// dropRecord encodes a drop event by hand.
 func dropRecord(reason uint8, endpoint uint16, packet []byte) []byte {
 	r := make([]byte, 36, 36+len(packet))
 	r[0], r[1] = 1, reason
@@ -108,14 +108,14 @@ func udp() []byte {
 	return b
 }
 
-// fakeExplainer repeats what it was asked.
+// fakeExplainer returns the packet as text.
 type fakeExplainer struct{}
 
 func (fakeExplainer) Why(p *policyview.Packet) string {
 	return fmt.Sprintf("%s of %d, %s to %s, %d/%d", p.Direction, p.Endpoint, p.Own, p.Other, p.Port, p.Protocol)
 }
 
-// commands fill the ring and listen at the socket.
+// commands returns script commands that fill the ring and read from the socket.
 func commands(f *fakeRing, h *hub, socket string) upstream.ScriptCmdsOut {
 	simple := func(summary string, run func(args ...string) (string, error)) script.Cmd {
 		return script.Command(script.CmdUsage{Summary: summary, Args: "..."}, func(_ *script.State, args ...string) (script.WaitFunc, error) {
@@ -223,7 +223,7 @@ func TestDerive(t *testing.T) {
 	}
 }
 
-// FuzzStream feeds the client's decoder with what no server sends.
+// FuzzStream feeds the decoder of the client with arbitrary input.
 func FuzzStream(f *testing.F) {
 	r, w := io.Pipe()
 	go func() {
@@ -244,7 +244,7 @@ func FuzzStream(f *testing.F) {
 
 func newLimited(b []byte) io.Reader { return &limited{b} }
 
-// limited hands out a slice once.
+// limited reads a slice once.
 type limited struct{ b []byte }
 
 func (l *limited) Read(p []byte) (int, error) {
@@ -256,7 +256,7 @@ func (l *limited) Read(p []byte) (int, error) {
 	return n, nil
 }
 
-// memoryMaps are the real maps without pins.
+// memoryMaps are kernel maps without pins.
 type memoryMaps map[string]*ebpf.Map
 
 func (m memoryMaps) Get(name string) (*ebpf.Map, error)    { return m[name], nil }
@@ -309,7 +309,7 @@ func TestPrivilegedRingBuffer_EventsAndLosses(t *testing.T) {
 	}
 }
 
-// emit runs a program that writes eight bytes, the first of which is 42, to the ring.
+// emit runs a program that writes eight bytes to the ring; the first byte is 42.
 func emit(t *testing.T, ring *ebpf.Map) {
 	t.Helper()
 	p, err := ebpf.NewProgram(&ebpf.ProgramSpec{Type: ebpf.SchedCLS, License: "GPL", Instructions: asm.Instructions{

@@ -20,38 +20,38 @@ import (
 )
 
 const (
-	keep      = 256                    // drops in the table
-	settle    = 100 * time.Millisecond // how long drops are collected before they are committed together
-	lostEvery = 2 * time.Second        // how often the counter of lost events is read
+	keep      = 256                    // maximum number of drops in the table
+	settle    = 100 * time.Millisecond // debounce interval of commits
+	lostEvery = 2 * time.Second        // interval between reads of the counter of lost events
 	minRetry  = 100 * time.Millisecond
 	maxRetry  = time.Minute
 )
 
-// pump moves events from the ring buffer to the tables and the hub.
+// pump moves events from the ring buffer to the tables and the hub. Only the goroutine of run uses it.
 type pump struct {
 	db     *statedb.DB
 	table  statedb.RWTable[*drops.Drop]
 	source source
 	hub    *hub
 	ledger *ledger
-	reason *thrifty // why policies refused a packet
+	reason *thrifty // why policies denied a packet
 
 	seq     uint64        // of the last drop
 	pending []*drops.Drop // not committed yet
-	since   time.Time     // when the first of them came
+	since   time.Time     // time of the first pending drop
 	stats   stats
-	checked time.Time // when the lost events were read last
+	checked time.Time // time of the last read of the counter of lost events
 }
 
-// stats is what the module's health tells.
+// stats are the numbers for the health of the module.
 type stats struct {
-	lost     uint64 // the kernel's counter when it was read last
-	baseline bool   // lost was read once: what was lost before this run is not news
+	lost     uint64 // counter of the kernel at the last read
+	baseline bool   // the counter was read once; events that were lost before this run are not reported
 	missed   uint64 // lost in this run
 	unknown  uint64 // records that could not be decoded
 }
 
-// pumpParams is what a pump is made of.
+// pumpParams are the dependencies of a pump.
 type pumpParams struct {
 	cell.In
 
@@ -100,7 +100,7 @@ func (p *pump) run(ctx context.Context, health cell.Health) error {
 	}
 }
 
-// deadline is until when the next record may let the others wait.
+// deadline returns the time at which the wait for the next record must end: the next commit or the next read of the counter of lost events.
 func (p *pump) deadline(now time.Time) time.Time {
 	at := now.Add(lostEvery)
 	if due, some := p.ledger.due(); some && due.Before(at) {
@@ -112,7 +112,7 @@ func (p *pump) deadline(now time.Time) time.Time {
 	return at
 }
 
-// take handles one record, whose memory is the reader's.
+// take handles one record. The reader owns the memory of the record and reuses it after the call.
 func (p *pump) take(record []byte, now time.Time) {
 	if !p.hub.idle() {
 		p.hub.send(&monitorwire.Payload{Data: events.Wire(record), Type: monitorwire.TypeSample})
@@ -139,7 +139,7 @@ func (p *pump) take(record []byte, now time.Time) {
 	p.ledger.commit(now)
 }
 
-// tell adds to the stream what the table says of a drop beyond its record.
+// tell sends the explanation of a drop to the listeners; the record of the drop has none.
 func (p *pump) tell(row *drops.Drop) {
 	if row.Policy == "" || p.hub.idle() {
 		return
@@ -168,7 +168,7 @@ func (p *pump) drop(row *drops.Drop, now time.Time) {
 	}
 }
 
-// commit moves the collected drops into the table and the oldest ones out of it.
+// commit inserts the pending drops into the table and deletes the oldest rows beyond keep.
 func (p *pump) commit() {
 	if len(p.pending) == 0 {
 		return
@@ -187,7 +187,7 @@ func (p *pump) commit() {
 	p.pending = p.pending[:0]
 }
 
-// checkLost tells listeners and the module's health when the ring buffer was full.
+// checkLost reports lost events to the listeners and to the health of the module.
 func (p *pump) checkLost(r reader, now time.Time, health cell.Health) {
 	if now.Sub(p.checked) < lostEvery {
 		return
@@ -217,7 +217,7 @@ func (p *pump) report(health cell.Health) {
 	health.OK(message)
 }
 
-// rowOf turns an event into a row without a number.
+// rowOf returns the row of an event, without a sequence number.
 func rowOf(d *events.Drop, s dissect.Summary, now time.Time) *drops.Drop {
 	return &drops.Drop{
 		Time: now, Reason: uint8(d.Reason), ReasonText: d.Reason.String(), Direction: d.Direction(),

@@ -19,13 +19,13 @@ import (
 
 const (
 	socketMode = 0o660 // as the API socket
-	// maxListeners keeps a runaway client from holding all descriptors of the agent.
+	// maxListeners limits the descriptors of the agent that clients can hold.
 	maxListeners = 64
-	// writeTimeout ends a listener that reads nothing; its queue has dropped what came meanwhile.
+	// writeTimeout is the timeout of a write to a listener. A listener that does not read for so long is disconnected.
 	writeTimeout = 30 * time.Second
 )
 
-// server streams to the connections of the socket.
+// server streams payloads to the clients of the socket.
 type server struct {
 	log    *slog.Logger
 	hub    *hub
@@ -56,7 +56,7 @@ func (s *server) close(cell.HookContext) error {
 	return nil
 }
 
-// serve accepts connections until the agent stops, and returns when the last one is closed.
+// serve accepts connections until the agent stops, and returns when all connections are closed.
 func (s *server) serve(ctx context.Context, health cell.Health) error {
 	stop := context.AfterFunc(ctx, func() { _ = s.socket.Close() })
 	defer stop()
@@ -87,13 +87,13 @@ func (s *server) serve(ctx context.Context, health cell.Health) error {
 	}
 }
 
-// stream writes to one listener until it leaves or the agent stops.
+// stream writes payloads to one client until the client disconnects, a write fails or the agent stops.
 func (s *server) stream(ctx context.Context, conn net.Conn) {
 	defer conn.Close()
 	l := s.hub.join(s.config.queue)
 	defer s.hub.leave(l)
 	gone := make(chan struct{})
-	go func() { // a client says nothing; a read that returns means that it has closed
+	go func() { // a client sends nothing, so a read returns only when the connection is closed
 		defer close(gone)
 		_, _ = conn.Read(make([]byte, 1))
 	}()

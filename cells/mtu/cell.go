@@ -11,26 +11,26 @@ import (
 	tables "github.com/waggle-net/waggle/pkg/tables/mtus"
 )
 
-// Cell computes the MTU of pod links and routes. It is the only writer of mtus.
+// Cell computes the MTU of pod links and of routes of pods. It is the only writer of the table mtus.
 var Cell = cell.Module("mtu", "Size of the packets of pods",
 	cell.Config(DefaultConfig),
 	cell.ProvidePrivate(
 		tables.NewTable, // only this cell writes
-		newSettings,     // the flag, checked
+		newSettings,     // checked flag
 	),
 	cell.Provide(statedb.RWTable[tables.MTU].ToTable),
 	cell.Invoke(registerController),
 )
 
-// Config is what was typed.
+// Config configures the MTU of pod links.
 type Config struct {
 	MTU int `mapstructure:"mtu"`
 }
 
-// DefaultConfig reads the MTU from a device.
+// DefaultConfig takes the MTU from a device.
 var DefaultConfig = Config{}
 
-// Flags registers the flag.
+// Flags registers the flag of the cell.
 func (c Config) Flags(flags *pflag.FlagSet) {
 	flags.Int("mtu", c.MTU, "MTU of pod links in bytes; 0: that of the device with the node's address or default route")
 }
@@ -38,7 +38,7 @@ func (c Config) Flags(flags *pflag.FlagSet) {
 // limit is the largest MTU of a veth.
 const limit = 65535
 
-// smallest is what IPv6 asks of every link.
+// smallest is the minimum MTU of a link with IPv6 (RFC 8200).
 const smallest = 1280
 
 // settings is the checked form of [Config].

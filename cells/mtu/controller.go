@@ -17,13 +17,13 @@ import (
 	tables "github.com/waggle-net/waggle/pkg/tables/mtus"
 )
 
-// settle is the least time between two computations: a burst of changes becomes one, a single change does not wait.
+// settle is the minimum interval between two computations. A single change is not delayed.
 const settle = 50 * time.Millisecond
 
-// fallback is the MTU when no device tells.
+// fallback is the MTU when no device has one.
 const fallback = 1500
 
-// detectedLimit bounds what is read from a device, as Cilium does: the loopback of a single node has 65536.
+// detectedLimit is the largest MTU that is taken from a device, as in Cilium: the loopback device of a single node has 65536.
 const detectedLimit = 65520
 
 type controller struct {
@@ -62,7 +62,7 @@ func (c *controller) run(ctx context.Context, health cell.Health, done func(stat
 			health.OK("MTU is known")
 		}
 		if ready {
-			initialized = nil // closed for ever
+			initialized = nil // the channel is closed from now on
 		}
 		heartbeat.Idle(ctx)
 		select {
@@ -80,11 +80,11 @@ func (c *controller) run(ctx context.Context, health cell.Health, done func(stat
 	}
 }
 
-// compute finds the row. Pods leave the node through the device that has the node's address, so its size is theirs. Without one the row is provisional
-// until the local node is ready, and always when no device tells.
+// compute returns the row. The device with the node's address gives the MTU, because packets of pods leave the node through this device. The device of the
+// default route is the second choice and provisional until the local node is ready; the fallback is always provisional.
 func (c *controller) compute(txn statedb.ReadTxn) tables.MTU {
 	row := func(mtu int, source string, provisional bool) tables.MTU {
-		// Below 1280 the outer packets are fragmented: IPv6 wants no less of a link.
+		// The route MTU is not reduced below 1280, which IPv6 requires of a link; outer packets are then fragmented.
 		return tables.MTU{Prefix: tables.Default, DeviceMTU: mtu, RouteMTU: max(mtu-c.Settings.overhead, min(mtu, smallest)), Source: source, Provisional: provisional}
 	}
 	if c.Settings.flag != 0 {
@@ -108,7 +108,7 @@ func (c *controller) nodeIsReady(txn statedb.ReadTxn) bool {
 	return false
 }
 
-// withNodeIP finds the device that has the node's address: that of IPv4 before that of IPv6.
+// withNodeIP returns the index of the device with the node's IPv4 address, or else with the IPv6 address; 0 when there is none.
 func (c *controller) withNodeIP(txn statedb.ReadTxn) int {
 	for n := range c.LocalNode.All(txn) {
 		for _, ip := range []netip.Addr{n.IPv4.NodeIP, n.IPv6.NodeIP} {
@@ -122,7 +122,7 @@ func (c *controller) withNodeIP(txn statedb.ReadTxn) int {
 	return 0
 }
 
-// withDefaultRoute finds the device of the default route: the one with the lowest metric, IPv4 before IPv6.
+// withDefaultRoute returns the index of the device of the default route with the lowest metric, IPv4 before IPv6; 0 when there is none.
 func (c *controller) withDefaultRoute(txn statedb.ReadTxn) int {
 	for _, dst := range []netip.Prefix{netip.PrefixFrom(netip.IPv4Unspecified(), 0), netip.PrefixFrom(netip.IPv6Unspecified(), 0)} {
 		var best *devices.Route

@@ -11,13 +11,13 @@ import (
 	"github.com/waggle-net/waggle/pkg/tables/neighborlimits"
 )
 
-// Cell reads the limits and the use of the neighbour tables at intervals, and is Degraded while one is too small.
+// Cell reads the limits and the entries of the neighbour tables at intervals, and is Degraded while a table is too small.
 var Cell = cell.Module("neighbor-limits", "Sizes of the neighbour tables of the kernel",
 	cell.ProvidePrivate(newKernel), // procfs
 	Watcher,
 )
 
-// Watcher is the cell without its kernel, for tests that have their own.
+// Watcher is the cell without the access to procfs, for tests with a fake kernel.
 var Watcher = cell.Group(
 	cell.ProvidePrivate(neighborlimits.NewTable), // only this cell may write
 	cell.Provide(statedb.RWTable[neighborlimits.Limit].ToTable),

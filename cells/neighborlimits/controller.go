@@ -19,11 +19,11 @@ import (
 )
 
 const (
-	// interval between two readings: of a few files, and of all nodes.
+	// interval between two rounds. A round reads four settings, two counter files and all nodes.
 	interval = 30 * time.Second
-	// remember is how long a table that has overflowed is named.
+	// remember is the time for which an overflow of a table is reported.
 	remember = 10 * time.Minute
-	// least is the smallest limit that is advised.
+	// least is the smallest recommended limit.
 	least = 8192
 )
 
@@ -41,7 +41,7 @@ type params struct {
 
 type controller struct {
 	params
-	counted bool // the counters were read before, so that a higher one is news
+	counted bool // a previous round of this run read the counters, so an increase is a new overflow
 }
 
 func (c *controller) run(ctx context.Context, health cell.Health) error {
@@ -65,8 +65,8 @@ func (c *controller) run(ctx context.Context, health cell.Health) error {
 	}
 }
 
-// expected counts by family the nodes that are neighbours of this node, and its pods, each of which has at least its gateway for a neighbour: the namespaces of pods
-// share the table.
+// expected returns by family the number of other nodes on links of this node plus the number of its pods. The namespaces of the pods share the table, and each
+// pod has at least its gateway as a neighbour.
 func (c *controller) expected(txn statedb.ReadTxn) map[string]int {
 	network := onlink.Read(statedb.Collect(c.Routes.All(txn)), statedb.Collect(c.Devices.All(txn)))
 	counts := map[string]int{}
@@ -93,7 +93,7 @@ func (c *controller) expected(txn statedb.ReadTxn) map[string]int {
 	return counts
 }
 
-// commit completes the rows and writes those that are other ones.
+// commit completes the rows and writes the changed ones.
 func (c *controller) commit(rows []neighborlimits.Limit, expected map[string]int) error {
 	txn := c.DB.WriteTxn(c.Table)
 	defer txn.Abort()
@@ -101,7 +101,7 @@ func (c *controller) commit(rows []neighborlimits.Limit, expected map[string]int
 		row := &rows[i]
 		row.Expected = expected[row.Family]
 		old, _, found := c.Table.Get(txn, neighborlimits.ByFamily(row.Family))
-		if row.Hard <= old.Hard { // a table that was enlarged begins again
+		if row.Hard <= old.Hard { // a larger limit clears the last overflow
 			row.LastOverflow = old.LastOverflow
 		}
 		if c.counted && found && row.Overflows > old.Overflows {
@@ -142,12 +142,12 @@ func report(health cell.Health, rows []neighborlimits.Limit) {
 	}
 }
 
-// overflowed reports whether the kernel has refused new neighbours of late.
+// overflowed reports whether the kernel rejected new neighbours within the last 10 minutes.
 func overflowed(row neighborlimits.Limit) bool {
 	return !row.LastOverflow.IsZero() && time.Since(row.LastOverflow) < remember
 }
 
-// remedy is the command that makes a table large enough for twice of what it has to hold.
+// remedy returns the command that sets the limits of a table to at least twice the expected and twice the present entries, rounded up to a power of two.
 func remedy(row neighborlimits.Limit) string {
 	need := max(2*row.Expected, 2*row.Entries, row.Hard, least)
 	if overflowed(row) {

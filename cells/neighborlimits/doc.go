@@ -1,5 +1,5 @@
-// Package neighborlimits warns before the kernel's neighbour tables are too small for the nodes and pods of this node, and names a table that has overflowed.
+// Package neighborlimits warns when the neighbour tables of the kernel are too small for the nodes and pods of this node, and reports tables that overflowed.
 //
-// Tables in: nodes, routes, devices, endpoints. Table out: neighbor-limits. It owns nothing in the kernel and changes nothing there. After a restart it reads again; when
-// a table overflowed last is known again once it does.
+// Tables in: nodes, routes, devices, endpoints. Table out: neighbor-limits. The cell owns and changes nothing in the kernel. After a restart LastOverflow is
+// empty until the next overflow.
 package neighborlimits

@@ -15,8 +15,8 @@ import (
 	"github.com/waggle-net/waggle/pkg/tables/neighborlimits"
 )
 
-// errHidden is the error in a network namespace that does not show the limits: the kernel has them for the whole machine, and old kernels show them in the initial
-// namespace alone.
+// errHidden is the error in a network namespace without the files of the limits: the limits apply to the whole machine, and old kernels show them only in the
+// initial namespace.
 var errHidden = errors.New("this network namespace does not show the limits")
 
 // kernel reads from procfs.
@@ -26,10 +26,10 @@ type kernel struct {
 }
 
 func newKernel(a agent.Agent) kernel {
-	return kernel{sysctlfs.Below(a.Procfs), "/proc/self/net/stat"} // of this agent's namespace; --procfs may have the settings alone
+	return kernel{sysctlfs.Below(a.Procfs), "/proc/self/net/stat"} // namespace of the agent; --procfs may contain only settings
 }
 
-// files of the families: directory of their settings, and file of the counters.
+// files are the directory of the settings and the file of the counters, by family.
 var files = []struct {
 	family, settings, statistics string
 	ipv6                         bool
@@ -38,7 +38,7 @@ var files = []struct {
 	{"ipv6", "net/ipv6/neigh/default", "ndisc_cache", true},
 }
 
-// read returns a row for each family, without what is expected. A family that the kernel does not have is left out; errHidden is the error when no family has limits.
+// read returns a row for each family, with Expected unset. A family without limits is left out; the error is errHidden when no family has limits.
 func (k kernel) read() (rows []neighborlimits.Limit, err error) {
 	for _, f := range files {
 		row := neighborlimits.Limit{Family: f.family}
@@ -52,7 +52,7 @@ func (k kernel) read() (rows []neighborlimits.Limit, err error) {
 			}
 		}
 		if row.Hard == 0 {
-			continue // not there: a limit is at least 1
+			continue // no such file: a limit is at least 1
 		}
 		if err := k.count(f.statistics, &row); err != nil {
 			return nil, err
@@ -65,7 +65,7 @@ func (k kernel) read() (rows []neighborlimits.Limit, err error) {
 	return rows, nil
 }
 
-// count reads the counters of a family. Where the kernel does not show them, they stay 0.
+// count reads the counters of a family. Without a file they stay 0.
 func (k kernel) count(name string, row *neighborlimits.Limit) error {
 	text, err := os.ReadFile(filepath.Join(k.statistics, name))
 	switch {
@@ -80,7 +80,8 @@ func (k kernel) count(name string, row *neighborlimits.Limit) error {
 	return nil
 }
 
-// parse reads counters of a neighbour table: a line of names, then a line for each CPU, in hexadecimal. Entries are those of the table on each line; the others are counted by CPU.
+// parse parses the counters of a neighbour table: a line of names, then a line for each CPU, in hexadecimal. The counter entries counts the whole table and is
+// equal on all lines; table_fulls is per CPU.
 func parse(text string) (entries int, overflows uint64, err error) {
 	lines := strings.Split(strings.TrimSpace(text), "\n")
 	names := strings.Fields(lines[0])

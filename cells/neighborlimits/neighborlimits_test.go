@@ -22,14 +22,14 @@ import (
 	"github.com/waggle-net/waggle/pkg/tables/nodes"
 )
 
-// procfs is a directory that a kernel reads in place of /proc.
+// procfs is a directory that replaces /proc.
 type procfs string
 
 func (p procfs) kernel() kernel {
 	return kernel{sysctlfs.Below(string(p)), filepath.Join(string(p), "net/stat")}
 }
 
-// set writes the files of a family: gc_thresh2, gc_thresh3 and, when they are given, the counters entries and table_fulls, of two CPUs.
+// set writes the files of a family: gc_thresh2, gc_thresh3 and optionally the counters entries and table_fulls of two CPUs.
 func (p procfs) set(args []string) error {
 	for _, f := range files {
 		if f.family != args[0] {
@@ -72,7 +72,7 @@ func TestScripts(t *testing.T) {
 	})
 }
 
-// TestParse_Malformed: what is no statistics of the kernel is an error, and never a small number.
+// TestParse_Malformed: malformed statistics are an error and not a small number.
 func TestParse_Malformed(t *testing.T) {
 	t.Parallel()
 	for _, text := range []string{"", "\n", "entries allocs\n00000001 00000002\n", "entries table_fulls\n00000001\n", "entries table_fulls\nzz 00000001\n",
@@ -83,7 +83,7 @@ func TestParse_Malformed(t *testing.T) {
 	}
 }
 
-// TestKernel_OfThisMachine reads the real files. In namespaces that do not show the limits, it must say so.
+// TestKernel_OfThisMachine reads the real files. In a namespace without the limits, the error must be errHidden.
 func TestKernel_OfThisMachine(t *testing.T) {
 	t.Parallel()
 	rows, err := newKernel(agent.Agent{Procfs: "/proc"}).read()
@@ -103,7 +103,7 @@ func TestKernel_OfThisMachine(t *testing.T) {
 	}
 }
 
-// TestKernel_Unreadable: a limit that is no number is an error that names it.
+// TestKernel_Unreadable: a limit that is not a number is an error with the name of the setting.
 func TestKernel_Unreadable(t *testing.T) {
 	t.Parallel()
 	p := procfs(t.TempDir())

@@ -7,12 +7,12 @@ import (
 	tables "github.com/waggle-net/waggle/pkg/tables/nodeaddresses"
 )
 
-// Cell derives the node's addresses from its devices. It is the only writer of node-addresses.
+// Cell computes the node's addresses from the devices and the Node. It is the only writer of the table node-addresses.
 var Cell = cell.Module("node-addresses", "Addresses of the node itself",
 	cell.Config(DefaultConfig),
 	cell.ProvidePrivate(
 		tables.NewTable, // only this cell writes
-		newRules,        // the flags, checked
+		newRules,        // checked flags
 	),
 	cell.Provide(statedb.RWTable[tables.Address].ToTable),
 	cell.Invoke(registerController),

@@ -12,24 +12,24 @@ import (
 	tables "github.com/waggle-net/waggle/pkg/tables/nodeaddresses"
 )
 
-// candidate is an address of the node with what decides about its rank.
+// candidate is an address of the node with the properties that determine its rank.
 type candidate struct {
 	tables.Address
 	device    *devices.Device
-	kubelet   bool // Kubernetes knows the node by it
+	kubelet   bool // the status of the Node has the address
 	secondary bool
 	fleeting  bool
 }
 
-// ours are links whose addresses, if any, are not the node's. The host end of a pod's link has a link-local one.
+// ours are devices of the agent whose addresses are not addresses of the node.
 var ours = []string{podlink.NetDevice, podlink.HoldDevice, podlink.HoldPeer, podlink.ChecksumDevice, podlink.ChecksumPeer}
 
 func belongs(d *devices.Device) bool {
 	return !strings.HasPrefix(d.Name, podlink.Prefix) && !slices.Contains(ours, d.Name)
 }
 
-// compute finds the addresses of the node. link finds a device by its index, and is asked about few: each pod's link has an address of its
-// own, of the scope of a link. named are the addresses by which Kubernetes knows the node.
+// compute returns the addresses of the node. link looks a device up by index; it is not called for addresses that are left out by their own properties, such as
+// the link-local address of each pod link. named are the addresses in the status of the Node.
 func compute(r rules, link func(index int) *devices.Device, addrs iter.Seq[devices.Address], named []netip.Addr) []tables.Address {
 	var all []candidate
 	for a := range addrs {
@@ -37,7 +37,7 @@ func compute(r rules, link func(index int) *devices.Device, addrs iter.Seq[devic
 			continue
 		}
 		d := link(a.LinkIndex)
-		// An address may precede its device or outlive it; there is another round when the device comes.
+		// An address may be in the table before or after its device; a change of the devices causes another round.
 		if d == nil || !belongs(d) {
 			continue
 		}
@@ -55,11 +55,11 @@ func compute(r rules, link func(index int) *devices.Device, addrs iter.Seq[devic
 	return rows
 }
 
-// rank puts the better address first: by which Kubernetes knows the node, of a device that leads out, one that lasts, not
-// secondary, public before private, of wider scope, on the older device; the last word makes the order complete.
+// rank sorts the preferred address first. The criteria in order: in the status of the Node, on an external device, not fleeting (temporary or deprecated), not
+// secondary, public, wider scope, lower device index; the address makes the order total.
 func rank(a, b candidate) int {
 	return cmp.Or(
-		first(a.kubelet, b.kubelet), // on any device, such as a bridge: other nodes send there
+		first(a.kubelet, b.kubelet), // on any device, such as a bridge: other nodes send packets to this address
 		first(a.device.Selected, b.device.Selected),
 		first(!a.fleeting, !b.fleeting),
 		first(!a.secondary, !b.secondary),
@@ -82,7 +82,7 @@ func first(a, b bool) int {
 
 func public(a netip.Addr) bool { return a.IsGlobalUnicast() && !a.IsPrivate() }
 
-// sources marks the best address of each device that leads out and family.
+// sources marks the best address of each external device and family.
 func sources(ranked []candidate) {
 	type slot struct {
 		device string
@@ -97,8 +97,8 @@ func sources(ranked []candidate) {
 	}
 }
 
-// nodePorts marks the addresses that serve NodePort services: on devices that lead out, what --nodeport-addresses
-// names, or else the best of each device and family.
+// nodePorts marks the addresses on external devices that serve NodePort services: the addresses in --nodeport-addresses, or by default the best address of each
+// device and family.
 func nodePorts(r rules, ranked []candidate) {
 	for i := range ranked {
 		c := &ranked[i]
@@ -109,7 +109,7 @@ func nodePorts(r rules, ranked []candidate) {
 	}
 }
 
-// primaries marks the node's address of each family: the best one that is not on the pods' gateway.
+// primaries marks the node's address of each family: the best one that is not on the device of the pods' gateway.
 func primaries(ranked []candidate) {
 	found := make(map[bool]bool)
 	for i := range ranked {

@@ -10,7 +10,7 @@ import (
 	agent "github.com/waggle-net/waggle/pkg/settings"
 )
 
-// Config is what was typed.
+// Config configures the addresses of the node and of NodePort services.
 type Config struct {
 	NodePortAddresses []string `mapstructure:"nodeport-addresses"`
 	LocalMaxAddrScope int      `mapstructure:"local-max-addr-scope"`
@@ -19,10 +19,10 @@ type Config struct {
 // linkScope is RT_SCOPE_LINK.
 const linkScope = 253
 
-// DefaultConfig takes what is wider than a link.
+// DefaultConfig leaves out addresses of link scope and narrower.
 var DefaultConfig = Config{LocalMaxAddrScope: linkScope - 1}
 
-// Flags registers the flags.
+// Flags registers the flags of the cell.
 func (c Config) Flags(flags *pflag.FlagSet) {
 	flags.StringSlice("nodeport-addresses", c.NodePortAddresses,
 		"Prefixes whose addresses serve NodePort services; default: the primary address of each device and family")
@@ -53,10 +53,10 @@ func newRules(c Config, a agent.Agent) (rules, error) {
 	return r, nil
 }
 
-// serves tells whether --nodeport-addresses names an address.
+// serves reports whether --nodeport-addresses contains an address.
 func (r rules) serves(a netip.Addr) bool {
 	return slices.ContainsFunc(r.nodePort, func(p netip.Prefix) bool { return p.Contains(a) })
 }
 
-// enabled tells whether an address is of an enabled family.
+// enabled reports whether the family of an address is enabled.
 func (r rules) enabled(a netip.Addr) bool { return a.Is4() && r.ipv4 || a.Is6() && r.ipv6 }

@@ -18,7 +18,7 @@ import (
 	tables "github.com/waggle-net/waggle/pkg/tables/nodeaddresses"
 )
 
-// settle is the least time between two computations: a burst of changes becomes one, a single change does not wait.
+// settle is the minimum interval between two computations. A single change is not delayed.
 const settle = 20 * time.Millisecond
 
 type controller struct {
@@ -47,7 +47,7 @@ func (c *controller) run(ctx context.Context, health cell.Health, done func(stat
 		txn := heartbeat.Snapshot(ctx, c.DB, c.Devices, c.Addresses)
 		_, linksChanged := c.Devices.AllWatch(txn)
 		addrs, addrsChanged := c.Addresses.AllWatch(txn)
-		// The Node may come late, or never; without it the ranking goes by what the kernel says.
+		// The Node may be absent; the ranking then depends only on the state of the kernel.
 		node, _, nodeChanged, _ := c.Nodes.GetWatch(txn, k8s.NodeByName(c.Agent.NodeName))
 		ready, initialized := c.Addresses.Initialized(txn)
 		if ready {
@@ -60,7 +60,7 @@ func (c *controller) run(ctx context.Context, health cell.Health, done func(stat
 				return err
 			}
 			health.OK(fmt.Sprintf("%d addresses", n))
-			initialized = nil // closed for ever
+			initialized = nil // the channel is closed from now on
 		}
 		heartbeat.Idle(ctx)
 		select {
@@ -77,7 +77,7 @@ func (c *controller) run(ctx context.Context, health cell.Health, done func(stat
 	}
 }
 
-// named are the addresses by which Kubernetes knows the node.
+// named returns the addresses in the status of the Node.
 func named(node *k8s.Node) (addrs []netip.Addr) {
 	if node == nil {
 		return nil

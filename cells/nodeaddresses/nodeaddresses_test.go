@@ -38,8 +38,8 @@ func TestScripts(t *testing.T) {
 	})
 }
 
-// TestController_FollowsWithin20Milliseconds changes addresses, devices and the Node at any time. All that the node's addresses are made
-// of is followed: a table that is not watched would delay the row until something else changes.
+// TestController_FollowsWithin20Milliseconds changes addresses, devices and the Node at random times. The controller must watch all inputs: a table that is not
+// watched delays the row until another input changes.
 func TestController_FollowsWithin20Milliseconds(t *testing.T) {
 	t.Parallel()
 	random := testseed.New(t)
@@ -71,7 +71,7 @@ func TestController_FollowsWithin20Milliseconds(t *testing.T) {
 				t.Error(err)
 			}
 		}()
-		// change does something and wants the addresses to become others within the time.
+		// change writes to the tables and expects the new addresses within the time.
 		change := func(do func(statedb.WriteTxn), want string) {
 			t.Helper()
 			time.Sleep(time.Duration(random.Int64N(int64(100 * time.Millisecond))))
@@ -113,7 +113,7 @@ func TestController_FollowsWithin20Milliseconds(t *testing.T) {
 	})
 }
 
-// links are an uplink, a second one, a pod's link and ours.
+// links are two uplinks, a pod link and devices of the agent.
 var links = map[int]*devices.Device{
 	1: {Index: 1, Name: "lo"},
 	2: {Index: 2, Name: "eth0", Selected: true},

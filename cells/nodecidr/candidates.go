@@ -14,15 +14,14 @@ import (
 )
 
 const (
-	unknown  = "unknown"    // family of what does not parse
-	rejected = "rejected: " // begins the reason of what cannot be used
+	unknown  = "unknown"    // family of a candidate that does not parse
+	rejected = "rejected: " // prefix of the reason of an unusable candidate
 
 	byThisAgent     = "not used: written by this agent"
 	ciliumNodeField = "spec.ipam.podCIDRs"
 )
 
-// annotations that carry a pod CIDR, in order of preference. Either may hold a CIDR of either family, but only its own
-// is accepted.
+// annotations are the annotations with a pod CIDR, in order of preference. A CIDR of the other family is rejected.
 var annotations = []struct{ key, family string }{
 	{"network.cilium.io/ipv4-pod-cidr", "ipv4"},
 	{"io.cilium.network.ipv4-pod-cidr", "ipv4"},
@@ -30,8 +29,7 @@ var annotations = []struct{ key, family string }{
 	{"io.cilium.network.ipv6-pod-cidr", "ipv6"},
 }
 
-// offered lists what flags, the Node and the CiliumNode offer, in order of preference. A candidate with a Reason cannot
-// win.
+// offered returns the candidates from flags, the Node and the CiliumNode in order of preference. A candidate with a Reason cannot be chosen.
 func offered(in input) []nodecidrs.Candidate {
 	var out []nodecidrs.Candidate
 	for _, prefix := range []netip.Prefix{in.settings.ipv4Range, in.settings.ipv6Range} {
@@ -42,7 +40,7 @@ func offered(in input) []nodecidrs.Candidate {
 	return append(append(out, nodeOffers(in)...), ciliumNodeOffers(in)...)
 }
 
-// nodeOffers is what the Node offers.
+// nodeOffers returns the candidates from the Node.
 func nodeOffers(in input) []nodecidrs.Candidate {
 	if in.node == nil {
 		return nil
@@ -74,7 +72,7 @@ func nodeOffers(in input) []nodecidrs.Candidate {
 	return out
 }
 
-// ciliumNodeOffers is what the CiliumNode offers. What the agent wrote there, now or in another mode before, is no offer.
+// ciliumNodeOffers returns the candidates from the CiliumNode. A CIDR that the agent wrote, in this or in a previous IPAM mode, cannot be chosen.
 func ciliumNodeOffers(in input) []nodecidrs.Candidate {
 	if in.ciliumNode == nil {
 		return nil
@@ -94,11 +92,11 @@ func ciliumNodeOffers(in input) []nodecidrs.Candidate {
 	return out
 }
 
-// maxPodCIDRs is how many entries Kubernetes allows, one of each family.
+// maxPodCIDRs is the maximum number of entries that Kubernetes allows: one for each family.
 const maxPodCIDRs = 2
 
-// podCIDRs reads spec.podCIDRs. A list that Kubernetes would not accept is rejected as a whole, since nobody can tell
-// which of its entries was meant.
+// podCIDRs returns the candidates from spec.podCIDRs. All entries are rejected when the list has more than two. Two entries of one family are both rejected,
+// because the intended one is unknown.
 func podCIDRs(node *k8s.Node) []nodecidrs.Candidate {
 	var out []nodecidrs.Candidate
 	perFamily := map[string]int{}
@@ -122,9 +120,9 @@ func podCIDRs(node *k8s.Node) []nodecidrs.Candidate {
 	return out
 }
 
-const longest = 64 // bytes of free text in a row
+const longest = 64 // maximum length in bytes of a value in a row
 
-// candidate parses what was written.
+// candidate returns the candidate for a value of a flag or an object. A value that does not parse is rejected.
 func candidate(source, raw string) nodecidrs.Candidate {
 	c := nodecidrs.Candidate{Family: unknown, Source: source, Raw: printable.Short(raw, longest)}
 	prefix, family, err := parse(raw)
@@ -136,7 +134,7 @@ func candidate(source, raw string) nodecidrs.Candidate {
 	return c
 }
 
-// parse accepts a CIDR that pods can have addresses of. Host bits are cut off, as Kubernetes does.
+// parse returns the CIDR and its family. It clears host bits, as Kubernetes does, and rejects CIDRs whose addresses pods cannot have.
 func parse(raw string) (netip.Prefix, string, error) {
 	prefix, err := netip.ParsePrefix(strings.TrimSpace(raw))
 	if err != nil {

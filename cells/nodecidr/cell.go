@@ -11,7 +11,7 @@ import (
 	"github.com/waggle-net/waggle/pkg/tables/nodecidrs"
 )
 
-// Cell keeps node-cidrs.
+// Cell chooses the pod CIDRs of this node. It is the only writer of the table node-cidrs.
 var Cell = cell.Module("node-cidr", "Pod CIDRs of this node",
 	cell.Config(DefaultConfig),
 	cell.ProvidePrivate(

@@ -9,24 +9,23 @@ import (
 	"github.com/waggle-net/waggle/pkg/tables/nodecidrs"
 )
 
-// input is everything that the choice depends on.
+// input contains all inputs of the choice.
 type input struct {
 	settings                 settings
 	enableIPv4, enableIPv6   bool
 	nodeName                 string
-	node                     *k8s.Node    // nil while there is no row of this node
+	node                     *k8s.Node    // nil without a row of this node
 	ciliumNode               *cilium.Node // likewise
-	waitingFor               string       // why k8s-nodes, cilium-nodes or node-addresses may not be used yet; empty when they may
+	waitingFor               string       // missing input: the Nodes, the CiliumNodes or the addresses of this node; empty when all are complete
 	nodeIPv4                 netip.Addr   // primary address of the node; invalid when it has none
-	addresses                []netip.Addr // all addresses of the node that are not ours
-	addressesPending         bool         // true before those are read: nothing may be chosen yet
-	chosenIPv4, chosenIPv6   netip.Prefix // by the previous choice of this run; invalid at first
-	derivedIPv4, derivedIPv6 bool         // whether those were derived
+	addresses                []netip.Addr // all addresses of the node except the router addresses
+	addressesPending         bool         // the addresses are not complete: nothing may be chosen yet
+	chosenIPv4, chosenIPv6   netip.Prefix // chosen in the previous round of this run; invalid in the first round
+	derivedIPv4, derivedIPv6 bool         // the chosen prefix was derived
 }
 
-// choose returns all candidates, each with the reason why it won or lost. In order of preference: flag, then
-// spec.podCIDRs, spec.podCIDR and annotations of the Node or else the CiliumNode, what was chosen before, and what can be
-// derived.
+// choose returns all candidates, each with the reason for its result. The order of preference is: flag; spec.podCIDRs, spec.podCIDR and annotations of the
+// Node, or the CiliumNode; the previous choice; a derived CIDR.
 func choose(in input) []nodecidrs.Candidate {
 	out := offered(in)
 	refuseOwn(out, in)
@@ -44,14 +43,13 @@ func choose(in input) []nodecidrs.Candidate {
 		return append(out, needless("ipv6"))
 	}
 	if !ipv4.IsValid() {
-		ipv4 = deriveIPv4(in, ipv6) // IPv4 may be disabled, but the rule needs its number
+		ipv4 = deriveIPv4(in, ipv6) // IPv4 may be disabled, but the derived IPv6 range contains its bytes
 	}
 	return append(out, last(in, "ipv6", in.chosenIPv6, in.derivedIPv6, in.settings.requireIPv6, in.enableIPv6,
 		deriveIPv6(in.settings.ipv6Cluster, ipv4)))
 }
 
-// refuseOwn rejects ranges that hold an address of the node itself: with a route to pods for the range, the node would no
-// longer reach its own network.
+// refuseOwn rejects ranges that contain an address of the node: with a route to pods for such a range, the node would lose the connection to its network.
 func refuseOwn(candidates []nodecidrs.Candidate, in input) {
 	for i := range candidates {
 		c := &candidates[i]
@@ -66,7 +64,7 @@ func refuseOwn(candidates []nodecidrs.Candidate, in input) {
 	}
 }
 
-// pick chooses the first acceptable candidate of a family and fills in all reasons.
+// pick chooses the first acceptable candidate of a family, sets the reasons of all candidates of the family and returns the chosen prefix; invalid without one.
 func pick(candidates []nodecidrs.Candidate, family string, enabled bool) netip.Prefix {
 	var winner nodecidrs.Candidate
 	for i := range candidates {
@@ -85,7 +83,7 @@ func pick(candidates []nodecidrs.Candidate, family string, enabled bool) netip.P
 	return winner.Prefix
 }
 
-// last is the candidate for a family that nobody offered a range for.
+// last returns the candidate for a family without an acceptable range: the previous choice, a derived range, or one that waits.
 func last(in input, family string, before netip.Prefix, wasDerived, required, enabled bool,
 	derived netip.Prefix) nodecidrs.Candidate {
 	c := nodecidrs.Candidate{Family: family, Source: nodecidrs.Derived}
@@ -109,7 +107,7 @@ func last(in input, family string, before netip.Prefix, wasDerived, required, en
 	return c
 }
 
-// missing says which object is to bring the range of a family, and who is to write it there.
+// missing describes the object that must contain the range of a family.
 func missing(in input, family string) string {
 	switch {
 	case in.settings.source == fromCiliumNode && in.ciliumNode == nil:
@@ -132,10 +130,10 @@ func needless(family string) nodecidrs.Candidate {
 	return nodecidrs.Candidate{Family: family, Source: nodecidrs.Derived, Reason: "not used: a range is offered"}
 }
 
-// fallbackOctet stands in a derived IPv4 range when the node has no IPv4 address and no IPv6 range is known.
+// fallbackOctet is the second octet of a derived IPv4 range when the node has no IPv4 address and no IPv6 range is known.
 const fallbackOctet = 15
 
-// deriveIPv4 is 10.X.0.0/16, where X is the last octet of the node's IPv4 address, or byte 11 of its IPv6 range.
+// deriveIPv4 returns 10.X.0.0/16, where X is the last octet of the node's IPv4 address, or byte 11 (from 0) of its IPv6 range.
 func deriveIPv4(in input, ipv6 netip.Prefix) netip.Prefix {
 	octet := byte(fallbackOctet)
 	switch {
@@ -149,7 +147,7 @@ func deriveIPv4(in input, ipv6 netip.Prefix) netip.Prefix {
 	return netip.PrefixFrom(netip.AddrFrom4([4]byte{10, octet, 0, 0}), 16)
 }
 
-// deriveIPv6 is a /96 inside the cluster's range with the four bytes of the IPv4 range behind its first 64 bits.
+// deriveIPv6 returns a /96 inside the cluster's /64; bits 64 to 95 are the address of the IPv4 range.
 func deriveIPv6(cluster, ipv4 netip.Prefix) netip.Prefix {
 	b, v4 := cluster.Addr().As16(), ipv4.Addr().As4()
 	copy(b[8:12], v4[:])

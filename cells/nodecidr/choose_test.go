@@ -12,7 +12,7 @@ import (
 	"github.com/waggle-net/waggle/pkg/wrote"
 )
 
-// dualStack is an agent that knows the name of its Node.
+// dualStack are settings with both families and a node name from a flag.
 var dualStack = agent.Agent{EnableIPv4: true, EnableIPv6: true, NodeName: "one", NodeNameSource: "flag", IPAM: agent.IPAMClusterPool}
 
 func checked(t *testing.T, change func(*Config)) settings {
@@ -48,9 +48,9 @@ func TestChoose(t *testing.T) {
 		flags func(*Config)
 		node  *k8s.Node
 		in    func(*input)
-		// ipv4 and ipv6 are "source prefix" of the winners; empty when there is none.
+		// ipv4 and ipv6 are "source prefix" of the chosen candidates; empty without one.
 		ipv4, ipv6 string
-		// reasons holds parts of reasons by "family/source".
+		// reasons are substrings of reasons, by "family/source".
 		reasons map[string]string
 	}{
 		{
@@ -256,7 +256,7 @@ func winner(t *testing.T, rows []nodecidrs.Candidate, family string) string {
 	return found
 }
 
-// checkRows holds what must be true of every choice, and the reasons that a case names.
+// checkRows checks the invariants of every choice and the expected reasons.
 func checkRows(t *testing.T, rows []nodecidrs.Candidate, reasons map[string]string) {
 	t.Helper()
 	seen := map[string]string{}

@@ -13,7 +13,7 @@ import (
 // auto is the value of a flag that leaves the choice to the agent.
 const auto = "auto"
 
-// Config is what was typed.
+// Config configures the pod CIDRs of this node.
 type Config struct {
 	IPv4Range        string `mapstructure:"ipv4-range"`
 	IPv6Range        string `mapstructure:"ipv6-range"`
@@ -23,10 +23,10 @@ type Config struct {
 	IPv6ClusterRange string `mapstructure:"ipv6-cluster-alloc-cidr"`
 }
 
-// DefaultConfig are the defaults.
+// DefaultConfig takes the CIDRs from the Node or the CiliumNode.
 var DefaultConfig = Config{IPv4Range: auto, IPv6Range: auto, IPv4Node: auto, IPv6ClusterRange: "f00d::/64"}
 
-// Flags registers the flags.
+// Flags registers the flags of the cell.
 func (c Config) Flags(flags *pflag.FlagSet) {
 	flags.String("ipv4-range", c.IPv4Range, "IPv4 CIDR of the pods of this node; auto takes it from the Node")
 	flags.String("ipv6-range", c.IPv6Range, "IPv6 CIDR of the pods of this node; auto takes it from the Node")
@@ -45,11 +45,11 @@ type settings struct {
 	source                   source
 }
 
-// source is the object that brings the CIDRs. It follows from the IPAM mode and from whether Kubernetes is on.
+// source is the object that contains the CIDRs. It depends on the IPAM mode and on whether there is an API server.
 type source int
 
 const (
-	fromManifest   source = iota // the Node of the manifests; nothing is required unless flags say so
+	fromManifest   source = iota // the Node of the manifests; a CIDR is required only with the flags --k8s-require-*
 	fromNode                     // the Node, --ipam=kubernetes
 	fromCiliumNode               // the CiliumNode, --ipam=cluster-pool
 )
@@ -89,7 +89,7 @@ func newSettings(c Config, a agent.Agent, client *kubeapi.Client) (settings, err
 	return s, s.checkName(a)
 }
 
-// checkName refuses to look for CIDRs in an object whose name is a guess: the CIDRs of another node would be worse than none.
+// checkName returns an error if the CIDRs come from an object whose name is guessed from the host name: the object may belong to another node.
 func (s settings) checkName(a agent.Agent) error {
 	needed := a.EnableIPv4 && !s.ipv4Range.IsValid() || a.EnableIPv6 && !s.ipv6Range.IsValid()
 	if s.source == fromManifest || !needed || a.NodeNameSource != "hostname" {
@@ -99,7 +99,7 @@ func (s settings) checkName(a agent.Agent) error {
 		"more than a guess): set the environment variable K8S_NODE_NAME from spec.nodeName, or --node-name", a.NodeName)
 }
 
-// rangeFlag parses a range; a bad one ends the agent, because it was given on purpose.
+// rangeFlag parses the value of a range flag; the result is invalid for auto. An error stops the agent.
 func rangeFlag(flag, value, family string) (netip.Prefix, error) {
 	if value == auto || value == "" {
 		return netip.Prefix{}, nil

@@ -46,7 +46,7 @@ func newController(p params) *controller {
 	return c
 }
 
-// settle turns the burst of a start, or of a Node that is written in several steps, into one choice.
+// settle is the debounce interval between a change of the inputs and a round.
 const settle = time.Millisecond
 
 func (c *controller) run(ctx context.Context, health cell.Health) error {
@@ -67,7 +67,7 @@ func (c *controller) run(ctx context.Context, health cell.Health) error {
 	}
 }
 
-// report says which ranges are chosen, or that something that was written is unusable.
+// report sets the health of the module: the chosen ranges, or the first rejected candidate.
 func report(health cell.Health, candidates []nodecidrs.Candidate) {
 	chosen, text := 0, "No range is chosen"
 	for _, candidate := range candidates {
@@ -84,7 +84,7 @@ func report(health cell.Health, candidates []nodecidrs.Candidate) {
 	health.OK(text)
 }
 
-// read collects the input of the choice and watches where it came from.
+// read collects the input of the choice and watches its tables.
 func (c *controller) read(txn statedb.ReadTxn, watch *statedb.WatchSet) input {
 	in := input{settings: c.Settings, enableIPv4: c.Agent.EnableIPv4, enableIPv6: c.Agent.EnableIPv6,
 		nodeName: c.Agent.NodeName}
@@ -120,7 +120,7 @@ func (c *controller) read(txn statedb.ReadTxn, watch *statedb.WatchSet) input {
 	return in
 }
 
-// addresses finds the node's primary IPv4 address, and all that it has, never those of our own link.
+// addresses returns the node's primary IPv4 address and all its addresses, except the ones on the device of the router addresses.
 func (c *controller) addresses(txn statedb.ReadTxn, watch *statedb.WatchSet) (primaryIPv4 netip.Addr, all []netip.Addr) {
 	rows, changed := c.Addresses.AllWatch(txn)
 	watch.Add(changed)
@@ -136,14 +136,14 @@ func (c *controller) addresses(txn statedb.ReadTxn, watch *statedb.WatchSet) (pr
 	return primaryIPv4, all
 }
 
-// before is what the previous choice gave. Only this cell writes the table, so it cannot change meanwhile.
+// before returns the chosen prefix of the previous round and reports whether it was derived. Only this cell writes the table, so the row cannot change between
+// read and commit.
 func (c *controller) before(txn statedb.ReadTxn, family string) (netip.Prefix, bool) {
 	row, _, _ := c.Table.Get(txn, nodecidrs.Chosen(family))
 	return row.Prefix, row.Source == nodecidrs.Derived
 }
 
-// commit makes the table what was computed. The old winner of a family is removed before a new one is inserted,
-// because at most one row of a family may be chosen.
+// commit replaces the rows of the table. It deletes rows before it inserts others, because at most one row of a family may be chosen.
 func (c *controller) commit(candidates []nodecidrs.Candidate, complete bool) error {
 	txn := c.DB.WriteTxn(c.Table)
 	defer txn.Abort()

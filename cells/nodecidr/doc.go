@@ -1,8 +1,7 @@
-// Package nodecidr decides which CIDRs this node's pods get their addresses from.
+// Package nodecidr chooses the pod CIDRs of this node.
 //
-// It reads k8s-nodes and cilium-nodes (the rows of this node), sources (whether the one that counts may be used yet),
-// node-addresses and flags, and writes node-cidrs: every CIDR that was offered, and why it won or lost. With an API server
-// a CIDR is required, and comes from the Node or, with --ipam=cluster-pool, from the CiliumNode. What the agent itself
-// wrote into either is no offer. The cell owns nothing in the kernel and keeps no state over restarts; what was chosen in
-// this run is kept when nothing offers a range any more.
+// Tables in: k8s-nodes and cilium-nodes (the rows of this node), sources (whether these tables are usable), node-addresses. Table out: node-cidrs, with every
+// candidate and the reason for its result. With an API server a CIDR is required and comes from the Node or, with --ipam=cluster-pool, from the CiliumNode. A
+// CIDR that the agent itself wrote to these objects cannot be chosen. The cell owns nothing in the kernel and keeps no state across restarts. A CIDR that was
+// chosen in this run stays chosen when no source names a CIDR any more.
 package nodecidr

@@ -13,7 +13,7 @@ import (
 	"github.com/waggle-net/waggle/pkg/wrote"
 )
 
-// online is a client that never connects: that there is one says that Kubernetes is on.
+// online returns a client that never connects. With a client the agent assumes that there is an API server.
 func online(t testing.TB) *kubeapi.Client {
 	t.Helper()
 	client, err := kubeapi.New(&rest.Config{Host: "http://127.0.0.1:1"})
@@ -23,7 +23,7 @@ func online(t testing.TB) *kubeapi.Client {
 	return client
 }
 
-// TestChoose_Sources has what offers a CIDR when there is an API server, in both modes.
+// TestChoose_Sources tests the sources of CIDRs with an API server, in both IPAM modes.
 func TestChoose_Sources(t *testing.T) {
 	t.Parallel()
 	const pool = "CiliumNode.spec.ipam.podCIDRs"
@@ -130,7 +130,7 @@ func TestChoose_Sources(t *testing.T) {
 	}
 }
 
-// TestNewSettings_RefusesAGuessedName has the host name as the only hint, which may be another node's.
+// TestNewSettings_RefusesAGuessedName tests the node name from the host name, which may be the name of another node.
 func TestNewSettings_RefusesAGuessedName(t *testing.T) {
 	t.Parallel()
 	for name, test := range map[string]struct {

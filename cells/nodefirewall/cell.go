@@ -9,13 +9,13 @@ import (
 	"github.com/waggle-net/waggle/pkg/heartbeat"
 )
 
-// Cell reads the node's nftables rules at intervals, and is Degraded while they drop packets of pods.
+// Cell reads the nftables rules of the node at intervals, and is Degraded while they drop packets of pods.
 var Cell = cell.Module("node-firewall", "Firewalls of the node that drop packets of pods",
 	cell.ProvidePrivate(newKernel), // nftables
 	Watcher,
 )
 
-// Watcher is the cell without its kernel, for tests that have their own.
+// Watcher is the cell without the access to nftables, for tests with a fake kernel.
 var Watcher = cell.Invoke(register)
 
 func register(jobs job.Group, c controller) {

@@ -19,10 +19,10 @@ import (
 )
 
 const (
-	// pause is the least time between two readings for each chain and rule that was read, which takes some microseconds. A node with kube-proxy may have
-	// tens of thousands.
+	// pause is multiplied by the number of chains and rules of a read to get the minimum interval between two reads. To read a rule takes some microseconds, and a
+	// node with kube-proxy may have tens of thousands of rules.
 	pause = 5 * time.Millisecond
-	// longest is the longest interval between two readings.
+	// longest limits the interval that results from pause, and the interval of the configuration.
 	longest = 10 * time.Minute
 )
 
@@ -53,7 +53,7 @@ func (c *controller) run(ctx context.Context, health cell.Health) error {
 	}
 }
 
-// packets are those of a pod to other hosts: one for each family of pods and each device that leads out of the node.
+// packets returns examples of packets from a pod to other hosts: one for each family of pods and each external device.
 func (c *controller) packets(txn statedb.ReadTxn) (packets []nftforward.Packet) {
 	for n := range c.LocalNode.All(txn) {
 		for _, pods := range []netip.Prefix{n.IPv4.AllocRange, n.IPv6.AllocRange} {

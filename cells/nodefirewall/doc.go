@@ -1,4 +1,5 @@
-// Package nodefirewall names the firewall of the node that drops what pods send to other hosts: the chains of Docker, ufw and firewalld do by default.
+// Package nodefirewall reports chains of the node's firewall that drop packets from pods to other hosts, as the chains of Docker, ufw and firewalld do by
+// default.
 //
-// Tables in: devices, local-node. Tables out: none. It owns nothing in the kernel and changes nothing there. After a restart it looks again.
+// Tables in: devices, local-node. Tables out: none. The cell owns and changes nothing in the kernel. After a restart it reads the rules again.
 package nodefirewall

@@ -2,9 +2,9 @@ package nodefirewall
 
 import "github.com/waggle-net/waggle/pkg/nftforward"
 
-// kernel is what this cell reads of the kernel.
+// kernel evaluates the nftables rules of the node.
 type kernel interface {
-	// Dropping returns the chains that drop one of the packets, and how many chains and rules were read.
+	// Dropping returns the chains that drop one of the packets, and the number of chains and rules that were read.
 	Dropping([]nftforward.Packet) (chains []nftforward.Chain, read int, err error)
 }
 

@@ -21,13 +21,13 @@ import (
 	"github.com/waggle-net/waggle/pkg/tables/localnode"
 )
 
-// fakeKernel has chains that drop everything that leaves by some devices.
+// fakeKernel has chains that drop all packets that leave through some devices.
 type fakeKernel struct {
 	mu      sync.Mutex
 	dropped map[string]bool // by device
-	rules   int             // of a reading
+	rules   int             // number of rules that a read returns
 	fail    bool
-	asked   []string // packets of the last reading
+	asked   []string // packets of the last read
 	times   int
 }
 

@@ -9,17 +9,17 @@ import (
 	"github.com/waggle-net/waggle/pkg/tables/nodes"
 )
 
-// assigned are the ids of some nodes as one round computes them. Rows are never changed in place.
+// assigned are the ids that one round computes. Rows must not be changed in place.
 type assigned struct {
 	byName map[string]*tables.NodeID
 	// without lists the nodes that get no id, because all are in use.
 	without []string
 }
 
-// taken knows which ids are in use.
+// taken is the set of the ids that are in use.
 type taken struct {
 	ids  [tables.Max + 1]bool
-	free uint16 // no lower id is free, but for 0
+	free uint16 // no lower id is free, except 0
 }
 
 func newTaken(rows []*tables.NodeID) *taken {
@@ -30,7 +30,7 @@ func newTaken(rows []*tables.NodeID) *taken {
 	return t
 }
 
-// take takes the lowest free id, 0 when there is none.
+// take marks the lowest free id as used and returns it; 0 when no id is free.
 func (t *taken) take() uint16 {
 	for t.free <= tables.Max && t.ids[t.free] {
 		t.free++
@@ -47,8 +47,8 @@ func (t *taken) release(id uint16) {
 	t.free = min(t.free, id)
 }
 
-// assign computes the ids of some nodes, of which it gets the rows and the nodes that exist. It keeps the ids of nodes that exist, and gives each new node the
-// lowest free one. With complete set, it marks the ids of all others as released at the time now, and frees those that unused reports.
+// assign computes the ids of some nodes: have are the present rows of these nodes, want are the existing nodes. Existing nodes keep their ids; a new node gets
+// the lowest free id. With complete set, assign marks the ids of removed nodes as released at the time now, and frees a released id if unused reports true.
 func (t *taken) assign(have []*tables.NodeID, want []*nodes.Node, complete bool, now time.Time, unused func(*tables.NodeID) bool) assigned {
 	a := assigned{byName: make(map[string]*tables.NodeID, len(have))}
 	exists := make(map[string]*nodes.Node, len(want))

@@ -31,12 +31,12 @@ func assign(have []*tables.NodeID, want []*nodes.Node, complete bool, now time.T
 	return newTaken(have).assign(have, want, complete, now, unused)
 }
 
-// rows are all ids in their order.
+// rows returns all rows, sorted by id.
 func (a assigned) rows() []*tables.NodeID {
 	return slices.SortedFunc(maps.Values(a.byName), func(x, y *tables.NodeID) int { return cmp.Compare(x.ID, y.ID) })
 }
 
-// waits reports whether an id waits for the collector of flows.
+// waits reports whether an id is released and not freed yet.
 func (a assigned) waits() bool {
 	return slices.ContainsFunc(a.rows(), func(row *tables.NodeID) bool { return !row.Released.IsZero() })
 }

@@ -7,15 +7,15 @@ import (
 	tables "github.com/waggle-net/waggle/pkg/tables/nodeids"
 )
 
-// Cell keeps the table node-ids.
+// Cell assigns a number to each other node. It is the only writer of the table node-ids.
 var Cell = cell.Module("nodeids", "Ids of the nodes of the cluster",
-	cell.ProvidePrivate(newKernel), // the real maps
+	cell.ProvidePrivate(newKernel), // pinned maps
 	implementation,
 )
 
-// implementation is the module without its kernel.
+// implementation is the module without the access to BPF maps.
 var implementation = cell.Group(
 	cell.ProvidePrivate(tables.NewTable), // only this cell writes
 	cell.Provide(statedb.RWTable[*tables.NodeID].ToTable),
-	cell.Invoke(registerController), // nodes into ids
+	cell.Invoke(registerController), // assigns ids to the rows of nodes
 )

@@ -37,19 +37,19 @@ type params struct {
 	Kernel   kernel
 }
 
-// controller follows the nodes by their changes. A round is about those nodes alone that changed, that wait for their id to be freed, or that get none.
+// controller follows the changes of the table nodes. A round processes only changed nodes, removed nodes whose ids are not freed yet, and nodes without an id.
 type controller struct {
 	params
 	initialized func(statedb.WriteTxn)
 	files       files
 	restored    bool
 	nodes       *clusternodes.Rows
-	taken       *taken              // nil: the next round is about all nodes
-	complete    bool                // the table nodes was, in the last round
+	taken       *taken              // nil: the next round processes all nodes
+	complete    bool                // the table nodes was complete in the last round
 	touched     map[string]struct{} // nodes that changed since the last round that was committed
-	released    map[string]struct{} // nodes whose ids wait for the collector of flows
-	without     map[string]struct{} // nodes that get no id
-	missing     []int               // numbers of files to be written in any case
+	released    map[string]struct{} // removed nodes whose ids are not freed yet
+	without     map[string]struct{} // nodes without an id, because all are in use
+	missing     []int               // numbers of the files that the next round must write
 }
 
 func newController(p params) *controller {
@@ -70,7 +70,7 @@ func (c *controller) run(ctx context.Context, health cell.Health) error {
 	}
 	limiter := rate.NewLimiter(rate.Every(settle), 1)
 	for limiter.Wait(ctx) == nil {
-		txn := heartbeat.Snapshot(ctx, c.DB, c.Nodes) // the collector's table wakes the loop only at times
+		txn := heartbeat.Snapshot(ctx, c.DB, c.Nodes) // without the table of the collector, which wakes the loop only while an id is released
 		changed := statedb.NewWatchSet()
 		if err := c.round(txn, changed); err != nil {
 			health.Degraded("Assign ids", err)
@@ -113,7 +113,7 @@ func (c *controller) restore() error {
 	return nil
 }
 
-// subscribe follows the nodes from the first on; a retry continues where the previous attempt ended.
+// subscribe starts to follow the changes of nodes. After an error of run, the next run continues with the same change iterator.
 func (c *controller) subscribe() (err error) {
 	if c.nodes == nil {
 		txn := c.DB.WriteTxn(c.Nodes)
@@ -153,13 +153,13 @@ func (c *controller) round(txn statedb.ReadTxn, changed *statedb.WatchSet) error
 		c.without[name] = struct{}{}
 	}
 	c.touched, c.complete = map[string]struct{}{}, complete
-	if len(c.released) > 0 { // the collector writes every few seconds, which is of interest only then
+	if len(c.released) > 0 { // only released ids depend on the collector, which writes every few seconds
 		changes.Watch(txn, changed, c.Flows)
 	}
 	return nil
 }
 
-// some returns the names of the nodes that a round is about: all of them at first, after an error, and when the nodes become complete.
+// some returns the names of the nodes that a round processes: all nodes in the first round, after an error and when the table nodes becomes complete.
 func (c *controller) some(txn statedb.ReadTxn, changed *statedb.WatchSet, complete bool) map[string]struct{} {
 	c.nodes.UpTo(txn, changed, func(before, after *nodes.Node) {
 		for _, n := range []*nodes.Node{before, after} {
@@ -186,8 +186,8 @@ func (c *controller) some(txn statedb.ReadTxn, changed *statedb.WatchSet, comple
 	return some
 }
 
-// unused reports whether nothing holds a released id any more: neither entries of flows nor those of ipcache, which is read only when flows hold none. An id
-// of which that is not known is in use.
+// unused returns a function that reports whether neither entries of flows nor entries of ipcache contain a released id. ipcache is read at most once, and only
+// when no flow contains the id. After a read error, which readError receives, an id counts as used.
 func (c *controller) unused(txn statedb.ReadTxn, readError *error) func(*tables.NodeID) bool {
 	var named map[uint16]bool
 	return func(row *tables.NodeID) bool {
@@ -201,8 +201,8 @@ func (c *controller) unused(txn statedb.ReadTxn, readError *error) func(*tables.
 	}
 }
 
-// commit writes the files, then the table: maps never hold an id that the next run could assign to another node. Without the files the ids stay as they are, and
-// nodes without one do not keep the others waiting.
+// commit writes the files, then the table, so that maps never contain an id that the next run could assign to another node. If the files cannot be written, the
+// rows stay unchanged, and the table still becomes complete.
 func (c *controller) commit(now statedb.ReadTxn, have []*tables.NodeID, next assigned, complete bool) error {
 	numbers := map[int]struct{}{}
 	for _, number := range c.missing {
@@ -217,7 +217,7 @@ func (c *controller) commit(now statedb.ReadTxn, have []*tables.NodeID, next ass
 		}
 	}
 	for name, row := range next.byName {
-		if had[name] != row { // rows that stay are the same pointers
+		if had[name] != row { // an unchanged row is the same pointer
 			put = append(put, row)
 			numbers[numberOf(row.ID)] = struct{}{}
 		}
@@ -225,7 +225,7 @@ func (c *controller) commit(now statedb.ReadTxn, have []*tables.NodeID, next ass
 	writeError := c.files.write(c.lists(now, numbers, had, next))
 	done, _ := c.Table.Initialized(now)
 	c.missing = nil
-	if writeError != nil { // some of the files may say what the table does not
+	if writeError != nil { // some of the files may be newer than the table
 		c.missing, put, remove = slices.Collect(maps.Keys(numbers)), nil, nil
 	}
 	if len(put)+len(remove) == 0 && (done || !complete) {
@@ -250,7 +250,7 @@ func (c *controller) commit(now statedb.ReadTxn, have []*tables.NodeID, next ass
 	return writeError
 }
 
-// lists returns the rows of files, by their numbers: those of the table, with the ones of next in the place of the ones that nodes had.
+// lists returns the rows of the files in numbers: the rows of the table, except the ones in had, and the rows of next.
 func (c *controller) lists(now statedb.ReadTxn, numbers map[int]struct{}, had map[string]*tables.NodeID, next assigned) map[int][]*tables.NodeID {
 	lists := make(map[int][]*tables.NodeID, len(numbers))
 	for number := range numbers {

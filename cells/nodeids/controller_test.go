@@ -16,7 +16,7 @@ import (
 	"github.com/waggle-net/waggle/pkg/testseed"
 )
 
-// rig is the loop without its goroutine, over tables that a test fills.
+// rig is a controller without a goroutine. The test fills its tables and calls its rounds.
 type rig struct {
 	*controller
 	kernel   *fakeKernel
@@ -53,7 +53,7 @@ func (r *rig) write(change func(statedb.WriteTxn)) {
 	change(txn)
 }
 
-// pass notes that the collector of flows has ended a pass that began now.
+// pass records a pass of the flow collector that began now.
 func (r *rig) pass(txn statedb.WriteTxn) {
 	for _, name := range conntrack.FlowMaps() {
 		_, _, _ = r.flows.Insert(txn, conntrack.Map{Name: name, Began: time.Now()})
@@ -62,7 +62,7 @@ func (r *rig) pass(txn statedb.WriteTxn) {
 
 func (r *rig) rows() []*tables.NodeID { return statedb.Collect(r.Table.All(r.DB.ReadTxn())) }
 
-// timeless are rows without the times of removals.
+// timeless returns rows as text, without the times of the releases.
 func timeless(rows []*tables.NodeID) (list []string) {
 	for _, row := range rows {
 		list = append(list, fmt.Sprint(row.TableRow()))
@@ -70,8 +70,8 @@ func timeless(rows []*tables.NodeID) (list []string) {
 	return list
 }
 
-// TestController_AgreesWithARoundOverAllNodes changes nodes at random, and compares with what a round over all nodes makes of the ids before. The files say after
-// each round what the table does, also when they could not be written meanwhile.
+// TestController_AgreesWithARoundOverAllNodes changes nodes at random and compares the result of each round with the result of a round over all nodes. After
+// each successful round the files contain the rows of the table, also after failed writes.
 func TestController_AgreesWithARoundOverAllNodes(t *testing.T) {
 	t.Parallel()
 	random := testseed.New(t)
@@ -105,7 +105,7 @@ func TestController_AgreesWithARoundOverAllNodes(t *testing.T) {
 			})
 			r.kernel.named = map[uint16]bool{uint16(random.IntN(200)): true}
 			broken := random.IntN(10) == 0
-			if broken { // nothing can be written where a file is in the place of the directory
+			if broken { // a file in the place of the directory makes writes fail
 				require.NoError(t, os.Rename(f.store.Dir(), f.store.Dir()+".away"))
 				require.NoError(t, os.WriteFile(f.store.Dir(), nil, 0o600))
 			}
@@ -143,7 +143,7 @@ func TestController_AgreesWithARoundOverAllNodes(t *testing.T) {
 	require.NotZero(t, failed)
 }
 
-// TestController_NodeWithoutAnIDGetsOneThatIsFreed: nothing of that node changes meanwhile.
+// TestController_NodeWithoutAnIDGetsOneThatIsFreed: the node without an id does not change between the rounds.
 func TestController_NodeWithoutAnIDGetsOneThatIsFreed(t *testing.T) {
 	t.Parallel()
 	r := newRig(t, t.TempDir())
@@ -174,7 +174,7 @@ func TestController_NodeWithoutAnIDGetsOneThatIsFreed(t *testing.T) {
 	require.EqualValues(t, 301, row.ID)
 }
 
-// BenchmarkNodeJoins is what a node that joins costs beside 5,000 others, with its file.
+// BenchmarkNodeJoins measures a round with one new node beside 5,000 others, including the write of its file.
 func BenchmarkNodeJoins(b *testing.B) {
 	r := newRig(b, b.TempDir())
 	r.write(func(txn statedb.WriteTxn) {

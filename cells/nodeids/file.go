@@ -19,16 +19,16 @@ import (
 
 const (
 	fileKind = "node-ids"
-	// fileName is the name of the first file. Before there were several it held all ids.
+	// fileName is the name of the first file. Older agents wrote all ids to this file.
 	fileName = "ids.json"
-	// fileIDs is the number of ids in a file, so that another node costs a write of so many, however many nodes there are.
+	// fileIDs is the maximum number of ids in a file. It bounds the cost of the write for a new node in a large cluster.
 	fileIDs = 128
 )
 
-// numberOf is the number of the file of an id.
+// numberOf returns the number of the file of an id.
 func numberOf(id uint16) int { return int(id) / fileIDs }
 
-// nameOf is the name of a file: ids.json, ids-1.json, ids-2.json.
+// nameOf returns the name of a file: ids.json, ids-1.json, ids-2.json.
 func nameOf(number int) string {
 	if number == 0 {
 		return fileName
@@ -36,15 +36,15 @@ func nameOf(number int) string {
 	return fmt.Sprintf("ids-%d.json", number)
 }
 
-// files are the record of all ids for the next run of the agent.
+// files persist all ids for the next run of the agent.
 type files struct{ store *statefile.Store }
 
 func newFiles(s settings.Agent) files {
 	return files{statefile.New(filepath.Join(s.StateDir, "nodes"), fileKind)}
 }
 
-// read returns the rows that the last run wrote, and the numbers of the files that must be written, because their ids stand in the first file alone. A file that
-// cannot be used is set aside: its nodes then get new ids.
+// read returns the rows of the previous run, and the numbers of the files that must be written because only the first file contains their ids. An unusable file
+// is quarantined, and its nodes get new ids.
 func (f files) read(log *slog.Logger, started time.Time) (rows []*tables.NodeID, missing []int, err error) {
 	if err := f.store.Open(); err != nil {
 		return nil, nil, fmt.Errorf("restore the ids of nodes: %w", err)
@@ -79,7 +79,7 @@ func (f files) read(log *slog.Logger, started time.Time) (rows []*tables.NodeID,
 				missing = append(missing, own)
 			}
 			if !row.Released.IsZero() {
-				row.Released = started // the collector's passes are known since then
+				row.Released = started // passes of the collector are recorded only since the start
 			}
 			rows = append(rows, row)
 		}
@@ -102,7 +102,7 @@ func parseName(name string) (number int, err error) {
 	return number, nil
 }
 
-// decode checks what a row promises: another agent may have written the file, or a disk changed it.
+// decode returns the rows of a file. It checks the invariants of the rows, because another version may have written the file or the disk may have corrupted it.
 func decode(number int, document []byte) (rows []*tables.NodeID, err error) {
 	if err := json.Unmarshal(document, &rows); err != nil {
 		return nil, fmt.Errorf("%w: %w", statefile.ErrCorrupt, err)
@@ -120,7 +120,7 @@ func decode(number int, document []byte) (rows []*tables.NodeID, err error) {
 	return rows, nil
 }
 
-// write replaces files by their rows, the first file last: what others lack is still there.
+// write replaces the contents of files. The first file is the last one, because it may contain ids that the other files lack until they are written.
 func (f files) write(lists map[int][]*tables.NodeID) error {
 	for _, number := range slices.Backward(slices.Sorted(maps.Keys(lists))) {
 		if err := f.store.Write(nameOf(number), lists[number]); err != nil {

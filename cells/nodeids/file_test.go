@@ -17,7 +17,7 @@ import (
 
 var quiet = slog.New(slog.DiscardHandler)
 
-// numbered are rows with the ids of a range.
+// numbered returns rows with the ids of a range.
 func numbered(from, to uint16) (rows []*tables.NodeID) {
 	for id := from; id <= to; id++ {
 		rows = append(rows, &tables.NodeID{ID: id, Name: fmt.Sprint("n", id)})
@@ -44,7 +44,7 @@ func TestFiles_RestoreIDs(t *testing.T) {
 	require.Equal(t, append([]*tables.NodeID{{ID: 1, Name: "a", UID: "uid-a", Released: started}, {ID: 2, Name: "b", UID: "uid-b"}}, high...), rows)
 }
 
-// TestFiles_FirstFileHoldsAll: an agent that knew one file alone has written all ids there. Those of other files stand there until these are written.
+// TestFiles_FirstFileHoldsAll: an older agent wrote all ids to the first file. The ids stay in this file until their own files are written.
 func TestFiles_FirstFileHoldsAll(t *testing.T) {
 	t.Parallel()
 	f := newFiles(settings.Agent{StateDir: t.TempDir()})
@@ -56,7 +56,7 @@ func TestFiles_FirstFileHoldsAll(t *testing.T) {
 	require.Equal(t, all, rows)
 	require.ElementsMatch(t, []int{0, 1, 2, 3}, missing)
 
-	moved := []*tables.NodeID{{ID: fileIDs, Name: "another"}} // the next run was ended before it wrote the first file
+	moved := []*tables.NodeID{{ID: fileIDs, Name: "another"}} // the next run was killed before it wrote the first file
 	require.NoError(t, f.write(map[int][]*tables.NodeID{1: moved}))
 	rows, missing, err = f.read(quiet, removal)
 	require.NoError(t, err)

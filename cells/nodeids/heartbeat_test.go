@@ -21,8 +21,8 @@ import (
 	"github.com/waggle-net/waggle/pkg/tables/nodes"
 )
 
-// TestController_CollectorGoesOn_IsNoHang: once no id waits for the collector of flows, its passes do not wake the controller, and a loop that has not seen a
-// change of a table that it names has the agent restarted.
+// TestController_CollectorGoesOn_IsNoHang: without a released id, passes of the flow collector do not wake the controller. The watchdog would restart the agent
+// if the loop did not react to changes of a table that it names as an input.
 func TestController_CollectorGoesOn_IsNoHang(t *testing.T) {
 	t.Parallel()
 	synctest.Test(t, func(t *testing.T) {

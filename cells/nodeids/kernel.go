@@ -7,13 +7,13 @@ import (
 	"github.com/waggle-net/waggle/pkg/bpfmaps"
 )
 
-// kernel reads which ids BPF maps name.
+// kernel reads the ids in BPF maps.
 type kernel interface {
-	// Named returns the ids that entries of ipcache name.
+	// Named returns the ids in the entries of ipcache.
 	Named() (map[uint16]bool, error)
 }
 
-// realKernel is the pinned maps.
+// realKernel reads the pinned maps.
 type realKernel struct{ maps bpfmaps.Maps }
 
 func newKernel(m bpfmaps.Maps) kernel { return realKernel{m} }

@@ -22,7 +22,7 @@ func TestScripts(t *testing.T) {
 	celltest.RunVirtual(t, "testdata/*.txtar", func(testing.TB) []cell.Cell { return underTest(newFake()) })
 }
 
-// underTest are the module with a fake kernel, and the tables that it reads.
+// underTest returns the module with a fake kernel, and the tables that the module reads.
 func underTest(f *fakeKernel) []cell.Cell {
 	return []cell.Cell{settings.Cell, cell.Module("nodeids", "Under test",
 		cell.ProvidePrivate(func() kernel { return f }), implementation, cell.Provide(f.command),
@@ -32,7 +32,7 @@ func underTest(f *fakeKernel) []cell.Cell {
 	)}
 }
 
-// fakeKernel is a [kernel] in which a script names ids.
+// fakeKernel is a [kernel] whose ids a script sets.
 type fakeKernel struct {
 	mu    sync.Mutex
 	named map[uint16]bool // nil when the maps cannot be read

@@ -18,7 +18,7 @@ import (
 )
 
 // ops writes rows to the maps. Programs send to the address of a slot only while node_addrs assigns it to the same node: a slot that is read during a write may
-// have half of an address, which node_addrs does not contain. The order of writes keeps an address valid for as long as the slot has it.
+// have half of an address, which node_addrs does not contain. The order of writes keeps an address valid while the slot has it.
 type ops struct {
 	kernel kernel
 	// owners and addrs cache the last written state of the map node_addrs, by address and by id; nil before the map is read.

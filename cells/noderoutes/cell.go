@@ -10,13 +10,13 @@ import (
 	"github.com/waggle-net/waggle/pkg/settings"
 )
 
-// Cell requests the routes.
+// Cell requests routes to the pods of other nodes.
 var Cell = cell.Module("node-routes", "Routes to the pods of other nodes",
 	cell.Config(DefaultConfig),
-	cell.Invoke(registerController), // nodes into routes, next hops or the tunnel
+	cell.Invoke(registerController), // computes routes to next hops or into the tunnel
 )
 
-// Config holds the flags.
+// Config configures the routes without a tunnel.
 type Config struct {
 	AutoDirectNodeRoutes         bool `mapstructure:"auto-direct-node-routes"`
 	DirectRoutingSkipUnreachable bool `mapstructure:"direct-routing-skip-unreachable"`
@@ -25,7 +25,7 @@ type Config struct {
 // DefaultConfig requests no routes, as Cilium does.
 var DefaultConfig = Config{}
 
-// Flags registers the flags.
+// Flags registers the flags of the cell.
 func (c Config) Flags(flags *pflag.FlagSet) {
 	flags.Bool("auto-direct-node-routes", c.AutoDirectNodeRoutes,
 		"Add a route to the pods of each node on the same link, by way of that node")

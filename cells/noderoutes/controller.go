@@ -57,8 +57,8 @@ func registerController(jobs job.Group, p params) error {
 	return nil
 }
 
-// run requests routes once all inputs are complete. Until then routes of the previous run stay in the kernel as they are, and others to nodes of the copy of the
-// objects are added: a node that boots while the API server is unavailable has no others.
+// run requests routes. Until the nodes are complete, it only adds routes and keeps the routes of the previous run in the kernel: a node that boots while the
+// API server is unavailable needs the routes to the nodes in the snapshot on disk.
 func run(ctx context.Context, health cell.Health, p params) error {
 	if !p.Config.AutoDirectNodeRoutes && !p.Agent.Tunnel() {
 		err := p.Desired.Replace(owner, nil)
@@ -78,7 +78,7 @@ func run(ctx context.Context, health cell.Health, p params) error {
 		changed := statedb.NewWatchSet()
 		complete := changes.Watch(txn, changed, p.Nodes)
 		usable := r.upTo(txn, changed)
-		if p.Agent.Tunnel() { // until then it is not known which nodes need the routes past it that the previous run has left
+		if p.Agent.Tunnel() { // node-slots determines which routes of the previous run past the tunnel must stay
 			complete = changes.Watch(txn, changed, p.Slots) && complete
 		}
 		var err error

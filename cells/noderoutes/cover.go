@@ -8,14 +8,14 @@ import (
 	"github.com/gaissmai/bart"
 )
 
-// coverage keeps the cover of ranges that come and go. A range costs as much as its prefix is long, however many others there are; one with others inside it costs
-// as much as these when it goes. The zero value is empty.
+// coverage maintains the cover of a changing set of ranges. The cost of a change depends on the prefix length and on the number of ranges inside the range, but
+// not on the number of other ranges. The zero value is empty.
 type coverage struct {
-	given bart.Table[int]      // how often each range was added
-	cover bart.Table[struct{}] // what [cover] returns of them
+	given bart.Table[int]      // number of adds minus removes, by range
+	cover bart.Table[struct{}] // result of [cover] for the ranges
 }
 
-// add adds a range, and calls changed for each prefix that comes into the cover or leaves it.
+// add adds a range, and calls changed for each prefix that is added to or removed from the cover.
 func (c *coverage) add(p netip.Prefix, changed func(netip.Prefix)) {
 	times, _ := c.given.Get(p)
 	c.given.Insert(p, times+1)
@@ -44,7 +44,7 @@ func (c *coverage) add(p netip.Prefix, changed func(netip.Prefix)) {
 	c.take(p, changed)
 }
 
-// remove takes back one add of a range, and calls changed for each prefix that comes into the cover or leaves it.
+// remove reverts one add of a range, and calls changed for each prefix that is added to or removed from the cover.
 func (c *coverage) remove(p netip.Prefix, changed func(netip.Prefix)) {
 	times, _ := c.given.Get(p)
 	if times > 1 {
@@ -77,7 +77,7 @@ func (c *coverage) remove(p netip.Prefix, changed func(netip.Prefix)) {
 	}
 }
 
-// has reports whether a prefix is one of the cover.
+// has reports whether the cover contains this prefix itself.
 func (c *coverage) has(p netip.Prefix) bool {
 	_, found := c.cover.Get(p)
 	return found
@@ -93,15 +93,15 @@ func (c *coverage) drop(p netip.Prefix, changed func(netip.Prefix)) {
 	changed(p)
 }
 
-// halves returns the two prefixes that a masked one consists of.
+// halves returns the two prefixes that a masked prefix consists of.
 func halves(p netip.Prefix) (low, high netip.Prefix) {
 	bytes := p.Addr().AsSlice()
 	bytes[p.Bits()/8] |= 0x80 >> (p.Bits() % 8)
-	addr, _ := netip.AddrFromSlice(bytes) // as long as before
+	addr, _ := netip.AddrFromSlice(bytes) // cannot fail: the length is unchanged
 	return netip.PrefixFrom(p.Addr(), p.Bits()+1), netip.PrefixFrom(addr, p.Bits()+1)
 }
 
-// cover returns the fewest prefixes that hold the addresses of the given ones and no others, sorted.
+// cover returns the smallest sorted list of prefixes that contains exactly the addresses of the ranges.
 func cover(ranges []netip.Prefix) (out []netip.Prefix) {
 	ranges = slices.Clone(ranges)
 	slices.SortFunc(ranges, func(a, b netip.Prefix) int {
@@ -109,7 +109,7 @@ func cover(ranges []netip.Prefix) (out []netip.Prefix) {
 	})
 	for _, p := range ranges {
 		if last := len(out) - 1; last >= 0 && out[last].Overlaps(p) {
-			continue // out[last] comes first, so it holds p
+			continue // out[last] sorts before p, so it contains p
 		}
 		for out = append(out, p); len(out) > 1; {
 			a, b := out[len(out)-2], out[len(out)-1]

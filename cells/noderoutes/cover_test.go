@@ -41,7 +41,7 @@ func prefixes(texts []string) (all []netip.Prefix) {
 	return all
 }
 
-// The cover of random ranges holds the same addresses, and no two of its prefixes could be one.
+// The cover of random ranges contains exactly their addresses, and no two of its prefixes can be merged.
 func TestCover_IsExactAndMinimal(t *testing.T) {
 	t.Parallel()
 	random := testseed.New(t)
@@ -71,7 +71,7 @@ func TestCover_IsExactAndMinimal(t *testing.T) {
 	}
 }
 
-// TestCoverage_AgreesWithTheCoverOfAllRanges adds and removes ranges at random, some of them several times.
+// TestCoverage_AgreesWithTheCoverOfAllRanges adds and removes random ranges, some of them several times.
 func TestCoverage_AgreesWithTheCoverOfAllRanges(t *testing.T) {
 	t.Parallel()
 	random := testseed.New(t)

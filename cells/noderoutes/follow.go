@@ -20,41 +20,41 @@ import (
 	"github.com/waggle-net/waggle/pkg/tables/pathtests"
 )
 
-// routing follows the routes to all nodes. A round computes those alone to which nodes that changed contribute, and all of them when the tunnel or the networks of
-// this node are other ones.
+// routing maintains the routes to all nodes. A round computes only routes that changed nodes contribute to, and all routes when the tunnel or the networks of
+// this node have changed.
 type routing struct {
 	params
 	rows    *clusternodes.Rows
 	network *onlink.Follower
 	slots   *changes.Feed[*nodeslots.Slot] // nil without a tunnel
 	tunnel  tunnel                         // zero without one
-	past    map[string]struct{}            // nodes to which packets go past the tunnel
-	carried map[string]int                 // the size that paths carry which carry less than others, in bytes, by node
-	touched map[string]struct{}            // nodes that may contribute something else
-	whole   bool                           // all nodes may
+	past    map[string]struct{}            // nodes that are reached past the tunnel
+	carried map[string]int                 // packet size in bytes that a path with a reduced size carries, by node
+	touched map[string]struct{}            // nodes whose contribution may have changed
+	whole   bool                           // the contributions of all nodes may have changed
 
 	nodes   map[string]contribution
-	covers  map[int]*coverage                               // of ranges into the tunnel, by the size that the path carries
-	addrs   bart.Table[int]                                 // how many nodes have an address by which others send to them, with a tunnel
-	limit   int                                             // of routes into the tunnel
-	merged  map[netip.Prefix]int                            // size of each route into the tunnel when the covers have more prefixes than the limit; otherwise nil
+	covers  map[int]*coverage                               // covers of the ranges into the tunnel, by the packet size that the path carries
+	addrs   bart.Table[int]                                 // with a tunnel: number of nodes with this underlay address
+	limit   int                                             // maximum number of routes into the tunnel
+	merged  map[netip.Prefix]int                            // packet size of each route into the tunnel if the covers have more prefixes than the limit; else nil
 	direct  map[netip.Prefix]map[string]desiredroutes.Route // routes to next hops, by range and node
 	faults  map[string][]error                              // reasons for missing routes, by node
-	skipped map[string]struct{}                             // nodes behind gateways that are no faults
+	skipped map[string]struct{}                             // nodes behind gateways that are not faults
 
-	routes map[string]desiredroutes.Route // all that are wanted, by key
-	hops   int                            // number of those to next hops
-	put    map[string]struct{}            // keys of routes that the table may not have yet
-	remove map[string]desiredroutes.Route // routes that it may still have, by key
-	said   bool                           // but for those the table has all routes, and no others
+	routes map[string]desiredroutes.Route // all desired routes, by key
+	hops   int                            // number of routes to next hops in routes
+	put    map[string]struct{}            // keys of routes that desired-routes may lack
+	remove map[string]desiredroutes.Route // deleted routes that desired-routes may still contain, by key
+	said   bool                           // except for put and remove, desired-routes contains exactly the routes
 }
 
-// contribution is what the routes have of one node.
+// contribution is the input of the routes from one node.
 type contribution struct {
-	size   int                   // that the path carries
-	ranges []netip.Prefix        // into the tunnel
-	addrs  []netip.Prefix        // by which other nodes send to it, with a tunnel
-	direct []desiredroutes.Route // to next hops
+	size   int                   // largest packet that the path carries, in bytes
+	ranges []netip.Prefix        // pod ranges with routes into the tunnel
+	addrs  []netip.Prefix        // underlay addresses of the node, with a tunnel
+	direct []desiredroutes.Route // routes to next hops
 }
 
 // follow begins without nodes and networks: the first [routing.upTo] adds all that exist.
@@ -82,8 +82,8 @@ func (r *routing) close() {
 	r.slots.Close()
 }
 
-// upTo computes the routes that are other ones in a snapshot. It reports false before the networks of this node are known, and with a tunnel its addresses and sizes:
-// then routes stay as they are.
+// upTo computes the routes that change with a snapshot. It reports false and changes no route before the networks of this node are complete, and with a tunnel
+// before the router addresses and the MTU are known.
 func (r *routing) upTo(txn statedb.ReadTxn, changed *statedb.WatchSet) (usable bool) {
 	r.rows.UpTo(txn, changed, func(before, after *nodes.Node) {
 		for _, n := range []*nodes.Node{before, after} {
@@ -109,7 +109,7 @@ func (r *routing) upTo(txn statedb.ReadTxn, changed *statedb.WatchSet) (usable b
 	return usable
 }
 
-// readSlot reads whether packets to a node go past the tunnel.
+// readSlot reads whether packets to a node are sent past the tunnel.
 func (r *routing) readSlot(slot *nodeslots.Slot, deleted bool) {
 	_, was := r.past[slot.Node]
 	if slot.Direct && !deleted {
@@ -122,7 +122,7 @@ func (r *routing) readSlot(slot *nodeslots.Slot, deleted bool) {
 	}
 }
 
-// readTunnel reads what routes with a tunnel are computed from. It reports false while that is not known.
+// readTunnel reads the router addresses and the MTU. It reports whether both are known.
 func (r *routing) readTunnel(txn statedb.ReadTxn, changed *statedb.WatchSet) (ready bool) {
 	changes.Watch(txn, changed, r.LocalNode, r.MTUs)
 	var now tunnel
@@ -137,7 +137,7 @@ func (r *routing) readTunnel(txn statedb.ReadTxn, changed *statedb.WatchSet) (re
 	return ready
 }
 
-// readSizes reads what paths carry.
+// readSizes reads the packet sizes that paths carry.
 func (r *routing) readSizes(txn statedb.ReadTxn, changed *statedb.WatchSet) {
 	carried, carriedChanged := pathtests.Carried(txn, r.PathTests)
 	changed.Add(carriedChanged)
@@ -151,9 +151,9 @@ func (r *routing) readSizes(txn statedb.ReadTxn, changed *statedb.WatchSet) {
 	r.carried = carried
 }
 
-// compute takes over what nodes that were touched contribute, or all.
+// compute replaces the contributions of touched nodes, or of all nodes, and computes the routes to the changed prefixes.
 func (r *routing) compute() {
-	places := map[netip.Prefix]struct{}{} // to which another route may lead
+	places := map[netip.Prefix]struct{}{} // prefixes whose routes may change
 	again := r.whole || len(r.touched) > 0
 	if r.whole {
 		r.whole, r.nodes, r.covers, r.addrs = false, map[string]contribution{}, map[int]*coverage{}, bart.Table[int]{}
@@ -174,7 +174,7 @@ func (r *routing) compute() {
 	if again && r.Agent.Tunnel() {
 		r.limitRoutes(places)
 	}
-	r.touched = map[string]struct{}{} // a map that was large stays so
+	r.touched = map[string]struct{}{} // not cleared: a map does not release memory
 	for p := range places {
 		route, found := r.toNextHop(p)
 		r.want(route, found)
@@ -185,7 +185,7 @@ func (r *routing) compute() {
 	}
 }
 
-// join adds what a node contributes.
+// join adds the contribution of a node.
 func (r *routing) join(n *nodes.Node, places map[netip.Prefix]struct{}) {
 	var c contribution
 	var problems []error
@@ -229,7 +229,7 @@ func (r *routing) join(n *nodes.Node, places map[netip.Prefix]struct{}) {
 	}
 }
 
-// leave takes back what a node contributed.
+// leave removes the contribution of a node.
 func (r *routing) leave(name string, places map[netip.Prefix]struct{}) {
 	c := r.nodes[name]
 	delete(r.nodes, name)
@@ -253,7 +253,7 @@ func (r *routing) leave(name string, places map[netip.Prefix]struct{}) {
 	}
 }
 
-// size is the length in bytes of the largest packet to a node, with a tunnel.
+// size returns the length in bytes of the largest inner packet to a node, with a tunnel.
 func (r *routing) size(node string) int {
 	if carried := r.carried[node]; carried > 0 {
 		return min(r.tunnel.mtu, carried)
@@ -261,7 +261,7 @@ func (r *routing) size(node string) int {
 	return r.tunnel.mtu
 }
 
-// toNextHop returns the route to the next hop of a range. It reports false when there is none, and then only the key of the route counts.
+// toNextHop returns the route to a range via a next hop. It reports false when there is none; only the key of the returned route is valid then.
 func (r *routing) toNextHop(p netip.Prefix) (desiredroutes.Route, bool) {
 	if of := r.direct[p]; len(of) > 0 {
 		return of[slices.Max(slices.Collect(maps.Keys(of)))], true
@@ -273,8 +273,8 @@ func (r *routing) toNextHop(p netip.Prefix) (desiredroutes.Route, bool) {
 	return route, false
 }
 
-// intoTunnel returns the route into the tunnel for a prefix of the covers, that of the largest size when several have it, or for one that they are merged to. It
-// reports false as toNextHop does.
+// intoTunnel returns the route into the tunnel for a prefix of the covers, with the largest size if several covers contain the prefix, or for a merged prefix.
+// It reports false when there is none; only the key of the returned route is valid then.
 func (r *routing) intoTunnel(p netip.Prefix) (desiredroutes.Route, bool) {
 	if r.merged != nil {
 		size, found := r.merged[p]
@@ -289,7 +289,7 @@ func (r *routing) intoTunnel(p netip.Prefix) (desiredroutes.Route, bool) {
 	return r.tunnel.route(p, 0), false
 }
 
-// want makes a route the one of its key, or that key one without a route.
+// want adds or replaces a route if found is true; otherwise it deletes the route with the same key.
 func (r *routing) want(route desiredroutes.Route, found bool) {
 	key := route.Key()
 	old, had := r.routes[key]
@@ -312,7 +312,8 @@ func (r *routing) want(route desiredroutes.Route, found bool) {
 	delete(r.remove, key)
 }
 
-// write hands over the routes that are other ones; all of them once the nodes are complete, and after an error. Before, none is removed.
+// write updates desired-routes with the changed routes. When the nodes become complete and after an error, it writes all routes. Before the nodes are complete,
+// it deletes no route, and it adds no route to a next hop where the kernel has an own route with another gateway.
 func (r *routing) write(complete bool) (err error) {
 	switch {
 	case complete && !r.said:
@@ -342,7 +343,8 @@ func (r *routing) write(complete bool) (err error) {
 	return err
 }
 
-// left returns the gateways of our routes in the kernel. Those of the previous run count as long as the nodes come from the copy of the objects, which is older.
+// left returns the gateways of the agent's routes in the kernel, by kernel key. While the nodes come from the snapshot on disk, routes of the previous run take
+// precedence because the snapshot is older.
 func (r *routing) left() map[string]netip.Addr {
 	left := map[string]netip.Addr{}
 	for route := range r.Routes.All(r.DB.ReadTxn()) {
@@ -353,7 +355,7 @@ func (r *routing) left() map[string]netip.Addr {
 	return left
 }
 
-// kernelKey is what the kernel knows a route by.
+// kernelKey returns the properties by which the kernel identifies a route.
 func kernelKey(r desiredroutes.Route) string {
 	return (&devices.Route{Table: r.Table, Dst: r.Dst, Priority: r.Priority()}).Destination()
 }

@@ -20,7 +20,7 @@ import (
 	"github.com/waggle-net/waggle/pkg/testseed"
 )
 
-// table is what desired-routes would be. While it is broken, it takes nothing.
+// table is a fake of desired-routes. While broken is set, writes fail.
 type table struct {
 	routes map[string]desiredroutes.Route
 	said   bool
@@ -53,7 +53,7 @@ func (w *table) Update(_ string, put, remove []desiredroutes.Route) error {
 	return nil
 }
 
-// rig is the loop without its goroutine, over tables that a test fills.
+// rig is a [routing] without a goroutine. The test fills its tables and calls its rounds.
 type rig struct {
 	*routing
 	table   *table
@@ -93,7 +93,7 @@ func newRig(tb testing.TB, mode string) *rig {
 	return r
 }
 
-// wanted are all routes.
+// wanted returns all desired routes.
 func (r *rig) wanted() map[string]desiredroutes.Route { return r.routing.routes }
 
 // set changes tables in one commit.
@@ -160,8 +160,8 @@ func (r *rig) change(t *testing.T, txn statedb.WriteTxn, random *rand.Rand) {
 	}
 }
 
-// TestRouting_AgreesWithAReaderOfAllNodes changes rows at random, and compares with a reader that begins with what there is. The table gets all routes, also when it
-// could not be written meanwhile, and nothing when nothing has changed.
+// TestRouting_AgreesWithAReaderOfAllNodes changes rows at random and compares the routes with the routes of a new reader. The table gets all routes, also after
+// failed writes, and no write without a change.
 func TestRouting_AgreesWithAReaderOfAllNodes(t *testing.T) {
 	t.Parallel()
 	for _, mode := range []string{settings.RoutingNative, settings.RoutingTunnel, settings.RoutingHybrid} {
@@ -172,7 +172,7 @@ func TestRouting_AgreesWithAReaderOfAllNodes(t *testing.T) {
 			for run := range 30 {
 				r := newRig(t, mode)
 				if run%3 == 0 {
-					r.limit = 4 // which the covers exceed at times
+					r.limit = 4 // the covers exceed this limit in some rounds
 				}
 				for i := range 300 {
 					complete := i >= 100
@@ -221,7 +221,7 @@ func TestRouting_AgreesWithAReaderOfAllNodes(t *testing.T) {
 	}
 }
 
-// BenchmarkNodeJoins is what a node that joins and leaves costs beside 5,000 others, with a tunnel also when their ranges are fragmented.
+// BenchmarkNodeJoins measures the rounds for a node that is added and removed beside 5,000 others, with a tunnel also with fragmented ranges.
 func BenchmarkNodeJoins(b *testing.B) {
 	for _, c := range []struct {
 		name, mode string

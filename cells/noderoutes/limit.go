@@ -10,11 +10,11 @@ import (
 	"github.com/waggle-net/waggle/pkg/tables/nodes"
 )
 
-// maxRoutes limits the routes into the tunnel, of both families together.
+// maxRoutes is the limit of the routes into the tunnel, for both families together.
 const maxRoutes = 64
 
-// Lengths of the widest prefixes that may hold addresses of no pod range, so that a pair of distant ranges does not attract the packets for a large part of the
-// internet: an /8 is the largest range that clusters have, and a /32 what a provider has.
+// Lengths of the widest merged prefixes. The bound prevents two distant ranges from attracting the packets to a large part of the internet: an /8 is the
+// largest range of a cluster, and a /32 is a usual IPv6 allocation of a provider.
 const (
 	widestIPv4 = 8
 	widestIPv6 = 32
@@ -23,10 +23,10 @@ const (
 // covered is a prefix that gets a route into the tunnel.
 type covered struct {
 	prefix netip.Prefix
-	size   int // of the largest packets that all nodes in it are sent, in bytes
+	size   int // largest packet in bytes that the paths to all nodes in the prefix carry
 }
 
-// limitRoutes merges the prefixes of the covers when they are more than the limit, and adds to places what gets another route by that.
+// limitRoutes merges the prefixes of the covers when there are more than the limit, and adds prefixes whose routes change to places.
 func (r *routing) limitRoutes(places map[netip.Prefix]struct{}) {
 	before, count := r.merged, 0
 	for _, of := range r.covers {
@@ -57,7 +57,7 @@ func (r *routing) limitRoutes(places map[netip.Prefix]struct{}) {
 	}
 }
 
-// allCovers returns the prefixes of all covers, at most count, of families in which this node has a router address, sorted.
+// allCovers returns the sorted prefixes of all covers in families in which this node has a router address. count is their maximum number.
 func (r *routing) allCovers(count int) []covered {
 	all := make([]covered, 0, count)
 	for size, of := range r.covers {
@@ -73,8 +73,8 @@ func (r *routing) allCovers(count int) []covered {
 	return all
 }
 
-// isTaken reports whether no route may lead to a prefix, except to the pod ranges in it: it holds addresses of a subnet of this node, or that of a node, to which
-// outer packets are sent.
+// isTaken reports whether a merged route must not cover a prefix, because the prefix overlaps a subnet of this node or contains an underlay address of a node,
+// the destination of outer packets.
 func (r *routing) isTaken(p netip.Prefix) bool {
 	for subnet := range r.network.Subnets() {
 		if subnet.Overlaps(p) {
@@ -84,7 +84,7 @@ func (r *routing) isTaken(p netip.Prefix) bool {
 	return r.addrs.OverlapsPrefix(p)
 }
 
-// addrsOf returns the addresses by which other nodes send to a node, as prefixes.
+// addrsOf returns the underlay addresses of a node (internal and external) as prefixes.
 func addrsOf(n *nodes.Node) (addrs []netip.Prefix) {
 	for _, a := range n.Addresses {
 		if a.Type == nodes.InternalIP || a.Type == nodes.ExternalIP {
@@ -94,7 +94,8 @@ func addrsOf(n *nodes.Node) (addrs []netip.Prefix) {
 	return addrs
 }
 
-// mergeFamilies reduces sorted prefixes of both families to a limit, of which a family has at least the half, and what the other one leaves.
+// mergeFamilies reduces sorted prefixes of both families to a limit. Each family gets at least half of the limit, and the part that the other family does not
+// use.
 func mergeFamilies(all []covered, limit int, taken func(netip.Prefix) bool) []covered {
 	all = outermost(all)
 	first := slices.IndexFunc(all, func(c covered) bool { return c.prefix.Addr().Is6() })
@@ -105,7 +106,7 @@ func mergeFamilies(all []covered, limit int, taken func(netip.Prefix) bool) []co
 	return append(merge(ipv4, max(limit/2, limit-len(ipv6)), taken), merge(ipv6, max(limit/2, limit-len(ipv4)), taken)...)
 }
 
-// outermost removes what lies inside another prefix of a sorted list, which gets the smaller size.
+// outermost removes prefixes inside other prefixes from a sorted list. The outer prefix gets the smaller size.
 func outermost(sorted []covered) (out []covered) {
 	for _, c := range sorted {
 		if last := len(out) - 1; last >= 0 && out[last].prefix.Overlaps(c.prefix) {
@@ -117,15 +118,15 @@ func outermost(sorted []covered) (out []covered) {
 	return out
 }
 
-// junction is the narrowest prefix that holds a part of a sorted list of prefixes. The junctions are a binary tree, whose leaves are the prefixes.
+// junction is the narrowest prefix that contains a part of a sorted list of prefixes. Junctions form a binary tree whose leaves are the prefixes of the list.
 type junction struct {
 	covered
-	low, high *junction // its halves; nil in a leaf
-	price     float64   // addresses that merging its halves adds, or, if that is more, merging those of a junction inside it; 0 in a leaf
+	low, high *junction // the two children; nil in a leaf
+	price     float64   // number of addresses that merging the children adds; at least the price of each child; 0 in a leaf
 }
 
-// merge reduces a sorted list of disjoint prefixes of one family to a limit: it divides the junction of all, then again and again the one whose merging adds most
-// addresses. A junction that must not get a route is divided in any case, so there may be more than the limit.
+// merge reduces a sorted list of disjoint prefixes of one family to a limit: it starts with the junction of all prefixes and repeatedly divides the junction
+// with the highest price. A junction that must not get a route is always divided, so the result may exceed the limit.
 func merge(in []covered, limit int, taken func(netip.Prefix) bool) (out []covered) {
 	if len(in) <= limit {
 		return in
@@ -149,7 +150,7 @@ func merge(in []covered, limit int, taken func(netip.Prefix) bool) (out []covere
 	return out
 }
 
-// join returns the junction of a list. space has capacity for all junctions.
+// join returns the junction of a list. space must have capacity for all junctions, because they must not move.
 func join(in []covered, space *[]junction) *junction {
 	j := junction{covered: in[0]}
 	if len(in) > 1 {
@@ -176,7 +177,7 @@ func permitted(j *junction, taken func(netip.Prefix) bool, parts []*junction) []
 	return permitted(j.high, taken, permitted(j.low, taken, parts))
 }
 
-// common returns the narrowest prefix that holds two others of one family.
+// common returns the narrowest prefix that contains two prefixes of one family.
 func common(a, b netip.Prefix) netip.Prefix {
 	x, y := a.Addr().AsSlice(), b.Addr().AsSlice()
 	same := 0

@@ -22,7 +22,7 @@ import (
 	"github.com/waggle-net/waggle/pkg/testseed"
 )
 
-// slot returns one of the ranges of a length into which a pool is divided.
+// slot returns range i of a pool that is divided into ranges of a prefix length.
 func slot(pool netip.Prefix, bits int, i uint64) netip.Prefix {
 	bytes := pool.Addr().As16()
 	shift := 128 - bits
@@ -41,14 +41,14 @@ func slot(pool netip.Prefix, bits int, i uint64) netip.Prefix {
 	return netip.PrefixFrom(addr, bits)
 }
 
-// allocation is a random cluster in tunnel mode: ranges of nodes out of a pool of each family, and networks of this node in slots that no node has.
+// allocation is a random cluster in tunnel mode: ranges of nodes from a pool of each family, and networks of this node in unused slots of the pools.
 type allocation struct {
 	nodes []*nodes.Node
-	less  map[string]int // the size that paths carry which carry less than others, by node
+	less  map[string]int // packet size in bytes that a path with a reduced size carries, by node
 	own   []netip.Prefix // subnets of this node
 }
 
-// allocate gives count nodes random ranges of each family. networks is the number of slots of each pool in which subnets of this node are.
+// allocate assigns random ranges of each family to count nodes. networks is the number of slots of each pool with subnets of this node.
 func allocate(random *rand.Rand, count, networks int) (a allocation) {
 	pools := []struct {
 		pool netip.Prefix
@@ -82,7 +82,7 @@ func allocate(random *rand.Rand, count, networks int) (a allocation) {
 	return a
 }
 
-// rig fills the tables with a cluster, and computes its routes.
+// rig fills the tables with the cluster and computes the routes.
 func (a allocation) rig(tb testing.TB) *rig {
 	tb.Helper()
 	r := newRig(tb, settings.RoutingTunnel)
@@ -106,8 +106,8 @@ func (a allocation) rig(tb testing.TB) *rig {
 	return r
 }
 
-// However fragmented the ranges of nodes are, there are at most 64 routes. They lead to each range, with a size that its node is sent, and to no network of this
-// node. Where an exact cover has at most 64 routes, they are that.
+// There are at most 64 routes for fragmented ranges. They cover each range, with a size that the path to its node carries, and no network of this node. They
+// equal the exact cover if the cover has at most 64 prefixes.
 func TestRouting_FragmentedRanges_AtMost64Routes(t *testing.T) {
 	t.Parallel()
 	random := testseed.New(t)
@@ -157,7 +157,7 @@ func TestRouting_FragmentedRanges_AtMost64Routes(t *testing.T) {
 	}
 }
 
-// every returns ranges of /24, step slots apart.
+// every returns 100 ranges of /24 at a distance of step slots.
 func every(step uint64, pool string) (ranges []netip.Prefix) {
 	for i := range uint64(100) {
 		ranges = append(ranges, slot(netip.MustParsePrefix(pool), 24, step*i))
@@ -165,7 +165,7 @@ func every(step uint64, pool string) (ranges []netip.Prefix) {
 	return ranges
 }
 
-// Networks of this node, and addresses of nodes, that lie between all ranges are worth more routes: none leads to them.
+// No route covers networks of this node and addresses of nodes between the ranges, even if the number of routes then exceeds the limit.
 func TestRouting_AddressesOfNodesBetweenAllRanges_AreNotCovered(t *testing.T) {
 	t.Parallel()
 	for kind, want := range map[string]int{nodes.ExternalIP: 100, nodes.InternalIP: 100, nodes.CiliumInternalIP: maxRoutes} {
@@ -181,7 +181,7 @@ func TestRouting_AddressesOfNodesBetweenAllRanges_AreNotCovered(t *testing.T) {
 	}
 }
 
-// Ranges that are further apart than a cluster's range keep routes of their own.
+// Ranges whose common prefix is wider than the bound keep their own routes.
 func TestRouting_RangesFarApart_AreNotMerged(t *testing.T) {
 	t.Parallel()
 	n := &nodes.Node{Name: "n", Source: nodes.Kubernetes, CIDRs: every(1<<(24-widestIPv4), "0.0.0.0/0")}

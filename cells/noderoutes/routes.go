@@ -19,8 +19,8 @@ func (u unreachable) Error() string {
 	return fmt.Sprintf("node %s is not on the same link: %v", u.node, u.why)
 }
 
-// routesTo returns a route to each pod range of another node, and the reasons for missing ones. mtu is the size in bytes that the path to the node carries when
-// that is less than its device takes, otherwise 0.
+// routesTo returns a route to each pod range of another node, and the reasons for missing routes. mtu is the packet size in bytes that the path to the node
+// carries, or 0 if the path carries the MTU of its device.
 func routesTo(node *nodes.Node, mtu int, n *onlink.Network) (routes []desiredroutes.Route, problems []error) {
 	for _, ipv6 := range []bool{false, true} {
 		found, err := routesOf(node, ipv6, n)

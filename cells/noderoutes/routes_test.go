@@ -12,7 +12,7 @@ import (
 	"github.com/waggle-net/waggle/pkg/tables/nodes"
 )
 
-// testNetwork is a node with one device on the link of its neighbours, and a gateway to everything else.
+// testNetwork returns the networks of a node with one device on the link of its neighbours, and a default gateway.
 func testNetwork() *onlink.Network {
 	route := func(dst, gw string) *devices.Route {
 		r := &devices.Route{Table: 254, Dst: netip.MustParsePrefix(dst), LinkIndex: 2, Type: 1, Protocol: 2}
@@ -70,7 +70,7 @@ func TestRoutes_OfANode(t *testing.T) {
 	}
 }
 
-// A default route without a gateway makes every node a neighbour, and no pod range a part of a subnet.
+// With a default route without a gateway, every node is a neighbour, and no pod range is in a subnet.
 func TestRoutes_DefaultRouteWithoutGateway(t *testing.T) {
 	t.Parallel()
 	n := onlink.Read([]*devices.Route{{Table: 254, Dst: netip.MustParsePrefix("0.0.0.0/0"), LinkIndex: 2, Type: 1, Protocol: 2}}, []*devices.Device{{Index: 2, Name: "eth0"}})

@@ -24,13 +24,13 @@ import (
 	"github.com/waggle-net/waggle/pkg/tables/pathtests"
 )
 
-// wanted records what the cell hands to the writer of desired-routes.
+// wanted records the calls of the writer of desired-routes.
 type wanted struct {
 	mu       sync.Mutex
 	expected bool
 	said     bool
 	routes   []desiredroutes.Route
-	early    []desiredroutes.Route // added before all is known
+	early    []desiredroutes.Route // added before the nodes are complete
 }
 
 func (w *wanted) Expect(string) { w.expected = true }
@@ -57,18 +57,18 @@ func (w *wanted) Replace(_ string, routes []desiredroutes.Route) error {
 	return nil
 }
 
-// sorted has routes to next hops first, and then those for the smallest packets.
+// sorted sorts routes to next hops first, then by MTU, smallest first.
 func sorted(routes []desiredroutes.Route) []desiredroutes.Route {
 	slices.SortFunc(routes, func(a, b desiredroutes.Route) int {
 		if a.Gw.IsValid() != b.Gw.IsValid() {
-			return -a.Gw.Compare(b.Gw) // no address comes first
+			return -a.Gw.Compare(b.Gw) // an invalid address compares as the lowest
 		}
 		return cmp.Or(cmp.Compare(a.MTU, b.MTU), a.Dst.Compare(b.Dst))
 	})
 	return routes
 }
 
-// print says which routes are wanted; nothing is known before the first call, which also permits to prune.
+// print returns the desired routes as text, with "not known" before the first Replace.
 func (w *wanted) print() string {
 	w.mu.Lock()
 	defer w.mu.Unlock()

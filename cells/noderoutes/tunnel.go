@@ -12,22 +12,22 @@ import (
 	"github.com/waggle-net/waggle/pkg/tables/nodes"
 )
 
-// Metrics with a tunnel. Routes into the tunnel hold the ranges of all nodes, and routes past it win beside them, so no packet is without a route
-// while one of those comes or goes. Neither is 0, by which the kernel would delete a route of any metric.
+// Metrics with a tunnel. Routes into the tunnel cover the ranges of all nodes, and routes past the tunnel have the lower metric, so packets always have a route
+// while a route past the tunnel is added or deleted. The metrics must not be 0: the kernel deletes a route of any metric when a request has metric 0.
 const (
 	directMetric = 1024
 	tunnelMetric = 2048
 )
 
-// tunnel is what routes with a tunnel are computed from.
+// tunnel contains the properties of this node that routes with a tunnel depend on.
 type tunnel struct {
-	// routers are the addresses from which this node sends to pods of other nodes, with and without the tunnel, so that its connections outlive a change of the
-	// mode: IPv4 and IPv6, invalid in a family in which this node has none.
+	// routers are the source addresses (IPv4, IPv6) of packets from this node to pods of other nodes; invalid in a family without a router address. They are the
+	// same with and without the tunnel, so that connections survive a change of the mode.
 	routers [2]netip.Addr
-	mtu     int // of inner packets, in bytes
+	mtu     int // MTU of inner packets in bytes
 }
 
-// router is the address of a family from which this node sends to pods of other nodes.
+// router returns the router address of a family.
 func (t tunnel) router(ipv6 bool) netip.Addr {
 	if ipv6 {
 		return t.routers[1]
@@ -35,7 +35,7 @@ func (t tunnel) router(ipv6 bool) netip.Addr {
 	return t.routers[0]
 }
 
-// rangesOf returns the pod ranges of a node that routes into waggle_host may cover, and the reasons for ranges without one.
+// rangesOf returns the pod ranges of a node that routes into waggle_host may cover, and the reasons for excluded ranges.
 func rangesOf(n *nodes.Node, network *onlink.Network) (ranges []netip.Prefix, problems []error) {
 	for _, p := range n.CIDRs {
 		if taken := network.Covers(p); taken != "" {
@@ -47,9 +47,9 @@ func rangesOf(n *nodes.Node, network *onlink.Network) (ranges []netip.Prefix, pr
 	return ranges, problems
 }
 
-// route returns a route into waggle_host for packets of a size. The program of waggle_host finds the node of each packet. A family in which this node has no
-// router address gets no routes. Nodes to which the path carries less have routes of their own while there are no more than
-// [maxRoutes], by which senders learn what fits.
+// route returns a route into waggle_host with a size as its MTU. The program of waggle_host finds the node of each packet. Nodes whose paths carry smaller
+// packets get their own routes while there are at most [maxRoutes], so that senders learn the path MTU. The caller must not use the route in a family without a
+// router address.
 func (t tunnel) route(p netip.Prefix, size int) desiredroutes.Route {
 	r := desiredroutes.Route{Table: desiredroutes.MainTable, Dst: p, Device: podlink.HostDevice, Src: t.router(p.Addr().Is6()), MTU: size, Metric: tunnelMetric}
 	if p.Addr().Is4() {
@@ -58,8 +58,8 @@ func (t tunnel) route(p netip.Prefix, size int) desiredroutes.Route {
 	return r
 }
 
-// direct returns the routes past the tunnel to a node. A node that has none, because it is no longer on a link of this node, is reached through
-// the tunnel; the tests of its path say why.
+// direct returns the routes past the tunnel to a node. A node without such routes, for example because it is no longer on a link of this node, is reached
+// through the tunnel; path-tests contains the reason.
 func (t tunnel) direct(n *nodes.Node, size int, network *onlink.Network) (routes []desiredroutes.Route) {
 	for _, ipv6 := range []bool{false, true} {
 		found, _ := routesOf(n, ipv6, network)

@@ -178,8 +178,7 @@ func TestResolve_NodesDecideAboutRanges(t *testing.T) {
 	}
 }
 
-// A node has former ranges as long as its agent lists them and no other node owns them. With nodesDecide, earlier versions of its Node must have listed the
-// ranges.
+// A node has previous ranges while its agent lists them and no other node owns them. With nodesDecide, previous versions of its Node must have listed the ranges.
 func TestResolve_FormerRanges(t *testing.T) {
 	t.Parallel()
 	noting := func(ranges string, present ...string) *cilium.Node {

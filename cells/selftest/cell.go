@@ -14,13 +14,13 @@ import (
 	"github.com/waggle-net/waggle/pkg/tables/selftests"
 )
 
-// Cell keeps the row of the self-test.
+// Cell reads the report of "waggle-agent setup". It is the only writer of the table self-tests.
 var Cell = cell.Module("self-test", "The attach that was tried on this node",
-	cell.ProvidePrivate(func() bootID { return selftest.BootID }), // tests put another kernel in its place
+	cell.ProvidePrivate(func() bootID { return selftest.BootID }), // tests replace it
 	implementation,
 )
 
-// implementation is the module without the kernel it asks.
+// implementation is the module without the access to the kernel.
 var implementation = cell.Group(
 	cell.ProvidePrivate(selftests.NewTable), // only this cell writes
 	cell.Provide(statedb.RWTable[selftests.SelfTest].ToTable),
@@ -28,13 +28,13 @@ var implementation = cell.Group(
 )
 
 const (
-	settle   = 20 * time.Millisecond // joins the events of one change
-	reread   = 30 * time.Second      // in case an event was lost
+	settle   = 20 * time.Millisecond // debounce interval of file events
+	reread   = 30 * time.Second      // interval of reads without an event, in case an event was lost
 	retryMin = 100 * time.Millisecond
 	retryMax = 30 * time.Second
 )
 
-// bootID names the run of the kernel.
+// bootID returns the boot id of the kernel.
 type bootID func() (string, error)
 
 type params struct {

@@ -1,7 +1,6 @@
-// Package selftest tells the agent whether a real attach went through on this node.
+// Package selftest reports whether the self-test could attach a namespace to the network of this node.
 //
-// "waggle-agent setup" makes a namespace, calls the installed plugin as a runtime does, pings, and leaves a report in the
-// state directory. This cell watches the file and fills the table self-tests. It owns nothing in the kernel and writes no
-// file. A report of an earlier boot counts as none. After a restart of the agent the report of this boot counts again: the
-// node has not changed since.
+// "waggle-agent setup" creates a namespace, calls the installed plugin as a runtime does, pings, and writes a report to the state directory. This cell watches
+// the file and fills the table self-tests. It owns nothing in the kernel and writes no file. A report of a previous boot is ignored. A report of this boot
+// stays valid after a restart of the agent.
 package selftest

@@ -17,7 +17,7 @@ import (
 	"github.com/waggle-net/waggle/pkg/tables/selftests"
 )
 
-// watcher is the one job of this cell.
+// watcher maintains the table self-tests.
 type watcher struct{ params }
 
 // run reads the report, and reads it again whenever the file changes.
@@ -33,7 +33,7 @@ func (w *watcher) run(ctx context.Context, health cell.Health) error {
 	defer notify.Close(events)
 	for {
 		heartbeat.Busy(ctx)
-		watching := events.Add(w.Agent.StateDir) // before reading, so that no change falls between
+		watching := events.Add(w.Agent.StateDir) // before the read, so that no change is missed
 		row, folders, unreadable := w.judge(boot)
 		if err := w.commit(row, folders); err != nil {
 			return err
@@ -50,7 +50,7 @@ func (w *watcher) run(ctx context.Context, health cell.Health) error {
 		}
 		wait := reread
 		if watching != nil {
-			wait = time.Second // the directory is not there yet
+			wait = time.Second // the directory does not exist yet
 		}
 		heartbeat.IdleFor(ctx, wait)
 		if !waitForChange(ctx, events, selftest.Path(w.Agent.StateDir), wait) {
@@ -59,7 +59,7 @@ func (w *watcher) run(ctx context.Context, health cell.Health) error {
 	}
 }
 
-// judge turns the file into a row, and what is wrong with the folders of the container runtime. A file that cannot be read is no outcome.
+// judge returns the row for the report, and a problem with the folders of the container runtime, if any. With an unreadable report the row stays Waiting.
 func (w *watcher) judge(boot string) (row selftests.SelfTest, folders string, unreadable error) {
 	row = selftests.SelfTest{Name: selftests.Attach, State: selftests.Waiting}
 	report, err := selftest.Read(w.Agent.StateDir)
@@ -80,7 +80,7 @@ func (w *watcher) judge(boot string) (row selftests.SelfTest, folders string, un
 	return row, report.Folders, nil
 }
 
-// commit keeps the row of the attach, and one of the folders when they are wrong; an equal row is not written again.
+// commit writes the row of the attach, and a row of the folders if there is a problem with them. Equal rows are not written again.
 func (w *watcher) commit(row selftests.SelfTest, folders string) error {
 	txn := w.DB.WriteTxn(w.Table)
 	defer txn.Abort()
@@ -103,7 +103,7 @@ func (w *watcher) commit(row selftests.SelfTest, folders string) error {
 	return nil
 }
 
-// put writes a row unless it is there.
+// put writes a row unless the table has an equal one, and logs a change of the state.
 func (w *watcher) put(txn statedb.WriteTxn, row selftests.SelfTest) error {
 	old, _, found := w.Table.Get(txn, selftests.ByName(row.Name))
 	if found && old.State == row.State && old.Message == row.Message && old.At.Equal(row.At) {
@@ -128,7 +128,7 @@ func waitForChange(ctx context.Context, events *fsnotify.Watcher, path string, d
 			return false
 		case <-timer.C:
 			return true
-		case <-events.Errors: // such as a lost event: look now
+		case <-events.Errors: // such as a lost event: read now
 			return true
 		case event := <-events.Events:
 			if event.Name == path {

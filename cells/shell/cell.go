@@ -12,21 +12,21 @@ import (
 	"github.com/waggle-net/waggle/pkg/shell"
 )
 
-// Cell serves the shell.
+// Cell serves the shell of the agent on a unix socket.
 var Cell = cell.Module("shell", "Shell on a unix socket",
 	cell.Config(DefaultConfig),
-	cell.Invoke(register), // start hook: the socket
+	cell.Invoke(register), // opens the socket in a start hook
 )
 
-// Config is what was typed.
+// Config configures the socket of the shell.
 type Config struct {
 	SocketPath string `mapstructure:"shell-socket-path"`
 }
 
-// DefaultConfig are the defaults.
+// DefaultConfig puts the socket into the state directory.
 var DefaultConfig = Config{}
 
-// Flags registers the flags.
+// Flags registers the flag of the cell.
 func (c Config) Flags(flags *pflag.FlagSet) {
 	flags.String("shell-socket-path", c.SocketPath, "Path of the shell's socket; default: shell.sock in the state directory")
 }
@@ -40,5 +40,5 @@ type params struct {
 	Config    Config
 	Settings  settings.Agent
 	Commands  hive.ScriptCmds
-	Printer   shell.HivePrinter `optional:"true"` // made where the hive is
+	Printer   shell.HivePrinter `optional:"true"` // from the owner of the hive
 }

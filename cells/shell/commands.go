@@ -10,13 +10,13 @@ import (
 	"github.com/waggle-net/waggle/pkg/shell"
 )
 
-// reading are the commands of statedb that change nothing. Others, also those that a newer version may add, stay out.
+// reading are the read-only commands of statedb. Other commands of statedb, including commands of newer versions, are not available.
 var reading = []string{"db", "db/show", "db/get", "db/list", "db/prefix", "db/lowerbound", "db/watch", "db/initialized", "db/dump"}
 
-// refused are flags of commands that are let in: out writes a file, delete removes rows.
+// refused are the rejected flags of allowed commands: out writes a file, delete removes rows.
 var refused = []string{"out", "delete"}
 
-// commands picks what operators may run from all commands of the agent.
+// commands returns the commands of the agent that operators may run.
 func commands(all map[string]script.Cmd, printer shell.HivePrinter) map[string]script.Cmd {
 	picked := map[string]script.Cmd{"help": script.Help()}
 	for name, cmd := range all {
@@ -32,16 +32,16 @@ func commands(all map[string]script.Cmd, printer shell.HivePrinter) map[string]s
 	return picked
 }
 
-// isEngines tells the names of the engine's own commands, which run programs and touch files.
+// isEngines reports whether a command belongs to the script engine. These commands run programs and access files.
 func isEngines(name string) bool {
 	_, found := script.DefaultCmds()[name]
 	return found
 }
 
-// guard is a command without its dangerous flags.
+// guard is a command without the flags in refused.
 type guard struct{ script.Cmd }
 
-// Run refuses flags and passes the rest on.
+// Run returns an error for a rejected flag, and otherwise runs the command.
 func (g guard) Run(s *script.State, args ...string) (script.WaitFunc, error) {
 	for _, name := range refused {
 		if s.Flags != nil && s.Flags.Changed(name) {

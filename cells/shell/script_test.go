@@ -31,11 +31,11 @@ func TestScripts(t *testing.T) {
 				return func(w io.Writer) error { _, err := io.WriteString(w, "the cells\n"); return err }
 			},
 			func() upstream.ScriptCmdsOut { return operator(filepath.Join(dir, shell.SocketName)) },
-		), cell.Invoke(func(statedb.Table[sources.Source]) {})} // nobody else asks for the table
+		), cell.Invoke(func(statedb.Table[sources.Source]) {})} // no other cell requests the table
 	})
 }
 
-// operator is "ask command...": what somebody at the socket gets. It must not be one of those commands itself.
+// operator returns the script command "ask command...", which runs a command through the socket. The shell must not offer it.
 func operator(socket string) upstream.ScriptCmdsOut {
 	return upstream.NewScriptCmds(map[string]script.Cmd{"ask": script.Command(script.CmdUsage{Summary: "Ask the shell"},
 		func(_ *script.State, args ...string) (script.WaitFunc, error) {

@@ -16,13 +16,13 @@ import (
 	"github.com/waggle-net/waggle/pkg/unixsocket"
 )
 
-// maxSessions bounds open shells.
+// maxSessions is the maximum number of open sessions.
 const maxSessions = 32
 
-// acceptPause is the pause after an accept that failed, for instance for want of file descriptors.
+// acceptPause is the pause after a failed accept, for example when no file descriptor is free.
 const acceptPause = 100 * time.Millisecond
 
-// server is the open socket with its sessions.
+// server accepts connections on the socket and runs a session for each.
 type server struct {
 	params
 	engine *script.Engine
@@ -34,7 +34,7 @@ func register(p params) {
 	p.Lifecycle.Append(cell.Hook{OnStart: s.start, OnStop: s.stop})
 }
 
-// start opens the socket. The job begins here and not in register, because it needs the open socket.
+// start opens the socket and adds the job that accepts connections.
 func (s *server) start(cell.HookContext) (err error) {
 	path := s.Config.SocketPath
 	if path == "" {
@@ -47,7 +47,7 @@ func (s *server) start(cell.HookContext) (err error) {
 	return nil
 }
 
-// stop makes serve end, and with it the job group's stop, which follows.
+// stop closes the socket, so that serve returns before the stop hook of the job group waits for it.
 func (s *server) stop(cell.HookContext) error {
 	if s.socket == nil {
 		return nil

@@ -18,13 +18,13 @@ import (
 )
 
 const (
-	// writeTimeout ends a session whose client takes no output.
+	// writeTimeout is the timeout of a write to a client. A session whose client does not read for so long is closed.
 	writeTimeout = 20 * time.Second
-	// hangupInterval is how often a client that has sent everything is looked for.
+	// hangupInterval is the interval of checks whether a client that has closed its sending side has also closed the connection.
 	hangupInterval = 250 * time.Millisecond
 )
 
-// session runs the commands of one connection, one after the other, until the client leaves or the agent stops.
+// session runs the commands of one connection one after the other until the client disconnects or the agent stops.
 func (s *server) session(ctx context.Context, conn net.Conn) {
 	ctx, cancel := context.WithCancel(ctx)
 	var background sync.WaitGroup
@@ -52,7 +52,7 @@ func (s *server) session(ctx context.Context, conn net.Conn) {
 	}
 }
 
-// run runs one command and ends its output with a marker.
+// run runs one command and writes an end marker after its output.
 func (s *server) run(state *script.State, line string, out *output) {
 	defer func() {
 		if cause := recover(); cause != nil {
@@ -62,7 +62,7 @@ func (s *server) run(state *script.State, line string, out *output) {
 	}()
 	err := s.engine.ExecuteLine(state, line, out)
 	if err != nil {
-		// The client takes the line with the marker for the error. Where the engine thinks the line stood is of no use.
+		// The client takes the line with the marker as the error. The position that the engine adds is removed.
 		text := strings.TrimPrefix(strings.TrimSpace(err.Error()), "<stdin>:0: ")
 		fmt.Fprintf(out, "%s%s\n", strings.ReplaceAll(text, "\n", "; "), shell.ErrorMarker)
 		return
@@ -70,8 +70,8 @@ func (s *server) run(state *script.State, line string, out *output) {
 	fmt.Fprintln(out, shell.EndMarker)
 }
 
-// read hands over lines until the client closes its side. Then it waits until the client is gone altogether, so that a
-// command without end is ended; a client that only closes its sending side still gets its output.
+// read sends lines to the channel until the client closes its sending side. Then it waits until the client closes the connection and calls gone, which ends a
+// running command. A client that only closes its sending side still gets its output.
 func read(ctx context.Context, conn net.Conn, lines chan<- string, gone func()) {
 	scanner := bufio.NewScanner(conn)
 	scanner.Buffer(nil, shell.MaxLine)
@@ -94,7 +94,7 @@ func read(ctx context.Context, conn net.Conn, lines chan<- string, gone func()) 
 	gone()
 }
 
-// hungUp tells whether the other end is closed in both directions.
+// hungUp reports whether the peer has closed the connection in both directions.
 func hungUp(conn net.Conn) bool {
 	raw, err := conn.(syscall.Conn).SyscallConn()
 	if err != nil {
@@ -110,7 +110,7 @@ func hungUp(conn net.Conn) bool {
 	return hup || err != nil
 }
 
-// output writes to the client. A client that leaves or takes nothing ends the command that runs.
+// output writes to the client. A failed write or a write timeout ends the running command.
 type output struct {
 	conn   net.Conn
 	cancel func()

@@ -31,7 +31,7 @@ import (
 
 func TestMain(m *testing.M) { goleak.VerifyTestMain(m) }
 
-// started runs the cell with one table and commands that panic and wait, and returns its socket.
+// started runs the cell with a table and with commands that panic or wait, and returns its socket.
 func started(t *testing.T) (socket string, stop func() error) {
 	t.Helper()
 	dir := t.TempDir()
@@ -106,7 +106,7 @@ func TestShell_Reads(t *testing.T) {
 	}
 }
 
-// TestShell_Refuses holds what an operator must not be able to do: the list of names is that of the engine and of statedb.
+// TestShell_Refuses tests commands that the shell must not run. The names come from the engine and from statedb.
 func TestShell_Refuses(t *testing.T) {
 	t.Parallel()
 	socket, _ := started(t)
@@ -153,7 +153,7 @@ func TestShell_SurvivesPanicsAndLongLines(t *testing.T) {
 	}
 }
 
-// TestShell_StopEndsWatching stops the agent while a command without end runs.
+// TestShell_StopEndsWatching stops the agent while an endless command runs.
 func TestShell_StopEndsWatching(t *testing.T) {
 	t.Parallel()
 	socket, stop := started(t)
@@ -168,10 +168,10 @@ func TestShell_StopEndsWatching(t *testing.T) {
 	if err := stop(); err != nil { // at once, see TestSession_EndsWithTheAgent
 		t.Fatal(err)
 	}
-	<-ended // whether as an error or as the end of the command
+	<-ended // with or without an error
 }
 
-// TestSession_EndsWithTheAgent stops the agent while a command without end runs, for a client that reads and for one that does not.
+// TestSession_EndsWithTheAgent stops the agent while an endless command runs, with a client that reads and with one that does not.
 func TestSession_EndsWithTheAgent(t *testing.T) {
 	t.Parallel()
 	for name, reads := range map[string]bool{"the client reads": true, "the client takes nothing": false} {
@@ -208,12 +208,12 @@ func TestSession_EndsWithTheAgent(t *testing.T) {
 	}
 }
 
-// pipe is a connection that says of itself that the client is gone whenever it is asked.
+// pipe is a connection for which hungUp always reports true.
 type pipe struct{ net.Conn }
 
 func (pipe) SyscallConn() (syscall.RawConn, error) { return nil, errors.ErrUnsupported }
 
-// TestShell_ClientThatLeavesEndsItsCommand fills all sessions with clients that watch and leave; then one more gets in.
+// TestShell_ClientThatLeavesEndsItsCommand opens the maximum number of sessions with endless commands and disconnects them; then another client is accepted.
 func TestShell_ClientThatLeavesEndsItsCommand(t *testing.T) {
 	t.Parallel()
 	socket, _ := started(t)
@@ -233,7 +233,7 @@ func TestShell_ClientThatLeavesEndsItsCommand(t *testing.T) {
 	t.Error("sessions of clients that left are still taken")
 }
 
-// TestShell_AnswersAClientThatOnlySends is what "echo db | nc -U" does.
+// TestShell_AnswersAClientThatOnlySends tests a client that closes its sending side, such as "echo db | nc -U".
 func TestShell_AnswersAClientThatOnlySends(t *testing.T) {
 	t.Parallel()
 	socket, _ := started(t)

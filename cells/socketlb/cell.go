@@ -2,11 +2,11 @@ package socketlb
 
 import "github.com/cilium/hive/cell"
 
-// Cell is the module.
+// Cell provides the checked options of the translation of services at the socket.
 var Cell = cell.Module("socket-lb", "Services at the socket",
 	cell.Config(DefaultConfig),
 	cell.Provide(
-		newOptions,  // anyone may read
+		newOptions,  // checked flags, for all cells
 		newCommands, // socket-lb/options
 	),
 )

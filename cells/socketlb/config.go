@@ -10,7 +10,7 @@ import (
 	"github.com/waggle-net/waggle/pkg/socketlb"
 )
 
-// Config is what was typed. The names of flags are Cilium's.
+// Config configures the translation of services at the socket. The flags have the names of Cilium's flags.
 type Config struct {
 	Sock           bool   `mapstructure:"bpf-lb-sock"`
 	HostOnly       bool   `mapstructure:"bpf-lb-sock-hostns-only"`
@@ -18,10 +18,10 @@ type Config struct {
 	Cgroup         string `mapstructure:"cgroup-root"`
 }
 
-// DefaultConfig are the defaults.
+// DefaultConfig translates services for all sockets and enables the bind protection.
 var DefaultConfig = Config{Sock: true, BindProtection: true}
 
-// Flags registers the flags.
+// Flags registers the flags of the cell.
 func (c Config) Flags(flags *pflag.FlagSet) {
 	flags.Bool("bpf-lb-sock", c.Sock, "Translate Services at the socket, before there is a packet; with --kube-proxy-replacement only")
 	flags.Bool("bpf-lb-sock-hostns-only", c.HostOnly, "Leave sockets of pods to the programs on their links")

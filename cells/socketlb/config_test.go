@@ -13,7 +13,7 @@ func TestOptions(t *testing.T) {
 	t.Parallel()
 	for name, c := range map[string]struct {
 		config Config
-		proxy  bool // somebody else serves services
+		proxy  bool // kube-proxy serves services
 		want   socketlb.Options
 	}{
 		"default":      {DefaultConfig, false, socketlb.Options{Enabled: true, BindProtection: true}},

@@ -1,6 +1,6 @@
-// Package socketlb decides whether and for whom services are translated at the socket, before there is a packet.
+// Package socketlb computes the options of the translation of services at the socket: whether it is enabled, and for which sockets.
 //
-// It reads flags and nothing else. The cell loader loads the programs, hangs them on the control group and keeps them there.
+// It reads only flags. The cell loader loads the programs, attaches them to the control group and keeps them attached.
 //
 // Tables: none. Kernel state: none of its own.
 package socketlb

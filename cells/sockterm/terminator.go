@@ -104,8 +104,8 @@ func (t *terminator) run(ctx context.Context, health cell.Health) error {
 	}
 }
 
-// gone reports whether a socket must be closed because its backend does not serve it now. A TCP connection is valid as long as the backend belongs to any
-// service. For UDP the frontend that the process requested must have the backend, as for flows that are translated on links.
+// gone reports whether a socket must be closed because its backend does not serve it now. A TCP connection is valid while the backend belongs to any service. For
+// UDP the frontend that the process requested must have the backend, as for flows that are translated on links.
 func gone(txn statedb.ReadTxn, v *serving.View, s *socket) bool {
 	b, _, found := v.Backends.Get(txn, backends.ByAddress(s.Backend))
 	if !found {

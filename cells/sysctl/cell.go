@@ -7,7 +7,7 @@ import (
 	tables "github.com/waggle-net/waggle/pkg/tables/sysctls"
 )
 
-// Cell keeps kernel settings. It writes files below <procfs>/sys/net that rows name, and no others.
+// Cell keeps kernel settings at the values in the table sysctls. It writes only files below <procfs>/sys/net.
 var Cell = cell.Module("sysctl", "Kernel settings that the agent wants",
 	cell.ProvidePrivate(
 		newProcfs,    // /proc/sys
@@ -16,7 +16,7 @@ var Cell = cell.Module("sysctl", "Kernel settings that the agent wants",
 	Reconciler,
 )
 
-// Reconciler is the cell without its kernel, for tests that bring one of their own.
+// Reconciler is the cell without the access to the kernel, for tests with a fake kernel.
 var Reconciler = cell.Group(
 	cell.ProvidePrivate(
 		tables.NewTable, // features contribute through the writer only
@@ -24,7 +24,7 @@ var Reconciler = cell.Group(
 	),
 	cell.Provide(
 		statedb.RWTable[*tables.Setting].ToTable,
-		newWriter, // how features contribute
+		newWriter, // interface for features
 	),
 	cell.Invoke(registerReconciler, registerVerify),
 )

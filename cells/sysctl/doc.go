@@ -1,10 +1,10 @@
-// Package sysctl keeps kernel settings of the network namespace at the values that features of the agent want.
+// Package sysctl keeps kernel settings of the network namespace at the values that features of the agent request.
 //
-// Tables in and out: sysctls (its own; features contribute through [sysctls.Writer]), with its status.
+// Tables in and out: sysctls (its own; features contribute through [sysctls.Writer]), with the status of each row.
 //
-// It writes files below <procfs>/sys/net and reads them back: the kernel may clamp or refuse a value without an error.
-// What a setting was is kept in <state-dir>/sysctls before it is changed for the first time, for "waggle cleanup" alone: a
-// setting that nobody wants any more stays as it is, and after a restart the same values are wanted again. Where that cannot be
-// kept, nothing is changed. What somebody else changes is put back: forwarding and reverse path filters, which the kernel
-// announces, at once, the others when they are read again, every --verify-interval.
+// The cell writes files below <procfs>/sys/net and verifies each write, because the kernel may clamp or reject a value without an error. Before the first
+// change of a setting it records the original value in <state-dir>/sysctls, for "waggle cleanup"; if the record cannot be written, the setting is not changed.
+// A setting that no feature requests any more keeps its value. After a restart features request their settings again. The cell restores a setting that another
+// program changes: forwarding and reverse path filters at once, because the kernel announces their changes, and other settings at the next verification
+// (--verify-interval).
 package sysctl

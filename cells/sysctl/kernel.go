@@ -9,13 +9,13 @@ import (
 	"github.com/waggle-net/waggle/pkg/sysctlrecord"
 )
 
-// kernel is where settings are. A setting that does not exist is [fs.ErrNotExist].
+// kernel reads and writes settings. The error for a missing setting is [fs.ErrNotExist].
 type kernel interface {
 	Read(name string) (string, error)
 	Write(name, value string) error
 }
 
-// recorded is the real [kernel]. What a setting was is on the disk before it is changed.
+// recorded is the real [kernel]. It records the original value of a setting on disk before the first write.
 type recorded struct {
 	sysctlfs.FS
 	record *sysctlrecord.Record
@@ -32,5 +32,5 @@ func (r recorded) Write(name, value string) error {
 	return r.FS.Write(name, value)
 }
 
-// missing tells whether err means that the kernel has no such setting, or that its device is gone.
+// missing reports whether err means that the setting or its device does not exist.
 func missing(err error) bool { return errors.Is(err, fs.ErrNotExist) }

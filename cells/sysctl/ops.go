@@ -19,9 +19,9 @@ func registerReconciler(params reconciler.Params, table statedb.RWTable[*tables.
 	_, err := heartbeat.Register(params, table,
 		(*tables.Setting).Clone, (*tables.Setting).WithStatus, (*tables.Setting).GetStatus, o, nil,
 		reconciler.WithName("sysctls"),
-		reconciler.WithRefreshing(0, nil), // the verify job marks what differs
-		reconciler.WithoutPruning(),       // settings stay
-		// A setting of a device fails until the device exists, which is soon.
+		reconciler.WithRefreshing(0, nil), // the verify job marks rows whose setting differs
+		reconciler.WithoutPruning(),       // settings are not reset
+		// A setting of a device fails until the device exists, usually for a short time.
 		reconciler.WithRetry(100*time.Millisecond, time.Minute),
 		reconciler.WithRoundLimits(1000, rate.NewLimiter(1000, 1)),
 	)
@@ -33,7 +33,7 @@ type ops struct{ kernel kernel }
 
 func newOps(k kernel) *ops { return &ops{kernel: k} }
 
-// Update implements reconciler.Operations: read, write what differs, read back.
+// Update implements reconciler.Operations. It writes a setting whose value differs and verifies the write.
 func (o *ops) Update(_ context.Context, _ statedb.ReadTxn, _ statedb.Revision, s *tables.Setting) error {
 	if err := validName(s.Name); err != nil {
 		return err
@@ -69,7 +69,7 @@ func same(a, b string) bool {
 	return strings.Join(strings.Fields(a), " ") == strings.Join(strings.Fields(b), " ")
 }
 
-// Delete implements reconciler.Operations. The setting stays: others may rely on it by now.
+// Delete implements reconciler.Operations. The setting keeps its value, because other programs may depend on it.
 func (o *ops) Delete(context.Context, statedb.ReadTxn, statedb.Revision, *tables.Setting) error {
 	return nil
 }

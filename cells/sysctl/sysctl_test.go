@@ -26,12 +26,11 @@ import (
 	tables "github.com/waggle-net/waggle/pkg/tables/sysctls"
 )
 
-// fakeKernel is a [kernel] with state. A setting named "net/clamped" keeps its value whatever is written; the value
-// "unreadable" cannot be read.
+// fakeKernel is a [kernel] with state. Writes to the setting "net/clamped" have no effect; a setting with the value "unreadable" cannot be read.
 type fakeKernel struct {
 	mu     sync.Mutex
 	values map[string]string
-	fail   int // how many of the next writes fail
+	fail   int // number of the next writes that fail
 	writes int
 	told   chan rtnl.Setting
 }
@@ -154,7 +153,7 @@ func TestScripts(t *testing.T) {
 	})
 }
 
-// tree is a procfs in a temporary directory, beside a secret that names must not reach.
+// tree returns a procfs in a temporary directory. The directory contains a secret outside the procfs that names must not reach.
 func tree(t *testing.T) (k recorded, dir string) {
 	t.Helper()
 	dir = t.TempDir()
@@ -211,7 +210,7 @@ func TestProcfs_NothingLeadsOut(t *testing.T) {
 	}
 }
 
-// FuzzValidName holds accepted names against what they must never mean.
+// FuzzValidName checks that accepted names stay below net/.
 func FuzzValidName(f *testing.F) {
 	for _, s := range []string{"net/ipv4/ip_forward", "net/../x", "net/./a", "/net/a", "net", "net/a/..", "net/a\x00"} {
 		f.Add(s)

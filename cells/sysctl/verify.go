@@ -17,9 +17,9 @@ import (
 	tables "github.com/waggle-net/waggle/pkg/tables/sysctls"
 )
 
-// announcer says what the kernel announces of settings: forwarding and reverse path filters, and nothing of the others.
+// announcer receives the changes of settings that the kernel announces: forwarding and reverse path filters only.
 type announcer interface {
-	// Next waits for changes, also those that this cell makes; [rtnl.ErrLost] when it may have missed some.
+	// Next waits for changes, including the changes of this cell. It returns [rtnl.ErrLost] when changes may have been lost.
 	Next(ctx context.Context) ([]rtnl.Setting, error)
 }
 
@@ -35,7 +35,7 @@ func newAnnouncer(lc cell.Lifecycle) announcer {
 	return a
 }
 
-// verifier compares settings with their rows.
+// verifier compares settings with their rows and marks differing rows pending.
 type verifier struct {
 	cell.In
 
@@ -57,7 +57,7 @@ func registerVerify(jobs job.Group, v verifier) {
 	})
 }
 
-// next waits until a setting is announced that is not as its row says.
+// next waits until an announced setting differs from its row, or until announcements may have been lost.
 func (v verifier) next(ctx context.Context) error {
 	for {
 		changed, err := v.Announcer.Next(ctx)
@@ -76,8 +76,8 @@ func (v verifier) next(ctx context.Context) error {
 	}
 }
 
-// concerns tells whether a change is against a row. A link that is made anew has none of the settings that rows of its name
-// say were written; they are read here, because each pod that comes brings a new link and a look reads those of all.
+// concerns reports whether an announced setting differs from its row. For a new link it reads the settings of the rows for this link, because a recreated link
+// has default settings. It reads only these, because each new pod has a new link and a scan reads the settings of all links.
 func (v verifier) concerns(txn statedb.ReadTxn, s rtnl.Setting) bool {
 	if s.All {
 		for row := range v.Table.Prefix(txn, tables.ByName(s.Name+"/")) {
@@ -91,22 +91,22 @@ func (v verifier) concerns(txn statedb.ReadTxn, s rtnl.Setting) bool {
 	return found && !same(row.Value, s.String())
 }
 
-// allRounds is every how many rounds of the timer settings are read too whose changes are announced: each pod has one, and
-// reading them is most of the work.
+// allRounds is the number of rounds of the timer after which announced settings are read as well. Each pod has such a setting, and reading them is most of the
+// cost.
 const allRounds = 10
 
-// announcedName tells whether the kernel announces changes of a setting.
+// announcedName reports whether the kernel announces changes of a setting.
 func announcedName(name string) bool {
 	leaf := path.Base(name)
 	return leaf == "rp_filter" || leaf == "forwarding" || leaf == "ip_forward"
 }
 
-// look reads every setting that was written.
+// look verifies all settings.
 func (v verifier) look() (again bool, err error) {
 	return v.lookAt(func(string) bool { return true })
 }
 
-// lookAt reads the settings of these names. What cannot be read is an error, and no drift: nobody has changed it.
+// lookAt verifies the settings for whose names the function returns true. A setting that cannot be read is an error and not a drift.
 func (v verifier) lookAt(names func(string) bool) (again bool, err error) {
 	again = drift.Mark(v.Drift, v.Table, v.Drift.DB.ReadTxn(), func(s *tables.Setting) []driftrepairs.Finding {
 		if !names(s.Name) {
@@ -114,14 +114,14 @@ func (v verifier) lookAt(names func(string) bool) (again bool, err error) {
 		}
 		found, failed := v.findings(s)
 		if failed != nil {
-			err = failed // one is enough: what keeps one from being read keeps the others as well
+			err = failed // one is enough: usually all reads fail for the same reason
 		}
 		return found
 	})
 	return again, err
 }
 
-// findings compares a setting with its row. One that is missing is looked at by its reconciler.
+// findings compares a setting with its row. A missing setting is a finding unless it is optional; the reconciler then handles the row.
 func (v verifier) findings(s *tables.Setting) ([]driftrepairs.Finding, error) {
 	have, err := v.Kernel.Read(s.Name)
 	switch {

@@ -61,7 +61,7 @@ func (w *writer) Update(owner string, put []tables.Setting, remove []string) err
 	return errors.Join(errs...)
 }
 
-// put inserts settings that differ from the rows of the owner.
+// put inserts settings that differ from their rows. A setting of another owner is a conflict and an error.
 func (w *writer) put(txn statedb.WriteTxn, owner string, settings []tables.Setting) error {
 	var errs []error
 	for _, s := range settings {

@@ -11,7 +11,7 @@ import (
 	"github.com/waggle-net/waggle/pkg/tables/unmanagedpods"
 )
 
-// Cell is the module.
+// Cell finds running pods without an endpoint. It is the only writer of the table unmanaged-pods.
 var Cell = cell.Module("unmanaged-pods", "Pods that run without an endpoint",
 	cell.ProvidePrivate(unmanagedpods.NewTable), // only this cell may write
 	cell.Provide(statedb.RWTable[*unmanagedpods.Pod].ToTable),

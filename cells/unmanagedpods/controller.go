@@ -18,10 +18,10 @@ import (
 )
 
 const (
-	// hold is how long a pod must be without an endpoint while the agent runs: the endpoint of a pod that ends goes a
-	// moment before the pod's status says so.
+	// hold is the time for which a pod must be without an endpoint while the agent runs: the endpoint of an ending pod is deleted shortly before the status of the
+	// pod changes.
 	hold = 10 * time.Second
-	// settle turns a burst of changes into one pass.
+	// settle is the debounce interval between a change and a pass.
 	settle = 200 * time.Millisecond
 )
 
@@ -37,8 +37,8 @@ type params struct {
 
 type controller struct {
 	params
-	since map[string]time.Time // when a pod was first seen without an endpoint
-	first bool                 // no pass was made with everything known
+	since map[string]time.Time // time at which a pod was first seen without an endpoint
+	first bool                 // no pass with complete inputs has run
 }
 
 func newController(p params) *controller {
@@ -76,7 +76,7 @@ func (c *controller) run(ctx context.Context, health cell.Health) error {
 			wait, cancel = context.WithTimeout(ctx, again)
 		}
 		heartbeat.Idle(ctx)
-		_, _ = changed.Wait(wait, settle) // an error is the time-out's or the agent's end
+		_, _ = changed.Wait(wait, settle) // an error means that the time is over or the agent stops
 		cancel()
 		if ctx.Err() != nil {
 			return nil
@@ -98,7 +98,7 @@ func (c *controller) inputsComplete(txn statedb.ReadTxn, changed *statedb.WatchS
 	return complete
 }
 
-// compute lists the pods, and says when to look again although nothing changes; 0 for never.
+// compute returns the unmanaged pods by key, and the time until the next pass without a change; 0 for none.
 func (c *controller) compute(txn statedb.ReadTxn, now time.Time) (want map[string]*unmanagedpods.Pod, again time.Duration) {
 	want = map[string]*unmanagedpods.Pod{}
 	since := map[string]time.Time{}
@@ -110,7 +110,7 @@ func (c *controller) compute(txn statedb.ReadTxn, now time.Time) (want map[strin
 		switch {
 		case known:
 		case c.first:
-			first = now.Add(-hold) // it was there before the agent
+			first = now.Add(-hold) // it existed before the agent
 		default:
 			first = now
 		}
@@ -127,7 +127,7 @@ func (c *controller) compute(txn statedb.ReadTxn, now time.Time) (want map[strin
 	return want, again
 }
 
-// running tells whether a pod has a network of its own here now.
+// running reports whether a pod runs on this node with a network namespace of its own.
 func (c *controller) running(pod *k8s.Pod) bool {
 	if pod.HostNetwork || pod.NodeName != "" && pod.NodeName != c.Settings.NodeName {
 		return false
@@ -150,7 +150,7 @@ func (c *controller) managed(txn statedb.ReadTxn, pod *k8s.Pod) bool {
 	return false
 }
 
-// commit writes what differs.
+// commit replaces the rows of the table. Equal rows are not written.
 func (c *controller) commit(want map[string]*unmanagedpods.Pod) error {
 	txn := c.DB.WriteTxn(c.Unmanaged)
 	defer txn.Abort()

@@ -1,5 +1,5 @@
-// Package unmanagedpods finds pods of this node that run without an endpoint: those that were there before the agent.
+// Package unmanagedpods finds pods of this node that run without an endpoint, usually because they were started before the agent.
 //
-// It reads k8s-pods and endpoints and writes unmanaged-pods. It owns nothing in the kernel and changes no pod: only a
-// restart of the pod gives it our network.
+// Tables in: k8s-pods, endpoints. Table out: unmanaged-pods. The cell owns nothing in the kernel and changes no pod: an unmanaged pod gets an endpoint only
+// when it is restarted.
 package unmanagedpods

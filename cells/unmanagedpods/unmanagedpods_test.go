@@ -28,7 +28,7 @@ func TestScripts(t *testing.T) {
 	})
 }
 
-// newPods makes the table of pods with a command that completes it.
+// newPods creates the table of pods and a command that completes it.
 func newPods(db *statedb.DB) (statedb.RWTable[*k8s.Pod], upstream.ScriptCmdOut, error) {
 	pods, err := k8s.NewPodTable(db)
 	if err != nil {
@@ -46,7 +46,7 @@ func newPods(db *statedb.DB) (statedb.RWTable[*k8s.Pod], upstream.ScriptCmdOut, 
 		})), nil
 }
 
-// The endpoint of a pod that ends goes a moment before the pod: that must not make it an unmanaged one.
+// The endpoint of an ending pod is deleted shortly before the pod. The pod must not be reported as unmanaged in this time.
 func TestCompute_APodThatEndsIsNotCalledUnmanaged(t *testing.T) {
 	t.Parallel()
 	db := statedb.New()
