@@ -11,9 +11,9 @@ import (
 	"github.com/waggle-net/waggle/pkg/tables/cilium"
 )
 
-// FromCilium reads a policy of Cilium's, of either scope. It always returns a policy: what cannot be enforced grants nothing
-// and is one of its problems. What cannot be read at all isolates the namespace of the policy. A policy of the cluster selects no endpoint then: one typing
-// mistake must not cut off every pod.
+// FromCilium parses a CiliumNetworkPolicy or a CiliumClusterwideNetworkPolicy. It always returns a policy: a rule that cannot be enforced fails closed and
+// is reported in Problems. An unreadable policy isolates its namespace. An unreadable clusterwide policy selects no endpoint, because one typing mistake
+// must not isolate every pod.
 func FromCilium(o *cilium.Policy, env Environment) *Policy {
 	ref := Ref{Kind: Cilium, Namespace: o.Namespace, Name: o.Name}
 	if o.Namespace == "" {
@@ -45,10 +45,10 @@ type ciliumParser struct {
 	groups groupReader
 }
 
-// clusterwide reports whether the policy is one of the cluster.
+// clusterwide reports whether the policy is a CiliumClusterwideNetworkPolicy.
 func (c *ciliumParser) clusterwide() bool { return c.policy.Ref.Kind == Clusterwide }
 
-// unreadable adds a part that isolates the namespace of the policy, if it has one.
+// unreadable reports a problem, and adds a part that isolates the namespace of the policy if it has one.
 func (c *ciliumParser) unreadable(path string, err error) {
 	if c.clusterwide() {
 		c.policy.invalid(path, "it cannot be read ("+short(err)+"): it selects no endpoint; correct it")
@@ -59,7 +59,7 @@ func (c *ciliumParser) unreadable(path string, err error) {
 	c.policy.Parts = append(c.policy.Parts, Part{Path: path, Subject: c.everything(), IsolatesIngress: true, IsolatesEgress: true})
 }
 
-// everything are the endpoints that the policy may be for at all.
+// everything selects all endpoints to which the policy can apply.
 func (c *ciliumParser) everything() Selector {
 	if c.clusterwide() {
 		return Selector{}
@@ -67,7 +67,7 @@ func (c *ciliumParser) everything() Selector {
 	return Selector{Requirements: []Requirement{inNamespace(c.policy.Ref.Namespace)}}
 }
 
-// section is one list of rules.
+// section is one list of rules in a spec.
 type section struct {
 	field     string
 	direction Direction
@@ -76,11 +76,11 @@ type section struct {
 
 var sections = []section{{"ingress", Ingress, false}, {"ingressDeny", Ingress, true}, {"egress", Egress, false}, {"egressDeny", Egress, true}}
 
-// knownFields of a spec. Description, labels and log change nothing about verdicts.
+// knownFields are the supported fields of a spec. Description, labels and log do not affect verdicts.
 var knownFields = []string{"endpointSelector", "nodeSelector", "enableDefaultDeny", "ingress", "ingressDeny", "egress", "egressDeny",
 	"description", "labels", "log"}
 
-// spec reads one rule of Cilium's, which is a part here.
+// spec parses one spec into a [Part].
 func (c *ciliumParser) spec(path string, raw json.RawMessage) {
 	fields, err := object(raw)
 	if err != nil {
@@ -102,7 +102,7 @@ func (c *ciliumParser) spec(path string, raw json.RawMessage) {
 		rules, required, given := c.rules(path, s, fields[s.field])
 		has[s.direction] = has[s.direction] || given
 		for _, r := range required {
-			if !r.Deny || !closed { // what is denied is not narrowed by what may mean something else
+			if !r.Deny || !closed { // an ambiguous spec does not narrow deny rules
 				part.Requirements = append(part.Requirements, r)
 			}
 		}
@@ -113,13 +113,13 @@ func (c *ciliumParser) spec(path string, raw json.RawMessage) {
 		}
 	}
 	if closed && !has[Ingress] && !has[Egress] {
-		has[Ingress], has[Egress] = true, true // it may mean either
+		has[Ingress], has[Egress] = true, true // the spec may mean either direction
 	}
 	part.IsolatesIngress, part.IsolatesEgress = c.defaultDeny(path, fields["enableDefaultDeny"], has[Ingress], has[Egress])
 	c.policy.Parts = append(c.policy.Parts, part)
 }
 
-// rules reads one section. A section that is absent, null or empty is not given: it has no effect at all.
+// rules parses one section. A section that is absent, null or empty is not given: it has no effect.
 func (c *ciliumParser) rules(path string, s section, raw json.RawMessage) (rules []Rule, required []PeerRequirement, given bool) {
 	path += "." + s.field
 	var items []json.RawMessage
@@ -143,8 +143,8 @@ func (c *ciliumParser) rules(path string, s section, raw json.RawMessage) (rules
 	return rules, required, len(items) > 0
 }
 
-// subject reads the endpoints that a spec is for. nobody means none: the spec is for nodes, or cannot be read and is one of the cluster. closed means that
-// its rules must allow nothing.
+// subject parses the selector of a spec. The last result is true if the spec selects no endpoint: it is for nodes, or it is unreadable and clusterwide. The
+// result closed is true if its rules must allow nothing.
 func (c *ciliumParser) subject(path string, fields map[string]json.RawMessage) (subject Selector, closed, nobody bool) {
 	subject = c.everything()
 	raw, found := fields["endpointSelector"]
@@ -190,8 +190,8 @@ func (c *ciliumParser) subject(path string, fields map[string]json.RawMessage) (
 	return subject, closed, false
 }
 
-// stayHome takes from the subject of a policy of a namespace that it asks for another one: the policy is enforced in its own, as Cilium does. Where it excludes
-// its own namespace it chooses no endpoint.
+// stayHome removes requirements for another namespace from the subject of a namespaced policy, which is enforced in its own namespace, as in Cilium. A
+// subject that excludes the policy's namespace selects no endpoint.
 func (c *ciliumParser) stayHome(path string, chosen *Selector) {
 	here := map[string]string{sourceK8s + ":" + labels.KeyNamespace: c.policy.Ref.Namespace}
 	var asks, excludes bool
@@ -211,7 +211,7 @@ func (c *ciliumParser) stayHome(path string, chosen *Selector) {
 	}
 }
 
-// defaultDeny tells in which directions a spec isolates: those for which it has rules, unless it says otherwise.
+// defaultDeny returns the directions in which a spec isolates: the directions with rules, unless enableDefaultDeny overrides them.
 func (c *ciliumParser) defaultDeny(path string, raw json.RawMessage, hasIngress, hasEgress bool) (ingress, egress bool) {
 	var said struct {
 		Ingress *bool `json:"ingress"`
@@ -233,7 +233,7 @@ func (c *ciliumParser) defaultDeny(path string, raw json.RawMessage, hasIngress,
 	return ingress, egress
 }
 
-// unknown are the fields that are none of those known, in their order.
+// unknown returns the fields that are not in known, sorted.
 func unknown(fields map[string]json.RawMessage, known ...string) (list []string) {
 	for _, field := range slices.Sorted(maps.Keys(fields)) {
 		if !slices.Contains(known, field) {

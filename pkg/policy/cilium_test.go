@@ -136,7 +136,7 @@ func TestFromCilium_Semantics(t *testing.T) {
 		{name: "types of ICMP as ports", policies: cnp("endpointSelector: {}, ingress: [{toPorts: [{ports: [{port: \"8\", protocol: ICMP}, {port: \"128\", protocol: ICMPV6}]}]}]"),
 			allow: []string{"in web>db 0/echo"}, deny: []string{"in web>db 128/ICMP", "in web>db 8/ICMPv6"}},
 
-		// Denying.
+		// Deny rules.
 		{name: "deny wins over a narrower allow",
 			policies: cnp("endpointSelector: {}, egressDeny: [{toCIDR: [203.0.113.0/24]}], egress: [{toCIDR: [203.0.113.1/32]}, {toEntities: [all]}]"),
 			deny:     []string{"out web>world 80/TCP", "out web>world2 80/TCP"}, allow: []string{"out web>db 80/TCP"}, only: 4},
@@ -153,13 +153,13 @@ func TestFromCilium_Semantics(t *testing.T) {
 		{name: "the local host is not denied where probes must pass", options: policy.Options{AllowLocalhost: true},
 			policies: cnp("endpointSelector: {}, ingressDeny: [{fromEntities: [all]}]"), allow: []string{"in host>db 80/TCP"}, deny: []string{"in node>db 80/TCP"}},
 
-		// Default deny, in words.
+		// enableDefaultDeny, and the local host in egress.
 		{name: "default deny without a rule isolates", policies: cnp("endpointSelector: {}, enableDefaultDeny: {ingress: true}"),
 			deny: []string{"in web>db 80/TCP"}, allow: []string{"out web>db 80/TCP"}},
 		{name: "the node is a peer as any in egress", options: policy.Options{AllowLocalhost: true}, policies: netpol("podSelector: {}, policyTypes: [Egress]"),
 			deny: []string{"out web>host 80/TCP"}, allow: []string{"in host>web 80/TCP"}},
 
-		// A policy of a namespace is for its own pods (CVE-2023-41333).
+		// A namespaced policy selects only its own pods (CVE-2023-41333).
 		{name: "no escape by the absence of a reserved label", policies: cnp("endpointSelector: {matchExpressions: [{key: \"reserved:init\", operator: DoesNotExist}]}, ingress: [{}]"),
 			deny: []string{"in web>db 80/TCP"}, allow: []string{"in web>green 80/TCP", "in web>init 80/TCP", "in web>host 80/TCP", "in web>liar 80/TCP"}},
 		{name: "no escape by a reserved label", policies: cnp("endpointSelector: {matchLabels: {\"reserved:init\": \"\"}}, ingress: [{}]"),
@@ -169,21 +169,21 @@ func TestFromCilium_Semantics(t *testing.T) {
 	}
 }
 
-// Selectors of peers that exclude.
+// Selectors of peers with exclusions.
 const (
 	notGreen   = "{matchExpressions: [{key: \"k8s:io.kubernetes.pod.namespace\", operator: NotIn, values: [green]}]}"
 	notTeamA   = "{matchExpressions: [{key: io.cilium.k8s.namespace.labels.team, operator: NotIn, values: [a]}]}"
 	webNotHost = "{matchLabels: {app: web}, matchExpressions: [{key: \"reserved:host\", operator: DoesNotExist}]}"
 )
 
-// specs2 is a policy with two specs.
+// specs2 returns a policy with two specs.
 func specs2() string {
 	return "---\n{apiVersion: cilium.io/v2, kind: CiliumNetworkPolicy, metadata: {name: s, namespace: red}, specs: [" +
 		"{endpointSelector: {matchLabels: {app: db}}, ingress: [{}]}, {endpointSelector: {matchLabels: {app: web}}, egress: [{toEntities: [world]}]}]}\n"
 }
 
-// TestFromCilium_FailsClosed: what is not enforced, or wrong, allows nothing where it allows, denies all it may mean where it
-// denies, and is told.
+// TestFromCilium_FailsClosed: with an unsupported or invalid field an allow rule allows nothing, a deny rule denies all that it may mean, and the field is
+// reported.
 func TestFromCilium_FailsClosed(t *testing.T) {
 	t.Parallel()
 	const unsupported, invalid = policy.ReasonUnsupported, policy.ReasonInvalid
@@ -275,13 +275,13 @@ func TestFromCilium_FailsClosed(t *testing.T) {
 	}
 }
 
-// TestFromCilium_Clusterwide: what only policies of the cluster have.
+// TestFromCilium_Clusterwide checks cases that only clusterwide policies have.
 func TestFromCilium_Clusterwide(t *testing.T) {
 	t.Parallel()
 	policies := read(t, policy.Environment{}, ccnp("nodeSelector: {}, ingress: [{fromEntities: [host]}]"))
 	checkProblem(t, "nodes", policies[0], "spec.nodeSelector", policy.ReasonUnsupported, "does nothing")
 	checkVerdict(t, "nodes", policies, "in world>db 80/TCP", policy.Allow)
-	// One typing mistake must not cut off every pod of the cluster.
+	// One typing mistake must not isolate every pod of the cluster.
 	for name, spec := range map[string]string{"no subject": "ingress: [{fromEntities: [none]}]",
 		"a bad subject":  "endpointSelector: {matchExpressions: [{key: app, operator: In}]}, ingress: [{fromEntities: [none]}]",
 		"a null subject": "endpointSelector: null, egressDeny: [{toEntities: [all]}]"} {
@@ -299,7 +299,7 @@ func TestFromCilium_Clusterwide(t *testing.T) {
 	checkVerdict(t, "unreadable", policies, "in web>green 80/TCP", policy.Allow)
 }
 
-// TestFromCilium_LabelsNotInIdentities: a peer cannot be known by a label that identities leave out.
+// TestFromCilium_LabelsNotInIdentities: a peer cannot be checked for a label that is not part of identities.
 func TestFromCilium_LabelsNotInIdentities(t *testing.T) {
 	t.Parallel()
 	env := policy.Environment{Keeps: func(label string) bool { return label != "k8s:tier" }}
@@ -321,7 +321,7 @@ func TestFromCilium_LabelsNotInIdentities(t *testing.T) {
 	}
 }
 
-// TestEnvironment: what a cluster is like changes what entities stand for.
+// TestEnvironment: the environment determines the peers of entities.
 func TestEnvironment(t *testing.T) {
 	t.Parallel()
 	policies := read(t, policy.Environment{APIServerHere: true}, cnp("endpointSelector: {}, egress: [{toEntities: [kube-apiserver]}]"))
@@ -349,7 +349,7 @@ func TestEnvironment(t *testing.T) {
 	}
 }
 
-// TestFromCilium_PortsOfL7Rules: with --l7-rules=allow-port rules about requests allow their ports, and say so. Denies are as wide as ever.
+// TestFromCilium_PortsOfL7Rules: with --l7-rules=allow-port, rules about requests allow their ports and report a problem. Deny rules are not narrowed.
 func TestFromCilium_PortsOfL7Rules(t *testing.T) {
 	t.Parallel()
 	env := policy.Environment{AllowL7Ports: true}

@@ -11,16 +11,16 @@ import (
 	"github.com/waggle-net/waggle/pkg/tables/cilium"
 )
 
-// CIDRGroups are CiliumCIDRGroups by name.
+// CIDRGroups maps names to CiliumCIDRGroups.
 type CIDRGroups map[string]*cilium.CIDRGroup
 
-// GroupChoice refers to one CiliumCIDRGroup by its name, or to all that have some labels.
+// GroupChoice selects one CiliumCIDRGroup by its name, or all groups with some labels.
 type GroupChoice struct {
 	Name   string    `json:"name,omitempty"`
-	Labels *Selector `json:"labels,omitempty"` // nil when the choice is by name; sources are [sourceGroup]
+	Labels *Selector `json:"labels,omitempty"` // nil for a choice by name; sources are [sourceGroup]
 }
 
-// sourceGroup is the source of labels of CiliumCIDRGroups in selectors.
+// sourceGroup is the source of CiliumCIDRGroup labels in selectors.
 const sourceGroup = "cidrgroup"
 
 // includes reports whether a group is chosen.
@@ -35,12 +35,12 @@ func (c *GroupChoice) includes(g *cilium.CIDRGroup) bool {
 	return c.Labels.Matches(all)
 }
 
-// RefersTo reports whether the policy means other CIDRs when the group changes. A group that changes its labels is two groups here: as it was and as it is.
+// RefersTo reports whether the policy depends on the group. If the labels of a group change, the caller must check its previous and its new version.
 func (p *Policy) RefersTo(g *cilium.CIDRGroup) bool {
 	return slices.ContainsFunc(p.Groups, func(c GroupChoice) bool { return c.includes(g) })
 }
 
-// cidrSet reads CIDRs with exceptions: one that the policy names, or those of groups.
+// cidrSet parses CIDRs with exceptions. The CIDRs are in the item itself or in groups.
 func (r *ciliumRule) cidrSet(path string, item json.RawMessage) ([]Peer, error) {
 	fields, err := object(item)
 	if err != nil {
@@ -81,7 +81,7 @@ func (r *ciliumRule) cidrSet(path string, item json.RawMessage) ([]Peer, error) 
 	return r.group(path, choice, r.excepts(path, set.Except, netip.Prefix{}))
 }
 
-// excepts reads exceptions, which must lie in a block if it is valid.
+// excepts parses exceptions. If block is valid, the exceptions must lie in it.
 func (r *ciliumRule) excepts(path string, texts []string, block netip.Prefix) (list []netip.Prefix) {
 	for i, text := range texts {
 		except, err := parseCIDR(text)
@@ -89,7 +89,7 @@ func (r *ciliumRule) excepts(path string, texts []string, block netip.Prefix) (l
 			err = errors.New(quote(text) + " does not lie in " + block.String())
 		}
 		if err != nil {
-			r.invalid(fmt.Sprintf("%s.except[%d]", path, i), short(err)) // what is denied is not narrowed by it
+			r.invalid(fmt.Sprintf("%s.except[%d]", path, i), short(err)) // an invalid exception does not narrow a deny rule
 			continue
 		}
 		list = append(list, except)
@@ -97,7 +97,7 @@ func (r *ciliumRule) excepts(path string, texts []string, block netip.Prefix) (l
 	return list
 }
 
-// without returns peers for all addresses of some blocks that no exception contains.
+// without returns peers that match all addresses in blocks except the addresses in excepts.
 func without(blocks, excepts []netip.Prefix) (peers []Peer) {
 	for _, block := range blocks {
 		p := Peer{CIDR: block, Scope: Outside}
@@ -117,27 +117,28 @@ func without(blocks, excepts []netip.Prefix) (peers []Peer) {
 	return peers
 }
 
-// Bounds of one policy, whose text may be 1 MB: few words can mean groups with very many CIDRs, again and again. What goes beyond fails closed.
+// Limits for one policy. A policy has up to 1 MB of text, and few bytes can repeatedly select groups with very many CIDRs. Rules beyond a limit fail
+// closed.
 const (
-	maxChoices    = 1000    // different choices of groups
+	maxChoices    = 1000    // distinct choices of groups
 	maxGroupPeers = 64_000  // CIDRs of groups and exceptions from them, in all rules together
-	maxGroupSteps = 1 << 20 // groups and CIDRs that are looked at, once for each choice and for each exception
+	maxGroupSteps = 1 << 20 // comparisons: groups and CIDRs, once for each choice and for each exception
 )
 
-// groupReader reads each choice of a policy once.
+// groupReader resolves each choice of a policy once, and counts towards the limits.
 type groupReader struct {
 	chosen       map[string]*chosenGroups
 	peers, steps int // so far
 }
 
-// chosenGroups are what a choice means.
+// chosenGroups is the result of a choice.
 type chosenGroups struct {
 	groups []*cilium.CIDRGroup
-	blocks []netip.Prefix // in order and each once; they never change
+	blocks []netip.Prefix // sorted, without duplicates; immutable
 	err    error
 }
 
-// choose finds the groups of a choice, and notes that the policy depends on it.
+// choose returns the groups of a choice, and records that the policy depends on the choice.
 func (r *ciliumRule) choose(choice GroupChoice) (*chosenGroups, error) {
 	g := &r.groups
 	key := choice.Name
@@ -146,7 +147,7 @@ func (r *ciliumRule) choose(choice GroupChoice) (*chosenGroups, error) {
 		if err != nil {
 			return nil, err
 		}
-		key = string(text) // no name begins like it
+		key = string(text) // no name of a group begins with a brace
 	}
 	found := g.chosen[key]
 	switch {
@@ -176,7 +177,7 @@ func (r *ciliumRule) choose(choice GroupChoice) (*chosenGroups, error) {
 	return found, nil
 }
 
-// including finds the groups of a choice, by name, and returns how many it has looked at.
+// including appends the groups of a choice, sorted by name, and returns the number of groups that it compared.
 func (e *Environment) including(choice *GroupChoice, found *chosenGroups) (steps int) {
 	if choice.Labels == nil {
 		if group := e.CIDRGroups[choice.Name]; group != nil {
@@ -193,7 +194,7 @@ func (e *Environment) including(choice *GroupChoice, found *chosenGroups) (steps
 	return len(e.CIDRGroups)
 }
 
-// group returns peers for the CIDRs of the chosen groups. What does not exist has none, in rules that deny as well: that is reported.
+// group returns peers for the CIDRs of the selected groups. A choice without groups has no peers, also in deny rules, and is reported.
 func (r *ciliumRule) group(path string, choice GroupChoice, excepts []netip.Prefix) ([]Peer, error) {
 	found, err := r.choose(choice)
 	switch {
@@ -234,7 +235,8 @@ func (r *ciliumRule) group(path string, choice GroupChoice, excepts []netip.Pref
 
 var errTooMany = fmt.Errorf("the policy has more than %d CIDRs of groups and exceptions from them, or too many to compare; use fewer groups", maxGroupPeers)
 
-// absent reports something that does not exist and to which the rule refers. It matches no peer until it exists; the other peers of the rule count.
+// absent reports an object that does not exist and to which the rule refers. It matches no peer until it is created; the other peers of the rule are
+// enforced.
 func (r *ciliumRule) absent(path, what string) {
 	does := "this peer of the rule allows nothing"
 	if r.deny {
@@ -243,14 +245,14 @@ func (r *ciliumRule) absent(path, what string) {
 	r.policy.add(Problem{Path: r.path + "." + path, Reason: ReasonAbsent, Message: what + ": " + does + " until there is one; create it or correct the policy"})
 }
 
-// unread reports that nobody knows what groups hold: what exists could be denied.
+// unread reports that the CIDRs of groups are unknown, and closes the rule: a deny rule could apply to groups that exist.
 func (r *ciliumRule) unread(path string) {
 	r.closed = true
 	r.policy.add(Problem{Path: r.path + "." + path, Reason: ReasonAbsent, Message: "CiliumCIDRGroups cannot be read: " + outcome(r.deny) +
 		" until they can; install the definitions and permissions of this version"})
 }
 
-// groupSelector reads labels of groups. One that is empty is an error: by the letter it would mean peers of every kind in Cilium.
+// groupSelector parses a selector of groups. An empty selector is an error, because Cilium's definition literally gives it peers of every kind.
 func groupSelector(raw json.RawMessage) (*Selector, error) {
 	s, err := ciliumSelector(raw)
 	if err != nil {

@@ -10,7 +10,7 @@ import (
 	"github.com/waggle-net/waggle/pkg/tables/cilium"
 )
 
-// TestFromCilium_CIDRGroups has a group of each family and one with neither CIDRs nor labels.
+// TestFromCilium_CIDRGroups uses one group of each family, and one without CIDRs and labels.
 func TestFromCilium_CIDRGroups(t *testing.T) {
 	t.Parallel()
 	group := func(name, role string, blocks ...string) *cilium.CIDRGroup {
@@ -82,13 +82,13 @@ func TestFromCilium_CIDRGroups(t *testing.T) {
 			(&semantics{name: "deny of " + set, policies: deny, allow: denied}).check(t, env)
 		} else if want.path != ".except[0]" {
 			(&semantics{name: "deny of " + set, policies: deny, deny: denied}).check(t, env)
-		} else { // what is excepted is denied as well
+		} else { // the invalid exception does not narrow the deny
 			(&semantics{name: "deny of " + set, policies: deny, allow: denied[:1], deny: denied[1:]}).check(t, env)
 		}
 	}
 }
 
-// TestPolicy_RefersTo holds that a policy is read again when, and only when, a group to which it may refer has changed.
+// TestPolicy_RefersTo checks that a policy refers to the groups that it selects, and to no other.
 func TestPolicy_RefersTo(t *testing.T) {
 	t.Parallel()
 	p := read(t, policy.Environment{}, ccnp("endpointSelector: {}, ingressDeny: [{fromCIDRSet: [{cidrGroupRef: a}, {cidrGroupSelector: {matchLabels: {role: vpn}}}]}]"))[0]
@@ -106,7 +106,7 @@ func TestPolicy_RefersTo(t *testing.T) {
 	}
 }
 
-// TestFromCilium_CIDRGroupsThatCannotBeRead: rules that refer to them allow nothing and deny everybody; others count.
+// TestFromCilium_CIDRGroupsThatCannotBeRead: rules that refer to the groups allow nothing and deny every peer; other rules are enforced.
 func TestFromCilium_CIDRGroupsThatCannotBeRead(t *testing.T) {
 	t.Parallel()
 	env := policy.Environment{GroupsUnread: true}
@@ -129,7 +129,7 @@ func TestFromCilium_CIDRGroupsThatCannotBeRead(t *testing.T) {
 	}
 }
 
-// TestFromCilium_ManyCIDRsOfGroups: a policy of 1 MB must not become gigabytes. Rules beyond the bounds fail closed, and the others count.
+// TestFromCilium_ManyCIDRsOfGroups: a policy of 1 MB must not use gigabytes. Rules beyond the limits fail closed, and other rules are enforced.
 func TestFromCilium_ManyCIDRsOfGroups(t *testing.T) {
 	t.Parallel()
 	env := policy.Environment{CIDRGroups: policy.CIDRGroups{}}

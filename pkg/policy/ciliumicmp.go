@@ -9,7 +9,7 @@ import (
 
 const maxICMPType = 255
 
-// icmps reads one item of icmps: types of messages by family.
+// icmps parses one item of the field icmps: message types by family.
 func (r *ciliumRule) icmps(ports *Ports, path string, item json.RawMessage) error {
 	var o struct {
 		Fields json.RawMessage `json:"fields"`
@@ -58,7 +58,7 @@ func icmpPort(item json.RawMessage) (Port, error) {
 	return icmpNumber(p, string(o.Type))
 }
 
-// icmpNumber reads a type that is written as a number.
+// icmpNumber parses a type that is written as a number.
 func icmpNumber(p Port, text string) (Port, error) {
 	var number uint16
 	if err := decode(json.RawMessage(text), &number); err != nil || number > maxICMPType {
@@ -68,7 +68,7 @@ func icmpNumber(p Port, text string) (Port, error) {
 	return p, nil
 }
 
-// Names of the types, as Cilium has them.
+// Names of ICMP types, as in Cilium.
 var (
 	icmpTypes = map[string]uint16{
 		"EchoReply": 0, "DestinationUnreachable": 3, "Redirect": 5, "Echo": 8, "EchoRequest": 8, "RouterAdvertisement": 9,

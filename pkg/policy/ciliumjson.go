@@ -10,12 +10,12 @@ import (
 	"github.com/waggle-net/waggle/pkg/printable"
 )
 
-// maxError bounds how much of an error's text a message repeats, in bytes.
+// maxError limits the text of an error that a message contains, in bytes.
 const maxError = 200
 
 func short(err error) string { return printable.Short(err.Error(), maxError) }
 
-// decode reads JSON strictly: unknown and doubled fields, and a case that differs, are errors.
+// decode parses JSON strictly: unknown fields, duplicate fields and fields whose case differs are errors.
 func decode(raw json.RawMessage, into any) error {
 	unknown, err := kjson.UnmarshalStrict(raw, into)
 	if err == nil && len(unknown) > 0 {
@@ -24,7 +24,7 @@ func decode(raw json.RawMessage, into any) error {
 	return err
 }
 
-// object reads the fields of an object.
+// object parses the fields of a JSON object.
 func object(raw json.RawMessage) (map[string]json.RawMessage, error) {
 	var fields map[string]json.RawMessage
 	if err := decode(raw, &fields); err != nil {
@@ -36,14 +36,13 @@ func object(raw json.RawMessage) (map[string]json.RawMessage, error) {
 	return fields, nil
 }
 
-// hasNull tells whether there is a null anywhere in a text. Where an absent list means everybody and an empty one nobody, it
-// could mean either.
+// hasNull reports whether JSON text contains a null. In place of a list a null is ambiguous: an absent list matches every peer, an empty list none.
 func hasNull(raw json.RawMessage) bool {
 	decoder := json.NewDecoder(bytes.NewReader(raw))
 	for {
 		token, err := decoder.Token()
 		if err != nil {
-			return false // at its end: it was decoded before
+			return false // end of the text, whose syntax an earlier decode has checked
 		}
 		if token == nil {
 			return true

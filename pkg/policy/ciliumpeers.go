@@ -12,15 +12,15 @@ import (
 	"github.com/waggle-net/waggle/pkg/labels"
 )
 
-// kind is a field of a rule that chooses peers.
+// kind is a field of a rule that selects peers.
 type kind struct {
 	field string
 	read  func(r *ciliumRule, path string, item json.RawMessage) ([]Peer, error) // nil: not supported
-	// advice is what to write instead of a kind that is not supported.
+	// advice is the alternative to an unsupported kind.
 	advice string
 }
 
-// side begins the names of the fields that choose peers.
+// side returns the prefix of the field names that select peers.
 func (r *ciliumRule) side() string {
 	if r.direction == Egress {
 		return "to"
@@ -28,7 +28,7 @@ func (r *ciliumRule) side() string {
 	return "from"
 }
 
-// kinds are those of the rule's direction.
+// kinds returns the fields that select peers in the rule's direction.
 func (r *ciliumRule) kinds() []kind {
 	side := r.side()
 	kinds := []kind{
@@ -46,11 +46,11 @@ func (r *ciliumRule) kinds() []kind {
 	return kinds
 }
 
-// peers reads all kinds of peers. Without any, the rule speaks of everybody; an empty list is nobody.
+// peers parses all kinds of peers. A rule without any of these fields matches every peer; an empty list matches none.
 func (r *ciliumRule) peers() Peers {
 	var peers Peers
 	given := false
-	ways := map[string]bool{} // in which there are peers; CIDRs of both forms go together
+	ways := map[string]bool{} // kinds with peers; both forms of CIDRs count as one
 	for _, kind := range r.kinds() {
 		raw, found := r.fields[kind.field]
 		if !found {
@@ -86,7 +86,7 @@ func (r *ciliumRule) peers() Peers {
 	return peers
 }
 
-// peer adds what one item chooses.
+// peer adds the peers of one item.
 func (r *ciliumRule) peer(peers *Peers, kind kind, i int, item json.RawMessage) {
 	path := fmt.Sprintf("%s[%d]", kind.field, i)
 	more, err := kind.read(r, path, item)
@@ -124,7 +124,7 @@ func (r *ciliumRule) endpoints(path string, item json.RawMessage) ([]Peer, error
 	return []Peer{{Labels: selector}}, nil
 }
 
-// asksForOtherSources reports labels of peers outside the cluster, which identities here do not have.
+// asksForOtherSources reports labels of peers outside the cluster. Waggle's identities have no such labels.
 func (r *ciliumRule) asksForOtherSources(path string, s *Selector) bool {
 	for _, q := range s.Requirements {
 		if slices.Contains([]string{"cidr", "cidrgroup", "fqdn"}, q.Source) {
@@ -144,7 +144,7 @@ func (r *ciliumRule) cidr(_ string, item json.RawMessage) ([]Peer, error) {
 	return []Peer{{CIDR: prefix, Scope: Outside}}, err
 }
 
-// parseCIDR reads a CIDR, or an address, and cuts off host bits.
+// parseCIDR parses a CIDR or an address, and clears the host bits.
 func parseCIDR(text string) (netip.Prefix, error) {
 	prefix, err := netip.ParsePrefix(text)
 	if addr, errAddr := netip.ParseAddr(text); errAddr == nil && addr.Zone() == "" {
@@ -156,7 +156,7 @@ func parseCIDR(text string) (netip.Prefix, error) {
 	return prefix.Masked(), nil
 }
 
-// entity reads a word that stands for fixed identities.
+// entity parses the name of an entity and returns its peers.
 func (r *ciliumRule) entity(path string, item json.RawMessage) ([]Peer, error) {
 	var name string
 	if err := decode(item, &name); err != nil {
@@ -202,16 +202,16 @@ func (r *ciliumRule) entity(path string, item json.RawMessage) ([]Peer, error) {
 	return nil, errors.New("the entity " + quote(name) + " is not known")
 }
 
-// matchesNobody reports an entity that no peer has. The other peers of the rule count.
+// matchesNobody reports an entity that no peer has. The other peers of the rule are enforced.
 func (r *ciliumRule) matchesNobody(path, name, why string) {
 	r.policy.add(Problem{Path: r.path + "." + path, Reason: ReasonUnsupported, Message: "the entity " + name + " matches no peer: " + why +
 		"; the other peers of the rule count; leave it out"})
 }
 
-// ingressIdentity is that of Cilium's Ingress proxies. Nobody has it here.
+// ingressIdentity is the identity of Cilium's Ingress proxies. No peer has it in Waggle.
 const ingressIdentity uint32 = 8
 
-// cluster is every pod and node of the cluster, and the API server wherever it is, as Cilium has it.
+// cluster returns every pod and node of the cluster, and the API server even if it is outside the cluster, as in Cilium.
 func (r *ciliumRule) cluster(path string) []Peer {
 	pods := &Selector{Requirements: []Requirement{inSomeNamespace()}}
 	if r.env.Cluster != "" {

@@ -8,7 +8,7 @@ import (
 	"strings"
 )
 
-// ports reads toPorts and icmps. Without either, the rule speaks of all ports. An empty list is neither all nor none.
+// ports parses toPorts and icmps. A rule without both fields matches all ports. An empty list is invalid, because it may mean all ports or none.
 func (r *ciliumRule) ports() Ports {
 	toPorts, hasPorts := r.fields["toPorts"]
 	icmps, hasICMPs := r.fields["icmps"]
@@ -31,7 +31,7 @@ func (r *ciliumRule) ports() Ports {
 	return ports
 }
 
-// list reads the items of a field about ports, of which there must be one at least.
+// list parses the items of a field about ports. The list must not be empty.
 func (r *ciliumRule) list(field string, raw json.RawMessage, read func(path string, item json.RawMessage) error) {
 	var items []json.RawMessage
 	err := decode(raw, &items)
@@ -51,7 +51,7 @@ func (r *ciliumRule) list(field string, raw json.RawMessage, read func(path stri
 	}
 }
 
-// inside are fields of toPorts that look into connections. A rule that denies denies all of them.
+// inside are the fields of toPorts that inspect connections. A deny rule with such a field denies all connections on its ports.
 var inside = []string{"rules", "terminatingTLS", "originatingTLS", "listener"}
 
 func (r *ciliumRule) toPorts(ports *Ports, path string, item json.RawMessage) error {
@@ -83,7 +83,7 @@ func (r *ciliumRule) toPorts(ports *Ports, path string, item json.RawMessage) er
 	return nil
 }
 
-// l7Rules reports rules about requests. What a rule denies is not narrowed by them.
+// l7Rules reports rules about requests. They do not narrow a deny rule.
 func (r *ciliumRule) l7Rules(path string, raw json.RawMessage) {
 	_, err := object(raw)
 	if r.deny || err != nil || !r.env.AllowL7Ports {
@@ -94,7 +94,7 @@ func (r *ciliumRule) l7Rules(path string, raw json.RawMessage) {
 		Message: "toPorts.rules is not supported: the rule allows all connections on the port, because of --l7-rules=allow-port; leave toPorts.rules out"})
 }
 
-// saysNothing reports whether a field that looks into connections is empty: a list without items, or rules of protocols without a rule.
+// saysNothing reports whether a field that inspects connections is empty: a list without items, or protocols without rules.
 func saysNothing(raw json.RawMessage) bool {
 	var list []json.RawMessage
 	if decode(raw, &list) == nil {
@@ -112,7 +112,7 @@ func saysNothing(raw json.RawMessage) bool {
 	return true
 }
 
-// addCilium adds one port, which may stand for several protocols.
+// addCilium adds one port; a port of any protocol becomes several.
 func (p *Ports) addCilium(item json.RawMessage) error {
 	var o struct {
 		Port     string `json:"port"`
@@ -155,7 +155,7 @@ func (p *Ports) addCilium(item json.RawMessage) error {
 	return nil
 }
 
-// portOf reads a number, "0" for all, a range or a name.
+// portOf parses a number, "0" for all, a range or a name.
 func portOf(text string, end int64) (Port, error) {
 	number, err := strconv.ParseUint(text, 10, 16)
 	switch {
@@ -173,7 +173,8 @@ func portOf(text string, end int64) (Port, error) {
 	return Port{Low: uint16(number), High: max(uint16(number), uint16(end))}, nil
 }
 
-// isPortName tells whether a container port can have a name: up to 15 letters, digits and single dashes inside, with a letter.
+// isPortName reports whether text is a valid name of a container port: up to 15 letters, digits and dashes, with at least one letter. Dashes are single,
+// and neither first nor last.
 func isPortName(text string) bool {
 	letter := false
 	for i, c := range []byte(text) {

@@ -6,19 +6,19 @@ import (
 	"slices"
 )
 
-// ciliumRule reads one item of a section. What it cannot enforce is a problem. Then a rule that allows is left out, and one
-// that denies speaks of more: of everybody when its peers are the trouble, of all ports when its ports are.
+// ciliumRule parses one item of a section. A part that cannot be enforced becomes a problem. An allow rule is then omitted. A deny rule is widened: to
+// every peer if its peers cannot be enforced, to all ports if its ports cannot.
 type ciliumRule struct {
 	*ciliumParser
 	section
 	path string
 
 	fields map[string]json.RawMessage
-	// closed: the rule must not allow anything. anyPeers and anyPorts: what it denies cannot be narrowed by them.
+	// closed is set if the rule must allow nothing. anyPeers and anyPorts are set if a deny rule must match every peer or all ports.
 	closed, anyPeers, anyPorts bool
-	// refused are ports of which the rule allows only connections that the datapath cannot tell from others: all of them are denied.
+	// refused are ports on which the rule allows only connections that the datapath cannot distinguish from others: all of their connections are denied.
 	refused Ports
-	// required is what peers must have besides, in all rules.
+	// required are the conditions on peers that apply to all rules.
 	required []PeerRequirement
 }
 
@@ -46,7 +46,7 @@ func (r *ciliumRule) parse(raw json.RawMessage) (Rule, bool) {
 	case r.closed && !r.deny:
 		return Rule{}, false
 	case !r.closed && rule.Peers.Any && rule.Ports.Any && !r.given():
-		return Rule{}, false // an item that says nothing about peers and ports isolates and does nothing else
+		return Rule{}, false // an item without peers and ports only isolates
 	case refuses:
 		rule.Deny, rule.Ports = true, r.refused
 	}
@@ -59,7 +59,7 @@ func (r *ciliumRule) parse(raw json.RawMessage) (Rule, bool) {
 	return rule, true
 }
 
-// given tells whether the item says anything about peers or ports.
+// given reports whether the item has a field of peers or ports.
 func (r *ciliumRule) given() bool {
 	for _, kind := range r.kinds() {
 		if _, found := r.fields[kind.field]; found {
@@ -71,7 +71,7 @@ func (r *ciliumRule) given() bool {
 	return ports || icmps
 }
 
-// requirements reads fromRequires or toRequires, which select nobody by themselves.
+// requirements parses fromRequires or toRequires, which select no peer themselves.
 func (r *ciliumRule) requirements() {
 	field := r.side() + "Requires"
 	raw, found := r.fields[field]
@@ -102,7 +102,7 @@ func (r *ciliumRule) requirements() {
 	}
 }
 
-// asksForHidden reports a requirement about a label that is not part of identities, so that no peer can be held to it.
+// asksForHidden reports a requirement on a label that is not part of identities. No peer can be checked for such a label.
 func (r *ciliumRule) asksForHidden(path string, s *Selector) bool {
 	i := slices.IndexFunc(s.Requirements, func(q Requirement) bool { return !r.env.keeps(&q) })
 	if i < 0 {
@@ -114,7 +114,7 @@ func (r *ciliumRule) asksForHidden(path string, s *Selector) bool {
 	return true
 }
 
-// unmet adds a requirement that no peer has, in place of one that cannot be checked. What rules deny is not narrowed by it.
+// unmet adds a requirement that no peer meets, in place of a requirement that cannot be checked. It adds none to a deny rule, which must not be narrowed.
 func (r *ciliumRule) unmet(field string) {
 	if !r.deny {
 		r.required = append(r.required, PeerRequirement{Path: r.path + "." + field, Direction: r.direction,
@@ -122,7 +122,7 @@ func (r *ciliumRule) unmet(field string) {
 	}
 }
 
-// others reads what is neither peers nor ports.
+// others parses the fields that describe neither peers nor ports.
 func (r *ciliumRule) others(ports Ports) {
 	known := []string{"toPorts", "icmps", "authentication", r.side() + "Requires"}
 	for _, kind := range r.kinds() {
@@ -144,8 +144,8 @@ func (r *ciliumRule) others(ports Ports) {
 	}
 }
 
-// refuse says that a rule that allows asks for a property of connections that the datapath cannot check. In Cilium it holds for the rule's peers and ports
-// whatever other rules allow, so their connections are denied.
+// refuse handles a condition on connections that the datapath cannot check. In Cilium the condition of an allow rule applies to its peers and ports
+// regardless of other rules, so their connections are denied.
 func (r *ciliumRule) refuse(field, what, advice string, ports Ports) {
 	if r.deny {
 		r.unsupported(field, what, advice)
@@ -157,13 +157,13 @@ func (r *ciliumRule) refuse(field, what, advice string, ports Ports) {
 		Message: what + ": the rule allows nothing, and connections with its peers on these ports are denied, also where another rule allows them; " + advice})
 }
 
-// unsupported says that a field asks for something that is not enforced.
+// unsupported reports a field that is not enforced, and closes the rule.
 func (r *ciliumRule) unsupported(field, what, advice string) {
 	r.closed = true
 	r.policy.add(Problem{Path: r.path + "." + field, Reason: ReasonUnsupported, Message: what + ": " + outcome(r.deny) + "; " + advice})
 }
 
-// invalid says what is wrong in a field, or in the whole rule.
+// invalid reports an error in a field, or in the whole rule if field is empty, and closes the rule.
 func (r *ciliumRule) invalid(field, what string) {
 	r.closed = true
 	path := r.path

@@ -11,7 +11,7 @@ import (
 	"github.com/waggle-net/waggle/pkg/labels"
 )
 
-// ciliumSelector reads a selector of Cilium's, whose keys may begin with a source and a colon. Without one, any is meant.
+// ciliumSelector parses a Cilium selector. A key may begin with a source and a colon; a key without a source matches labels of any source.
 func ciliumSelector(raw json.RawMessage) (Selector, error) {
 	var o struct {
 		MatchLabels      map[string]string `json:"matchLabels"`
@@ -57,7 +57,7 @@ func (r *Requirement) setLabel(label string) error {
 	return nil
 }
 
-// check holds a requirement to what its operator needs.
+// check validates the number of values for the operator.
 func (r *Requirement) check() error {
 	switch r.Operator {
 	case In, NotIn:
@@ -74,10 +74,10 @@ func (r *Requirement) check() error {
 	return nil
 }
 
-// mention is how a selector names labels of a kind.
+// mention records how a selector refers to labels of one kind.
 type mention struct {
 	named    bool
-	demanded bool // it asks for one, so that whoever has none is not chosen; NotIn and DoesNotExist only exclude
+	demanded bool // a requirement needs such a label (In, Exists); NotIn and DoesNotExist only exclude
 }
 
 func (m *mention) add(r *Requirement) {
@@ -85,14 +85,15 @@ func (m *mention) add(r *Requirement) {
 	m.demanded = m.demanded || r.demands()
 }
 
-// demands tells whether who lacks the label is not chosen.
+// demands reports whether the requirement fails without the label.
 func (r *Requirement) demands() bool { return r.Operator == In || r.Operator == Exists }
 
-// peerSelector reads a selector of peers. One that names no namespace means the policy's own or, in a policy of the whole
-// cluster, pods of any namespace. Whoever demands a reserved label means no pods, which have none.
+// peerSelector parses a selector of peers. A selector that names no namespace selects pods in the policy's namespace or, in a clusterwide policy, pods of
+// any namespace. A selector that requires a reserved label has no such restriction; pods have no reserved labels.
 //
-// A demand that only excludes is met by nodes and by the world too, which have no namespace. A rule that allows means pods by
-// it, or a slip of a tenant's would open their pods to the internet; one that denies means all whom it does not exclude.
+// A selector with only exclusions also matches nodes and the world, which have no namespace. In an allow rule it is limited to pods; otherwise a mistake of
+// a tenant would open pods to the internet. In a deny rule it matches every peer that it does not exclude; a clusterwide deny with only labels of
+// namespaces matches pods.
 func (r *ciliumRule) peerSelector(raw json.RawMessage) (*Selector, error) {
 	s, err := ciliumSelector(raw)
 	if err != nil {

@@ -13,8 +13,8 @@ import (
 	"github.com/waggle-net/waggle/pkg/tables/k8s"
 )
 
-// party is who is asked about in tables of cases, at an address of each family. Pods have the ports web (8080/TCP of web, 9090/TCP of
-// db) and dns (53/UDP).
+// party is a subject or a peer in tables of cases, with one address of each family. The pod web has the named ports web (8080/TCP) and dns (53/UDP); the
+// pod db has the named port web (9090/TCP).
 type party struct {
 	id     uint32
 	labels map[string]string
@@ -43,19 +43,19 @@ func parties() map[string]party {
 		"web":   pod(300, red, map[string]string{"app": "web"}, "10.0.0.11", "fd00::11", port("web", policy.ProtocolTCP, 8080), port("dns", policy.ProtocolUDP, 53)),
 		"db":    pod(301, red, map[string]string{"app": "db", "tier": "back"}, "10.0.0.12", "fd00::12", port("web", policy.ProtocolTCP, 9090)),
 		"green": pod(302, green, map[string]string{"app": "web"}, "10.0.1.13", "fd00::1:13"),
-		// It imitates, with labels of its own, what surrounds others.
+		// The pod imitates the host, another namespace and another application with labels of its own.
 		"liar": pod(303, green, map[string]string{"reserved:host": "", "io.kubernetes.pod.namespace": "red", "io.cilium.k8s.namespace.labels.team": "a",
 			"app": "liar", "k8s:app": "db"}, "10.0.1.14", "fd00::1:14"),
 		"host": fixed(identity.Host, "192.168.0.1", "fd01::1"), "node": fixed(identity.RemoteNode, "192.168.0.2", "fd01::2"),
 		"api": fixed(identity.KubeAPIServer, "192.168.0.3", "fd01::3"), "health": fixed(identity.Health, "10.0.0.2", "fd00::2"),
 		"init":    fixed(identity.Init, "10.0.0.3", "fd00::3"),
-		"world":   fixed(identity.WorldIPv4, "203.0.113.1", "2001:db8::1"), // its IPv6 address has an identity of its own: see ask
+		"world":   fixed(identity.WorldIPv4, "203.0.113.1", "2001:db8::1"), // its IPv6 address has another identity: see ask
 		"world2":  fixed(identity.WorldIPv4, "203.0.113.129", "2001:db8:0:1::1"),
 		"unknown": fixed(identity.Unknown, "198.51.100.1", "2001:db8:f::1"),
 	}
 }
 
-// ask reads a question: "in web>db 80/TCP" is about what db lets in, "out web>db 80/TCP" about what web lets out.
+// ask parses a lookup: "in web>db 80/TCP" is the ingress of db, "out web>db 80/TCP" the egress of web.
 func ask(t *testing.T, text string, family int) policy.Question {
 	t.Helper()
 	words := strings.Fields(text)
@@ -84,7 +84,7 @@ func ask(t *testing.T, text string, family int) policy.Question {
 	}
 	q.Port = uint16(number)
 	q.Protocol = map[string]uint8{"TCP": 6, "UDP": 17, "SCTP": 132, "ICMP": 1, "ICMPv6": 58, "GRE": 47}[protocol]
-	if protocol == "echo" { // of the family
+	if protocol == "echo" { // ICMP of the family
 		q.Protocol, q.Port = policy.ProtocolICMP, 8
 		if family == 1 {
 			q.Protocol, q.Port = policy.ProtocolICMPv6, 128
@@ -103,7 +103,7 @@ func read(t *testing.T, env policy.Environment, text string) []*policy.Policy {
 	return policies
 }
 
-// Policies of the namespace red, and of the cluster, with a spec.
+// Policies with a spec: two in the namespace red, and one clusterwide.
 func netpol(spec string) string { return object("networking.k8s.io/v1", "NetworkPolicy", "red", spec) }
 func cnp(spec string) string    { return object("cilium.io/v2", "CiliumNetworkPolicy", "red", spec) }
 func ccnp(spec string) string {
@@ -117,12 +117,12 @@ func object(version, kind, namespace, spec string) string {
 	return "---\n{apiVersion: " + version + ", kind: " + kind + ", metadata: {name: p" + strconv.Itoa(len(spec)) + namespace + "}, spec: {" + spec + "}}\n"
 }
 
-// semantics is a case: what policies make of connections, in both families.
+// semantics is a test case: verdicts of connections with some policies, in both families.
 type semantics struct {
 	name, policies string
 	allow, deny    []string
 	options        policy.Options
-	only           int // of the families: 4, 6, or 0 for both
+	only           int // one family: 4 or 6; 0 for both
 }
 
 func (c *semantics) check(t *testing.T, env policy.Environment) {

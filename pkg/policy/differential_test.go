@@ -12,8 +12,7 @@ import (
 
 const questionsPerWorld = 60
 
-// disagreement says how the two evaluators answer a question differently; it is empty when they agree. The basis is that of the
-// reference.
+// disagreement describes how the verdicts of the two evaluators differ; it is empty if they agree. The basis is the basis of the reference.
 func disagreement(w *policytest.World, policies []*policy.Policy, n uint64) (what string, basis policy.Basis) {
 	q := w.Question(n)
 	got := policy.Evaluate(policies, w.Options, q)
@@ -29,7 +28,7 @@ func disagreement(w *policytest.World, policies []*policy.Policy, n uint64) (wha
 	return "", got.Basis
 }
 
-// soak multiplies the number of random clusters; `make soak` sets it.
+// soak returns a factor for the number of random clusters, which `make soak` sets.
 func soak(t *testing.T) int {
 	t.Helper()
 	text := os.Getenv("WAGGLE_TEST_SOAK")
@@ -43,7 +42,7 @@ func soak(t *testing.T) int {
 	return n
 }
 
-// TestEvaluate_AgreesWithANaiveEvaluator asks both about random clusters.
+// TestEvaluate_AgreesWithANaiveEvaluator compares the verdicts of both evaluators in random clusters.
 func TestEvaluate_AgreesWithANaiveEvaluator(t *testing.T) {
 	t.Parallel()
 	worlds := 1000 * soak(t)

@@ -1,6 +1,6 @@
-// Package policy says what network policies mean: it parses the policies of Kubernetes and of Cilium into one model, and
-// [Evaluate] answers whether a subject and a peer may talk.
+// Package policy parses the network policies of Kubernetes and Cilium into one model. [Evaluate] computes the verdict for a connection between a subject
+// and a peer.
 //
-// Everything here is a pure function of its arguments. The compiler to map entries, explain, what-if and the tests share
-// the model, so that there is one way to evaluate a policy.
+// Results depend only on the arguments. The compiler to map entries, explain, what-if and the tests share the model, so all of them interpret a policy
+// alike.
 package policy

@@ -8,33 +8,34 @@ import (
 	"github.com/waggle-net/waggle/pkg/identity"
 )
 
-// Environment is what a policy's meaning depends on besides its own text.
+// Environment contains the inputs of parsing besides the policy's own text.
 type Environment struct {
-	// Cluster is the name of the cluster, by which the entity "cluster" knows its pods.
+	// Cluster is the name of the cluster. The entity "cluster" selects pods by this name.
 	Cluster string
-	// Keeps tells whether a label "source:key" is part of identities; nil: all are. See [labels.Filter].
+	// Keeps reports whether a label "source:key" is part of identities; if nil, all labels are. See [labels.Filter].
 	Keeps func(label string) bool
-	// APIServerHere says that the API server runs on this node, so that the entity "kube-apiserver" is its host too.
+	// APIServerHere is set if the API server runs on this node. The entity "kube-apiserver" then includes the local host.
 	APIServerHere bool
-	// APIServers are the other addresses of the API server. Outside the cluster they are known by nothing else; on other nodes
-	// they have an identity of their own as well.
+	// APIServers are the other addresses of the API server. Outside the cluster only the address identifies an API server; on other nodes it also has the
+	// identity [identity.KubeAPIServer].
 	APIServers []netip.Addr
-	// AllowL7Ports is --l7-rules=allow-port: rules that allow some requests on a port allow all of its connections, as requests are not inspected.
+	// AllowL7Ports is --l7-rules=allow-port: a rule that allows some requests on a port allows all connections on the port, because requests are not
+	// inspected.
 	AllowL7Ports bool
-	// CIDRGroups are those that exist. They are read while a policy is parsed, and not kept.
+	// CIDRGroups are the existing groups. Parsing reads them and does not retain the map.
 	CIDRGroups CIDRGroups
-	// GroupsUnread says that nobody knows which exist. Rules that refer to them fail closed.
+	// GroupsUnread is set if the existing groups are unknown. Rules that refer to groups then fail closed.
 	GroupsUnread bool
-	// IPv4Only and IPv6Only say that one family alone is enabled, whose world is identity 2.
+	// IPv4Only and IPv6Only are set if only one family is enabled. Identity 2 is then the world of that family.
 	IPv4Only, IPv6Only bool
 }
 
-// SameAPIServers tells whether "kube-apiserver" means the same in both.
+// SameAPIServers reports whether "kube-apiserver" selects the same peers in both environments.
 func (e *Environment) SameAPIServers(o *Environment) bool {
 	return e.APIServerHere == o.APIServerHere && slices.Equal(e.APIServers, o.APIServers)
 }
 
-// apiServers are the peers that "kube-apiserver" means.
+// apiServers returns the peers of the entity "kube-apiserver".
 func (e *Environment) apiServers() []Peer {
 	known := Peer{Identities: []uint32{identity.KubeAPIServer}}
 	if e.APIServerHere {
@@ -47,7 +48,7 @@ func (e *Environment) apiServers() []Peer {
 	return peers
 }
 
-// isAPIServer tells whether a choice is that of the entity "kube-apiserver" in other words.
+// isAPIServer reports whether a selector is another notation of the entity "kube-apiserver".
 func (s *Selector) isAPIServer() bool {
 	if len(s.Requirements) != 1 {
 		return false
@@ -57,7 +58,7 @@ func (s *Selector) isAPIServer() bool {
 		(r.Operator == Exists || r.Operator == In && slices.Equal(r.Values, []string{""}))
 }
 
-// keeps tells whether a peer can be known by a label. A label of any source is one of Kubernetes for those who can have both.
+// keeps reports whether the label of a requirement is part of identities. [AnySource] is checked as the source k8s.
 func (e *Environment) keeps(r *Requirement) bool {
 	source := r.Source
 	if source == AnySource {
@@ -66,13 +67,13 @@ func (e *Environment) keeps(r *Requirement) bool {
 	return e.Keeps == nil || e.Keeps(source+":"+r.Key)
 }
 
-// ModeAnnotation on a policy object chooses what becomes of it; the only value is [ModeAudit].
+// ModeAnnotation on a policy object selects its mode. The only value is [ModeAudit].
 const (
 	ModeAnnotation = "policy.waggle.io/mode"
 	ModeAudit      = "audit"
 )
 
-// audit reads the annotation.
+// audit sets the mode from the annotation.
 func (p *Policy) audit(annotations map[string]string) {
 	switch mode, found := annotations[ModeAnnotation]; {
 	case mode == ModeAudit:

@@ -4,16 +4,16 @@ import (
 	"github.com/waggle-net/waggle/pkg/identity"
 )
 
-// Question is about the first packet of a connection.
+// Question is a policy lookup for the first packet of a connection.
 type Question struct {
-	Subject   Party     `json:"subject"` // the endpoint whose policy is asked
-	Peer      Party     `json:"peer"`    // who is at the other end
+	Subject   Party     `json:"subject"` // the endpoint whose policy is evaluated
+	Peer      Party     `json:"peer"`    // the other end
 	Direction Direction `json:"direction"`
-	Protocol  uint8     `json:"protocol"` // an IP protocol
-	Port      uint16    `json:"port"`     // of the destination; for ICMP the type of the message
+	Protocol  uint8     `json:"protocol"` // IP protocol number
+	Port      uint16    `json:"port"`     // destination port; for ICMP the type of the message
 }
 
-// Verdict says whether a connection may be.
+// Verdict is the result of a policy lookup.
 type Verdict string
 
 const (
@@ -21,53 +21,53 @@ const (
 	Deny  Verdict = "deny"
 )
 
-// Basis says what a [Judgement] rests on.
+// Basis is the reason for the verdict of a [Judgement].
 type Basis string
 
 const (
-	ByRule      Basis = "rule"            // those in Decided
-	ByDefault   Basis = "default-deny"    // the subject is isolated, and no rule allows
-	NotIsolated Basis = "not-isolated"    // no policy says anything against it
-	LocalHost   Basis = "allow-localhost" // the local host reaches its endpoints
+	ByRule      Basis = "rule"            // the rules in Decided
+	ByDefault   Basis = "default-deny"    // the subject is isolated, and no rule allows the connection
+	NotIsolated Basis = "not-isolated"    // the subject is not isolated, and no rule decides
+	LocalHost   Basis = "allow-localhost" // the local host reaches its endpoints: [Options.AllowLocalhost]
 	NotEnforced Basis = "not-enforced"    // --enable-policy=never
-	UnknownPeer Basis = "unknown-peer"    // nothing is known of the peer's address, which may be anybody's
+	UnknownPeer Basis = "unknown-peer"    // the peer's address has no known identity and may belong to any peer
 )
 
-// Match is a rule that speaks of the subject, the peer and the port.
+// Match is a rule that matches the subject, the peer and the port, or a part that isolates the subject.
 type Match struct {
 	Policy Ref    `json:"policy"`
-	Path   string `json:"path"` // of the rule in the policy
+	Path   string `json:"path"` // location in the policy object
 	Deny   bool   `json:"deny,omitempty"`
 	Audit  bool   `json:"audit,omitempty"` // the policy is in audit mode
 }
 
-// Miss is a rule that would have been a [Match] but for one thing.
+// Miss is a rule that matches either the peer or the port, but not both.
 type Miss struct {
 	Match
-	Why string `json:"why"` // what it misses, in words
+	Why string `json:"why"` // the condition that fails, as text
 }
 
-// Judgement is a verdict and what it rests on.
+// Judgement is a verdict with its reasons.
 type Judgement struct {
 	Verdict  Verdict `json:"verdict"`
 	Basis    Basis   `json:"basis"`
 	Isolated bool    `json:"isolated"`
-	// IsolatedBy are the parts of policies that isolate the subject in the direction; none with [Always] alone.
+	// IsolatedBy are the parts of policies that isolate the subject in the direction. The list is empty if only [Always] isolates it.
 	IsolatedBy []Match `json:"isolatedBy,omitempty"`
-	// Decided are all rules that say the verdict, in the order of the policies. Those that allow are left out when any denies.
+	// Decided are all rules with the verdict, in the order of the policies. Allow rules are omitted if any rule denies.
 	Decided []Match `json:"decided,omitempty"`
-	// Nearly are the rules that speak of the peer or of the port, and not of the other. Deny rules are among them.
+	// Nearly are the nearest misses: rules that match either the peer or the port. Deny rules are included.
 	Nearly []Miss `json:"nearly,omitempty"`
 }
 
-// Answer is what is enforced, and what would be.
+// Answer contains the enforced judgement and the judgement with policies in audit mode.
 type Answer struct {
 	Judgement
-	// Audited is what would hold if policies in audit mode counted. It equals what is enforced when there are none.
+	// Audited is the judgement if policies in audit mode were enforced. It equals the enforced judgement if no policy is in audit mode.
 	Audited Judgement `json:"audited"`
 }
 
-// Evaluate answers a question. It is the reference: whatever else decides must decide the same.
+// Evaluate computes the verdict of a policy lookup. It is the reference: every other implementation must return the same verdict.
 func Evaluate(policies []*Policy, options Options, q Question) Answer {
 	return Answer{
 		Judgement: judge(policies, options, &q, false),
@@ -75,7 +75,7 @@ func Evaluate(policies []*Policy, options Options, q Question) Answer {
 	}
 }
 
-// judge decides, with the policies in audit mode or without them.
+// judge evaluates the policies; audited includes policies in audit mode.
 func judge(policies []*Policy, options Options, q *Question, audited bool) Judgement {
 	switch {
 	case options.Mode == Never:
@@ -107,11 +107,11 @@ func judge(policies []*Policy, options Options, q *Question, audited bool) Judge
 	return t.judgement(options, q.Peer.Identity == identity.Unknown)
 }
 
-// tally is what all parts that are for the subject say.
+// tally collects the rules of all parts that select the subject.
 type tally struct {
 	isolatedBy, allows, denies []Match
 	nearly                     []Miss
-	mayDeny                    bool // some rule of the direction denies somebody
+	mayDeny                    bool // the direction has a deny rule
 }
 
 func (t *tally) add(p *Policy, part *Part, required *Requirements, options Options, q *Question) {
@@ -136,8 +136,8 @@ func (t *tally) add(p *Policy, part *Part, required *Requirements, options Optio
 	}
 }
 
-// judgement: any deny denies, else any allow allows, else it depends on whether the subject is isolated. A peer of which nothing
-// is known may be anybody: no rule allows it, and any rule that denies somebody may mean it.
+// judgement combines the rules: any deny denies, else any allow allows, else the isolation of the subject decides. A peer with an unknown identity may be
+// any peer: no rule allows it, and every deny rule may apply to it.
 func (t *tally) judgement(options Options, unknown bool) Judgement {
 	j := Judgement{Isolated: options.Mode == Always || len(t.isolatedBy) > 0, IsolatedBy: t.isolatedBy, Nearly: t.nearly}
 	switch {
@@ -157,7 +157,7 @@ func (t *tally) judgement(options Options, unknown bool) Judgement {
 	return j
 }
 
-// matches tells whether a rule speaks of the question; if only its peers or only its ports do, why says so.
+// matches reports whether a rule matches the lookup. If only its peers or only its ports match, why is the reason.
 func (r *Rule) matches(options Options, q *Question) (hit bool, why string) {
 	server := &q.Subject
 	if q.Direction == Egress {

@@ -16,9 +16,9 @@ import (
 	"github.com/waggle-net/waggle/pkg/tables/k8s"
 )
 
-// FuzzFromCilium holds of any text that parsing does not panic, that the model survives JSON, that a policy of a namespace
-// chooses subjects of no other, and that a rule with a problem allows nothing that the policy would not allow without it. Where the problem is a peer that
-// matches nobody, the same holds of that peer.
+// FuzzFromCilium checks for any text that parsing does not panic, that the model survives JSON, that a namespaced policy selects subjects of its own
+// namespace only, and that a rule with a problem allows nothing that the policy without the rule denies. If the problem is a peer that matches nothing, the
+// last check removes that peer instead of the rule.
 func FuzzFromCilium(f *testing.F) {
 	for seed := range uint64(60) {
 		for _, p := range policytest.New(seed, policytest.Small).Cilium {
@@ -49,7 +49,7 @@ func FuzzFromCilium(f *testing.F) {
 	})
 }
 
-// FuzzFromKubernetes holds the same of rows, which are well formed otherwise.
+// FuzzFromKubernetes checks the same for rows, which are otherwise well formed.
 func FuzzFromKubernetes(f *testing.F) {
 	for seed := range uint64(60) {
 		for _, p := range policytest.New(seed, policytest.Small).Kubernetes {
@@ -64,7 +64,7 @@ func FuzzFromKubernetes(f *testing.F) {
 	f.Fuzz(func(t *testing.T, text string) {
 		var o k8s.NetworkPolicy
 		if json.Unmarshal([]byte(text), &o) != nil {
-			return // no row
+			return // not a row
 		}
 		o.Namespace = "red"
 		p := policy.FromKubernetes(&o, w.Environment)
@@ -79,7 +79,7 @@ func FuzzFromKubernetes(f *testing.F) {
 	})
 }
 
-// survives holds that a policy is the same after JSON: that nobody is never read back as everybody.
+// survives checks that a policy is the same after JSON: an empty list must not become every peer.
 func survives(t *testing.T, p *policy.Policy) {
 	t.Helper()
 	text, err := json.Marshal(p)
@@ -105,7 +105,7 @@ func survives(t *testing.T, p *policy.Policy) {
 	}
 }
 
-// staysHome holds that a policy of a namespace can choose none but its pods as subjects.
+// staysHome checks that a namespaced policy selects only its own pods as subjects.
 func staysHome(t *testing.T, p *policy.Policy) {
 	t.Helper()
 	if p.Ref.Namespace == "" {
@@ -120,7 +120,7 @@ func staysHome(t *testing.T, p *policy.Policy) {
 	}
 }
 
-// told holds that problems are fit to be shown.
+// told checks that problems are complete, short and printable.
 func told(t *testing.T, p *policy.Policy) {
 	t.Helper()
 	for _, problem := range p.Problems {
@@ -130,12 +130,12 @@ func told(t *testing.T, p *policy.Policy) {
 	}
 }
 
-// dropRule is a rule of nobody, in place of another.
+// dropRule replaces a rule by a rule without peers.
 func dropRule(side, _ string, _ json.RawMessage) json.RawMessage {
 	return json.RawMessage(`{"` + side + `Endpoints":[]}`)
 }
 
-// dropPeer takes from a rule the peer to which a path inside it leads: "fromEntities[1]".
+// dropPeer removes from a rule the peer at a path: "fromEntities[1]".
 func dropPeer(side, path string, rule json.RawMessage) json.RawMessage {
 	field, rest, _ := strings.Cut(path, "[")
 	index, _, _ := strings.Cut(rest, "]")
@@ -157,7 +157,7 @@ func encode(v any) json.RawMessage {
 	return text
 }
 
-// withoutRule edits the rule into which a path leads: of "spec.ingress[2].fromNodes" the third of ingress.
+// withoutRule edits the rule at a path: for "spec.ingress[2].fromNodes" the third rule of ingress.
 func withoutRule(o *cilium.Policy, path string, edit func(side, path string, rule json.RawMessage) json.RawMessage) (*cilium.Policy, bool) {
 	parts := strings.SplitN(path, ".", 3)
 	if len(parts) < 2 {
@@ -194,7 +194,7 @@ func withoutRule(o *cilium.Policy, path string, edit func(side, path string, rul
 	return &smaller, true
 }
 
-// grantsNoMore holds that whatever the policy with the rule allows is allowed without it too.
+// grantsNoMore checks that the policy without the rule allows every connection that the policy with the rule allows.
 func grantsNoMore(t *testing.T, w *policytest.World, with, without *policy.Policy, problem policy.Problem) {
 	t.Helper()
 	for n := range uint64(50) {
@@ -212,7 +212,7 @@ func grantsNoMore(t *testing.T, w *policytest.World, with, without *policy.Polic
 	}
 }
 
-// TestModel_NobodyIsNotEverybody: the emptiest peers and ports survive every copy as what they are (CVE-2025-64715).
+// TestModel_NobodyIsNotEverybody checks that empty peers and ports match the same before and after JSON (CVE-2025-64715).
 func TestModel_NobodyIsNotEverybody(t *testing.T) {
 	t.Parallel()
 	for _, r := range []policy.Rule{

@@ -1,10 +1,10 @@
 package policy
 
-// onlyKept looks for demands on labels that are not part of identities, by which no peer can be known. It tells whether a rule
-// with the selector may be enforced; each such demand is a problem.
+// onlyKept reports requirements on labels that are not part of identities. No peer can be checked for such a label, so each requirement is a problem. The
+// result is false if the rule must not be enforced.
 //
-// Of a rule that allows, a demand for the label is never met, and one for its absence must not count as met: the rule allows
-// nothing. Of a rule that denies, neither may narrow what is denied: the demand is taken out of the selector.
+// In an allow rule, a requirement for the label is never met. A requirement for its absence must not count as met, so the rule allows nothing. In a deny
+// rule neither may narrow the peers, so the requirement is removed from the selector.
 func (p *Policy) onlyKept(path string, s *Selector, deny bool, env *Environment) bool {
 	ok := true
 	var kept []Requirement

@@ -13,8 +13,7 @@ import (
 
 const sourceK8s = endpoint.SourceK8s
 
-// FromKubernetes reads a NetworkPolicy. It always returns a policy: what cannot be enforced grants nothing and is one of its
-// problems.
+// FromKubernetes parses a NetworkPolicy. It always returns a policy: a rule that cannot be enforced allows nothing and is reported in Problems.
 func FromKubernetes(o *k8s.NetworkPolicy, env Environment) *Policy {
 	p := &Policy{Ref: Ref{Kind: Kubernetes, Namespace: o.Namespace, Name: o.Name}, UID: o.UID}
 	p.audit(o.Annotations)
@@ -41,7 +40,7 @@ type kubernetesParser struct {
 	env    *Environment
 }
 
-// rules leaves out those that allow nothing because of a problem.
+// rules parses the rules of one direction. It omits rules that allow nothing because of a problem.
 func (k *kubernetesParser) rules(direction Direction, path string, from []k8s.PolicyRule) (rules []Rule) {
 	for i := range from {
 		path := fmt.Sprintf("%s[%d]", path, i)
@@ -57,7 +56,7 @@ func (k *kubernetesParser) rules(direction Direction, path string, from []k8s.Po
 	return rules
 }
 
-// peers reads the peers of a rule; without any, it speaks of everybody. It is not ok when the rule must allow nothing.
+// peers parses the peers of a rule. A rule without peers matches every peer. The result is not ok if the rule must allow nothing.
 func (k *kubernetesParser) peers(path string, direction Direction, from []k8s.Peer) (peers Peers, ok bool) {
 	if len(from) == 0 {
 		return Peers{Any: true}, true
@@ -82,7 +81,7 @@ func (k *kubernetesParser) peers(path string, direction Direction, from []k8s.Pe
 	return peers, ok
 }
 
-// podsOf chooses pods by their labels in namespaces by theirs; without a namespace selector, in the policy's own.
+// podsOf returns a selector for pods by their labels and the labels of their namespaces; without a namespace selector, for pods in the policy's namespace.
 func (k *kubernetesParser) podsOf(peer *k8s.Peer) *Selector {
 	s := &Selector{}
 	switch {
@@ -103,14 +102,14 @@ func inNamespace(namespace string) Requirement {
 	return Requirement{Source: sourceK8s, Key: labels.KeyNamespace, Operator: In, Values: []string{namespace}}
 }
 
-// inSomeNamespace holds for every pod and for nothing else.
+// inSomeNamespace matches every pod and no other peer.
 func inSomeNamespace() Requirement {
 	return Requirement{Source: sourceK8s, Key: labels.KeyNamespace, Operator: Exists}
 }
 
 func podRequirements(s *k8s.Selector) []Requirement { return requirements(s, "") }
 
-// requirements of a selector of Kubernetes, for keys behind a prefix.
+// requirements converts a Kubernetes selector. The prefix is prepended to every key.
 func requirements(s *k8s.Selector, prefix string) (list []Requirement) {
 	for _, key := range slices.Sorted(maps.Keys(s.MatchLabels)) {
 		list = append(list, Requirement{Source: sourceK8s, Key: prefix + key, Operator: In, Values: []string{s.MatchLabels[key]}})
@@ -121,7 +120,7 @@ func requirements(s *k8s.Selector, prefix string) (list []Requirement) {
 	return list
 }
 
-// kubernetesPorts reads the ports of a rule; without any, it speaks of all. A protocol that does not exist has none.
+// kubernetesPorts parses the ports of a rule. A rule without ports matches all ports. A port with an unknown protocol matches none.
 func kubernetesPorts(from []k8s.PolicyPort) Ports {
 	if len(from) == 0 {
 		return Ports{Any: true}
@@ -146,5 +145,5 @@ func kubernetesPorts(from []k8s.PolicyPort) Ports {
 	return ports
 }
 
-// protocols that have ports, by the names that Kubernetes and Cilium share.
+// protocols maps the names of protocols with ports to their numbers. Kubernetes and Cilium share these names.
 var protocols = map[string]uint8{"TCP": ProtocolTCP, "UDP": ProtocolUDP, "SCTP": ProtocolSCTP}

@@ -89,7 +89,7 @@ func TestFromKubernetes_Semantics(t *testing.T) {
 	}
 }
 
-// TestFromKubernetes_FailsClosed: what is wrong allows nothing, is told, and takes nothing else away.
+// TestFromKubernetes_FailsClosed: a part that is invalid or cannot be enforced allows nothing, is reported, and does not affect other parts.
 func TestFromKubernetes_FailsClosed(t *testing.T) {
 	t.Parallel()
 	hidden := func(label string) bool { return !strings.Contains(label, "tier") }
@@ -116,7 +116,7 @@ func TestFromKubernetes_FailsClosed(t *testing.T) {
 	}
 }
 
-// checkProblem wants one problem, or none when the reason is empty.
+// checkProblem expects a problem, or none if reason is empty.
 func checkProblem(t *testing.T, name string, p *policy.Policy, path, reason, says string) {
 	t.Helper()
 	if reason == "" {
@@ -146,7 +146,7 @@ func checkVerdict(t *testing.T, name string, policies []*policy.Policy, question
 	}
 }
 
-// TestAudit: a policy in audit mode changes what would be, and nothing that is.
+// TestAudit: a policy in audit mode changes the audited verdict and not the enforced one.
 func TestAudit(t *testing.T) {
 	t.Parallel()
 	audited := strings.Replace(netpol("podSelector: {}"), "metadata: {", "metadata: {annotations: {policy.waggle.io/mode: audit}, ", 1)

@@ -7,7 +7,7 @@ import (
 	"github.com/waggle-net/waggle/pkg/identity"
 )
 
-// NamedPort is a container port that has a name. A pod serves a name of one protocol on one number.
+// NamedPort is a container port with a name. For each protocol, a name has one number in a pod.
 type NamedPort struct {
 	Name     string `json:"name"`
 	Protocol uint8  `json:"protocol"` // an IP protocol
@@ -17,18 +17,18 @@ type NamedPort struct {
 // Party is one end of a connection.
 type Party struct {
 	Identity uint32 `json:"identity"`
-	// Labels are "source:key" -> value: of a subject all labels of the endpoint, of a peer those of its identity.
+	// Labels maps "source:key" to the value: all labels of the endpoint for a subject, the labels of the identity for a peer.
 	Labels map[string]string `json:"labels,omitempty"`
-	Addr   netip.Addr        `json:"addr,omitzero"`   // not needed of a subject
-	Ports  []NamedPort       `json:"ports,omitempty"` // needed of whoever is connected to
+	Addr   netip.Addr        `json:"addr,omitzero"`   // not needed for a subject
+	Ports  []NamedPort       `json:"ports,omitempty"` // needed for the responder
 }
 
-// Matches tells whether a rule speaks of the party.
+// Matches reports whether the set includes the party.
 func (p *Peers) Matches(who *Party, options Options) bool {
 	return p.Any || slices.ContainsFunc(p.List, func(one Peer) bool { return one.Matches(who, options) })
 }
 
-// Matches tells whether the choice includes the party.
+// Matches reports whether the peer selects the party.
 func (p *Peer) Matches(who *Party, options Options) bool {
 	if p.CIDR.IsValid() {
 		return p.Scope.Includes(who.Identity, options) && p.MatchesAddr(who.Addr)
@@ -36,7 +36,7 @@ func (p *Peer) Matches(who *Party, options Options) bool {
 	return p.MatchesIdentity(who.Identity, who.Labels)
 }
 
-// MatchesIdentity tells whether a choice by labels or numbers includes an identity; a CIDR never does.
+// MatchesIdentity reports whether a peer with labels or numbers selects an identity. It is false for a CIDR.
 func (p *Peer) MatchesIdentity(id uint32, labels map[string]string) bool {
 	if p.Labels != nil {
 		return p.Labels.Matches(labels)
@@ -44,14 +44,14 @@ func (p *Peer) MatchesIdentity(id uint32, labels map[string]string) bool {
 	return slices.Contains(p.Identities, id)
 }
 
-// MatchesAddr tells whether a CIDR holds an address that is not excepted, whoever has it.
+// MatchesAddr reports whether the CIDR contains an address outside its exceptions. It ignores the scope.
 func (p *Peer) MatchesAddr(addr netip.Addr) bool {
 	addr = addr.Unmap()
 	return p.CIDR.IsValid() && p.CIDR.Contains(addr) &&
 		!slices.ContainsFunc(p.Except, func(except netip.Prefix) bool { return except.Contains(addr) })
 }
 
-// Includes tells whether a CIDR of this scope can match a peer of an identity at all.
+// Includes reports whether a CIDR of this scope can match a peer with the identity.
 func (s Scope) Includes(id uint32, options Options) bool {
 	switch {
 	case s == Everyone:
@@ -62,18 +62,18 @@ func (s Scope) Includes(id uint32, options Options) bool {
 	return options.CIDRMatchesNodes && isNode(id)
 }
 
-// isNode tells whether an identity stands for a node. So does that of the API server: see [identity.KubeAPIServer].
+// isNode reports whether an identity belongs to a node. [identity.KubeAPIServer] is such an identity.
 func isNode(id uint32) bool {
-	const scopeOfNodes = 0x02000000 // Cilium's, of nodes that have a number each
+	const scopeOfNodes = 0x02000000 // Cilium's scope of nodes that have a number each
 	return id == identity.Host || id == identity.RemoteNode || id == identity.KubeAPIServer || id&0xff000000 == scopeOfNodes
 }
 
-// Matches tells whether a rule speaks of a port; named are the container ports of whoever is connected to.
+// Matches reports whether the set includes a port; named are the container ports of the responder.
 func (p *Ports) Matches(protocol uint8, port uint16, named []NamedPort) bool {
 	return p.Any || slices.ContainsFunc(p.List, func(one Port) bool { return one.Matches(protocol, port, named) })
 }
 
-// Matches tells whether a port is in the range; named are the container ports of whoever is connected to.
+// Matches reports whether the range includes a port; named are the container ports of the responder.
 func (p *Port) Matches(protocol uint8, port uint16, named []NamedPort) bool {
 	switch {
 	case p.Protocol != protocol:

@@ -6,8 +6,7 @@ import (
 	"strconv"
 )
 
-// Direction is the one in which a connection is opened, as the subject of a policy sees it. The numbers are those of the
-// datapath.
+// Direction is the direction in which a connection is opened, seen from the subject of a policy. The datapath uses the same numbers.
 type Direction uint8
 
 const (
@@ -15,10 +14,10 @@ const (
 	Egress  Direction = 2
 )
 
-// Directions lists both.
+// Directions lists both directions.
 var Directions = [2]Direction{Ingress, Egress}
 
-// String is "ingress" or "egress".
+// String returns "ingress" or "egress".
 func (d Direction) String() string {
 	switch d {
 	case Ingress:
@@ -38,14 +37,14 @@ const (
 	Clusterwide Kind = "CiliumClusterwideNetworkPolicy"
 )
 
-// Ref names a policy object.
+// Ref identifies a policy object.
 type Ref struct {
 	Kind      Kind   `json:"kind"`
-	Namespace string `json:"namespace,omitempty"` // empty for an object of the whole cluster
+	Namespace string `json:"namespace,omitempty"` // empty for a clusterwide object
 	Name      string `json:"name"`
 }
 
-// String is "Kind namespace/name", or "Kind name".
+// String returns "Kind namespace/name", or "Kind name" for a clusterwide object.
 func (r Ref) String() string {
 	if r.Namespace == "" {
 		return string(r.Kind) + " " + r.Name
@@ -53,46 +52,46 @@ func (r Ref) String() string {
 	return string(r.Kind) + " " + r.Namespace + "/" + r.Name
 }
 
-// IsCalled tells whether a name means the object: "name", "namespace/name" or "Kind namespace/name".
+// IsCalled reports whether a name refers to the object. Accepted names are "name", "namespace/name" and "Kind namespace/name".
 func (r Ref) IsCalled(name string) bool {
 	full := r.String()
 	return name == full || string(r.Kind)+" "+name == full || name == r.Name
 }
 
-// Policy is one object, parsed. It is never changed in place.
+// Policy is one parsed policy object. It is immutable.
 type Policy struct {
 	Ref   Ref    `json:"ref"`
 	UID   string `json:"uid,omitempty"`
-	Audit bool   `json:"audit,omitempty"` // it counts and reports, and denies nothing
+	Audit bool   `json:"audit,omitempty"` // audit mode: the policy affects only [Answer.Audited]
 	Parts []Part `json:"parts,omitempty"`
-	// Groups are the CiliumCIDRGroups to which it refers; their CIDRs are in the rules.
+	// Groups are the CiliumCIDRGroups to which the policy refers; the rules contain their CIDRs.
 	Groups []GroupChoice `json:"groups,omitempty"`
-	// Problems are what it asks and we do not enforce, with what that means.
+	// Problems are the parts of the object that are not enforced as written, each with its effect.
 	Problems []Problem `json:"problems,omitempty"`
 }
 
-// Part is what an object says of one choice of subjects: the whole of a Kubernetes policy, one spec of Cilium's.
+// Part is the policy for one selection of subjects: a whole Kubernetes policy, or one spec of a Cilium policy.
 type Part struct {
-	Path    string   `json:"path,omitempty"` // where it stands in the object: "spec", "specs[1]"
-	Subject Selector `json:"subject"`        // of endpoints, by all their labels
-	// IsolatesIngress and IsolatesEgress: what no rule of any policy allows in that direction is denied.
+	Path    string   `json:"path,omitempty"` // location in the object: "spec", "specs[1]"
+	Subject Selector `json:"subject"`        // selects endpoints by all their labels
+	// IsolatesIngress and IsolatesEgress enable default deny in a direction: a connection that no rule of any policy allows is denied.
 	IsolatesIngress bool   `json:"isolatesIngress,omitempty"`
 	IsolatesEgress  bool   `json:"isolatesEgress,omitempty"`
 	Rules           []Rule `json:"rules,omitempty"`
-	// Requirements are what peers must have besides, in rules of any policy of the same subject.
+	// Requirements are additional conditions on peers, for the rules of all policies of the same subject.
 	Requirements []PeerRequirement `json:"requirements,omitempty"`
 }
 
-// PeerRequirement narrows the peers that rules choose by their labels: fromRequires and toRequires of Cilium. It selects no peer itself. Peers that
-// rules choose by an address, a number or an entity are not narrowed.
+// PeerRequirement narrows the peers that rules select by labels: fromRequires and toRequires of Cilium. It selects no peer itself. It does not narrow peers
+// that rules select by an address, a number or an entity.
 type PeerRequirement struct {
-	Path      string    `json:"path"` // where it stands in the object: "spec.ingress[0].fromRequires[0]"
+	Path      string    `json:"path"` // location in the object: "spec.ingress[0].fromRequires[0]"
 	Direction Direction `json:"direction"`
-	Deny      bool      `json:"deny,omitempty"` // it narrows rules that deny, otherwise those that allow
+	Deny      bool      `json:"deny,omitempty"` // narrows deny rules; otherwise allow rules
 	Labels    Selector  `json:"labels"`
 }
 
-// Isolates tells whether the part sets its subjects to default deny in a direction.
+// Isolates reports whether the part enables default deny for its subjects in a direction.
 func (p *Part) Isolates(d Direction) bool {
 	if d == Ingress {
 		return p.IsolatesIngress
@@ -102,51 +101,51 @@ func (p *Part) Isolates(d Direction) bool {
 
 // Rule allows or denies connections of some peers on some ports.
 type Rule struct {
-	Path      string    `json:"path"` // where it stands in the object: "spec.ingress[0]", "specs[1].egressDeny[2]"
+	Path      string    `json:"path"` // location in the object: "spec.ingress[0]", "specs[1].egressDeny[2]"
 	Direction Direction `json:"direction"`
 	Deny      bool      `json:"deny,omitempty"`
 	Peers     Peers     `json:"peers"`
 	Ports     Ports     `json:"ports"`
 }
 
-// Peers says whom a rule speaks of: everybody, or the union of List. An empty List is nobody; it never means everybody,
-// which Any alone says.
+// Peers is the set of peers that a rule matches: every peer if Any is set, otherwise the union of List. An empty List matches no peer; only Any matches
+// every peer.
 type Peers struct {
 	Any  bool   `json:"any,omitempty"`
 	List []Peer `json:"list,omitempty"`
 }
 
-// Scope says which addresses a CIDR of a rule may match at all.
+// Scope limits the addresses that a CIDR of a rule can match.
 type Scope uint8
 
 const (
-	// Everyone matches whoever has an address in the CIDR, pods and nodes included, as Kubernetes demands of an ipBlock.
+	// Everyone matches every peer with an address in the CIDR, including pods and nodes, as Kubernetes requires for an ipBlock.
 	Everyone Scope = 0
 	// Outside matches only peers that are neither an endpoint nor a node, as CIDR rules of Cilium do; with
 	// [Options.CIDRMatchesNodes] nodes too.
 	Outside Scope = 1
 )
 
-// Peer is one choice of peers. Exactly one of Labels, CIDR and Identities is set.
+// Peer selects peers. Exactly one of Labels, CIDR and Identities is set.
 type Peer struct {
-	// Labels chooses identities by their labels.
+	// Labels selects identities by their labels.
 	Labels *Selector `json:"labels,omitempty"`
-	Entity bool      `json:"entity,omitempty"` // Labels are what an entity stands for
-	// CIDR chooses addresses, less those in Except; invalid when it is not this kind of peer.
+	Entity bool      `json:"entity,omitempty"` // Labels describe an entity of the rule
+	// CIDR selects addresses, except the addresses in Except. It is invalid for other kinds of peers.
 	CIDR   netip.Prefix   `json:"cidr,omitzero"`
 	Except []netip.Prefix `json:"except,omitempty"`
 	Scope  Scope          `json:"scope,omitempty"`
-	// Identities are fixed numbers, which is what entities stand for. See [identity.World] for "world": it means 2, 9 and 10.
+	// Identities are fixed identities, to which entities refer. The entity "world" refers to 2, 9 and 10; see [identity.World].
 	Identities []uint32 `json:"identities,omitempty"`
 }
 
-// Ports says which ports a rule speaks of: all of all protocols, or the union of List. An empty List is none.
+// Ports is the set of ports that a rule matches: all ports of all protocols if Any is set, otherwise the union of List. An empty List matches no port.
 type Ports struct {
 	Any  bool   `json:"any,omitempty"`
 	List []Port `json:"list,omitempty"`
 }
 
-// IP protocols that policies know.
+// IP protocol numbers that policies can name.
 const (
 	ProtocolICMP   uint8 = 1
 	ProtocolTCP    uint8 = 6
@@ -155,40 +154,39 @@ const (
 	ProtocolSCTP   uint8 = 132
 )
 
-// Port is a range of destination ports of one protocol; for ICMP, of message types. Exactly one of All, Name and the range
-// holds.
+// Port is a range of destination ports of one protocol; for ICMP, of message types. Exactly one of All, Name and the range is set.
 type Port struct {
-	Protocol uint8  `json:"protocol"`       // an IP protocol, never 0: what means several is several ports
+	Protocol uint8  `json:"protocol"`       // IP protocol number, never 0; a port of several protocols is several Ports
 	All      bool   `json:"all,omitempty"`  // every port of the protocol
-	Name     string `json:"name,omitempty"` // a container port of whoever is connected to, by name and protocol
-	Low      uint16 `json:"low,omitempty"`  // the range, both ends included; for ICMP the type
+	Name     string `json:"name,omitempty"` // container port of the responder, by name and protocol
+	Low      uint16 `json:"low,omitempty"`  // the range, inclusive; for ICMP the type
 	High     uint16 `json:"high,omitempty"`
 }
 
-// Problem is something that a policy asks and that is not enforced as it asks.
+// Problem describes a part of a policy that is not enforced as written.
 type Problem struct {
-	Path   string `json:"path"`   // where it stands in the object
-	Reason string `json:"reason"` // one word, of the constants below
-	// Message says what it is, what becomes of the rule, and what to do, in a sentence.
+	Path   string `json:"path"`   // location in the object
+	Reason string `json:"reason"` // one of the constants below
+	// Message is one sentence that contains the problem, its effect on the rule, and the remedy.
 	Message string `json:"message"`
-	// Invalid tells a mistake from what is only not supported.
+	// Invalid is set if the policy is wrong, and unset if a correct policy cannot be enforced.
 	Invalid bool `json:"invalid,omitempty"`
 }
 
-// Reasons of a [Problem]. An allow that is not enforced grants nothing; a deny that cannot be narrowed denies the whole
-// peers and ports that it names.
+// Reasons of a [Problem]. An allow rule that is not enforced allows nothing; a deny rule that cannot be enforced as written denies every connection that it
+// may mean.
 const (
-	ReasonUnsupported = "Unsupported" // a kind of rule that we do not have: L7, names, services, nodes, groups of a cloud
-	ReasonInvalid     = "Invalid"     // it contradicts itself or cannot be parsed
+	ReasonUnsupported = "Unsupported" // unsupported kind of rule: L7, DNS names, services, nodes, groups of a cloud provider
+	ReasonInvalid     = "Invalid"     // contradictory, or cannot be parsed
 	ReasonLabel       = "LabelNotInIdentity"
-	ReasonAbsent      = "NotFound" // it refers to an object that does not exist
-	ReasonOverflow    = "Overflow" // a node has no slots in its maps for it, or its namespace has used up its quota
+	ReasonAbsent      = "NotFound" // refers to an object that does not exist
+	ReasonOverflow    = "Overflow" // a node has no free map slots for the policy, or its namespace has used up its quota
 )
 
-// Options change what policies mean, for the whole agent.
+// Options configure the evaluation of policies for the whole agent.
 type Options struct {
 	Mode Mode
-	// AllowLocalhost lets the local host reach its endpoints whatever policies say, as probes of kubelet need it.
+	// AllowLocalhost allows connections from the local host to its endpoints regardless of policies. Probes of kubelet need it.
 	AllowLocalhost bool
 	// CIDRMatchesNodes is --policy-cidr-match-mode=nodes.
 	CIDRMatchesNodes bool
@@ -196,7 +194,7 @@ type Options struct {
 	L7Rules L7Mode
 }
 
-// L7Mode is --l7-rules: what becomes of a rule that allows only some requests on a port (HTTP, DNS, Kafka), which are not inspected.
+// L7Mode is --l7-rules: the effect of a rule that allows only some requests on a port (HTTP, DNS, Kafka). Requests are not inspected.
 type L7Mode string
 
 const (
@@ -204,11 +202,11 @@ const (
 	AllowL7Ports L7Mode = "allow-port" // the rule allows all connections on the port
 )
 
-// L7RulesUsage explains --l7-rules, which the roles of a node and of the cluster have.
+// L7RulesUsage is the help text of --l7-rules, a flag of the node and the cluster role.
 const L7RulesUsage = "What rules of Cilium's policies do that allow only some requests on a port (HTTP, DNS, Kafka), which are not inspected: " +
 	"deny (they allow nothing) or allow-port (they allow all connections on the port)"
 
-// ParseL7Mode checks what was typed.
+// ParseL7Mode parses the value of --l7-rules.
 func ParseL7Mode(text string) (L7Mode, error) {
 	switch mode := L7Mode(text); mode {
 	case DenyL7, AllowL7Ports:

@@ -9,13 +9,13 @@ import (
 	"github.com/waggle-net/waggle/pkg/tables/cilium"
 )
 
-// says tells whether an item has anything to say about peers or ports.
+// says reports whether an item has a field of peers or ports.
 func says(rule fields, side string) bool {
 	fields := []string{"toPorts", "icmps", side + "Endpoints", side + "CIDR", side + "CIDRSet", side + "Entities", side + "Nodes", side + "Groups"}
 	return slices.ContainsFunc(fields, func(field string) bool { return rule[field] != nil })
 }
 
-// odd tells whether an item asks beside peers and ports for what nobody can tell.
+// odd reports whether an item has a condition that cannot be checked: authentication, or a required label that is not part of identities.
 func odd(rule fields, side string) bool {
 	return asksForAuthentication(rule) || slices.ContainsFunc(listOf(rule[side+"Requires"]), aboutHidden)
 }
@@ -29,7 +29,7 @@ func asksForAuthentication(rule fields) bool {
 	return found && a["mode"] != "disabled"
 }
 
-// namesOfTLS are the items of toPorts with names of servers.
+// namesOfTLS returns the items of toPorts with names of servers.
 func namesOfTLS(rule fields) (items []any) {
 	for _, item := range listOf(rule["toPorts"]) {
 		if _, found := item.(fields)["serverNames"]; found {
@@ -39,7 +39,7 @@ func namesOfTLS(rule fields) (items []any) {
 	return items
 }
 
-// refuses tells whether an item that allows denies, as it allows only what cannot be told from the rest.
+// refuses reports whether an allow item denies, because it allows only connections that cannot be distinguished from others.
 func (n naive) refuses(p *cilium.Policy, rule fields, side string) bool {
 	if _, odd := rule[side+"Nobody"]; odd || rule["toPorts"] == nil && slices.Contains(slices.Collect(maps.Keys(rule)), "toPorts") {
 		return false
@@ -60,7 +60,7 @@ func (n naive) refuses(p *cilium.Policy, rule fields, side string) bool {
 	return both(n.peers(p, rule, side, false, true), n.ports(some, false)) == yes
 }
 
-// meets tells whether the peer has all labels that policies demand of it besides, in rules of a namespace.
+// meets reports whether the peer has all labels that fromRequires or toRequires demand for the rules of a namespace.
 func (n naive) meets(namespace string, deny bool) bool {
 	section, side := "ingress", "from"
 	if n.q.Direction == policy.Egress {
@@ -104,7 +104,7 @@ func (n naive) meets(namespace string, deny bool) bool {
 	return true
 }
 
-// isFor tells whether the subject is one of a spec.
+// isFor reports whether a spec selects the subject.
 func (n naive) isFor(p *cilium.Policy, spec fields) bool {
 	selector, found := spec["endpointSelector"].(fields)
 	if p.Namespace != "" {

@@ -4,7 +4,7 @@ import (
 	"slices"
 )
 
-// cidrSet judges one CIDR, or all of the groups that an item means. A selector that demands nothing means who knows what.
+// cidrSet evaluates one CIDR, or the CIDRs of all groups that an item selects. For an empty selector the result is untold.
 func (n naive) cidrSet(item fields) answer {
 	excepts := listOf(item["except"])
 	if text, found := item["cidr"].(string); found {
@@ -26,7 +26,7 @@ func (n naive) cidrSet(item fields) answer {
 	return result
 }
 
-// hasLabels tells whether labels are as a selector wants them.
+// hasLabels reports whether labels match a selector.
 func hasLabels(selector fields, labels map[string]string) bool {
 	match, _ := selector["matchLabels"].(fields)
 	for key, value := range match {

@@ -8,8 +8,8 @@ import (
 	"github.com/waggle-net/waggle/pkg/tables/cilium"
 )
 
-// endpoint judges a choice of peers, who are in the policy's namespace unless it says otherwise. An allow whose words about
-// namespaces and reserved labels are all about absence never goes beyond pods; a deny with such words is taken literally.
+// endpoint evaluates a selector of peers. Peers are in the policy's namespace unless the selector names one. An allow whose requirements on namespaces and
+// reserved labels all exclude matches only pods; a deny with such requirements is interpreted literally.
 func (n naive) endpoint(p *cilium.Policy, selector fields, deny bool) answer {
 	namespace, isPod := n.q.Peer.Labels["k8s:io.kubernetes.pod.namespace"]
 	hidden := untold
@@ -34,7 +34,7 @@ func (n naive) endpoint(p *cilium.Policy, selector fields, deny bool) answer {
 	return both(chosen, of(isPod))
 }
 
-// What a selector has to say about labels of one kind.
+// Requirements of a selector on labels of one kind: none, only exclusions, or at least one that needs the label.
 const (
 	silence = iota
 	absence
@@ -67,8 +67,8 @@ func wordsAbout(selector fields, what string) (words int) {
 	return words
 }
 
-// selects judges a selector of Cilium's. All labels of subjects are known, for which hidden is no. Of peers, the hidden ones are
-// not: that they are absent counts as hidden, and when that is yes, so does everything about them.
+// selects evaluates a Cilium selector. All labels of a subject are known; hidden is then no. The hidden labels of a peer are unknown: a requirement for
+// their absence has the result hidden. If hidden is yes, every requirement on them has that result.
 func (n naive) selects(selector fields, labels map[string]string, hidden answer) answer {
 	result := yes
 	demand := func(label, operator string, values []string) {

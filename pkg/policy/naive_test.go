@@ -14,12 +14,11 @@ import (
 	"github.com/waggle-net/waggle/pkg/tables/k8s"
 )
 
-// naive is a second evaluator. It knows nothing of the parsed model: it reads the objects as they are written, each time anew,
-// with answers that may be yes, no or not to be told.
+// naive is a second evaluator. It does not use the parsed model: for each lookup it reads the objects as written. An answer is yes, no or untold.
 type naive struct {
 	w     *policytest.World
 	q     policy.Question
-	audit bool // policies in audit mode count
+	audit bool // include policies in audit mode
 }
 
 type answer int
@@ -27,7 +26,7 @@ type answer int
 const (
 	no answer = iota
 	yes
-	untold // it asks for what nobody here can tell
+	untold // depends on a condition that cannot be checked
 )
 
 func of(b bool) answer {
@@ -37,7 +36,7 @@ func of(b bool) answer {
 	return no
 }
 
-// either is a logical or, both a logical and; what cannot be told stays so, even where the others would decide.
+// either is a logical or, both a logical and. If an operand is untold, so is the result, even if the other operand would decide.
 func either(answers ...answer) answer { return slices.Max(append(answers, no)) }
 
 func both(a, b answer) answer {
@@ -84,7 +83,7 @@ func (n naive) counts(annotations map[string]string) bool {
 
 func (n naive) namespace() string { return n.q.Subject.Labels["k8s:io.kubernetes.pod.namespace"] }
 
-// kubernetesSelects judges labels of the source k8s below a prefix.
+// kubernetesSelects evaluates a selector for labels of the source k8s with a prefix.
 func (n naive) kubernetesSelects(s *k8s.Selector, labels map[string]string, prefix string) bool {
 	for key, value := range s.MatchLabels {
 		if got, found := labels["k8s:"+prefix+key]; !found || got != value {
@@ -105,7 +104,7 @@ func (n naive) kubernetesRule(p *k8s.NetworkPolicy, r k8s.PolicyRule, demanded b
 	if r.Invalid != "" {
 		return false
 	}
-	for _, peer := range r.Peers { // that a hidden label is absent cannot be told
+	for _, peer := range r.Peers { // the absence of a hidden label cannot be checked
 		if peer.Pods != nil && slices.ContainsFunc(peer.Pods.Expressions, func(e k8s.Expression) bool {
 			return e.Key == policytest.HiddenKey && (e.Operator == "NotIn" || e.Operator == "DoesNotExist")
 		}) {
@@ -156,7 +155,7 @@ func number(protocol string) uint8 {
 	return map[string]uint8{"TCP": 6, "UDP": 17, "SCTP": 132}[protocol]
 }
 
-// serves tells whether whoever is connected to calls the port by a name.
+// serves reports whether the responder has a name for the port.
 func (n naive) serves(name string) bool {
 	server := n.q.Subject
 	if n.q.Direction == policy.Egress {
@@ -218,7 +217,7 @@ func (n naive) spec(p *cilium.Policy, spec fields) (isolates, allows, denies boo
 	return isolates, allows, denies
 }
 
-// atHome is the selector of subjects in a policy of a namespace without what it asks for of another namespace.
+// atHome returns the subject selector of a namespaced policy without its requirements for another namespace.
 func atHome(selector fields, namespace string) fields {
 	elsewhere := func(key string, values ...string) bool {
 		return (key == "io.kubernetes.pod.namespace" || key == "any:io.kubernetes.pod.namespace" || key == "k8s:io.kubernetes.pod.namespace") &&
@@ -244,7 +243,7 @@ func atHome(selector fields, namespace string) fields {
 	return out
 }
 
-// rule tells whether an item of a section has its effect.
+// rule reports whether an item of a section has its effect.
 func (n naive) rule(p *cilium.Policy, rule fields, side string, deny bool) bool {
 	if _, said := rule["toPorts"]; said && rule["toPorts"] == nil {
 		return deny
@@ -262,7 +261,7 @@ func (n naive) rule(p *cilium.Policy, rule fields, side string, deny bool) bool 
 	return both(peers, ports) == yes && !asksForAuthentication(rule) && len(namesOfTLS(rule)) == 0
 }
 
-// peers judges whom a rule speaks of. narrowedAsDeny tells by which demands its peers are narrowed.
+// peers evaluates the peers of a rule. narrowedAsDeny selects the requirements for deny rules instead of the requirements for allow rules.
 func (n naive) peers(p *cilium.Policy, rule fields, side string, deny, narrowedAsDeny bool) answer {
 	result, given := no, false
 	kinds := 0

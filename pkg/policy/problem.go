@@ -6,13 +6,13 @@ import (
 	"github.com/waggle-net/waggle/pkg/printable"
 )
 
-// maxQuoted is how much of what somebody wrote a message repeats, in bytes.
+// maxQuoted limits the text from an object that a message contains, in bytes.
 const maxQuoted = 80
 
-// quote repeats what somebody wrote.
+// quote formats text from an object for a message.
 func quote(text string) string { return strconv.Quote(printable.Short(text, maxQuoted)) }
 
-// maxProblems bounds what is said of one policy. Its rules fail closed whether or not all are named.
+// maxProblems limits the reported problems of one policy. Rules fail closed even if their problem is not reported.
 const maxProblems = 50
 
 func (p *Policy) add(problem Problem) {
@@ -25,7 +25,7 @@ func (p *Policy) invalid(path, message string) {
 	p.add(Problem{Path: path, Reason: ReasonInvalid, Message: message, Invalid: true})
 }
 
-// outcome says what becomes of a rule that cannot be enforced as it is written.
+// outcome describes the effect of a rule that cannot be enforced as written.
 func outcome(deny bool) string {
 	if deny {
 		return "the rule denies all that it may mean"

@@ -2,7 +2,7 @@ package policy
 
 import "slices"
 
-// Requirements are all that policies of one subject require of peers in one direction.
+// Requirements are the conditions on peers in one direction, from all policies of one subject.
 type Requirements struct {
 	list []ownedRequirement
 }
@@ -12,7 +12,7 @@ type ownedRequirement struct {
 	owner Ref
 }
 
-// Add adds those of a part of a policy.
+// Add adds the requirements of a part in one direction.
 func (r *Requirements) Add(owner Ref, part *Part, d Direction) {
 	for i := range part.Requirements {
 		if one := &part.Requirements[i]; one.Direction == d {
@@ -21,10 +21,11 @@ func (r *Requirements) Add(owner Ref, part *Part, d Direction) {
 	}
 }
 
-// Narrow returns a rule of a policy with what is required of its peers. Without any requirement it is the rule itself, otherwise a copy.
+// Narrow adds the requirements to the peers of a rule; owner is the policy of the rule. It returns the rule itself if no requirement applies, otherwise a
+// copy.
 //
-// Rules that allow are narrowed by the requirements of all policies. Rules that deny are narrowed by those of clusterwide policies and of policies of
-// their own namespace: who may write policies in one namespace must not lift what the whole cluster denies.
+// The requirements of all policies narrow allow rules. Deny rules are narrowed by the requirements of clusterwide policies and of policies in their own
+// namespace: an author of policies in one namespace must not be able to lift a deny of the cluster.
 func (r *Requirements) Narrow(owner Ref, rule *Rule) *Rule {
 	var required []Requirement
 	for _, one := range r.list {
@@ -45,5 +46,5 @@ func (r *Requirements) Narrow(owner Ref, rule *Rule) *Rule {
 	return &narrow
 }
 
-// narrowable reports whether a rule's author chose the peer by its labels.
+// narrowable reports whether the rule selects the peer by labels and not by an entity.
 func (p Peer) narrowable() bool { return p.Labels != nil && !p.Entity }

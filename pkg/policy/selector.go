@@ -7,12 +7,12 @@ import (
 	"github.com/waggle-net/waggle/pkg/endpoint"
 )
 
-// Selector chooses sets of labels: all requirements must hold. The zero value chooses every set.
+// Selector selects the sets of labels that meet all requirements. The zero value selects every set.
 type Selector struct {
 	Requirements []Requirement `json:"requirements,omitempty"`
 }
 
-// Operator of a [Requirement].
+// Operator is the comparison of a [Requirement].
 type Operator string
 
 const (
@@ -22,10 +22,10 @@ const (
 	DoesNotExist Operator = "DoesNotExist"
 )
 
-// AnySource stands for a label of any source in a [Requirement], except the source reserved, which must be named.
+// AnySource in a [Requirement] matches labels of any source except reserved, which must be named.
 const AnySource = "any"
 
-// Requirement is one demand on a set of labels.
+// Requirement is one condition on a set of labels.
 type Requirement struct {
 	Source   string   `json:"source"` // "k8s", "reserved", ... or [AnySource]; never empty
 	Key      string   `json:"key"`    // without its source
@@ -33,7 +33,7 @@ type Requirement struct {
 	Values   []string `json:"values,omitempty"`
 }
 
-// Matches tells whether the selector chooses a set of labels, which maps "source:key" to the value.
+// Matches reports whether the selector selects a set of labels, which maps "source:key" to the value.
 func (s *Selector) Matches(labels map[string]string) bool {
 	for i := range s.Requirements {
 		if !s.Requirements[i].Matches(labels) {
@@ -43,7 +43,7 @@ func (s *Selector) Matches(labels map[string]string) bool {
 	return true
 }
 
-// Matches tells whether a set of labels meets the demand. An operator that does not exist is never met.
+// Matches reports whether a set of labels meets the requirement. A requirement with an unknown operator is never met.
 func (r *Requirement) Matches(labels map[string]string) bool {
 	exists, in := r.find(labels)
 	switch r.Operator {
@@ -59,7 +59,7 @@ func (r *Requirement) Matches(labels map[string]string) bool {
 	return false
 }
 
-// find tells whether the label is there, and whether it has one of the values. Of any source, several labels may be meant.
+// find reports whether the label exists, and whether it has one of the values. With [AnySource], several labels may match.
 func (r *Requirement) find(labels map[string]string) (exists, in bool) {
 	if r.Source != AnySource {
 		value, found := labels[r.Source+":"+r.Key]
@@ -74,7 +74,7 @@ func (r *Requirement) find(labels map[string]string) (exists, in bool) {
 	return exists, in
 }
 
-// String is as people write a requirement: "k8s:app in (a, b)".
+// String returns a readable form: "k8s:app in (a, b)".
 func (r *Requirement) String() string {
 	label := r.Source + ":" + r.Key
 	switch r.Operator {
@@ -95,7 +95,7 @@ func (r *Requirement) String() string {
 	return label + " " + string(r.Operator)
 }
 
-// String lists the requirements; "every label set" when there are none.
+// String lists the requirements. Without requirements it returns "every label set".
 func (s *Selector) String() string {
 	if len(s.Requirements) == 0 {
 		return "every label set"

@@ -7,8 +7,8 @@ import (
 	"github.com/waggle-net/waggle/pkg/policy"
 )
 
-// An endpoint without labels is no special case: it is open until a policy isolates it, and only one of the cluster can choose it.
-// Cilium always isolates it (reserved:init); here it may stay so for ever, without Kubernetes.
+// An endpoint without labels is not a special case: it is open until a policy isolates it, and only a clusterwide policy can select it. Cilium always
+// isolates it (reserved:init). In Waggle an endpoint may never have labels, without Kubernetes.
 func TestEvaluate_AnEndpointWithoutLabelsIsAsAnyOther(t *testing.T) {
 	t.Parallel()
 	for name, c := range map[string]struct {
@@ -23,7 +23,7 @@ func TestEvaluate_AnEndpointWithoutLabelsIsAsAnyOther(t *testing.T) {
 		"and opened by one of cluster": {ccnp("endpointSelector: {}, ingress: [{fromEntities: [cluster]}]"), policy.Always, policy.Allow},
 	} {
 		q := ask(t, "in web>init 80/TCP", 0)
-		q.Subject.Labels = nil // those of its identity are not its own
+		q.Subject.Labels = nil // labels of an identity are not labels of the endpoint
 		if q.Subject.Identity != identity.Init {
 			t.Fatal("it is another identity that endpoints without labels have")
 		}

@@ -10,10 +10,10 @@ import (
 	"github.com/waggle-net/waggle/pkg/identity"
 )
 
-// mostSaid bounds how many of a rule's peers and ports are named as the reason why it does not match.
+// mostSaid limits how many peers or ports of a rule the reason for a miss names.
 const mostSaid = 3
 
-// whyNot says why a rule does not speak of a party that it could speak of.
+// whyNot returns the reason why the peers of a rule do not include a party.
 func (p *Peers) whyNot(who *Party, options Options) string {
 	if len(p.List) == 0 {
 		return "it chooses no peer"
@@ -43,7 +43,7 @@ func (p *Peer) whyNot(who *Party, options Options) string {
 	return who.Addr.String() + " is in " + p.CIDR.String() + ", but it is an endpoint's, and CIDRs of Cilium's policies match none"
 }
 
-// names of fixed identities.
+// names lists the names of fixed identities.
 func names(ids []uint32) string {
 	texts := make([]string, 0, len(ids))
 	for _, id := range ids {
@@ -56,7 +56,7 @@ func names(ids []uint32) string {
 	return strings.Join(texts, ", ")
 }
 
-// whyNot says why a rule does not speak of a port.
+// whyNot returns the reason why the ports of a rule do not include a port.
 func (p *Ports) whyNot(protocol uint8, port uint16, named []NamedPort) string {
 	if len(p.List) == 0 {
 		return "it names no port"
@@ -78,7 +78,7 @@ func (p *Port) whyNot(protocol uint8, port uint16, named []NamedPort) string {
 	return fmt.Sprintf("it is for %s, not %d", p, port)
 }
 
-// String is "80/TCP", "80-90/TCP", "web/TCP" or "all of TCP".
+// String returns "80/TCP", "80-90/TCP", "web/TCP" or "all of TCP".
 func (p *Port) String() string {
 	name := ProtocolName(p.Protocol)
 	switch {
@@ -92,7 +92,7 @@ func (p *Port) String() string {
 	return fmt.Sprintf("%d-%d/%s", p.Low, p.High, name)
 }
 
-// ProtocolName is "TCP" and the like, or the number.
+// ProtocolName returns the name of a protocol, such as "TCP", or "protocol" and its number.
 func ProtocolName(protocol uint8) string {
 	switch protocol {
 	case ProtocolICMP:
@@ -108,7 +108,7 @@ func ProtocolName(protocol uint8) string {
 	return "protocol " + strconv.Itoa(int(protocol))
 }
 
-// some joins the first few of n texts.
+// some joins the first texts of n, up to mostSaid.
 func some(n int, text func(int) string) string {
 	texts := make([]string, 0, mostSaid+1)
 	for i := range min(n, mostSaid) {

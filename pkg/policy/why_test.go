@@ -7,7 +7,7 @@ import (
 	"github.com/waggle-net/waggle/pkg/policy"
 )
 
-// TestEvaluate_SaysWhatNearlyMatched: a rule that misses by its peers, or by its ports alone, is named with the reason.
+// TestEvaluate_SaysWhatNearlyMatched: a rule that misses only by its peers, or only by its ports, is named with the reason.
 func TestEvaluate_SaysWhatNearlyMatched(t *testing.T) {
 	t.Parallel()
 	const port80 = `toPorts: [{ports: [{port: "80", protocol: TCP}]}]`
@@ -39,7 +39,7 @@ func TestEvaluate_SaysWhatNearlyMatched(t *testing.T) {
 	}
 }
 
-// TestEvaluate_NamesTheRules: the answer names the rules that decided and the policies that isolate.
+// TestEvaluate_NamesTheRules: the answer names the deciding rules and the isolating policies.
 func TestEvaluate_NamesTheRules(t *testing.T) {
 	t.Parallel()
 	policies := read(t, policy.Environment{}, netpol("podSelector: {}, ingress: [{ports: [{port: 1}]}, {from: [{podSelector: {}}]}]")+

@@ -1,5 +1,4 @@
-// Package policyenvironment says what the meaning of policies depends on, as the tables of a node have it, to all who read
-// policies there.
+// Package policyenvironment reads the [policy.Environment] of a node from its tables, for all readers of policies on the node.
 package policyenvironment
 
 import (
@@ -19,7 +18,7 @@ import (
 	"github.com/waggle-net/waggle/pkg/tables/sources"
 )
 
-// Inputs are what it is made of.
+// Inputs are the sources of a [policy.Environment].
 type Inputs struct {
 	cell.In
 
@@ -32,7 +31,7 @@ type Inputs struct {
 	Sources       statedb.Table[sources.Source]
 }
 
-// Groups are the CiliumCIDRGroups of a snapshot.
+// Groups returns the CiliumCIDRGroups of a snapshot.
 func (in *Inputs) Groups(txn statedb.ReadTxn) policy.CIDRGroups {
 	groups := policy.CIDRGroups{}
 	for g := range in.CIDRGroups.All(txn) {
@@ -41,7 +40,8 @@ func (in *Inputs) Groups(txn statedb.ReadTxn) policy.CIDRGroups {
 	return groups
 }
 
-// Read makes it from a snapshot, without the groups, of which there may be many, and adds to changed what closes when it may be another.
+// Read returns the environment of a snapshot, and adds to changed the channels that close when the API servers may have changed. It omits the groups, of
+// which there may be many.
 func (in *Inputs) Read(txn statedb.ReadTxn, changed *statedb.WatchSet) policy.Environment {
 	env := policy.Environment{Cluster: in.Agent.ClusterName, Keeps: in.Filter.Keeps, AllowL7Ports: in.Options.L7Rules == policy.AllowL7Ports,
 		IPv4Only: !in.Agent.EnableIPv6, IPv6Only: !in.Agent.EnableIPv4}

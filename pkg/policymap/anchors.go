@@ -7,8 +7,8 @@ import (
 	"github.com/waggle-net/waggle/pkg/policy"
 )
 
-// anchor is what an identity must have to be chosen by the selectors that are filed under it: a label with a value, or
-// one of any value. The zero anchor is for those that demand neither.
+// anchor is a label that an identity needs to match the selectors that are filed under it: a label with a given value, or with any value. The zero anchor is
+// for selectors that require neither.
 type anchor struct {
 	source, key, value string
 	exists             bool
@@ -64,7 +64,7 @@ func (m anchored[V]) anchorsFor(choice *policy.Selector) []anchor {
 	return slices.Compact(best)
 }
 
-// anchorsOf are those that an identity of these labels has.
+// anchorsOf returns the anchors of an identity with these labels.
 func anchorsOf(labels map[string]string) []anchor {
 	out := make([]anchor, 1, 1+4*len(labels)) // the zero anchor
 	for label, value := range labels {

@@ -10,7 +10,7 @@ import (
 	"github.com/waggle-net/waggle/pkg/policy"
 )
 
-// cluster is a large one: each identity is an application of a namespace.
+// cluster is a large cluster, in which each identity is an application of a namespace.
 type cluster struct {
 	identities map[uint32]map[string]string
 	policies   []*policy.Policy
@@ -33,8 +33,8 @@ func label(key, value string) policy.Requirement {
 	return policy.Requirement{Source: "k8s", Key: key, Operator: policy.In, Values: []string{value}}
 }
 
-// large has as many rules, three in each policy, and identities. The policies select subjects of all of namespace 0, so that
-// an endpoint there has all rules, or each one application of its own namespace.
+// large returns a cluster with the given numbers of rules, three in each policy, of identities and of subjects. With all set, every policy selects all subjects
+// of namespace 0, so that an endpoint there has all rules. Otherwise each policy selects one application of a namespace.
 func large(rules, identities, subjects int, all bool) *cluster {
 	c := &cluster{identities: map[uint32]map[string]string{}}
 	for i := range identities {
@@ -101,14 +101,14 @@ func (c *cluster) compile(r *Resolver) (entries int) {
 	return entries
 }
 
-// layouts are the two ways in which rules spread over endpoints.
+// layouts runs a benchmark with both distributions of rules over endpoints.
 func layouts(b *testing.B, run func(*testing.B, bool)) {
 	for name, all := range map[string]bool{"one policy of all rules": true, "a policy for each endpoint": false} {
 		b.Run(name, func(b *testing.B) { run(b, all) })
 	}
 }
 
-// BenchmarkResolve is 3,000 rules and 1,000 identities from nothing, for 100 endpoints.
+// BenchmarkResolve compiles 3,000 rules and 1,000 identities with a new resolver, for 100 endpoints.
 func BenchmarkResolve(b *testing.B) {
 	layouts(b, func(b *testing.B, all bool) {
 		c := large(3000, 1000, 100, all)
@@ -121,7 +121,7 @@ func BenchmarkResolve(b *testing.B) {
 	})
 }
 
-// BenchmarkOneIdentity is one identity more, and then one less, for 100 endpoints.
+// BenchmarkOneIdentity adds one identity and removes it again, for 100 endpoints.
 func BenchmarkOneIdentity(b *testing.B) {
 	layouts(b, func(b *testing.B, all bool) {
 		c := large(3000, 1000, 100, all)
@@ -143,7 +143,7 @@ func BenchmarkOneIdentity(b *testing.B) {
 	})
 }
 
-// BenchmarkAllPods is one identity more, and then one less, for an endpoint whose 50 rules are each about all pods.
+// BenchmarkAllPods adds one identity and removes it again, for an endpoint with 50 rules that each select all pods.
 func BenchmarkAllPods(b *testing.B) {
 	for _, n := range []int{1000, 65000} {
 		b.Run(fmt.Sprint(n, " identities"), func(b *testing.B) {
@@ -171,7 +171,7 @@ func BenchmarkAllPods(b *testing.B) {
 	}
 }
 
-// BenchmarkOnePolicy is one rule of one policy that changes, for 100 endpoints.
+// BenchmarkOnePolicy changes one rule of one policy, for 100 endpoints.
 func BenchmarkOnePolicy(b *testing.B) {
 	layouts(b, func(b *testing.B, all bool) {
 		c := large(3000, 1000, 100, all)
@@ -187,7 +187,7 @@ func BenchmarkOnePolicy(b *testing.B) {
 	})
 }
 
-// BenchmarkCIDRs is a policy of 16,000 CIDRs: from nothing, and with one named CIDR more.
+// BenchmarkCIDRs compiles a policy of 16,000 CIDRs, with a new resolver and after one named CIDR is added or removed.
 func BenchmarkCIDRs(b *testing.B) {
 	p := &policy.Policy{Ref: policy.Ref{Kind: policy.Cilium, Namespace: "a", Name: "a"}}
 	rule := policy.Rule{Path: "spec.egress[0]", Direction: policy.Egress, Ports: policy.Ports{Any: true}}
@@ -226,7 +226,7 @@ func BenchmarkCIDRs(b *testing.B) {
 	})
 }
 
-// BenchmarkLookup asks a policy of 16,000 entries.
+// BenchmarkLookup looks connections up in the compiled policies of 3,000 rules.
 func BenchmarkLookup(b *testing.B) {
 	c := large(3000, 1000, 1, true)
 	ingress, _ := c.resolver().Compile(1)
@@ -235,7 +235,7 @@ func BenchmarkLookup(b *testing.B) {
 	}
 }
 
-// BenchmarkMemory reports what a resolver and what it compiled hold, for 100 endpoints.
+// BenchmarkMemory reports the memory of a resolver and its results, for 100 endpoints.
 func BenchmarkMemory(b *testing.B) {
 	layouts(b, func(b *testing.B, all bool) {
 		c := large(3000, 1000, 100, all)

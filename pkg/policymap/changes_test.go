@@ -13,13 +13,13 @@ import (
 	"github.com/waggle-net/waggle/pkg/policy/policytest"
 )
 
-// change is one thing that a resolver is told.
+// change is one update of a resolver.
 type change struct {
 	text string
 	do   func(*state, *Resolver) // nil: compare
 }
 
-// changesTo are all single changes that make one state into another, besides the identities of CIDRs.
+// changesTo returns all single changes that turn one state into another, except changes of the identities of CIDRs.
 func changesTo(from, to *state) (all []change) {
 	add := func(do func(*state, *Resolver), format string, args ...any) {
 		all = append(all, change{fmt.Sprintf(format, args...), do})
@@ -59,7 +59,7 @@ func changesTo(from, to *state) (all []change) {
 	return all
 }
 
-// history is what becomes of one world, step by step, and back.
+// history returns the changes that lead from nothing to one world, to a second one, back to the first, and to nothing.
 func history(seed uint64) (options policy.Options, all []change) {
 	a, b := policytest.New(seed, policytest.Small), policytest.New(seed+1<<32, policytest.Small)
 	options = a.Options
@@ -69,7 +69,7 @@ func history(seed uint64) (options policy.Options, all []change) {
 	b.Options = options
 	random := rand.New(rand.NewPCG(seed, 7))
 	nothing, one, other := newState(options), stateOf(a), stateOf(b)
-	for _, key := range slices.Sorted(maps.Keys(other.pods)) { // of some nobody is sure
+	for _, key := range slices.Sorted(maps.Keys(other.pods)) { // some pods are uncertain
 		pod := other.pods[key]
 		pod.DenyOnly = random.IntN(3) == 0
 		other.pods[key] = pod
@@ -91,7 +91,7 @@ func history(seed uint64) (options policy.Options, all []change) {
 	return options, all
 }
 
-// replay tells a resolver all changes, and says what goes wrong; empty when nothing does.
+// replay applies all changes to a resolver and describes the first failure; empty if there is none.
 func replay(options policy.Options, with features, changes []change) string {
 	s := newState(options)
 	s.nested, s.classes = with.nested, with.classes
@@ -149,7 +149,7 @@ func replay(options policy.Options, with features, changes []change) string {
 	return ""
 }
 
-// wrongDiff applies a difference, and says whether it leads elsewhere.
+// wrongDiff applies a [Diff] and describes the first deviation from its target; empty if there is none.
 func wrongDiff(from, to *Compiled) string {
 	entries := map[Key]Entry{}
 	if from != nil {
@@ -197,8 +197,8 @@ func wrongDiff(from, to *Compiled) string {
 	return ""
 }
 
-// TestResolver_ChangesComeToTheSameAsAFreshStart: whatever is told in whatever order, the result is that of a resolver that
-// is told the last state alone.
+// TestResolver_ChangesComeToTheSameAsAFreshStart checks that after any changes in any order, the result equals the result of a new resolver with the last
+// state.
 func TestResolver_ChangesComeToTheSameAsAFreshStart(t *testing.T) {
 	t.Parallel()
 	for n := *seed; n < *seed+*worlds/20; n++ {
@@ -209,7 +209,7 @@ func TestResolver_ChangesComeToTheSameAsAFreshStart(t *testing.T) {
 			continue
 		}
 		t.Logf("seed %d: %s", n, wrong)
-		for i := len(changes) - 1; i >= 0; i-- { // what is not needed to fail is left out, from the end
+		for i := len(changes) - 1; i >= 0; i-- { // removes changes that the failure does not need, from the end
 			if less := slices.Delete(slices.Clone(changes), i, i+1); replay(options, with, less) != "" {
 				changes = less
 			}
@@ -222,8 +222,7 @@ func TestResolver_ChangesComeToTheSameAsAFreshStart(t *testing.T) {
 	}
 }
 
-// TestResolver_NothingOpensWhileCIDRsHaveNoIdentity: entries that are made before all prefixes have one allow nothing that
-// the policies deny.
+// TestResolver_NothingOpensWhileCIDRsHaveNoIdentity checks that while prefixes have no identity, entries allow no connection that the policies deny.
 func TestResolver_NothingOpensWhileCIDRsHaveNoIdentity(t *testing.T) {
 	t.Parallel()
 	missing := 0
@@ -266,7 +265,7 @@ func TestResolver_NothingOpensWhileCIDRsHaveNoIdentity(t *testing.T) {
 	}
 }
 
-// chosen are the identities that each choice of peers by labels or numbers includes, and the policies that make it.
+// chosen returns the identities and classes of each choice of peers by labels or numbers, with the policies that make the choice.
 func chosen(r *Resolver) map[string][]string {
 	r.settle()
 	all := map[string][]string{}

@@ -6,18 +6,18 @@ import (
 	"slices"
 )
 
-// named is a prefix and the identity that it has.
+// named is a prefix with its identity.
 type named struct {
 	prefix   netip.Prefix
 	identity uint32
 }
 
-// comparePrefixes puts a prefix right before all that it contains.
+// comparePrefixes orders a prefix directly before the prefixes that it contains.
 func comparePrefixes(a, b netip.Prefix) int {
 	return cmp.Or(a.Addr().Compare(b.Addr()), cmp.Compare(a.Bits(), b.Bits()))
 }
 
-// namedCIDRs are the prefixes that have an identity.
+// namedCIDRs holds the prefixes that have an identity.
 type namedCIDRs struct {
 	sorted   []named
 	number   map[netip.Prefix]uint32
@@ -28,7 +28,7 @@ func newNamedCIDRs() namedCIDRs {
 	return namedCIDRs{number: map[netip.Prefix]uint32{}, prefixOf: map[uint32]netip.Prefix{}}
 }
 
-// set takes over what prefixes there are, and returns those that are others: as they were, and as they are.
+// set replaces the named prefixes and returns the removed and the added ones. A prefix with another identity is in both.
 func (n *namedCIDRs) set(identities map[netip.Prefix]uint32) (gone, come []named) {
 	for prefix, number := range n.number {
 		if identities[prefix] != number {
@@ -51,7 +51,7 @@ func (n *namedCIDRs) set(identities map[netip.Prefix]uint32) (gone, come []named
 	return gone, come
 }
 
-// sort brings the sorted list up to date.
+// sort updates the sorted list.
 func (n *namedCIDRs) sort(gone, come []named) {
 	if len(gone)+len(come) > many {
 		n.sortAll()
@@ -68,7 +68,7 @@ func (n *namedCIDRs) sort(gone, come []named) {
 	}
 }
 
-// sortAll makes the sorted list anew.
+// sortAll rebuilds the sorted list.
 func (n *namedCIDRs) sortAll() {
 	n.sorted = n.sorted[:0]
 	for prefix, number := range n.number {
@@ -81,7 +81,7 @@ func (n *namedCIDRs) search(prefix netip.Prefix) (int, bool) {
 	return slices.BinarySearchFunc(n.sorted, prefix, func(a named, p netip.Prefix) int { return comparePrefixes(a.prefix, p) })
 }
 
-// within are all that a prefix contains, itself included.
+// within returns the named prefixes that a prefix contains, including itself.
 func (n *namedCIDRs) within(prefix netip.Prefix) []named {
 	first, _ := n.search(prefix)
 	length, _ := slices.BinarySearchFunc(n.sorted[first:], prefix, func(a named, p netip.Prefix) int {
@@ -93,7 +93,7 @@ func (n *namedCIDRs) within(prefix netip.Prefix) []named {
 	return n.sorted[first : first+length]
 }
 
-// around are the identities of the prefixes that hold an address, the longest first.
+// around returns the identities of the prefixes that contain an address, the longest first.
 func (n *namedCIDRs) around(address netip.Addr) (numbers []uint32) {
 	address = address.Unmap().WithZone("")
 	for bits := address.BitLen(); bits >= 0; bits-- {
@@ -108,7 +108,7 @@ func (n *namedCIDRs) around(address netip.Addr) (numbers []uint32) {
 	return numbers
 }
 
-// contains tells whether one prefix contains all of another.
+// contains reports whether one prefix contains all of another.
 func contains(outer, inner netip.Prefix) bool {
 	return outer.Bits() <= inner.Bits() && outer.Contains(inner.Addr())
 }

@@ -47,8 +47,9 @@ func sharedInNamespace(key string) bool {
 	return key == labels.KeyNamespace || key == labels.KeyCluster || strings.HasPrefix(key, labels.KeyNamespaceLabels+".")
 }
 
-// classLabels returns the labels by which the classes of an identity are distinguished. Those of the cluster class have no value for the namespace. An identity
-// without a namespace has no classes. Neither has an identity with a label of another source and a key that namespaces share: a choice of any source may mean it.
+// classLabels returns the labels that distinguish the classes of an identity. The labels of the cluster class have an empty namespace. An identity without a
+// namespace has no classes. An identity with a label of another source and a key that namespaces share has none either, because a choice of any source may mean
+// that label.
 func classLabels(number uint32, all map[string]string) (cluster, namespace map[string]string, ok bool) {
 	const inNamespace = endpoint.SourceK8s + ":" + labels.KeyNamespace
 	if number < identity.ClusterMin || number > identity.ClusterMax || all[inNamespace] == "" {
@@ -118,8 +119,8 @@ func (s *selector) choosesClassOf(k *known) bool {
 	})
 }
 
-// classify sets the classes of an identity. While the datapath has other classes for its number, the identity has none and choices include the identity itself.
-// So entries about its labels hold at any time.
+// classify sets the classes of an identity. While the datapath has other classes for its number, the identity has none and choices include the identity itself,
+// so that entries about its labels always apply.
 func (c *selectors) classify(k *known) {
 	have, applied := c.applied[k.identity]
 	cluster, namespace, ok := classLabels(k.identity, k.labels)
@@ -219,8 +220,8 @@ func (r *Resolver) SetClasses(on bool) {
 	r.podsChanged()
 }
 
-// StartClasses makes identities have classes. have are the classes that the datapath has, by identity; last is the highest number of a class in its entries. Known
-// identities should have been upserted before: their classes keep their numbers.
+// StartClasses makes identities have classes. have are the classes that the datapath has, by identity; last is the highest number of a class in its entries.
+// Known identities should have been upserted before: their classes keep their numbers.
 func (r *Resolver) StartClasses(have map[uint32]Classes, last uint32) {
 	c := r.selectors
 	c.started, c.last = true, last
@@ -242,9 +243,10 @@ func (r *Resolver) StartClasses(have map[uint32]Classes, last uint32) {
 	}
 }
 
-// votes are the numbers of identities of the previous run, by the number and the key of their class. An identity that was deleted and created again with other labels
-// has a number with the key of another class. So a class keeps the number that most of its identities have, if most identities with the number are of the class.
-// The other identities with the number, and those of the class, have no classes until the datapath has forgotten the former ones. After a tie all have none.
+// votes counts the identities of the previous run by the number and the key of their class. An identity that was deleted and created again with other labels
+// has a number with the key of another class. So a class keeps the number that most of its identities have, if most identities with the number are of the
+// class. The other identities with the number, and the other identities of the class, have no classes until the datapath has removed the previous ones. After a
+// tie no identity has classes.
 type votes map[vote]int
 
 type vote struct {
@@ -294,8 +296,8 @@ func (r *Resolver) ClassesOf(number uint32) Classes {
 	return Classes{k.classes[0].identity, k.classes[1].identity}
 }
 
-// ChangedClasses returns the classes that were created or deleted since the last call, by number: the labels that all identities of a class share, or nil for one
-// without identities.
+// ChangedClasses returns the classes that were created or deleted since the last call, by number: the labels that all identities of a class share, or nil for a
+// class without identities.
 func (r *Resolver) ChangedClasses() map[uint32]map[string]string {
 	r.settle()
 	if len(r.selectors.changed) == 0 {
@@ -319,14 +321,15 @@ func InClass(number uint32, all, shared map[string]string) bool {
 
 // UnappliedClasses lists the identities for which the datapath may have other classes than [Resolver.ClassesOf], sorted.
 //
-// Classes must be written before any peer may be known by the identity, and before entries of [Resolver.Compile] are in use. The datapath's classes of an identity
-// that has none must be removed when no peer can be known by it, or when all policies in use have the denies of [Resolver.Compile] about the identity itself.
+// Classes must be written before any peer may be known by the identity, and before entries of [Resolver.Compile] are in use. If [Resolver.ClassesOf] returns
+// none for an identity, the datapath's classes must be removed when no peer can be known by the identity, or when all policies in use have the denies of
+// [Resolver.Compile] about the identity itself.
 func (r *Resolver) UnappliedClasses() []uint32 {
 	r.settle()
 	return slices.Sorted(maps.Keys(r.selectors.unapplied))
 }
 
-// ClassesApplied tells the resolver that the datapath has the classes of [Resolver.ClassesOf] for an identity. If these are none, the identity can get classes again.
+// ClassesApplied records that the datapath has the classes of [Resolver.ClassesOf] for an identity. If these are none, the identity can get classes again.
 func (r *Resolver) ClassesApplied(number uint32) {
 	c := r.selectors
 	if delete(c.unapplied, number); len(c.unapplied) == 0 {

@@ -19,7 +19,7 @@ const classNamespaces = 50
 
 var testAddr = netip.MustParseAddr("10.0.0.1")
 
-// podLabels are those of the i-th identity of a cluster.
+// podLabels returns the labels of the i-th identity of a cluster.
 func podLabels(i int) map[string]string {
 	namespace := i % classNamespaces
 	return map[string]string{
@@ -38,8 +38,8 @@ func exists(key string) policy.Requirement {
 	return policy.Requirement{Source: "k8s", Key: key, Operator: policy.Exists}
 }
 
-// TestCompile_Classes_EntriesDoNotGrowWithIdentities: all pods are one entry, pods of a namespace are one, and pods of the namespaces of a team are one each. A new
-// identity of these namespaces changes no rule set.
+// TestCompile_Classes_EntriesDoNotGrowWithIdentities: a rule has one entry for all pods, one for the pods of a namespace, and one for each namespace of a team.
+// A new identity of these namespaces changes no rule set.
 func TestCompile_Classes_EntriesDoNotGrowWithIdentities(t *testing.T) {
 	t.Parallel()
 	cases := map[string]struct {
@@ -90,7 +90,7 @@ func TestCompile_Classes_EntriesDoNotGrowWithIdentities(t *testing.T) {
 	}
 }
 
-// TestResolver_Classes_OfIdentities: identities of pods have two, whatever the policies are; others have none.
+// TestResolver_Classes_OfIdentities: identities of pods have two classes, regardless of the policies; other identities have none.
 func TestResolver_Classes_OfIdentities(t *testing.T) {
 	t.Parallel()
 	r, _ := one(policy.Options{Mode: policy.Default})
@@ -114,8 +114,8 @@ func TestResolver_Classes_OfIdentities(t *testing.T) {
 	require.Equal(t, []uint32{400, 401, 402, 404}, r.UnappliedClasses())
 }
 
-// TestResolver_Classes_KeepTheirNumbers after a restart, for most of their identities. If as many identities of a number are of two namespaces, or as many of a
-// namespace have two numbers, none of these numbers is used.
+// TestResolver_Classes_KeepTheirNumbers: after a restart a class has the number that most of its identities had. If the identities with a number are equally
+// divided between two namespaces, or the identities of a namespace between two numbers, none of these numbers is used.
 func TestResolver_Classes_KeepTheirNumbers(t *testing.T) {
 	t.Parallel()
 	start := func(have map[uint32]Classes, of map[uint32]map[string]string) *Resolver {
@@ -136,7 +136,7 @@ func TestResolver_Classes_KeepTheirNumbers(t *testing.T) {
 
 	for name, c := range map[string]struct {
 		namespaces           []int    // of the identities
-		former, while, after []uint32 // classes of the namespaces: those that the datapath has, the current ones as long as it has these, and later; 0 is none, or a new one
+		former, while, after []uint32 // classes of the namespaces: in the datapath, current until the datapath has removed these, and later; 0 is none or a new one
 	}{
 		"an identity came from another namespace":                 {[]int{1, 1, 1}, []uint32{9, 12, 12}, []uint32{0, 12, 12}, []uint32{12, 12, 12}},
 		"an identity went to another namespace":                   {[]int{2, 1, 1}, []uint32{9, 9, 9}, []uint32{0, 9, 9}, []uint32{0, 9, 9}},
@@ -176,8 +176,8 @@ func TestResolver_Classes_KeepTheirNumbers(t *testing.T) {
 	}
 }
 
-// TestResolver_Classes_NoDenyIsMissingWhileLabelsChange: when identities get other labels, in random worlds, no rule that denies them is without effect at any
-// step: while the datapath has their former classes, none, and their own.
+// TestResolver_Classes_NoDenyIsMissingWhileLabelsChange: when identities get other labels, in random worlds, every rule that denies them has its effect in each
+// step: while the datapath has their previous classes, none, and their current classes.
 func TestResolver_Classes_NoDenyIsMissingWhileLabelsChange(t *testing.T) {
 	t.Parallel()
 	relabelled, denied := 0, 0
@@ -244,7 +244,7 @@ func TestResolver_Classes_NoDenyIsMissingWhileLabelsChange(t *testing.T) {
 	}
 }
 
-// TestCompile_Classes_NamedPorts: a rule about a namespace holds for the named ports of its pods, whichever of pod and identity is known first.
+// TestCompile_Classes_NamedPorts: a rule about a namespace applies to the named ports of its pods, whether the pod or the identity is added first.
 func TestCompile_Classes_NamedPorts(t *testing.T) {
 	t.Parallel()
 	named := policy.Ports{List: []policy.Port{{Protocol: policy.ProtocolTCP, Name: "http"}}}

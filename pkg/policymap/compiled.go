@@ -9,26 +9,26 @@ import (
 	"github.com/waggle-net/waggle/pkg/policy"
 )
 
-// Rule is what a cookie stands for.
+// Rule describes the rule that a cookie names.
 type Rule struct {
-	Policy policy.Ref `json:"policy,omitzero"` // empty for what the agent itself allows
-	Path   string     `json:"path"`            // where the rule stands in the object
+	Policy policy.Ref `json:"policy,omitzero"` // empty for [CookieNotIsolated]
+	Path   string     `json:"path"`            // position of the rule in the object
 	Deny   bool       `json:"deny,omitempty"`
 }
 
-// Compiled is what holds for one direction of some endpoints. It never changes. All methods may be called from anywhere.
+// Compiled holds the entries for one direction of the endpoints with the same policies. It is immutable; its exported methods are safe for concurrent use.
 type Compiled struct {
 	allowsAll bool
 	isolated  bool
-	localhost bool     // the local host is allowed, whatever the entries say
-	nested    bool     // entries about a named CIDR count in those inside it
+	localhost bool     // the local host is allowed regardless of the entries
+	nested    bool     // entries about a named CIDR also apply to the named CIDRs inside it
 	groups    []*group // sorted, none empty
 	classes   [classes]int
-	rules     []*rule // shared with others
+	rules     []*rule // shared with the rule set and its other results
 	missing   []netip.Prefix
 }
 
-// peer is whom a group of entries is about.
+// peer identifies the peer of a group of entries.
 type peer struct {
 	kind     Kind
 	identity uint32
@@ -38,7 +38,7 @@ func (p peer) compare(o peer) int {
 	return cmp.Or(cmp.Compare(p.kind, o.kind), cmp.Compare(p.identity, o.identity))
 }
 
-// group holds the entries of one peer, sorted by protocol, port and length. It never changes, and is shared.
+// group holds the entries of one peer, sorted by protocol, port and number of significant port bits. It is immutable and shared.
 type group struct {
 	peer
 	entries []entry
@@ -61,27 +61,27 @@ func (g *group) key(e entry) Key {
 
 func (g *group) entry(e entry) Entry { return Entry{Key: g.key(e), Rule: e.rule, Deny: e.deny} }
 
-// count adds the entries of a group to the classes, or takes them away.
+// count adds by to the class of each entry of a group.
 func (c *Compiled) count(g *group, by int) {
 	for _, e := range g.entries {
 		c.classes[g.key(e).class()] += by
 	}
 }
 
-// AllowsAll tells that everything is allowed and nothing is written: the fixed policy id 1. Its entries are none.
+// AllowsAll reports whether everything is allowed without entries: the fixed policy id 1.
 func (c *Compiled) AllowsAll() bool { return c.allowsAll }
 
-// Isolated tells whether a policy or the mode denies what no rule allows. One that is not isolated may have entries all
-// the same: denies, and one that allows everything else.
+// Isolated reports whether a policy or the mode denies connections that no rule allows. Without isolation there may still be entries: denies, and one entry
+// that allows all other connections.
 func (c *Compiled) Isolated() bool { return c.isolated }
 
-// ofRanges are the bits of the classes of keys that belong into policy_ranges.
+// ofRanges is the mask of the classes of keys that belong to the map policy_ranges.
 const ofRanges = 0xf<<firstRangeClass | 1<<(firstOfClasses+levels)
 
-// ofCIDRs are the bits of the classes of keys about named CIDRs.
+// ofCIDRs is the mask of the classes of keys about named CIDRs.
 const ofCIDRs = (1<<levels-1)<<(int(CIDR)*levels) | (1<<levels-1)<<(int(CIDROutside)*levels) | 1<<(firstRangeClass+int(CIDR)) | 1<<(firstRangeClass+int(CIDROutside))
 
-// Shape is the set of classes of keys that there are, with [ShapeLocalhost], [ShapeNested] and [ShapeStops].
+// Shape returns the set of classes of keys that have entries, with [ShapeLocalhost], [ShapeNested] and [ShapeStops].
 func (c *Compiled) Shape() (shape uint32) {
 	for class, n := range c.classes {
 		if n > 0 {
@@ -97,10 +97,11 @@ func (c *Compiled) Shape() (shape uint32) {
 	return shape &^ ShapeStops
 }
 
-// Nested reports whether entries about a named CIDR count in those inside it, so that a CIDR that is new to the policy means what those around it mean.
+// Nested reports whether entries about a named CIDR also apply to the named CIDRs inside it, so that a CIDR that is new to the policy means the same as the
+// CIDRs around it.
 func (c *Compiled) Nested() bool { return c.nested }
 
-// Len is the number of entries that belong into the map policy, and into policy_ranges.
+// Len returns the number of entries for the map policy and the number of entries for policy_ranges.
 func (c *Compiled) Len() (entries, ranges int) {
 	for class, n := range c.classes {
 		if ofRanges>>class&1 != 0 {
@@ -112,7 +113,7 @@ func (c *Compiled) Len() (entries, ranges int) {
 	return entries, ranges
 }
 
-// Entries lists all, by kind, identity, protocol and port.
+// Entries lists all entries by kind, identity, protocol and port.
 func (c *Compiled) Entries() iter.Seq[Entry] {
 	return func(yield func(Entry) bool) {
 		for _, g := range c.groups {
@@ -125,7 +126,7 @@ func (c *Compiled) Entries() iter.Seq[Entry] {
 	}
 }
 
-// Rule says what a cookie of these entries stands for.
+// Rule returns the rule that a cookie of these entries names.
 func (c *Compiled) Rule(cookie uint32) (Rule, bool) {
 	if cookie == CookieNotIsolated {
 		return Rule{Path: "no policy isolates the endpoint"}, true
@@ -138,8 +139,8 @@ func (c *Compiled) Rule(cookie uint32) (Rule, bool) {
 	return Rule{}, false
 }
 
-// Missing are the prefixes that rules name and that had no identity in [Resolver.SetCIDRs]. While there are any, allows
-// of them grant nothing, and denies of them deny everybody.
+// Missing returns the prefixes that rules need and that have no identity in [Resolver.SetCIDRs]. While the list is not empty, allow rules grant nothing to
+// these prefixes, and deny rules deny more: every peer, or, for the address of a pod with a named port, all pods with the pod's identity.
 func (c *Compiled) Missing() []netip.Prefix { return c.missing }
 
 // find returns the group of a peer, or nil.
@@ -151,7 +152,7 @@ func (c *Compiled) find(p peer) *group {
 	return c.groups[i]
 }
 
-// put replaces the entries of a peer, in a copy that nobody else has yet, and tells whether they were others.
+// put replaces the entries of a peer and reports whether they have changed. c must be a copy that is not shared yet.
 func (c *Compiled) put(p peer, entries []entry) bool {
 	i, found := slices.BinarySearchFunc(c.groups, p, func(g *group, p peer) int { return g.compare(p) })
 	now := newGroup(p, entries)
@@ -173,7 +174,7 @@ func (c *Compiled) put(p peer, entries []entry) bool {
 	return true
 }
 
-// reuse returns former when it says the same, or else c with the groups of former that are the same.
+// reuse returns former if it is equal to c, otherwise c with its groups replaced by the equal groups of former.
 func (c *Compiled) reuse(former *Compiled) *Compiled {
 	if former == nil || c == former || c.allowsAll {
 		return c

@@ -1,16 +1,16 @@
 package policymap
 
-// Diff is what turns one [Compiled] into another.
+// Diff holds the changes that turn one [Compiled] into another.
 type Diff struct {
 	AddedAllows []Entry
 	AddedDenies []Entry
-	Removed     []Entry // as they were
-	Changed     []Entry // of the same key and the other verdict, as they are now
-	Renamed     []Entry // of the same key and verdict; another rule is named
+	Removed     []Entry // with their previous rules and verdicts
+	Changed     []Entry // same key, other verdict: the new entries
+	Renamed     []Entry // same key and verdict, another rule: the new entries
 }
 
-// Diff says what must be written and removed to get from one to c; from nil, everything is added. It costs little when
-// both have most in common. Whether both [Compiled.AllowsAll] is not part of it: that is another policy id.
+// Diff returns the entries to write and to remove in order to turn from into c. If from is nil, every entry is added. Groups of entries that both share cost
+// little. A different [Compiled.AllowsAll] is not part of the result, because it means another policy id.
 func (c *Compiled) Diff(from *Compiled) Diff {
 	var d Diff
 	var old []*group

@@ -1,10 +1,9 @@
-// Package policymap compiles policies into the entries that the datapath looks up, and keeps them up as policies,
-// identities, named CIDRs and endpoints change.
+// Package policymap compiles policies into the entries that the datapath looks up, and updates the entries when policies, identities, named CIDRs and endpoints
+// change.
 //
-// A [Resolver] is told of every change; [Resolver.Compile] then says what holds for one endpoint, as two [Compiled], one
-// per direction, and two more when policies in audit mode select it. Endpoints with the same policies share them, and
-// nothing is computed anew that did not change. A [Compiled] never changes, answers as the datapath would
-// ([Compiled.Lookup]), and tells how it differs from another ([Compiled.Diff]).
+// A [Resolver] receives every change. [Resolver.Compile] returns two [Compiled] for an endpoint, one per direction, and one more for each direction in which a
+// policy in audit mode applies. Endpoints with the same policies share them, and only changed results are computed again. A [Compiled] is immutable, evaluates
+// connections as the datapath does ([Compiled.Lookup]), and computes the difference to another one ([Compiled.Diff]).
 //
-// There is no kernel here and no table: what to write where, and in which order, is decided by who calls.
+// The package accesses neither the kernel nor tables. The caller decides which entries to write to which map, and in which order.
 package policymap

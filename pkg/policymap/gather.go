@@ -7,17 +7,17 @@ import (
 	"github.com/waggle-net/waggle/pkg/policy"
 )
 
-// work gathers what the rules of a set say of each peer.
+// work collects the rules of a rule set that apply to each peer.
 type work struct {
 	peers  map[peer]*saying
 	nested bool
 }
 
-// saying is what is said of one peer: rules by index, and others with ports of their own.
+// saying holds the rules that apply to one peer: rules by index, and rules with resolved named ports.
 type saying struct {
 	rules []int
 	more  []say
-	stop  *rule // that excepts the CIDR, nil for none
+	stop  *rule // rule that excepts the CIDR, or nil
 }
 
 func (w *work) of(p peer) *saying {
@@ -35,7 +35,7 @@ func (w *work) add(p peer, rule int) {
 	}
 }
 
-// all compiles everything.
+// all compiles the entries of all peers.
 func (set *ruleset) all(r *Resolver) *Compiled {
 	if r.options.Mode == policy.Never || !set.isolated && !slices.ContainsFunc(set.rules, func(r *rule) bool { return r.Deny }) {
 		return r.allowAll
@@ -73,7 +73,7 @@ func (set *ruleset) all(r *Resolver) *Compiled {
 	return set.finish(w, everybody)
 }
 
-// gatherFlat adds what rules say of all named CIDRs inside those that they choose.
+// gatherFlat adds each rule about a CIDR to all named CIDRs inside it.
 func (set *ruleset) gatherFlat(r *Resolver, w *work, uses []cidrUse) {
 	for _, use := range uses {
 		for _, n := range r.cidrs.within(use.prefix) {
@@ -84,8 +84,8 @@ func (set *ruleset) gatherFlat(r *Resolver, w *work, uses []cidrUse) {
 	}
 }
 
-// gatherNested adds what rules say of the CIDRs that they choose. What one excepts stops what is said of the CIDRs around it, so all that is said of these is
-// said of it again, without the rule that excepts it.
+// gatherNested adds each rule about a CIDR to this CIDR. An excepted CIDR stops the entries about the CIDRs around it, so it gets the rules about them as well,
+// except the rules that except it.
 func (set *ruleset) gatherNested(r *Resolver, w *work, uses []cidrUse) {
 	stops := newNamedCIDRs()
 	for _, use := range uses {
@@ -109,7 +109,7 @@ func (set *ruleset) gatherNested(r *Resolver, w *work, uses []cidrUse) {
 	}
 }
 
-// anyMissing tells whether a prefix of a choice has no identity yet, and notes those that have none.
+// anyMissing reports whether a prefix of a choice has no identity yet, and adds such prefixes to set.missing.
 func (set *ruleset) anyMissing(r *Resolver, c *cidrPeer) (any bool) {
 	for _, prefix := range append([]netip.Prefix{c.prefix}, c.except...) {
 		if r.cidrs.number[prefix] == 0 {
@@ -120,8 +120,8 @@ func (set *ruleset) anyMissing(r *Resolver, c *cidrPeer) (any bool) {
 	return any
 }
 
-// gatherServed adds what named ports of peers come to. An address without an identity yet is not allowed by them, and what
-// they deny there is denied to all of the pod's identity.
+// gatherServed adds the resolved named ports of peers. While the address of a pod has no identity, allow rules do not apply to the pod, and deny rules apply to
+// all pods with its identity.
 func (set *ruleset) gatherServed(r *Resolver, w *work) {
 	for i, rule := range set.rules {
 		r.servedTo(rule, func(s servedPort) {
@@ -147,7 +147,7 @@ func (set *ruleset) gatherServed(r *Resolver, w *work) {
 	}
 }
 
-// finish makes the entries of all peers.
+// finish builds the entries of all peers.
 func (set *ruleset) finish(w *work, everybody []int) *Compiled {
 	slices.SortFunc(set.missing, comparePrefixes)
 	set.missing = slices.Compact(set.missing)
@@ -172,7 +172,7 @@ func (set *ruleset) finish(w *work, everybody []int) *Compiled {
 	return c
 }
 
-// entries makes those of one peer.
+// entries builds the entries of one peer.
 func (set *ruleset) entries(w *work, p peer) []entry {
 	of := w.peers[p]
 	if of == nil {
@@ -200,7 +200,7 @@ func (set *ruleset) sayings(s *saying) []say {
 	return append(out, s.more...)
 }
 
-// patch compiles the peers that were touched. The rest stays as it is, and so does what is said of everybody.
+// patch compiles the touched peers again. All other entries stay the same, including the entries about every peer.
 func (set *ruleset) patch(r *Resolver) *Compiled {
 	if set.compiled.allowsAll {
 		return set.compiled
@@ -214,7 +214,7 @@ func (set *ruleset) patch(r *Resolver) *Compiled {
 		}
 	}
 	out := *set.compiled
-	out.groups, out.rules = slices.Clone(out.groups), set.rules // those of a former version of a policy may be in there
+	out.groups, out.rules = slices.Clone(out.groups), set.rules // set.compiled may have the rules of a previous version of a policy
 	changed := false
 	for p := range set.touched {
 		changed = out.put(p, set.entries(w, p)) || changed
@@ -228,7 +228,7 @@ func (set *ruleset) patch(r *Resolver) *Compiled {
 	return &out
 }
 
-// gatherChosen adds what rules say of an identity or a class.
+// gatherChosen adds the rules that select an identity or a class.
 func (set *ruleset) gatherChosen(r *Resolver, w *work, p peer) {
 	for _, s := range r.selectors.of(p) {
 		for _, i := range set.bySelector[s] {

@@ -1,6 +1,6 @@
 package policymap
 
-// entry is an [Entry] of a known kind and identity.
+// entry is an [Entry] without its kind and identity.
 type entry struct {
 	rule     uint32 // cookie
 	port     uint16
@@ -9,7 +9,7 @@ type entry struct {
 	deny     bool
 }
 
-// say is what a rule says of one peer.
+// say is the effect of a rule on one peer.
 type say struct {
 	rule  int // index
 	deny  bool
@@ -17,13 +17,13 @@ type say struct {
 	ports []span
 }
 
-// wide is what holds for a peer by entries of other kinds, which the datapath looks up as well.
+// wide holds the effects of entries of other kinds on a peer. The datapath looks these entries up as well.
 type wide struct {
 	allowAll, denyAll bool
 	allow, deny       map[uint8]runs // by protocol
 }
 
-// with adds what is said of one kind to what is known of others.
+// with returns w with the effects of rules of one more kind.
 func (w wide) with(says []say) wide {
 	out := wide{allowAll: w.allowAll, denyAll: w.denyAll, allow: map[uint8]runs{}, deny: map[uint8]runs{}}
 	allows, denies := split(says)
@@ -45,9 +45,9 @@ func (w wide) with(says []say) wide {
 	return out
 }
 
-// side is all that is allowed or all that is denied.
+// side holds all allows or all denies.
 type side struct {
-	all   int    // a rule that speaks of everything; -1 when there is none
+	all   int    // a rule for all protocols and ports; -1 when there is none
 	spans []span // sorted
 }
 
@@ -71,10 +71,9 @@ func split(says []say) (allows, denies side) {
 	return allows, denies
 }
 
-// entriesOf makes the entries of one peer: the fewest that, together with those of the other kinds, give the verdict of
-// what is said. An allow may hold ports that a deny holds as well, which wins: as another class of keys, or as the longer
-// of two ranges. It never stands inside a range that is denied, where it would be the longer one. cookies are those of the
-// rules.
+// entriesOf returns the entries of one peer: the fewest that, together with the entries of other kinds, give the verdict of the rules. An allow may contain
+// ports of a deny. The deny wins, as another class of keys or as the longer of two ranges. An allow is never inside a denied range, where it would be the
+// longer range. cookies holds the cookies of the rules by index.
 func entriesOf(says []say, w wide, cookies []uint32) (out []entry) {
 	if w.denyAll {
 		return nil

@@ -12,8 +12,8 @@ import (
 	"github.com/waggle-net/waggle/pkg/policy/policytest"
 )
 
-// An endpoint is compared with about as many policies as a namespace has, also in a cluster of ten times the namespaces. Only the policies that select it are
-// counted again. With these labels, two of the policies do.
+// An endpoint is compared with about as many policies as a namespace has, even in a cluster with ten times as many namespaces. Subjects are counted again only
+// for the policies that select the endpoint. Two of the policies select an endpoint with these labels.
 func TestUpsertSubject_ComparesPoliciesOfItsLabels(t *testing.T) {
 	t.Parallel()
 	const perNamespace = 30

@@ -1,30 +1,30 @@
 package policymap
 
-// Kind says whom an entry is about. The numbers are those of the datapath.
+// Kind is the kind of peer of an entry. The datapath uses the same numbers.
 type Kind uint8
 
 const (
-	Any         Kind = 0 // everybody; the identity is 0
-	Identity    Kind = 1 // who has the identity
-	CIDR        Kind = 2 // whoever has an address in the named CIDR
-	CIDROutside Kind = 3 // the same, but only peers outside the cluster
-	Class       Kind = 4 // all identities of a class: see [Classes]
+	Any         Kind = 0 // every peer; the identity is 0
+	Identity    Kind = 1 // peers with the identity
+	CIDR        Kind = 2 // peers with an address in the named CIDR
+	CIDROutside Kind = 3 // peers outside the cluster with an address in the named CIDR
+	Class       Kind = 4 // peers with an identity of the class: see [Classes]
 )
 
-// Key is what an entry speaks of. PortBits 0 is all ports of the protocol, and with protocol 0 everything; 16 is one port.
-// What lies between is a range, which belongs into the map policy_ranges.
+// Key is the key of an entry: a peer and its ports. PortBits 0 means all ports of the protocol, and all protocols with protocol 0; 16 means one port. Any other
+// value means a range of ports, and the entry belongs to the map policy_ranges.
 type Key struct {
 	Identity uint32 `json:"identity"` // of an endpoint, of a named CIDR or of a class, by kind
 	Kind     Kind   `json:"kind"`
 	Protocol uint8  `json:"protocol"`
-	PortBits uint8  `json:"portBits"` // how many bits of the port count, from the highest
+	PortBits uint8  `json:"portBits"` // number of significant bits of the port, from the highest
 	Port     uint16 `json:"port"`     // the first of the range; for ICMP the type
 }
 
-// IsRange tells whether the entry belongs into policy_ranges.
+// IsRange reports whether the entry belongs to the map policy_ranges.
 func (k Key) IsRange() bool { return k.PortBits > 0 && k.PortBits < 16 }
 
-// LastPort is the last port that the key speaks of.
+// LastPort returns the last port of the key's range.
 func (k Key) LastPort() uint16 { return k.Port | ^uint16(0)>>k.PortBits }
 
 // Entry is one entry of a map.
@@ -35,37 +35,38 @@ type Entry struct {
 }
 
 const (
-	// CookieNotIsolated stands for no rule: everything is allowed that no policy denies.
+	// CookieNotIsolated names no rule. It is the cookie of the entry that allows every connection that no policy denies, where no policy isolates the endpoint.
 	CookieNotIsolated uint32 = 0
-	cookieMin         uint32 = 16 // of rules
+	cookieMin         uint32 = 16 // lowest cookie of a rule
 )
 
-// Stop is the protocol of an entry about a named CIDR that says: the CIDRs around this one do not count in it. It is a deny, and no protocol of a packet.
+// Stop is the protocol of an entry that ends the nesting of a named CIDR: entries about the CIDRs around it do not apply inside it. The entry is a deny. No
+// packet has this protocol.
 const Stop uint8 = 255
 
-// IsStop reports whether a key is that of such an entry.
+// IsStop reports whether an entry ends the nesting of a named CIDR: see [Stop].
 func (k Key) IsStop() bool { return k.Protocol == Stop && k.Kind == CIDR }
 
-// Classes of keys: a bit of the shape each, as the datapath numbers them. Bits 16 and 17 stand for no class.
+// Classes of keys. The number of a class is its bit in the shape, as in the datapath. Bits 16 and 17 are not classes.
 const (
-	levels          = 3 // in the map policy, of each kind: everything, a protocol, a port
+	levels          = 3 // in the map policy, of each kind: all protocols, a protocol, a port
 	firstRangeClass = 4 * levels
 	stopClass       = 18
 	firstOfClasses  = 19 // of the kind [Class]: its levels, then its ranges
 	classes         = firstOfClasses + levels + 1
 )
 
-// Bits of a shape that do not stand for a kind of keys.
+// Named bits of a shape.
 const (
-	ShapeLocalhost uint32 = 1 << 16        // the local host is allowed, whatever the entries say
-	ShapeNested    uint32 = 1 << 17        // entries about a named CIDR count in those inside it
-	ShapeStops     uint32 = 1 << stopClass // there are entries of [Stop]
+	ShapeLocalhost uint32 = 1 << 16        // the local host is allowed regardless of the entries
+	ShapeNested    uint32 = 1 << 17        // entries about a named CIDR also apply to the named CIDRs inside it
+	ShapeStops     uint32 = 1 << stopClass // there are entries with the protocol [Stop]
 )
 
-// ShapeClasses are the bits of a shape that has entries of the kind [Class].
+// ShapeClasses is the mask of the bits for entries of the kind [Class].
 const ShapeClasses uint32 = (1<<(levels+1) - 1) << firstOfClasses
 
-// level returns how much a key that is not a range says of the upper protocol: 0 nothing, 1 the protocol, 2 the protocol and a port.
+// level returns the level of a key that is not a range: 0 for all protocols, 1 for a protocol, 2 for a protocol and a port.
 func (k Key) level() int {
 	switch {
 	case k.PortBits == 16:
@@ -76,7 +77,7 @@ func (k Key) level() int {
 	return 0
 }
 
-// class returns the class of a key, a bit of the shape.
+// class returns the class of a key, which is the number of a bit of the shape.
 func (k Key) class() int {
 	switch {
 	case k.IsStop():

@@ -6,24 +6,24 @@ import (
 	"github.com/waggle-net/waggle/pkg/identity"
 )
 
-// Peer is whom the datapath takes a packet's other end for.
+// Peer describes the remote end of a connection as the datapath identifies it.
 type Peer struct {
-	Identity uint32   `json:"identity"`          // of its endpoint, node or world; 0 when unknown, whom no rule allows
+	Identity uint32   `json:"identity"`          // of its endpoint, node or world; 0 when unknown: no rule allows such a peer
 	Classes  Classes  `json:"classes,omitzero"`  // of its identity
-	CIDRs    []uint32 `json:"cidrs,omitempty"`   // of the named CIDRs that hold its address, the longest first
-	Outside  bool     `json:"outside,omitempty"` // entries of the kind [CIDROutside] count for it
+	CIDRs    []uint32 `json:"cidrs,omitempty"`   // of the named CIDRs that contain its address, the longest first
+	Outside  bool     `json:"outside,omitempty"` // entries of the kind [CIDROutside] apply to it
 }
 
-// Answer is what the datapath says of a new connection.
+// Answer is the verdict of the datapath for a new connection.
 type Answer struct {
 	Allowed bool   `json:"allowed"`
-	Entry   *Entry `json:"entry,omitempty"` // the one that decided; nil when none did
-	// Localhost: the peer is the local host, which reaches its endpoints.
+	Entry   *Entry `json:"entry,omitempty"` // the entry that decided; nil when none did
+	// Localhost is set if the peer is the local host, which is allowed to connect to its endpoints.
 	Localhost bool `json:"localhost,omitempty"`
 }
 
-// Lookup judges a connection as the datapath does: unless it comes from the local host, it looks up each class of keys that
-// there is, and of ranges the longest match; any hit that denies denies, and else any hit allows.
+// Lookup evaluates a connection as the datapath does. Unless the connection comes from the local host and is therefore allowed, Lookup looks up each class of
+// keys that has entries, and the longest match among ranges. Any matching deny denies; otherwise any matching allow allows.
 func (c *Compiled) Lookup(p Peer, protocol uint8, port uint16) Answer {
 	if c.allowsAll {
 		return Answer{Allowed: true}
@@ -56,7 +56,7 @@ func (c *Compiled) Lookup(p Peer, protocol uint8, port uint16) Answer {
 	return answer
 }
 
-// peers are those whose entries count for a peer.
+// peers lists the peers whose entries apply to p: every peer, its identity, its classes and its named CIDRs.
 func (c *Compiled) peers(p Peer) []peer {
 	list := []peer{{Any, 0}, {Identity, p.Identity}}
 	if p.Classes != (Classes{}) {
@@ -74,13 +74,13 @@ func (c *Compiled) peers(p Peer) []peer {
 	return list
 }
 
-// stops reports whether the CIDRs around one do not count in it.
+// stops reports whether a named CIDR has a [Stop] entry, so that entries about the CIDRs around it do not apply to it.
 func (c *Compiled) stops(number uint32) bool {
 	g := c.find(peer{CIDR, number})
 	return g != nil && slices.ContainsFunc(g.entries, func(e entry) bool { return e.protocol == Stop })
 }
 
-// hits are what the look-ups of one kind find: everything, the protocol, the port, and the longest range.
+// hits returns the entries that the lookups of one kind find: for all protocols, for the protocol, for the port, and for the longest range.
 func (g *group) hits(protocol uint8, port uint16) (hits [4]*entry) {
 	for i := range g.entries {
 		e := &g.entries[i]

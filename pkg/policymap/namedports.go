@@ -7,14 +7,13 @@ import (
 	"github.com/waggle-net/waggle/pkg/policy"
 )
 
-// Pod is a possible peer, as far as rules with named ports need it. One that names no ports counts as well: what a rule says of a
-// name must not hold for it.
+// Pod is a possible peer of rules with named ports. The resolver needs pods without named ports as well, because a rule with a named port must not apply to
+// them.
 type Pod struct {
-	Identity  uint32 // by which somebody may know it
+	Identity  uint32 // by which the pod may be known
 	Addresses []netip.Addr
 	Ports     []policy.NamedPort
-	// DenyOnly: it is not sure, or not any more, that somebody of this identity is there. Rules deny what it serves, and none
-	// allows it.
+	// DenyOnly is set if it is uncertain whether a pod with this identity exists, or still exists. Deny rules apply to its ports; allow rules do not.
 	DenyOnly bool
 }
 
@@ -22,13 +21,13 @@ func (p *Pod) equal(o *Pod) bool {
 	return p.Identity == o.Identity && p.DenyOnly == o.DenyOnly && slices.Equal(p.Addresses, o.Addresses) && slices.Equal(p.Ports, o.Ports)
 }
 
-// podsOf are the pods that may be known by one identity.
+// podsOf holds the pods that may be known by one identity.
 type podsOf struct {
 	pods  map[*Pod]struct{}
-	names map[namedRef]int // how many of them name a port so
+	names map[namedRef]int // number of their ports with the name
 }
 
-// at is what a named port is at somebody; of one protocol and name it is one port, if they follow the rules.
+// at returns the ports of a pod with the name and protocol. A valid pod has at most one.
 func (n namedRef) at(ports []policy.NamedPort) (out []span) {
 	for _, p := range ports {
 		if p.Name == n.name && p.Protocol == n.protocol {
@@ -38,14 +37,14 @@ func (n namedRef) at(ports []policy.NamedPort) (out []span) {
 	return out
 }
 
-// NamesPortsOfPeers reports whether an endpoint has a rule for which [Resolver.UpsertPod] makes a difference.
+// NamesPortsOfPeers reports whether an endpoint has a rule that depends on [Resolver.UpsertPod].
 func (r *Resolver) NamesPortsOfPeers() bool {
 	r.settle()
 	return len(r.namedRules) > 0
 }
 
-// UpsertPod says where a pod of the cluster is and which ports it names; the key is the caller's. A pod that may be known by several
-// identities is all of them at once. Of nothing it forgets the pod.
+// UpsertPod sets the addresses and the named ports of a pod of the cluster, once for each identity by which the pod may be known. The caller chooses the key.
+// Without any Pod the call removes the pod.
 func (r *Resolver) UpsertPod(key string, as ...Pod) {
 	was := r.pods[key]
 	if slices.EqualFunc(was, as, func(p *Pod, now Pod) bool { return p.equal(&now) }) {
@@ -69,13 +68,13 @@ func (r *Resolver) UpsertPod(key string, as ...Pod) {
 	}
 }
 
-// DeletePod forgets a pod.
+// DeletePod removes a pod.
 func (r *Resolver) DeletePod(key string) { r.UpsertPod(key) }
 
-// PodAs is what was said of a pod last, which must not be changed.
+// PodAs returns the values of the last [Resolver.UpsertPod] of a pod. The caller must not change them.
 func (r *Resolver) PodAs(key string) []*Pod { return r.pods[key] }
 
-// ForgetPods forgets all.
+// ForgetPods removes all pods.
 func (r *Resolver) ForgetPods() {
 	clear(r.pods)
 	clear(r.podsOf)
@@ -108,7 +107,7 @@ func (r *Resolver) removePod(pod *Pod) {
 	}
 }
 
-// podsChanged has everything compiled anew that names ports of peers.
+// podsChanged invalidates all rule sets that name ports of peers.
 func (r *Resolver) podsChanged() {
 	r.podPrefixesStale = true
 	for _, set := range r.rulesets {
@@ -118,7 +117,7 @@ func (r *Resolver) podsChanged() {
 	}
 }
 
-// concerns tells whether a rule names a port that one of some pods serves, or another pod of its identity.
+// concerns reports whether a rule names a port that one of some pods serves, or another pod with the same identity.
 func (r *Resolver) concerns(pods []*Pod) bool {
 	return slices.ContainsFunc(pods, func(pod *Pod) bool { return r.namesPortsOf(r.podsOf[pod.Identity]) })
 }
@@ -133,7 +132,8 @@ func (r *Resolver) namesPortsOf(of *podsOf) bool {
 	return false
 }
 
-// served is what a named port is at the pods of an identity. When they do not agree, differ holds those that serve it.
+// served returns the ports with a name if the pods of an identity agree about them. Otherwise differ holds the pods that serve a port with the name. A
+// [Pod.DenyOnly] pod serves no port unless deny is set.
 func (r *Resolver) served(number uint32, named namedRef, deny bool) (agreed []span, differ []*Pod) {
 	of := r.podsOf[number]
 	if of == nil || of.names[named] == 0 {
@@ -162,16 +162,15 @@ func (r *Resolver) served(number uint32, named namedRef, deny bool) (agreed []sp
 	return agreed, nil
 }
 
-// servedPort is what a rule with a named port comes to: either some ports of everybody who has an identity, or those of
-// one pod, which is known by its addresses.
+// servedPort is one result of resolving the named ports of a rule: ports of all peers with an identity, or ports of the addresses of one pod.
 type servedPort struct {
 	identity uint32
-	pod      *Pod // nil when all of the identity agree
+	pod      *Pod // nil when all pods of the identity agree
 	kind     Kind // of the entries for its addresses
 	ports    []span
 }
 
-// servedTo lists what the named ports of an egress rule come to.
+// servedTo resolves the named ports of an egress rule and calls found with each result.
 func (r *Resolver) servedTo(rule *rule, found func(servedPort)) {
 	for _, named := range rule.named {
 		ofIdentity := func(number uint32) {
@@ -208,7 +207,7 @@ func (r *Resolver) servedTo(rule *rule, found func(servedPort)) {
 	}
 }
 
-// servedWithin lists the pods with a named port whose address a CIDR holds.
+// servedWithin calls found with each pod that serves a named port at an address inside a CIDR.
 func (r *Resolver) servedWithin(c *cidrPeer, named namedRef, deny bool, found func(servedPort)) {
 	for number, of := range r.podsOf {
 		if of.names[named] == 0 || !c.scope.Includes(number, r.options) {
@@ -232,13 +231,13 @@ func (r *Resolver) servedWithin(c *cidrPeer, named namedRef, deny bool, found fu
 	}
 }
 
-// full is the prefix of one address.
+// full returns the prefix of a single address.
 func full(address netip.Addr) netip.Prefix {
 	address = address.Unmap().WithZone("")
 	return netip.PrefixFrom(address, address.BitLen())
 }
 
-// podPrefixes are the addresses that rules with named ports need as named CIDRs.
+// podPrefixes returns the addresses that rules with named ports need as named CIDRs.
 func (r *Resolver) podPrefixes() map[netip.Prefix]struct{} {
 	out := map[netip.Prefix]struct{}{}
 	for rule := range r.namedRules {

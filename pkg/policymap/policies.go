@@ -9,18 +9,18 @@ import (
 	"github.com/waggle-net/waggle/pkg/policy"
 )
 
-// rule is a rule of a policy, as the compiler needs it. Only a rule of a part that is in use has selectors and cidrs.
+// rule is a rule of a policy in the form that the compiler needs. Only a rule of a part in use has selectors and cidrs.
 type rule struct {
 	*policy.Rule
 	ref       policy.Ref
 	cookie    uint32
 	selectors []*selector
 	cidrs     []cidrPeer
-	ports     []span // those that are numbers
+	ports     []span // ports with numbers
 	named     []namedRef
 }
 
-// cidrPeer is a choice of peers by address.
+// cidrPeer selects peers by address.
 type cidrPeer struct {
 	prefix   netip.Prefix
 	except   []netip.Prefix
@@ -35,7 +35,8 @@ func (c *cidrPeer) kind() Kind {
 	return CIDR
 }
 
-// includes tells whether all of a named CIDR is chosen. As the excepted prefixes are named too, it is that or none.
+// includes reports whether a named CIDR is inside the prefix and outside all excepted prefixes. Excepted prefixes inside it do not matter, because they are
+// named CIDRs of their own.
 func (c *cidrPeer) includes(prefix netip.Prefix) bool {
 	if !contains(c.prefix, prefix) {
 		return false
@@ -48,13 +49,13 @@ func (c *cidrPeer) includes(prefix netip.Prefix) bool {
 	return true
 }
 
-// namedRef is a port by name.
+// namedRef identifies a port by name and protocol.
 type namedRef struct {
 	name     string
 	protocol uint8
 }
 
-// part is what a policy says of one choice of subjects.
+// part holds the rules of a policy for one selection of subjects.
 type part struct {
 	*policy.Part
 	owner  *policyState
@@ -62,10 +63,10 @@ type part struct {
 	serial uint64 // rises from part to part
 	filed  []anchor
 	rules  map[policy.Direction][]*rule
-	users  map[policy.Direction]int // rule sets of endpoints that have it
+	users  map[policy.Direction]int // number of rule sets with it
 }
 
-// speaksOf tells whether the part says anything of a direction.
+// speaksOf reports whether the part isolates its subjects or has rules or requirements in a direction.
 func (p *part) speaksOf(d policy.Direction) bool {
 	return p.Isolates(d) || len(p.rules[d]) > 0 ||
 		slices.ContainsFunc(p.Requirements, func(r policy.PeerRequirement) bool { return r.Direction == d })
@@ -78,12 +79,12 @@ func (p *part) compare(o *part) int {
 		cmp.Compare(p.index, o.index))
 }
 
-// policyState is a policy that the resolver knows.
+// policyState is a policy of the resolver.
 type policyState struct {
 	policy   *policy.Policy
 	parts    []*part
 	cookies  map[string]uint32 // by path of the rule
-	subjects int               // that it selects
+	subjects int               // number of endpoints that it selects
 }
 
 // eachRule calls f for all rules.
@@ -97,7 +98,7 @@ func (s *policyState) eachRule(f func(*rule)) {
 	}
 }
 
-// UpsertPolicy adds a policy or puts it in place of its former version.
+// UpsertPolicy adds a policy or replaces its previous version.
 func (r *Resolver) UpsertPolicy(p *policy.Policy) {
 	old := r.policies[p.Ref]
 	if old != nil && old.policy == p {
@@ -112,7 +113,7 @@ func (r *Resolver) UpsertPolicy(p *policy.Policy) {
 	r.release(old, now)
 }
 
-// DeletePolicy forgets a policy.
+// DeletePolicy removes a policy.
 func (r *Resolver) DeletePolicy(ref policy.Ref) {
 	old := r.policies[ref]
 	if old == nil {
@@ -124,7 +125,7 @@ func (r *Resolver) DeletePolicy(ref policy.Ref) {
 	r.release(old, none)
 }
 
-// SubjectsChanged returns the policies of which [Resolver.SubjectsOf] may have changed since the last call, in no order.
+// SubjectsChanged returns the policies whose [Resolver.SubjectsOf] may have changed since the last call, in no order.
 func (r *Resolver) SubjectsChanged() (refs []policy.Ref) {
 	for ref := range r.recounted {
 		refs = append(refs, ref)
@@ -135,7 +136,7 @@ func (r *Resolver) SubjectsChanged() (refs []policy.Ref) {
 	return refs
 }
 
-// SubjectsOf is the number of endpoints that a policy selects.
+// SubjectsOf returns the number of endpoints that a policy selects.
 func (r *Resolver) SubjectsOf(ref policy.Ref) int {
 	if s := r.policies[ref]; s != nil {
 		return s.subjects
@@ -143,7 +144,7 @@ func (r *Resolver) SubjectsOf(ref policy.Ref) int {
 	return 0
 }
 
-// adopt prepares a policy. A rule that stands where one stood before keeps its cookie.
+// adopt prepares a policy. A rule at the same path as a rule of the previous version keeps its cookie.
 func (r *Resolver) adopt(p *policy.Policy, old *policyState) *policyState {
 	s := &policyState{policy: p, cookies: map[string]uint32{}}
 	for i := range p.Parts {
@@ -176,8 +177,8 @@ func (r *Resolver) adoptRule(s *policyState, in *policy.Rule, old *policyState) 
 	return out
 }
 
-// use counts one more rule set that has a part. The first one has the peers of its rules followed and their prefixes named: a part that no endpoint of this
-// node has costs neither.
+// use counts one more rule set with a part. The first use selects the peers of the part's rules and names their prefixes, so a part without an endpoint on this
+// node costs neither.
 func (r *Resolver) use(p *part, d policy.Direction) {
 	if p.users[d]++; p.users[d] > 1 {
 		return
@@ -187,7 +188,7 @@ func (r *Resolver) use(p *part, d policy.Direction) {
 	}
 }
 
-// unuse takes back [Resolver.use].
+// unuse reverts [Resolver.use].
 func (r *Resolver) unuse(p *part, d policy.Direction) {
 	if p.users[d]--; p.users[d] > 0 {
 		return
@@ -229,7 +230,7 @@ func (r *Resolver) releasePeers(of *rule) {
 	}
 }
 
-// countNames counts n times the ports that a rule names.
+// countNames adds n to the use of each port name of a rule.
 func (r *Resolver) countNames(of *rule, n int) {
 	for _, named := range of.named {
 		if r.portNames[named] += n; r.portNames[named] == 0 {
@@ -260,11 +261,11 @@ func (r *Resolver) countPrefixes(of *rule, by int) {
 	}
 }
 
-// numbersAndNames separates ports with numbers from those with names.
+// numbersAndNames separates ports with numbers from ports with names.
 func numbersAndNames(ports []policy.Port) (numbers []span, named []namedRef) {
 	for _, p := range ports {
 		switch {
-		case p.Protocol == 0: // an entry of protocol 0 would be about all of them
+		case p.Protocol == 0: // an entry of protocol 0 would apply to all protocols
 		case p.All:
 			numbers = append(numbers, span{protocol: p.Protocol, run: run{0, math.MaxUint16}})
 		case p.Name != "":
@@ -276,17 +277,18 @@ func numbersAndNames(ports []policy.Port) (numbers []span, named []namedRef) {
 	return numbers, named
 }
 
-// newCookie finds a number that names no rule, and that did not do so for as long as possible.
+// newCookie returns a number that names no rule. Numbers are assigned in ascending order and wrap around, so that a released number is reused as late as
+// possible.
 func (r *Resolver) newCookie() uint32 {
 	for {
-		r.lastCookie = max(r.lastCookie+1, cookieMin) // behind the highest comes the lowest
+		r.lastCookie = max(r.lastCookie+1, cookieMin) // the lowest number follows the highest
 		if _, used := r.cookies[r.lastCookie]; !used {
 			return r.lastCookie
 		}
 	}
 }
 
-// release gives back the cookies of a previous version of a policy, except those that its successor kept.
+// release frees the cookies of a previous version of a policy, except the cookies that the current version kept.
 func (r *Resolver) release(old, now *policyState) {
 	if old == nil {
 		return
@@ -298,7 +300,7 @@ func (r *Resolver) release(old, now *policyState) {
 	})
 }
 
-// replaceParts lets the endpoints have the parts of one version of a policy instead of those of another. old may be nil.
+// replaceParts replaces the parts of the previous version of a policy with the parts of the current one in all endpoints. old may be nil.
 func (r *Resolver) replaceParts(old, now *policyState) {
 	if old != nil {
 		for _, one := range old.parts {

@@ -5,7 +5,7 @@ import (
 	"slices"
 )
 
-// run is a run of ports, both ends included.
+// run is a range of ports, including both ends.
 type run struct{ low, high uint16 }
 
 // runs are sorted, and neither overlap nor touch.
@@ -15,7 +15,7 @@ type runs []run
 type span struct {
 	protocol uint8
 	run
-	rule int // index into the rules of the policy
+	rule int // index into the rules of the rule set
 }
 
 // sortSpans sorts by protocol and first port.
@@ -26,7 +26,7 @@ func sortSpans(spans []span) {
 	})
 }
 
-// ofProtocol cuts the spans of the lowest protocol off the front.
+// ofProtocol splits off the leading spans of a protocol.
 func ofProtocol(spans []span, protocol uint8) (these, rest []span) {
 	n := 0
 	for n < len(spans) && spans[n].protocol == protocol {
@@ -35,7 +35,7 @@ func ofProtocol(spans []span, protocol uint8) (these, rest []span) {
 	return spans[:n], spans[n:]
 }
 
-// merge is the union of spans of one protocol, sorted.
+// merge returns the union of sorted spans of one protocol.
 func merge(spans []span) runs {
 	if len(spans) == 0 {
 		return nil
@@ -51,10 +51,10 @@ func merge(spans []span) runs {
 	return out
 }
 
-// reaches tells whether a run that begins at low, and not before r, continues r.
+// reaches reports whether a run that begins at low, and not before r, overlaps or continues r.
 func (r run) reaches(low uint16) bool { return low <= r.high || low-1 == r.high }
 
-// union is what is in a or b.
+// union returns the ports in a or b.
 func (a runs) union(b runs) runs {
 	if len(a) == 0 || len(b) == 0 {
 		return append(a, b...)
@@ -72,7 +72,7 @@ func (a runs) union(b runs) runs {
 	return out
 }
 
-// minus is what is in a and not in b.
+// minus returns the ports in a that are not in b.
 func (a runs) minus(b runs) runs {
 	if len(a) == 0 || len(b) == 0 {
 		return a
@@ -108,7 +108,7 @@ type block struct {
 	bits uint8
 }
 
-// blocks are the fewest blocks that make up r, in order.
+// blocks yields the fewest blocks that make up r, in order.
 func (r run) blocks(yield func(block) bool) {
 	for low := r.low; ; {
 		bits, size := uint8(16), uint16(1) // of the largest block that may begin at low; 0 is 65536
@@ -123,8 +123,8 @@ func (r run) blocks(yield func(block) bool) {
 	}
 }
 
-// cover appends the fewest blocks that hold all of need and nothing outside of the spans, which are sorted and of one
-// protocol. Each is named after a rule that speaks of all of it, or else of some of it.
+// cover appends the fewest blocks that contain all of need and no port outside the spans, which are sorted and of one protocol. Each block names a rule that
+// contains all of it, or else a rule that contains a part of it.
 func cover(out []entry, need runs, spans []span, cookies []uint32, deny bool) []entry {
 	if len(need) == 0 {
 		return out
@@ -147,16 +147,16 @@ func cover(out []entry, need runs, spans []span, cookies []uint32, deny bool) []
 	return out
 }
 
-// naming finds rules for blocks that are asked for in order.
+// naming finds the rules of blocks that are requested in order.
 type naming struct {
-	spans []span // those that begin behind the last block
-	best  int    // rule of the span that reaches furthest of those before; -1 at first
-	high  uint16 // how far that is
+	spans []span // spans that begin after the last block
+	best  int    // rule of the earlier span with the highest end; -1 at first
+	high  uint16 // end of that span
 }
 
 func (n *naming) of(b run) int {
 	n.upTo(b.low)
-	if n.best < 0 || n.high < b.low { // it begins inside the block
+	if n.best < 0 || n.high < b.low { // the first span of the block begins inside it
 		n.upTo(b.high)
 	}
 	return n.best

@@ -12,7 +12,7 @@ import (
 	"github.com/waggle-net/waggle/pkg/policy"
 )
 
-// TestKey_NumbersAreThoseOfTheDatapath holds kinds, classes and blocks of ports against the layouts of the programs.
+// TestKey_NumbersAreThoseOfTheDatapath compares kinds, classes and blocks of ports with the layouts of the programs.
 func TestKey_NumbersAreThoseOfTheDatapath(t *testing.T) {
 	t.Parallel()
 	for kind, theirs := range map[Kind]bpf.PolicyKind{Any: bpf.PolicyAny, Identity: bpf.PolicyIdentity, CIDR: bpf.PolicyCIDR,
@@ -49,8 +49,8 @@ func TestKey_NumbersAreThoseOfTheDatapath(t *testing.T) {
 	}
 }
 
-// TestEntriesOf_KeepsEveryVerdict: for random rules about one peer and about everybody, the entries of both give each port
-// the verdict of the rules, and none of them can be left out.
+// TestEntriesOf_KeepsEveryVerdict: for random rules about one peer and about every peer, the entries of both give each port the verdict of the rules, and every
+// entry of the peer is needed.
 func TestEntriesOf_KeepsEveryVerdict(t *testing.T) {
 	t.Parallel()
 	for n := *seed; n < *seed+*worlds/10; n++ {
@@ -76,7 +76,7 @@ func TestEntriesOf_KeepsEveryVerdict(t *testing.T) {
 			for _, protocol := range []uint8{6, 17, 132} {
 				for port := range 1 << 16 {
 					if port > 700 && port < 64900 && port%64 != 0 {
-						continue // no smaller block begins there
+						continue // no smaller block begins at such a port
 					}
 					want := naive(append(slices.Clone(everybody), one...), protocol, uint16(port))
 					got := c.Lookup(Peer{Identity: 300}, protocol, uint16(port))
@@ -90,7 +90,7 @@ func TestEntriesOf_KeepsEveryVerdict(t *testing.T) {
 		require.Zero(t, check(c), "seed %d: everybody %+v, one %+v:\n%s", n, everybody, one, render(c))
 		for _, g := range c.groups {
 			if g.kind == Any {
-				continue // those are needed for other peers
+				continue // other peers need these entries
 			}
 			for i := range g.entries {
 				less := compiledOf(map[peer][]entry{{Any, 0}: entriesOf(everybody, wide{}, cookies),
@@ -101,7 +101,7 @@ func TestEntriesOf_KeepsEveryVerdict(t *testing.T) {
 	}
 }
 
-// randomRun begins and ends where other runs may.
+// randomRun returns a run whose ends are often close to the ends of other runs.
 func randomRun(random *rand.Rand) run {
 	point := func() uint16 {
 		if random.IntN(8) == 0 {
@@ -119,7 +119,7 @@ func randomRun(random *rand.Rand) run {
 	return run{min(a, b), max(a, b)}
 }
 
-// naive is what rules say of a port: "deny", "allow" or nothing.
+// naive returns the verdict of rules for a port: "deny", "allow" or "".
 func naive(says []say, protocol uint8, port uint16) (verdict string) {
 	for _, s := range says {
 		hit := s.all || slices.ContainsFunc(s.ports, func(p span) bool { return p.protocol == protocol && p.low <= port && port <= p.high })

@@ -8,8 +8,9 @@ import (
 	"github.com/waggle-net/waggle/pkg/policy"
 )
 
-// BeyondQuota returns the prefixes without an identity for which no namespace that names them has quota left. Each namespace may name so many prefixes;
-// those with an identity count first, the others in the order of addresses. Cluster-wide policies, and addresses of pods with named ports, have no quota.
+// BeyondQuota returns the prefixes without an identity for which no namespace that names them has quota left. quota is the number of prefixes that each
+// namespace may name; prefixes with an identity count first, the others in the order of addresses. Cluster-wide policies and addresses of pods with named ports
+// have no quota.
 func (r *Resolver) BeyondQuota(quota int, has func(netip.Prefix) bool) map[netip.Prefix]bool {
 	r.settle()
 	beyond := map[string]map[netip.Prefix]bool{} // by namespace
@@ -76,7 +77,7 @@ func (r *Resolver) Naming(prefixes map[netip.Prefix]bool) map[policy.Ref]int {
 	return all
 }
 
-// Policies are the objects whose rules some of the entries name, in no order.
+// Policies returns the objects of the rules that the given entries name, in no order.
 func (c *Compiled) Policies(entries []Entry) []policy.Ref {
 	refs := map[policy.Ref]struct{}{}
 	for _, e := range entries {

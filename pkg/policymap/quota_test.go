@@ -11,7 +11,7 @@ import (
 	"github.com/waggle-net/waggle/pkg/policy"
 )
 
-// named is an egress policy of a namespace about addresses.
+// namedBy returns an egress policy of a namespace about addresses.
 func namedBy(kind policy.Kind, namespace string, addresses ...string) *policy.Policy {
 	p := &policy.Policy{Ref: policy.Ref{Kind: kind, Namespace: namespace, Name: "p"}, Parts: []policy.Part{{IsolatesEgress: true}}}
 	for i, address := range addresses {
@@ -22,7 +22,7 @@ func namedBy(kind policy.Kind, namespace string, addresses ...string) *policy.Po
 	return p
 }
 
-// A prefix is beyond the quota when no namespace may name it. What has an identity keeps it, and cluster-wide policies have no quota.
+// A prefix is beyond the quota when no namespace may name it. A prefix with an identity keeps the identity, and cluster-wide policies have no quota.
 func TestBeyondQuota(t *testing.T) {
 	t.Parallel()
 	r, _ := one(policy.Options{Mode: policy.Default},
@@ -35,7 +35,7 @@ func TestBeyondQuota(t *testing.T) {
 		want  []string
 	}{
 		{4, nil, nil},
-		{2, nil, nil}, // 3 and 4 are named by others
+		{2, nil, nil}, // other policies name 3 and 4
 		{1, nil, []string{"10.0.0.2/32"}},
 		{1, []string{"10.0.0.2/32"}, []string{"10.0.0.1/32"}},
 		{1, []string{"10.0.0.3/32", "10.0.0.4/32"}, []string{"10.0.0.1/32", "10.0.0.2/32"}},
@@ -51,7 +51,7 @@ func TestBeyondQuota(t *testing.T) {
 		r.Naming(map[netip.Prefix]bool{netip.MustParsePrefix("10.0.0.1/32"): true, netip.MustParsePrefix("10.0.0.3/32"): true}))
 }
 
-// The address of a pod with a named port is no namespace's: a namespace beyond its quota cannot take it from the rules of others.
+// The address of a pod with a named port counts towards no quota: a namespace beyond its quota cannot take the address from rules of other namespaces.
 func TestBeyondQuota_LeavesAddressesOfPods(t *testing.T) {
 	t.Parallel()
 	named := policy.Ports{List: []policy.Port{{Protocol: policy.ProtocolTCP, Name: "http"}}}

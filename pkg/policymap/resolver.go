@@ -8,8 +8,8 @@ import (
 	"github.com/waggle-net/waggle/pkg/policy"
 )
 
-// Resolver knows all policies, identities, named CIDRs and endpoints. It is for one goroutine; what it returns is for all,
-// and is never changed afterwards. What it is given must not be changed afterwards either.
+// Resolver holds all policies, identities, named CIDRs and endpoints, and compiles the policies of each endpoint. It is not safe for concurrent use. Its
+// results are immutable and safe for concurrent use. The caller must not change arguments after a call.
 type Resolver struct {
 	options    policy.Options
 	allowAll   *Compiled
@@ -17,9 +17,9 @@ type Resolver struct {
 	parts      anchored[*part]         // of the policies
 	recounted  map[policy.Ref]struct{} // see [Resolver.SubjectsChanged]
 	subjects   map[uint16]*subject
-	unsettled  map[*subject]struct{} // whose rule sets must be chosen again
+	unsettled  map[*subject]struct{} // endpoints whose rule sets must be chosen again
 	rulesets   map[string]*ruleset
-	touched    map[*ruleset]struct{} // those that were compiled and must be compiled again
+	touched    map[*ruleset]struct{} // compiled rule sets that must be compiled again
 	selectors  *selectors
 	serial     uint64 // of the last part
 	cookies    map[uint32]struct{}
@@ -27,20 +27,20 @@ type Resolver struct {
 
 	pods       map[string][]*Pod
 	podsOf     map[uint32]*podsOf // by identity
-	namedRules map[*rule]struct{} // those in use that name ports of peers
-	portNames  map[namedRef]int   // that these name, and how often
+	namedRules map[*rule]struct{} // rules in use that name ports of peers
+	portNames  map[namedRef]int   // number of uses of each port name in namedRules
 
 	nested           bool                      // see [Resolver.SetNested]
-	prefixes         prefixCounts              // that rules in use name
-	podPrefix        map[netip.Prefix]struct{} // that named ports need besides
+	prefixes         prefixCounts              // prefixes that rules in use name
+	podPrefix        map[netip.Prefix]struct{} // prefixes that named ports need in addition
 	podPrefixesStale bool
-	named            []netip.Prefix // both; nil when it must be made anew
-	namings          uint64         // rises when a namespace names other prefixes
-	namers           uint64         // rises when a rule names prefixes, or no longer does
+	named            []netip.Prefix // both, sorted: see [Resolver.NamedCIDRs]
+	namings          uint64         // rises when the prefixes of a namespace change
+	namers           uint64         // rises when a rule starts or stops naming prefixes
 	cidrs            namedCIDRs
 }
 
-// New makes one that knows nothing.
+// New returns a resolver without policies, identities, CIDRs and endpoints.
 func New(options policy.Options) *Resolver {
 	return &Resolver{options: options, allowAll: &Compiled{allowsAll: true}, policies: map[policy.Ref]*policyState{},
 		parts: anchored[*part]{}, recounted: map[policy.Ref]struct{}{},
@@ -49,18 +49,19 @@ func New(options policy.Options) *Resolver {
 		namedRules: map[*rule]struct{}{}, portNames: map[namedRef]int{}, prefixes: prefixCounts{of: map[string]map[netip.Prefix]int{}}, named: []netip.Prefix{}, cidrs: newNamedCIDRs()}
 }
 
-// UpsertIdentity says what labels, "source:key" -> value, a number stands for. The fixed identities must be told as well.
+// UpsertIdentity sets the labels, "source:key" -> value, of an identity. The caller must add the fixed identities as well.
 func (r *Resolver) UpsertIdentity(number uint32, labels map[string]string) {
 	r.selectors.upsert(number, labels)
 }
 
-// DeleteIdentity forgets a number.
+// DeleteIdentity removes an identity.
 func (r *Resolver) DeleteIdentity(number uint32) {
 	r.reclassed(number, r.selectors.remove(number))
 }
 
-// NamedCIDRs are all prefixes that need an identity now, sorted: those that rules of endpoints name, and the addresses of pods
-// whose named port is not that of the others of their identity. The same slice is returned until they change.
+// NamedCIDRs returns all prefixes that need an identity, sorted: the prefixes that rules of endpoints name, and the addresses of the pods that egress rules
+// with named ports select by address. These are pods inside a CIDR of such a rule, and pods of an identity whose pods disagree about the port. NamedCIDRs
+// returns the same slice until the prefixes change.
 func (r *Resolver) NamedCIDRs() []netip.Prefix {
 	r.settle()
 	if r.podPrefixesStale && len(r.namedRules)+len(r.podPrefix) > 0 {
@@ -84,14 +85,14 @@ func (r *Resolver) NamedCIDRs() []netip.Prefix {
 	return r.named
 }
 
-// Namings rises whenever what [Resolver.BeyondQuota] depends on has changed, as when another namespace names a prefix that is named already.
+// Namings returns a counter that rises whenever an input of [Resolver.BeyondQuota] has changed, for example when one more namespace names a prefix.
 func (r *Resolver) Namings() uint64 { return r.namings }
 
-// Namers rises whenever what [Resolver.Naming] depends on has changed, as when another policy of a namespace names the same prefix.
+// Namers returns a counter that rises whenever an input of [Resolver.Naming] has changed, for example when one more policy of a namespace names a prefix.
 func (r *Resolver) Namers() uint64 { return r.namers }
 
-// SetCIDRs says which identities the named CIDRs have: all that the datapath knows or is about to, retired ones included. No
-// two have the same, and none has 0. The map is not kept.
+// SetCIDRs sets the identities of the named CIDRs: all CIDRs that the datapath knows or is about to know, including retired ones. Identities must be unique and
+// not 0. The resolver does not keep the map.
 func (r *Resolver) SetCIDRs(identities map[netip.Prefix]uint32) {
 	gone, come := r.cidrs.set(identities)
 	for _, n := range append(gone, come...) {
@@ -101,8 +102,8 @@ func (r *Resolver) SetCIDRs(identities map[netip.Prefix]uint32) {
 	}
 }
 
-// SetNested says whether the datapath knows [ShapeNested]. Then a rule about a CIDR has entries about that CIDR alone, and about what it excepts. Otherwise it
-// has entries about each named CIDR inside, whoever names that.
+// SetNested sets whether the datapath supports [ShapeNested]. If it does, a rule about a CIDR has entries about that CIDR and about the excepted CIDRs inside
+// it. Otherwise the rule has entries about each named CIDR inside, including CIDRs that other rules name.
 func (r *Resolver) SetNested(nested bool) {
 	if r.nested == nested {
 		return
@@ -115,21 +116,21 @@ func (r *Resolver) SetNested(nested bool) {
 	}
 }
 
-// Touched reports whether a rule set that endpoints have must be compiled again. Then what holds may change for endpoints that neither
-// [Resolver.UpsertSubject] nor a change of policies is about: an identity or an address range is new to their rules.
+// Touched reports whether a rule set of endpoints must be compiled again. Then results may change for endpoints that neither [Resolver.UpsertSubject] nor a
+// change of policies concerns, for example because an identity or a CIDR is new to their rules.
 func (r *Resolver) Touched() bool {
 	r.settle()
 	return len(r.touched) > 0 // a new rule set concerns only the endpoints that [Resolver.settle] gave it to
 }
 
-// Decision is what holds for one direction of an endpoint.
+// Decision holds the compiled policies for one direction of an endpoint.
 type Decision struct {
 	Enforced *Compiled
-	Audited  *Compiled // what would hold if policies in audit mode counted; nil when none of them speaks of it
+	Audited  *Compiled // as if policies in audit mode were enforced; nil when no such policy applies
 }
 
-// Compile says what holds for an endpoint. As long as nothing of it changes it returns the same pointers, for endpoints
-// with the same policies as well. An endpoint that is not known has nil everywhere.
+// Compile returns the compiled policies of an endpoint. It returns the same pointers until they change, and for all endpoints with the same policies. The
+// decisions for an unknown endpoint are zero.
 func (r *Resolver) Compile(id uint16) (ingress, egress Decision) {
 	s := r.subjects[id]
 	switch {
@@ -153,7 +154,7 @@ func (r *Resolver) decide(c *choice) (d Decision) {
 	return Decision{c.enforced.compiled, c.audited.compiled}
 }
 
-// Peer says whom the datapath takes an address of somebody with an identity for.
+// Peer returns the peer as which the datapath identifies an address with an identity.
 func (r *Resolver) Peer(number uint32, address netip.Addr) Peer {
 	return Peer{Identity: number, Classes: r.ClassesOf(number), CIDRs: r.cidrs.around(address), Outside: policy.Outside.Includes(number, r.options)}
 }

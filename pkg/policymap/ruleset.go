@@ -7,33 +7,33 @@ import (
 	"github.com/waggle-net/waggle/pkg/policy"
 )
 
-// ruleset is all that the policies of some endpoints say of one direction, and what it was compiled to last.
+// ruleset holds the rules of the policies of some endpoints in one direction, and their last compiled result.
 type ruleset struct {
 	resolver   *Resolver
 	key        string
 	direction  policy.Direction
 	parts      []*part
-	subjects   int // that use it
+	subjects   int // number of subjects that use it
 	isolated   bool
-	localhost  bool // the local host is allowed, whatever the rules say
+	localhost  bool // the local host is allowed regardless of the rules
 	rules      []*rule
-	narrowed   []*rule  // of rules: copies whose peers are fewer, because of other policies of the endpoints
-	says       []say    // of the rules, to those they speak of
-	cookies    []uint32 // of the rules, and at the end that of what allows everything when nothing isolates
+	narrowed   []*rule  // rules that are copies, because other policies of the endpoints narrow their peers
+	says       []say    // effects of the rules on their peers
+	cookies    []uint32 // of the rules, followed by [CookieNotIsolated]
 	bySelector map[*selector][]int
-	everybody  []int // rules that speak of everybody
+	everybody  []int // rules about every peer
 	cidrs      []cidrUse
 	named      map[netip.Prefix]struct{} // prefixes of cidrs
-	peersNamed bool                      // ports of peers are named
+	peersNamed bool                      // rules name ports of peers
 
 	compiled *Compiled
 	missing  []netip.Prefix
-	wide     wide // what is said of everybody
+	wide     wide // effects of the rules about every peer
 	stale    bool // everything must be compiled
 	touched  map[peer]struct{}
 }
 
-// cidrUse is a choice of peers by address, of the rule with that index.
+// cidrUse is a selection of peers by address, with the index of its rule.
 type cidrUse struct {
 	*cidrPeer
 	rule int
@@ -74,7 +74,7 @@ func (r *Resolver) newRuleset(key string, d policy.Direction, parts []*part, por
 	return set
 }
 
-// narrow takes copies in place of the rules whose peers must meet requirements.
+// narrow replaces the rules whose peers must meet requirements with copies.
 func (set *ruleset) narrow(r *Resolver, required *policy.Requirements) {
 	for i, one := range set.rules {
 		narrow := required.Narrow(one.ref, one.Rule)
@@ -87,7 +87,7 @@ func (set *ruleset) narrow(r *Resolver, required *policy.Requirements) {
 	}
 }
 
-// index files a rule under those it speaks of.
+// index files a rule under its peers.
 func (set *ruleset) index(i int) {
 	rule := set.rules[i]
 	if rule.Peers.Any {
@@ -112,7 +112,7 @@ func (set *ruleset) choose(s *selector, i int) {
 	}
 }
 
-// invalidate has everything compiled again.
+// invalidate marks all entries for compilation.
 func (set *ruleset) invalidate() {
 	if set.stale {
 		return
@@ -121,7 +121,7 @@ func (set *ruleset) invalidate() {
 	set.resolver.touched[set] = struct{}{}
 }
 
-// touch notes that rules choose an identity or a class, or no longer do.
+// touch marks an identity or a class that rules now select or no longer select.
 func (set *ruleset) touch(p peer) {
 	if set.peersNamed {
 		set.resolver.podPrefixesStale = true
@@ -136,7 +136,7 @@ func (set *ruleset) touch(p peer) {
 	}
 }
 
-// touchCIDR does the same for a named CIDR. Where CIDRs are nested, one that the rules do not name is none of theirs.
+// touchCIDR marks a named CIDR that was added or removed. With nested CIDRs, only CIDRs that the rules name concern the rule set.
 func (set *ruleset) touchCIDR(prefix netip.Prefix, number uint32) {
 	_, names := set.named[prefix]
 	switch {
@@ -147,10 +147,10 @@ func (set *ruleset) touchCIDR(prefix netip.Prefix, number uint32) {
 	}
 }
 
-// many is how many peers are compiled one by one; for more, everything is.
+// many is the largest number of peers that are compiled one by one. For more peers, everything is compiled.
 const many = 64
 
-// compile brings the rule set up to date. What equals former is taken from there.
+// compile returns the current result of the rule set. It reuses the parts of former that are equal.
 func (set *ruleset) compile(r *Resolver, former *Compiled) *Compiled {
 	switch {
 	case set.stale || len(set.touched) > many:

@@ -44,7 +44,7 @@ func egress(deny bool, peers policy.Peers, ports policy.Ports) policy.Rule {
 	return policy.Rule{Direction: policy.Egress, Deny: deny, Peers: peers, Ports: ports}
 }
 
-// policyOf selects every endpoint and isolates it in both directions.
+// policyOf returns a policy that selects every endpoint and isolates it in both directions.
 func policyOf(name string, rules ...policy.Rule) *policy.Policy {
 	for i := range rules {
 		rules[i].Path = fmt.Sprintf("spec.rules[%d]", i)
@@ -53,7 +53,7 @@ func policyOf(name string, rules ...policy.Rule) *policy.Policy {
 		Parts: []policy.Part{{Path: "spec", IsolatesIngress: true, IsolatesEgress: true, Rules: rules}}}
 }
 
-// one is a resolver with one endpoint and the identities web and db.
+// one returns a resolver with one endpoint and the identities web and db.
 func one(options policy.Options, policies ...*policy.Policy) (*Resolver, *state) {
 	s := newState(options)
 	for _, id := range identity.Fixed() {
@@ -83,7 +83,7 @@ func enforced(r *Resolver) (in, out *Compiled) {
 	return i.Enforced, o.Enforced
 }
 
-// TestCompile_NilAndEmptyAreNotConfused: no policy, a policy that allows nothing, and peers that are nobody.
+// TestCompile_NilAndEmptyAreNotConfused: no policy, a policy that allows nothing, and an empty list of peers.
 func TestCompile_NilAndEmptyAreNotConfused(t *testing.T) {
 	t.Parallel()
 	r, _ := one(policy.Options{Mode: policy.Default})
@@ -111,7 +111,7 @@ func TestCompile_NilAndEmptyAreNotConfused(t *testing.T) {
 	require.Zero(t, egress)
 }
 
-// TestCompile_FewestEntries: an allow-all is one entry, and takes everything narrower along.
+// TestCompile_FewestEntries: an allow-all is one entry and makes all narrower entries unnecessary.
 func TestCompile_FewestEntries(t *testing.T) {
 	t.Parallel()
 	everyone := policy.Peers{Any: true}
@@ -147,7 +147,7 @@ func TestCompile_FewestEntries(t *testing.T) {
 	}
 }
 
-// TestCompile_DenyOfACIDRWinsOverANarrowerAllow: in every address of the denied prefix, in both families.
+// TestCompile_DenyOfACIDRWinsOverANarrowerAllow: at every address of the denied prefix, in both families.
 func TestCompile_DenyOfACIDRWinsOverANarrowerAllow(t *testing.T) {
 	t.Parallel()
 	for _, c := range []struct {
@@ -167,7 +167,7 @@ func TestCompile_DenyOfACIDRWinsOverANarrowerAllow(t *testing.T) {
 	}
 }
 
-// TestCompile_AnExceptedAddressThatAnotherRuleAllows: an except takes from its own rule and from no other.
+// TestCompile_AnExceptedAddressThatAnotherRuleAllows: an exception applies only to its own rule.
 func TestCompile_AnExceptedAddressThatAnotherRuleAllows(t *testing.T) {
 	t.Parallel()
 	r, _ := one(policy.Options{Mode: policy.Default}, policyOf("p", egress(false, cidrPeers(policy.Everyone, "0.0.0.0/0", "10.0.0.0/8"), anyPorts()),
@@ -177,7 +177,7 @@ func TestCompile_AnExceptedAddressThatAnotherRuleAllows(t *testing.T) {
 		"192.0.2.1": {true, true}, "10.2.0.1": {false, false}, "10.1.0.1": {true, false}, "10.1.2.1": {false, false},
 	} {
 		for i, port := range []uint16{80, 81} {
-			for _, who := range []uint32{web, identity.WorldIPv4, identity.RemoteNode} { // it counts for everybody
+			for _, who := range []uint32{web, identity.WorldIPv4, identity.RemoteNode} { // the rule applies to every peer
 				require.Equal(t, want[i], out.Lookup(r.Peer(who, netip.MustParseAddr(address)), 6, port).Allowed, "%s:%d", address, port)
 			}
 		}
@@ -185,7 +185,7 @@ func TestCompile_AnExceptedAddressThatAnotherRuleAllows(t *testing.T) {
 	require.False(t, out.Lookup(r.Peer(identity.WorldIPv6, netip.MustParseAddr("2001:db8::1")), 6, 80).Allowed)
 }
 
-// TestCompile_NamedPorts: not served, of the wrong protocol, and differing between the pods of one identity.
+// TestCompile_NamedPorts: ports that are not served, that have the wrong protocol, and that differ between the pods of one identity.
 func TestCompile_NamedPorts(t *testing.T) {
 	t.Parallel()
 	named := policy.Ports{List: []policy.Port{{Protocol: policy.ProtocolTCP, Name: "http"}}}
@@ -228,8 +228,7 @@ func TestCompile_NamedPorts(t *testing.T) {
 	require.Empty(t, r.NamedCIDRs(), "all agree again")
 }
 
-// TestCompile_NamedPortsOfPodsThatMayBeThere: what nobody is sure of is denied, and opens nothing; one that is known by two identities is
-// both.
+// TestCompile_NamedPortsOfPodsThatMayBeThere: deny rules apply to uncertain pods and allow rules do not. A pod that is known by two identities has both.
 func TestCompile_NamedPortsOfPodsThatMayBeThere(t *testing.T) {
 	t.Parallel()
 	named := policy.Ports{List: []policy.Port{{Protocol: policy.ProtocolTCP, Name: "http"}}}
@@ -292,7 +291,7 @@ func TestCompile_NamedPortsOfPodsThatMayBeThere(t *testing.T) {
 	}
 }
 
-// TestCompile_LocalHost: it reaches its endpoints whatever is denied to everybody, and only with the option.
+// TestCompile_LocalHost: with the option, the local host reaches its endpoints even if a rule denies every peer; without the option it does not.
 func TestCompile_LocalHost(t *testing.T) {
 	t.Parallel()
 	host := policy.Peers{List: []policy.Peer{{Identities: []uint32{identity.Host}}}}
@@ -314,7 +313,7 @@ func TestCompile_LocalHost(t *testing.T) {
 	}
 }
 
-// TestCompile_Audit: what is enforced is without the policy in audit mode, what would be is with it.
+// TestCompile_Audit: the enforced result ignores the policy in audit mode, and the audited result includes it.
 func TestCompile_Audit(t *testing.T) {
 	t.Parallel()
 	audit := policyOf("audit", ingress(true, app("web"), anyPorts()))
@@ -328,7 +327,7 @@ func TestCompile_Audit(t *testing.T) {
 	require.Equal(t, 1, r.SubjectsOf(audit.Ref))
 }
 
-// TestCompile_SharedByEndpointsOfTheSamePolicies: and by all that have none.
+// TestCompile_SharedByEndpointsOfTheSamePolicies: endpoints without policies share their result as well.
 func TestCompile_SharedByEndpointsOfTheSamePolicies(t *testing.T) {
 	t.Parallel()
 	p := policyOf("p", ingress(false, app("web"), tcp80))
@@ -359,7 +358,7 @@ func TestCompile_SharedByEndpointsOfTheSamePolicies(t *testing.T) {
 	require.Equal(t, Rule{Policy: p.Ref, Path: "spec.rules[0]"}, rule)
 }
 
-// TestCompile_16000Entries in one policy, of which the ranges are counted apart.
+// TestCompile_16000Entries: one policy has 16,000 entries, and its ranges are counted separately.
 func TestCompile_16000Entries(t *testing.T) {
 	t.Parallel()
 	p := policyOf("p", ingress(false, app("web"), policy.Ports{List: []policy.Port{{Protocol: 6, Low: 1024, High: 2048}}}))
@@ -376,8 +375,7 @@ func TestCompile_16000Entries(t *testing.T) {
 	require.True(t, in.Lookup(Peer{Identity: web}, 17, 3002).Allowed)
 }
 
-// TestResolver_NumbersDoNotOverflow: 100,000 policies, and cookies that come to their end: none names two rules, and none of
-// those that mean something else is given to a rule.
+// TestResolver_NumbersDoNotOverflow: with 100,000 policies and cookies that wrap around, no cookie names two rules, and no rule gets a cookie below cookieMin.
 func TestResolver_NumbersDoNotOverflow(t *testing.T) {
 	t.Parallel()
 	r, _ := one(policy.Options{Mode: policy.Default})
@@ -403,8 +401,7 @@ func TestResolver_NumbersDoNotOverflow(t *testing.T) {
 	require.False(t, in.Lookup(Peer{Identity: 1000 + policies}, 6, 80).Allowed)
 }
 
-// TestCompile_APrefixThatComesWhileAnotherIsMissing: what a rule excepts stays closed, though a wider prefix gets its identity
-// first.
+// TestCompile_APrefixThatComesWhileAnotherIsMissing: an excepted prefix stays denied if a wider prefix gets its identity first.
 func TestCompile_APrefixThatComesWhileAnotherIsMissing(t *testing.T) {
 	t.Parallel()
 	r, s := one(policy.Options{Mode: policy.Default}, policyOf("p", egress(false, cidrPeers(policy.Outside, "10.0.0.0/8", "10.0.0.0/28"), anyPorts())))
@@ -428,8 +425,8 @@ func TestCompile_APrefixThatComesWhileAnotherIsMissing(t *testing.T) {
 	require.True(t, allowed("10.0.0.100"))
 }
 
-// TestCompile_NestedCIDRs: with nested CIDRs a rule takes an entry for the CIDR that it chooses, and two for each that it excepts, however many CIDRs inside
-// others name.
+// TestCompile_NestedCIDRs: with nested CIDRs a rule has one entry for its CIDR and one for its exception, regardless of the number of CIDRs inside that other
+// rules name.
 func TestCompile_NestedCIDRs(t *testing.T) {
 	t.Parallel()
 	wide := policyOf("wide", egress(false, cidrPeers(policy.Everyone, "0.0.0.0/0", "169.254.169.254/32"), tcp80))
@@ -456,7 +453,7 @@ func TestCompile_NestedCIDRs(t *testing.T) {
 			require.False(t, out.Lookup(peer, policy.ProtocolTCP, 81).Allowed, address)
 		}
 	}
-	// One more CIDR of others changes nothing.
+	// One more CIDR of another policy changes nothing.
 	_, before := enforced(r)
 	s.cidrs[netip.MustParsePrefix("60.0.0.0/8")] = 0x01ffffff
 	r.SetCIDRs(maps.Clone(s.cidrs))

@@ -9,7 +9,7 @@ import (
 	"github.com/waggle-net/waggle/pkg/policy"
 )
 
-// keyOf is the same for choices that are the same, and for no others; sorted is the choice with its demands in order.
+// keyOf returns a key that only equal choices share, and the choice with its requirements sorted.
 func keyOf(choice *policy.Selector) (key string, sorted *policy.Selector) {
 	sorted = &policy.Selector{Requirements: slices.Clone(choice.Requirements)}
 	slices.SortFunc(sorted.Requirements, func(a, b policy.Requirement) int {

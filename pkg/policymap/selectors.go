@@ -14,27 +14,27 @@ type selector struct {
 	key        string
 	choice     *policy.Selector // nil when the identities are fixed
 	extent     extent           // kind of classes for which the choice is evaluated
-	identities []uint32         // sorted, without those of classes
+	identities []uint32         // sorted, without identities that are chosen by class
 	classes    []uint32         // sorted
-	anchors    []anchor         // under which it is filed
-	rules      int              // that make the choice
+	anchors    []anchor         // of byAnchor
+	rules      int              // number of rules that make the choice
 	users      map[*ruleset]struct{}
 	pending    bool // the identities are not known yet
 	mark       bool // used while candidates are gathered
 }
 
-// known is an identity, or a class of them.
+// known is an identity or a class of identities.
 type known struct {
-	peer           // whom entries about it are about
+	peer           // of entries about it
 	extent  extent // kind of the class
 	labels  map[string]string
-	chosen  []*selector // those that choose it by labels, in no order
+	chosen  []*selector // selectors that choose it by labels, in no order
 	anchors []anchor
-	classes [2]*class // of an identity: its cluster and its namespace; nil when it has none
+	classes [2]*class // of an identity: cluster and namespace; nil when it has none
 }
 
-// selectors keeps, for every choice that rules make, the identities that it chooses. One identity more is compared with
-// the few selectors whose anchor it has; many selectors at once are resolved in one pass over the identities.
+// selectors holds the chosen identities of every choice that rules make. A new identity is compared only with the selectors under its anchors. Many new
+// selectors are resolved in one pass over the identities.
 type selectors struct {
 	byKey      map[string]*selector
 	byAnchor   anchored[*selector]
@@ -64,7 +64,7 @@ func (c *selectors) ofLabels(choice *policy.Selector) *selector {
 	return s
 }
 
-// ofNumbers is the same for fixed identities, which need not be known.
+// ofNumbers returns the selector of fixed identities, and counts one rule more that makes it. The identities need not be known.
 func (c *selectors) ofNumbers(numbers []uint32) *selector {
 	numbers = slices.Compact(slices.Sorted(slices.Values(numbers)))
 	key := numbersKey(numbers)
@@ -80,7 +80,7 @@ func (c *selectors) ofNumbers(numbers []uint32) *selector {
 	return s
 }
 
-// release takes back what ofLabels or ofNumbers gave to one rule.
+// release reverts one call of ofLabels or ofNumbers.
 func (c *selectors) release(s *selector) {
 	if s.rules--; s.rules > 0 {
 		return
@@ -132,7 +132,7 @@ func (c *selectors) of(p peer) []*selector {
 // upsert adds an identity, or changes its labels. [selectors.resolve] finds the selectors that choose it.
 func (c *selectors) upsert(number uint32, labels map[string]string) {
 	if number == identity.Unknown {
-		return // nothing chooses it
+		return // no selector chooses it
 	}
 	k := c.identities[number]
 	switch {
@@ -165,7 +165,7 @@ func (c *selectors) remove(number uint32) (classed bool) {
 // settled reports whether the identities and classes of a selector are known.
 func settled(s *selector) bool { return !s.pending }
 
-// choose brings the selectors that are asked about up to date with one identity or class.
+// choose updates one identity or class in the selectors for which asked returns true.
 func (c *selectors) choose(k *known, asked func(*selector) bool) {
 	var now []*selector
 	for _, a := range k.anchors {
@@ -181,7 +181,7 @@ func (c *selectors) choose(k *known, asked func(*selector) bool) {
 		switch {
 		case s.mark || !asked(s):
 			kept = append(kept, s)
-			s.mark = false // what stays marked is new
+			s.mark = false // selectors that stay marked are new
 		default:
 			s.lose(k.peer)
 		}
@@ -197,7 +197,7 @@ func (c *selectors) choose(k *known, asked func(*selector) bool) {
 	}
 }
 
-// numbers are the identities or the classes that are chosen.
+// numbers returns the list of chosen identities or of chosen classes.
 func (s *selector) numbers(kind Kind) *[]uint32 {
 	if kind == Class {
 		return &s.classes
@@ -224,11 +224,10 @@ func (s *selector) lose(p peer) {
 	}
 }
 
-// few is how many selectors are compared with every identity one after the other; for more, anchors save time.
+// few is the largest number of selectors that are compared with every identity one by one. For more selectors, anchors save time.
 const few = 8
 
-// resolve finds the selectors of identities that are new, and the identities and classes of selectors that are new. It returns the identities whose classes
-// have changed.
+// resolve finds the selectors of new identities, and the identities and classes of new selectors. It returns the identities whose classes have changed.
 func (c *selectors) resolve() (reclassed []uint32) {
 	for _, number := range slices.Sorted(maps.Keys(c.arrivals)) {
 		k := c.identities[number]
@@ -276,7 +275,7 @@ func (c *selectors) resolvePending() {
 	c.pending = nil
 }
 
-// all are the identities and the classes.
+// all iterates over the identities and the classes.
 func (c *selectors) all() iter.Seq[*known] {
 	return func(yield func(*known) bool) {
 		for _, k := range c.identities {

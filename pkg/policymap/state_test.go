@@ -11,7 +11,7 @@ import (
 	"github.com/waggle-net/waggle/pkg/policy/policytest"
 )
 
-// state is all that a resolver is told.
+// state holds all inputs of a resolver.
 type state struct {
 	options    policy.Options
 	policies   map[policy.Ref]*policy.Policy
@@ -29,7 +29,7 @@ func newState(options policy.Options) *state {
 		pods: map[string]Pod{}, subjects: map[uint16]Subject{}, cidrs: map[netip.Prefix]uint32{}}
 }
 
-// stateOf is all of a world but the identities of CIDRs.
+// stateOf returns the state of a world without the identities of CIDRs.
 func stateOf(w *policytest.World) *state {
 	s := newState(w.Options)
 	for _, p := range w.Policies() {
@@ -44,10 +44,10 @@ func stateOf(w *policytest.World) *state {
 	return s
 }
 
-// subjectID is that of the pod with an index.
+// subjectID returns the endpoint ID of the pod with an index.
 func subjectID(pod int) uint16 { return uint16(pod + 1) }
 
-// resolver tells a new one everything.
+// resolver returns a new resolver with the state.
 func (s *state) resolver() *Resolver {
 	r := New(s.options)
 	r.SetNested(s.nested)
@@ -69,7 +69,7 @@ func (s *state) resolver() *Resolver {
 	return r
 }
 
-// sameClasses returns a state whose new resolver has the numbers of classes of this one, after the datapath has them.
+// sameClasses marks all classes of r as applied, and returns a state whose new resolver has the same numbers of classes as r.
 func (s *state) sameClasses(r *Resolver) *state {
 	for list := r.UnappliedClasses(); len(list) > 0; list = r.UnappliedClasses() {
 		for _, number := range list {
@@ -81,7 +81,7 @@ func (s *state) sameClasses(r *Resolver) *state {
 	return &same
 }
 
-// nameCIDRs gives identities to the CIDRs that need one; those that do not stay, or go.
+// nameCIDRs gives identities to the CIDRs that need one. With keep, the other CIDRs keep their identities; otherwise they lose them.
 func (s *state) nameCIDRs(r *Resolver, keep bool) {
 	needed := r.NamedCIDRs()
 	if !keep {
@@ -101,7 +101,7 @@ func (s *state) nameCIDRs(r *Resolver, keep bool) {
 	r.SetCIDRs(maps.Clone(s.cidrs))
 }
 
-// render is everything that a compiled policy says, with rules instead of cookies.
+// render formats a compiled policy, with rules instead of cookies.
 func render(c *Compiled) string {
 	if c == nil {
 		return "none\n"
@@ -115,7 +115,7 @@ func render(c *Compiled) string {
 	return b.String()
 }
 
-// renderAll is that of all endpoints.
+// renderAll formats the compiled policies of all endpoints.
 func renderAll(r *Resolver, s *state) string {
 	var b strings.Builder
 	for _, id := range slices.Sorted(maps.Keys(s.subjects)) {

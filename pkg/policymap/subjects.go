@@ -12,29 +12,29 @@ import (
 // Subject is an endpoint of this node.
 type Subject struct {
 	ID     uint16
-	Labels map[string]string  // all of them, of its namespace too: "source:key" -> value
+	Labels map[string]string  // all labels, including labels of its namespace: "source:key" -> value
 	Ports  []policy.NamedPort // of its containers
 }
 
-// subject is an endpoint that the resolver knows.
+// subject is an endpoint of the resolver.
 type subject struct {
 	Subject
-	parts []*part // that select it, by serial
+	parts []*part // parts that select it, by serial
 	sets  [2]choice
 }
 
-// choice is the rule sets of one direction.
+// choice holds the rule sets of a subject in one direction.
 type choice struct {
 	enforced, audited held
 }
 
-// held is a rule set that a subject uses, and what it came to when it was asked last.
+// held is a rule set that a subject uses, with the result of the subject's last Compile.
 type held struct {
 	set      *ruleset // nil when there is none
 	compiled *Compiled
 }
 
-// UpsertSubject adds an endpoint or puts it in place of what it was.
+// UpsertSubject adds or replaces an endpoint.
 func (r *Resolver) UpsertSubject(s Subject) {
 	was := r.subjects[s.ID]
 	switch {
@@ -56,10 +56,10 @@ func (r *Resolver) candidates(labels map[string]string) (parts []*part) {
 		parts = append(parts, r.parts[a]...)
 	}
 	slices.SortFunc(parts, func(a, b *part) int { return cmp.Compare(a.serial, b.serial) })
-	return slices.Compact(parts) // one may be under several labels
+	return slices.Compact(parts) // a part may be filed under several labels
 }
 
-// DeleteSubject forgets an endpoint.
+// DeleteSubject removes an endpoint.
 func (r *Resolver) DeleteSubject(id uint16) {
 	s := r.subjects[id]
 	if s == nil {
@@ -74,7 +74,7 @@ func (r *Resolver) DeleteSubject(id uint16) {
 	delete(r.unsettled, s)
 }
 
-// take gives a subject the parts among some that select it, and reports whether any does. Parts of one policy must be adjacent.
+// take adds the parts that select a subject to it, and reports whether there are any. Parts of one policy must be adjacent.
 func (r *Resolver) take(s *subject, parts []*part) bool {
 	before := len(s.parts)
 	for _, one := range parts {
@@ -86,7 +86,7 @@ func (r *Resolver) take(s *subject, parts []*part) bool {
 	return len(s.parts) > before
 }
 
-// drop takes the parts of a policy from a subject, and reports whether it had any.
+// drop removes the parts of a policy from a subject, and reports whether it had any.
 func (r *Resolver) drop(s *subject, p *policyState) bool {
 	first := slices.IndexFunc(s.parts, func(one *part) bool { return one.owner == p })
 	if first < 0 {
@@ -116,8 +116,8 @@ func (r *Resolver) recount(p *policyState, n int) {
 	r.recounted[p.policy.Ref] = struct{}{}
 }
 
-// settle chooses the rule sets of the subjects whose parts or ports have changed, and the identities of the selectors that are new with them. With
-// [policy.Never] subjects have no rule sets.
+// settle chooses the rule sets of the subjects whose parts or ports have changed, and resolves new selectors and new identities. In the mode [policy.Never]
+// subjects have no rule sets.
 func (r *Resolver) settle() {
 	if r.options.Mode == policy.Never {
 		return
@@ -131,7 +131,7 @@ func (r *Resolver) settle() {
 	}
 }
 
-// choose finds the rule sets of a subject. It joins the new ones before it leaves the others, so that what both use stays in use.
+// choose sets the rule sets of a subject. It joins the new rule sets before it leaves the previous ones, so that parts of both stay in use.
 func (r *Resolver) choose(s *subject) {
 	for i, d := range policy.Directions {
 		before := s.sets[i]
@@ -155,7 +155,7 @@ func (r *Resolver) choose(s *subject) {
 	}
 }
 
-// join returns the rule set of some parts, which it makes when nobody has it.
+// join returns the rule set of some parts, and creates it if no subject uses it.
 func (r *Resolver) join(d policy.Direction, parts []*part, ports []policy.NamedPort) *ruleset {
 	key := []byte{byte(d)}
 	for _, p := range parts {
@@ -174,12 +174,12 @@ func (r *Resolver) join(d policy.Direction, parts []*part, ports []policy.NamedP
 	return set
 }
 
-// appendNamed adds what the named ports of the rules are at a subject.
+// appendNamed appends the numbers that the named ports of the rules have at a subject.
 func appendNamed(key []byte, parts []*part, ports []policy.NamedPort) []byte {
 	for _, p := range parts {
 		for _, rule := range p.rules[policy.Ingress] {
 			for _, named := range rule.named {
-				key = append(key, 0) // serials are above 0, so that they end here
+				key = append(key, 0) // separator: all other numbers are above 0
 				for _, s := range named.at(ports) {
 					key = binary.AppendUvarint(key, 1+uint64(s.low))
 				}
@@ -189,7 +189,7 @@ func appendNamed(key []byte, parts []*part, ports []policy.NamedPort) []byte {
 	return key
 }
 
-// leave takes a subject from a rule set, and forgets one that nobody has.
+// leave removes a subject from a rule set, and deletes a rule set without subjects.
 func (r *Resolver) leave(set *ruleset) {
 	if set == nil {
 		return

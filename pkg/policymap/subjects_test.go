@@ -8,7 +8,7 @@ import (
 	"github.com/waggle-net/waggle/pkg/policy"
 )
 
-// What no endpoint has is not named, and its choices of peers are not followed.
+// Without an endpoint that a policy selects, its prefixes are not named and its choices of peers are not resolved.
 func TestResolver_PolicyWithoutASubject_NamesNothing(t *testing.T) {
 	t.Parallel()
 	p := policyOf("p", egress(false, cidrPeers(policy.Outside, "10.0.0.0/8", "10.1.0.0/16"), anyPorts()), egress(false, app("web"), policy.Ports{

@@ -6,7 +6,7 @@ import (
 	"github.com/waggle-net/waggle/pkg/policy"
 )
 
-// PortText is what a key says of ports: "80/TCP", "1024-2047/UDP", "ANY/TCP" or "ANY".
+// PortText formats the ports of a key: "80/TCP", "1024-2047/UDP", "ANY/TCP" or "ANY".
 func (k Key) PortText() string {
 	port := "ANY"
 	switch {

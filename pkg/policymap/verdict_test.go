@@ -15,14 +15,14 @@ var (
 	worlds = flag.Uint64("policymap.worlds", 1000, "how many random worlds the verdicts are compared in, with 100 questions each")
 )
 
-// compiledWorld is a world and what it was compiled to.
+// compiledWorld is a world with its policies and their resolver.
 type compiledWorld struct {
 	*policytest.World
 	policies []*policy.Policy
 	resolver *Resolver
 }
 
-// features are what the datapath knows.
+// features are the optional features that the datapath supports.
 type features struct{ nested, classes bool }
 
 func compile(w *policytest.World, with features) *compiledWorld {
@@ -33,12 +33,12 @@ func compile(w *policytest.World, with features) *compiledWorld {
 	return &compiledWorld{w, w.Policies(), r}
 }
 
-// subjectOf is the endpoint that a question is about.
+// subjectOf returns the endpoint ID of the subject of a question.
 func (w *compiledWorld) subjectOf(q *policy.Question) uint16 {
 	return subjectID(slices.IndexFunc(w.Pods, func(p policytest.Pod) bool { return p.Addrs[0] == q.Subject.Addr }))
 }
 
-// decision is what was compiled for the subject of a question.
+// decision returns the compiled policies of the subject of a question, in its direction.
 func (w *compiledWorld) decision(q *policy.Question) Decision {
 	ingress, egress := w.resolver.Compile(w.subjectOf(q))
 	if q.Direction == policy.Ingress {
@@ -47,7 +47,7 @@ func (w *compiledWorld) decision(q *policy.Question) Decision {
 	return egress
 }
 
-// disagrees says how the compiled policies and the reference differ about a question; empty when they do not.
+// disagrees describes the difference between the compiled policies and the reference for a question; empty if there is none.
 func (w *compiledWorld) disagrees(q policy.Question) string {
 	want := policy.Evaluate(w.policies, w.Options, q)
 	d := w.decision(&q)
@@ -58,7 +58,7 @@ func (w *compiledWorld) disagrees(q policy.Question) string {
 		want policy.Judgement
 	}{{"enforced", d.Enforced, want.Judgement}, {"audited", d.Audited, want.Audited}} {
 		if of.is == nil && of.name == "audited" {
-			of.is = d.Enforced // no policy in audit mode speaks of it
+			of.is = d.Enforced // no policy in audit mode applies
 		}
 		answer := of.is.Lookup(peer, q.Protocol, q.Port)
 		if wrong := disagree(of.is, answer, of.want); wrong != "" {
@@ -93,8 +93,7 @@ func disagree(is *Compiled, answer Answer, want policy.Judgement) string {
 	return fmt.Sprintf("it names a rule that does not decide: %+v", rule)
 }
 
-// TestCompiled_AnswersAsTheReference: for random worlds and questions, what the datapath would find in the entries is what
-// the policies mean.
+// TestCompiled_AnswersAsTheReference: for random worlds and questions, a lookup in the entries gives the same verdict as [policy.Evaluate].
 func TestCompiled_AnswersAsTheReference(t *testing.T) {
 	t.Parallel()
 	for _, with := range []features{{}, {nested: true}, {classes: true}, {nested: true, classes: true}} {

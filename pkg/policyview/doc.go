@@ -1,6 +1,6 @@
-// Package policyview says what policies mean for packets that were, and for such that might be: why one was refused, whether
-// two may talk, and what a policy that is not applied yet would change.
+// Package policyview explains the effect of policies on recorded and on hypothetical packets: why a packet was dropped, whether two parties may connect,
+// and which verdicts a policy would change that is not applied yet.
 //
-// Everything is answered by the reference evaluator from one snapshot of the agent's tables. The maps of the datapath are
-// read only to say whether they agree.
+// The reference evaluator computes every answer from one snapshot of the agent's tables. The maps of the datapath are read only to report whether they
+// agree.
 package policyview

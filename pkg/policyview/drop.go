@@ -7,18 +7,18 @@ import (
 	"github.com/waggle-net/waggle/pkg/tables/endpoints"
 )
 
-// Packet is the first packet of a connection that a policy was asked about.
+// Packet is the first packet of a connection that the datapath evaluated.
 type Packet struct {
-	Endpoint  uint16 // whose policy it is
+	Endpoint  uint16 // endpoint whose policy was evaluated
 	Direction policy.Direction
 	Protocol  uint8
-	Port      uint16     // of ICMP the type
+	Port      uint16     // for ICMP the type
 	Own       netip.Addr // address of the endpoint
-	Other     netip.Addr // of its peer
-	Peer      uint32     // identity that the datapath took the peer for
+	Other     netip.Addr // address of the peer
+	Peer      uint32     // identity of the peer in the datapath's lookup
 }
 
-// Why says in a sentence why policies refuse a packet, or that they do not any more. It is empty when the endpoint is gone.
+// Why explains in one sentence why policies deny a packet, or that current policies allow it. The result is empty if the endpoint no longer exists.
 func (v *View) Why(p *Packet) string {
 	q, found := v.question(p)
 	if !found {
@@ -31,7 +31,7 @@ func (v *View) Why(p *Packet) string {
 	return v.because(&judgement, &q)
 }
 
-// question is what a packet asks. An endpoint that has another address now is another one.
+// question returns the policy lookup of a packet. An endpoint whose address has changed is a different endpoint.
 func (v *View) question(p *Packet) (q policy.Question, found bool) {
 	ep, _, found := v.Endpoints.Get(v.txn, endpoints.ByID(p.Endpoint))
 	if !found || p.Own != ep.IPv4 && p.Own != ep.IPv6 {

@@ -15,7 +15,7 @@ import (
 	"github.com/waggle-net/waggle/pkg/tables/policyentries"
 )
 
-// EndpointPolicy is the policy of an endpoint that the kernel is ready for. While it has none, its identity is 0.
+// EndpointPolicy returns the policy of an endpoint whose entries are complete in the kernel. While there is none, the identity is 0.
 func (v *View) EndpointPolicy(ep *endpoints.Endpoint) models.EndpointPolicy {
 	row, found := endpointpolicies.Of(v.txn, v.EndpointPolicies, ep.ID, ep.AttachmentID())
 	if !found {
@@ -28,7 +28,7 @@ func (v *View) EndpointPolicy(ep *endpoints.Endpoint) models.EndpointPolicy {
 	return m
 }
 
-// enabled says in which directions what no rule allows is denied; with audit- before it, only in audit mode.
+// enabled returns the directions in which connections that no rule allows are denied; with the prefix audit- if they are denied only in audit mode.
 func enabled(row *endpointpolicies.EndpointPolicy) models.EndpointPolicyPolicyEnabled {
 	switch in, out := row.Ingress.Isolated, row.Egress.Isolated; {
 	case in && out:
@@ -49,13 +49,13 @@ func enabled(row *endpointpolicies.EndpointPolicy) models.EndpointPolicyPolicyEn
 	return models.EndpointPolicyPolicyEnabledNone
 }
 
-// summary is what entries say, in the words of the API.
+// summary is the content of a policy's entries in the API's terms.
 type summary struct {
-	allowed, denied []int64 // identities that entries are about, also by their classes, whatever the port
+	allowed, denied []int64 // identities of entries, including members of classes, regardless of the port
 	l4              []models.PolicyRule
 }
 
-// summary of a policy id; endpoints share them.
+// summary returns the summary of a policy id. Endpoints share policy ids, so the view caches the result.
 func (v *View) summary(id uint32) summary {
 	if s, done := v.summaries[id]; done {
 		return s
@@ -109,7 +109,7 @@ func (v *View) summarize(c *policymap.Compiled) summary {
 	return s
 }
 
-// members lists the identities of a class, in no order.
+// members lists the identities of a class, unsorted.
 func (v *View) members(number uint32) (list []uint32) {
 	class, _, found := v.Classes.Get(v.txn, policyclasses.ByNumber(number))
 	if !found {

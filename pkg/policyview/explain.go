@@ -10,8 +10,8 @@ import (
 	"github.com/waggle-net/waggle/pkg/tables/endpointpolicies"
 )
 
-// Explain says whether one may connect to another, and why. Errors are those of [View.Find] and [ParsePort], that the two
-// have no addresses of the same family, and that a service's answer depends on what was not given or is not known here.
+// Explain reports whether one party may connect to another, and why. Errors are those of [View.Find] and [ParsePort]. Explain also fails if the parties have
+// no addresses of the same family, or if the result for a service depends on missing input or on another node.
 func (v *View) Explain(from, to, port string, kernel Kernel) (*models.PolicyExplanation, error) {
 	number, protocol, err := ParsePort(port)
 	if err != nil {
@@ -41,15 +41,15 @@ func (v *View) Explain(from, to, port string, kernel Kernel) (*models.PolicyExpl
 	return e, nil
 }
 
-// connection is what is asked about.
+// connection is the connection to explain.
 type connection struct {
 	source, target         *Party
-	sourceAddr, targetAddr netip.Addr // invalid of a party that has none
+	sourceAddr, targetAddr netip.Addr // invalid for a party without an address
 	protocol               uint8
 	port                   uint16
 }
 
-// direct explains a connection that nothing translates.
+// direct explains a connection that no service translates.
 func (v *View) direct(c *connection, kernel Kernel) *models.PolicyExplanation {
 	e := v.judged(c, kernel)
 	if c.sourceAddr.IsValid() && c.targetAddr.IsValid() {
@@ -61,7 +61,7 @@ func (v *View) direct(c *connection, kernel Kernel) *models.PolicyExplanation {
 	return e
 }
 
-// judged is what the policies of both ends say, and the kernel's maps.
+// judged evaluates the policies of both ends, and compares the result with the kernel's maps.
 func (v *View) judged(c *connection, kernel Kernel) *models.PolicyExplanation {
 	e := &models.PolicyExplanation{From: v.model(c.source, c.sourceAddr), To: v.model(c.target, c.targetAddr),
 		Port: fmt.Sprintf("%d/%s", c.port, policy.ProtocolName(c.protocol))}
@@ -77,7 +77,7 @@ func (v *View) judged(c *connection, kernel Kernel) *models.PolicyExplanation {
 
 var errFamilies = errors.New("the two have no addresses of the same family")
 
-// sameFamily picks the addresses: IPv4 when both have it, unless the protocol is IPv6's.
+// sameFamily selects the addresses: IPv4 if both parties have it, unless the protocol is ICMPv6.
 func sameFamily(a, b *Party, protocol uint8) (x, y netip.Addr, err error) {
 	if len(a.Addrs) == 0 || len(b.Addrs) == 0 {
 		for _, p := range []*Party{a, b} {
@@ -106,16 +106,16 @@ func sameFamily(a, b *Party, protocol uint8) (x, y netip.Addr, err error) {
 	return x, y, errFamilies
 }
 
-// side is what the policy of one end says.
+// side is the result of the policy of one end.
 type side struct {
 	question policy.Question
 	answer   policy.Answer
-	reason   string // of the verdict, in a sentence
+	reason   string // reason of the verdict, in a sentence
 	model    models.PolicySide
-	row      *endpointpolicies.EndpointPolicy // nil when it has none
+	row      *endpointpolicies.EndpointPolicy // nil if the endpoint has none
 }
 
-// here tells whether the end's policy was asked.
+// here reports whether the end's policy was evaluated.
 func (s *side) here() bool { return s.model.Here }
 
 func (v *View) side(own, other *Party, ownAddr, otherAddr netip.Addr, d policy.Direction, protocol uint8, port uint16) (s side) {
@@ -152,7 +152,7 @@ func verdict(v policy.Verdict) models.PolicyVerdict {
 	return models.PolicyVerdictDenied
 }
 
-// sum is what both sides come to, as far as they are asked here.
+// sum combines the verdicts of both sides. It ignores sides that this node does not evaluate.
 func sum(egress, ingress *side) (models.PolicyVerdict, string) {
 	for _, s := range []struct {
 		*side
@@ -176,7 +176,7 @@ func sum(egress, ingress *side) (models.PolicyVerdict, string) {
 	return models.PolicyVerdictAllowed, text
 }
 
-// uses are rules as the API shows them.
+// uses converts rules to the API's type.
 func (v *View) uses(matches []policy.Match) []models.PolicyRuleUse {
 	var uses []models.PolicyRuleUse
 	for _, m := range matches {
@@ -195,7 +195,7 @@ func (v *View) use(m policy.Match) models.PolicyRuleUse {
 	return use
 }
 
-// considered are all rules that speak of the subject in the direction.
+// considered returns all rules for the subject in the direction.
 func (v *View) considered(q *policy.Question) []models.PolicyRuleUse {
 	var uses []models.PolicyRuleUse
 	server := &q.Subject

@@ -36,7 +36,7 @@ import (
 	"github.com/waggle-net/waggle/pkg/tables/sources"
 )
 
-// shop are the policies of the fixture.
+// shop contains the policies of the fixture.
 const shop = `
 apiVersion: networking.k8s.io/v1
 kind: NetworkPolicy
@@ -70,7 +70,7 @@ spec:
   egressDeny: [{toEntities: [kube-apiserver]}]
 `
 
-// spaces is a policy whose peers namespaces alone choose.
+// spaces is a policy that selects peers by namespace only.
 const spaces = `
 apiVersion: networking.k8s.io/v1
 kind: NetworkPolicy
@@ -82,7 +82,7 @@ spec:
   - {from: [{podSelector: {}}], ports: [{port: 81}]}
 `
 
-// Endpoints of the fixture: 1 is shop/web, 2 shop/cart, 3 shop/free. shop/far is elsewhere.
+// Endpoints of the fixture: 1 is shop/web, 2 shop/cart, 3 shop/free. shop/far is on another node.
 const (
 	webID  = 1
 	cartID = 2
@@ -109,7 +109,7 @@ func newFixture(t testing.TB) *fixture {
 	return fixtureOf(t, shop)
 }
 
-// fixtureOf is a fixture with other policies.
+// fixtureOf returns a fixture with other policies.
 func fixtureOf(t testing.TB, objects string) *fixture {
 	t.Helper()
 	db := statedb.New()
@@ -156,7 +156,7 @@ func fixtureOf(t testing.TB, objects string) *fixture {
 		insert(t, db, eps, &endpoints.Endpoint{ID: id, ContainerID: app, IfName: "eth0", IPv4: addr, K8sNamespace: "shop", K8sPodName: app,
 			Labels: labelsOf(app), Ports: []k8s.ContainerPort{{Name: "metrics", Protocol: "TCP", Number: 9100}}})
 		ports := []policy.NamedPort{{Name: "metrics", Protocol: policy.ProtocolTCP, Number: 9100}}
-		insert(t, db, pods, &k8s.Pod{Namespace: "shop", Name: app}) // its ports are those of the endpoint, which outlives it
+		insert(t, db, pods, &k8s.Pod{Namespace: "shop", Name: app}) // without ports: the endpoint has them, and exists after the Pod is deleted
 		resolver.UpsertSubject(policymap.Subject{ID: id, Labels: labelsOf(app), Ports: ports})
 		resolver.UpsertPod("shop/"+app, policymap.Pod{Identity: 300 + uint32(id), Addresses: []netip.Addr{addr}, Ports: ports})
 	}
@@ -214,7 +214,7 @@ func fixtureOf(t testing.TB, objects string) *fixture {
 	return f
 }
 
-// serve has services: of shop/web alone, of shop/web and shop/far, of nobody, for clients in 192.0.2.0/24, and on ports of the node.
+// serve adds services with the backend shop/web, with shop/web and shop/far, without backends, for clients in 192.0.2.0/24, and on ports of the node.
 func (f *fixture) serve(t testing.TB, db *statedb.DB) {
 	t.Helper()
 	at := func(text string) loadbalancer.Address {
@@ -259,7 +259,7 @@ func (f *fixture) serve(t testing.TB, db *statedb.DB) {
 	f.tables.Frontends, f.tables.Backends = fronts, backs
 }
 
-// newEnvironment has API servers on this node, on another, and outside the cluster.
+// newEnvironment returns inputs with API servers on this node, on another node and outside the cluster.
 func newEnvironment(t testing.TB, db *statedb.DB) policyenvironment.Inputs {
 	t.Helper()
 	filter, err := labels.NewFilter(nil, nil)
@@ -298,12 +298,12 @@ func insert[T any](t testing.TB, db *statedb.DB, table statedb.RWTable[T], row T
 	}
 }
 
-// fakeKernel keeps the maps.
+// fakeKernel implements [Kernel] with maps of Go.
 type fakeKernel struct {
 	facts      map[uint16]bpf.EndpointFacts
 	entries    map[bpf.PolicyKey]bpf.PolicyEntry
 	ranges     map[bpf.PolicyRangeKey]bpf.PolicyEntry
-	identities map[netip.Addr]uint32 // of the world when it is not there
+	identities map[netip.Addr]uint32 // an absent address has the identity of the world
 	cidrs      map[netip.Prefix]uint32
 	classes    map[uint32]bpf.IdentityClasses
 }

@@ -15,20 +15,20 @@ import (
 // Kernel reads the maps of the datapath.
 type Kernel interface {
 	Facts(endpoint uint16) (bpf.EndpointFacts, error)
-	// Identity is what an address is taken for; 0 when it is unknown.
+	// Identity returns the identity of an address; 0 if unknown.
 	Identity(addr netip.Addr) (uint32, error)
-	// CIDRs are the numbers of the named CIDRs that hold an address, the longest first.
+	// CIDRs returns the numbers of the named CIDRs that contain an address, the longest first.
 	CIDRs(addr netip.Addr) ([]uint32, error)
-	// Classes are those of an identity; zero when it has none.
+	// Classes returns the classes of an identity; zero if the identity has none.
 	Classes(identity uint32) (bpf.IdentityClasses, error)
-	// Entry and Range find an entry of a policy.
+	// Entry and Range look up an entry of a policy.
 	Entry(key bpf.PolicyKey) (e bpf.PolicyEntry, found bool, err error)
 	Range(key bpf.PolicyRangeKey) (e bpf.PolicyEntry, found bool, err error)
-	// Between are the known connections from one address to a port of another, in words; a few at most.
+	// Between describes the tracked connections from one address to a port of another address, up to a limit.
 	Between(from, to netip.Addr, protocol uint8, port uint16) ([]string, error)
 }
 
-// compare asks the kernel's maps the question that the evaluator has answered.
+// compare evaluates the lookup with the kernel's maps, and compares the verdict with the evaluator's.
 func (s *side) compare(v *View, kernel Kernel) {
 	if !s.here() {
 		return
@@ -45,7 +45,7 @@ func (s *side) compare(v *View, kernel Kernel) {
 	s.model.Kernel = k
 }
 
-// ask judges as the datapath does, and says what in the maps is not what the tables say.
+// ask computes the verdict as the datapath does, and returns the differences between the maps and the tables.
 func (s *side) ask(v *View, kernel Kernel) (k models.PolicyKernel, differs []string, err error) {
 	if s.row == nil {
 		return k, nil, errors.New("the endpoint has no policy in the kernel yet: until then everything is dropped")
@@ -84,7 +84,7 @@ func (s *side) ask(v *View, kernel Kernel) (k models.PolicyKernel, differs []str
 	return k, differs, err
 }
 
-// taken is what the kernel takes the peer for, by its address when it has one.
+// taken returns the identity and the CIDRs of the peer's address in the kernel. For a peer without an address it returns the peer's identity.
 func (v *View) taken(kernel Kernel, q *policy.Question) (id uint32, cidrs []uint32, differs []string, err error) {
 	if !q.Peer.Addr.IsValid() {
 		return q.Peer.Identity, nil, nil, nil
@@ -111,19 +111,18 @@ func (v *View) taken(kernel Kernel, q *policy.Question) (id uint32, cidrs []uint
 	return id, cidrs, differs, nil
 }
 
-// lookup is what the datapath asks of a policy.
+// lookup is a policy lookup of the datapath.
 type lookup struct {
 	id, shape uint32
 	identity  uint32
-	classes   bpf.IdentityClasses // of identity, once [lookup.asked] has read them
+	classes   bpf.IdentityClasses // of identity; set by [lookup.asked]
 	cidrs     []uint32            // the longest first
 	outside   bool
 	protocol  uint8
 	port      uint16
 }
 
-// probe looks at all classes of keys that the shape has. Any deny wins; the entry that it names is the first of those that
-// decide, from the most particular on.
+// probe looks up all kinds of keys that the shape has. Any deny denies. The returned entry is the most specific one with the verdict.
 func (v *View) probe(kernel Kernel, l *lookup) (models.PolicyVerdict, string, error) {
 	var allow, deny string
 	asked, err := l.asked(kernel)
@@ -153,13 +152,13 @@ func (v *View) probe(kernel Kernel, l *lookup) (models.PolicyVerdict, string, er
 	return models.PolicyVerdictDenied, "", nil
 }
 
-// about is a kind of entries and the identity that they are looked up with.
+// about is a kind of entries and the identity in the key of a lookup.
 type about struct {
 	kind  bpf.PolicyKind
 	about uint32
 }
 
-// asked lists what the datapath looks up, the most particular first.
+// asked lists the lookups of the datapath, the most specific first.
 func (l *lookup) asked(kernel Kernel) (list []about, err error) {
 	for _, cidr := range l.cidrs {
 		if l.outside {
@@ -193,7 +192,7 @@ func (l *lookup) asked(kernel Kernel) (list []about, err error) {
 	return append(list, about{bpf.PolicyAny, 0}), nil
 }
 
-// hit is an entry that a look-up found.
+// hit is an entry that a lookup found.
 type hit struct {
 	bpf.PolicyEntry
 	text string

@@ -15,7 +15,7 @@ import (
 	"github.com/waggle-net/waggle/pkg/policy"
 )
 
-// Maps reads the agent's open maps.
+// Maps implements [Kernel] with the agent's open maps.
 type Maps struct{ bpfmaps.Maps }
 
 var _ Kernel = Maps{}
@@ -86,11 +86,11 @@ func (m Maps) get(name string, key, value any) (bool, error) {
 }
 
 const (
-	maxFlows  = 20   // that an explanation names
+	maxFlows  = 20   // maximum in an explanation
 	readFlows = 4096 // in one call
 )
 
-// Between implements [Kernel]. It reads whole maps: people ask, packets do not.
+// Between implements [Kernel]. It scans whole maps, because only users call it, and never the packet path.
 func (m Maps) Between(from, to netip.Addr, protocol uint8, port uint16) (found []string, err error) {
 	now, err := bpf.CtNow()
 	if err != nil {
@@ -121,7 +121,7 @@ func (m Maps) Between(from, to netip.Addr, protocol uint8, port uint16) (found [
 	return found[:min(len(found), maxFlows)], nil
 }
 
-// samePort compares the port of the target; of ICMP the type of the question.
+// samePort compares the responder's port; for ICMP the type of the request.
 func samePort(tuple *bpf.CtFlow, port uint16) bool {
 	if tuple.Protocol == policy.ProtocolICMP || tuple.Protocol == policy.ProtocolICMPv6 {
 		return uint16(tuple.ICMPType) == port

@@ -29,14 +29,14 @@ var (
 
 // Party is one end of a connection.
 type Party struct {
-	Pod      string              // "namespace/name"; empty when it is none, or not known
-	Addrs    []netip.Addr        // one for each family; none of an identity
-	Endpoint *endpoints.Endpoint // nil when it is not of this node
-	Identity uint32              // as others know it; 0 when nobody does
+	Pod      string              // "namespace/name"; empty if it is not a pod, or if the pod is unknown
+	Addrs    []netip.Addr        // one for each family; empty for an identity
+	Endpoint *endpoints.Endpoint // nil if it is not on this node
+	Identity uint32              // security identity; 0 if unknown
 	Ports    []policy.NamedPort
 }
 
-// addr is the party's address of a family.
+// addr returns the party's address of a family.
 func (p *Party) addr(ipv6 bool) (netip.Addr, bool) {
 	for _, a := range p.Addrs {
 		if a.Is6() == ipv6 {
@@ -46,7 +46,7 @@ func (p *Party) addr(ipv6 bool) (netip.Addr, bool) {
 	return netip.Addr{}, false
 }
 
-// Find finds who is meant: an address, "namespace/pod", or "id:number".
+// Find resolves a party from an address, "namespace/pod" or "id:number".
 func (v *View) Find(who string) (Party, error) {
 	if number, given := strings.CutPrefix(who, "id:"); given {
 		id, err := strconv.ParseUint(number, 10, 32)
@@ -67,7 +67,7 @@ func (v *View) Find(who string) (Party, error) {
 	return v.byPod(who)
 }
 
-// ByAddr is whoever has an address.
+// ByAddr returns the party with an address.
 func (v *View) ByAddr(addr netip.Addr) Party {
 	if ep, _, found := v.Endpoints.Get(v.txn, endpoints.ByAddress(addr)); found {
 		p := v.ofEndpoint(ep)
@@ -81,7 +81,7 @@ func (v *View) ByAddr(addr netip.Addr) Party {
 	return p
 }
 
-// ofEndpoint is an endpoint of this node.
+// ofEndpoint returns the party of an endpoint of this node.
 func (v *View) ofEndpoint(ep *endpoints.Endpoint) Party {
 	p := Party{Pod: ep.PodName(), Endpoint: ep, Ports: namedPorts(ep.Ports)}
 	for _, a := range []netip.Addr{ep.IPv4, ep.IPv6} {
@@ -95,7 +95,7 @@ func (v *View) ofEndpoint(ep *endpoints.Endpoint) Party {
 	return p
 }
 
-// byPod finds a pod of this node, the youngest of that name, or one elsewhere.
+// byPod finds the youngest pod with the name on this node, or the pod on another node.
 func (v *View) byPod(name string) (Party, error) {
 	var youngest *endpoints.Endpoint
 	for ep := range v.Endpoints.List(v.txn, endpoints.ByPod(name)) {
@@ -109,13 +109,13 @@ func (v *View) byPod(name string) (Party, error) {
 	if ep, _, found := v.CiliumEndpoints.Get(v.txn, cilium.EndpointByName(name)); found && ep.NumAddrs() > 0 {
 		return Party{Pod: name, Addrs: ep.Addrs(), Identity: v.identityOf(ep.Addr(0)), Ports: namedPorts(ep.Ports())}, nil
 	}
-	if pod, _, found := v.Pods.Get(v.txn, k8s.PodByName(name)); found && len(pod.PodIPs) > 0 { // of the host network
+	if pod, _, found := v.Pods.Get(v.txn, k8s.PodByName(name)); found && len(pod.PodIPs) > 0 { // in the host network
 		return Party{Pod: name, Addrs: pod.PodIPs, Identity: v.identityOf(pod.PodIPs[0]), Ports: namedPorts(pod.Ports)}, nil
 	}
 	return Party{}, fmt.Errorf("pod %.300s: %w; give its address", name, ErrUnknown)
 }
 
-// podAt finds the pod elsewhere that has an address. There is no index: who asks often calls [View.indexPods] first.
+// podAt finds the pod on another node with an address. It scans the table unless [View.indexPods] was called before.
 func (v *View) podAt(addr netip.Addr) (string, []policy.NamedPort) {
 	ep, found := v.remote[addr]
 	if v.remote == nil {
@@ -131,7 +131,7 @@ func (v *View) podAt(addr netip.Addr) (string, []policy.NamedPort) {
 	return ep.Key(), namedPorts(ep.Ports())
 }
 
-// indexPods makes [View.podAt] quick, which takes one pass over all pods elsewhere.
+// indexPods builds the index of [View.podAt] with one scan of all pods on other nodes.
 func (v *View) indexPods() {
 	v.remote = map[netip.Addr]*cilium.Endpoint{}
 	for ep := range v.CiliumEndpoints.All(v.txn) {
@@ -141,7 +141,7 @@ func (v *View) indexPods() {
 	}
 }
 
-// identityOf is the identity of the longest prefix of the ipcache that holds an address.
+// identityOf returns the identity of the longest ipcache prefix that contains an address.
 func (v *View) identityOf(addr netip.Addr) uint32 {
 	row, found := longest(v.txn, v.IPCache, addr, ipcache.ByPrefix)
 	if !found {
@@ -150,12 +150,12 @@ func (v *View) identityOf(addr netip.Addr) uint32 {
 	return row.Identity
 }
 
-// cidrOf is the longest prefix that policies name and that holds an address.
+// cidrOf returns the longest prefix that contains an address and that a policy names.
 func (v *View) cidrOf(addr netip.Addr) (*namedcidrs.CIDR, bool) {
 	return longest(v.txn, v.NamedCIDRs, addr, namedcidrs.ByPrefix)
 }
 
-// longest finds the row of the longest prefix that holds an address.
+// longest returns the row with the longest prefix that contains an address.
 func longest[T any](txn statedb.ReadTxn, table statedb.Table[T], addr netip.Addr, by func(netip.Prefix) statedb.Query[T]) (row T, found bool) {
 	if !addr.IsValid() {
 		return row, false
@@ -172,7 +172,7 @@ func longest[T any](txn statedb.ReadTxn, table statedb.Table[T], addr netip.Addr
 	return row, false
 }
 
-// labels of an identity.
+// labels returns the labels of an identity.
 func (v *View) labels(id uint32) map[string]string {
 	if row, _, found := v.Identities.Get(v.txn, identities.ByID(id)); found {
 		return row.Labels
@@ -180,17 +180,17 @@ func (v *View) labels(id uint32) map[string]string {
 	return nil
 }
 
-// peer is a party as a rule sees it at the other end.
+// peer returns a party as the peer of a lookup.
 func (v *View) peer(p *Party, addr netip.Addr) policy.Party {
 	return policy.Party{Identity: p.Identity, Labels: v.labels(p.Identity), Addr: addr, Ports: p.Ports}
 }
 
-// subject is an endpoint as policies choose it.
+// subject returns an endpoint as the subject of a lookup.
 func subject(p *Party) policy.Party {
 	return policy.Party{Identity: p.Identity, Labels: p.Endpoint.Labels, Ports: p.Ports}
 }
 
-// model is a party as the API shows it.
+// model converts a party to the API's type.
 func (v *View) model(p *Party, addr netip.Addr) models.PolicyParty {
 	m := models.PolicyParty{Pod: p.Pod, Identity: int64(p.Identity), Labels: identities.List(v.labels(p.Identity))}
 	if p.Endpoint != nil {

@@ -21,7 +21,7 @@ import (
 	"github.com/waggle-net/waggle/pkg/tables/policies"
 )
 
-// TestExplain is a matrix of who talks to whom: the verdict, what is said of it, and that the maps agree.
+// TestExplain checks a matrix of connections: the verdict, its reason, and that the maps agree.
 func TestExplain(t *testing.T) {
 	t.Parallel()
 	f := newFixture(t)
@@ -47,12 +47,12 @@ func TestExplain(t *testing.T) {
 		{"shop/cart", "shop/far", "80/TCP", "denied", "egress of the sender"},
 		{"shop/web", "10.0.9.9", "80/TCP", "allowed", "the receiver is not an endpoint of this node"},
 		{"10.0.9.9", "192.0.2.1", "80/TCP", "allowed", "no policy of it is asked"},
-		{"shop/web", "198.51.100.7", "443/TCP", "denied", "CiliumNetworkPolicy shop/no-api spec.egressDeny[0] denies it"}, // outside
-		{"shop/web", "192.168.9.2", "443/TCP", "denied", "CiliumNetworkPolicy shop/no-api spec.egressDeny[0] denies it"},  // on a node
-		{"shop/web", "10.0.0.100", "443/TCP", "denied", "CiliumNetworkPolicy shop/no-api spec.egressDeny[0] denies it"},   // on this one
+		{"shop/web", "198.51.100.7", "443/TCP", "denied", "CiliumNetworkPolicy shop/no-api spec.egressDeny[0] denies it"}, // outside the cluster
+		{"shop/web", "192.168.9.2", "443/TCP", "denied", "CiliumNetworkPolicy shop/no-api spec.egressDeny[0] denies it"},  // on another node
+		{"shop/web", "10.0.0.100", "443/TCP", "denied", "CiliumNetworkPolicy shop/no-api spec.egressDeny[0] denies it"},   // on this node
 		{"shop/web", "198.51.100.8", "443/TCP", "allowed", "no policy isolates it"},
-		{"10.0.7.7", "shop/web", "80/TCP", "denied", "ingress of the receiver"}, // of an identity that policies do not know yet
-		{"10.0.7.7", "shop/free", "80/TCP", "allowed", "no policy isolates it"}, // which matters only where there are policies
+		{"10.0.7.7", "shop/web", "80/TCP", "denied", "ingress of the receiver"}, // the identity of the peer is unknown
+		{"10.0.7.7", "shop/free", "80/TCP", "allowed", "no policy isolates it"}, // an unknown peer is denied only if the endpoint is isolated or a rule denies
 		{"id:302", "shop/web", "80/TCP", "allowed", "NetworkPolicy shop/web spec.ingress[0] allows it"},
 	} {
 		e, err := f.tables.View().Explain(tc.from, tc.to, tc.port, f.kernel)
@@ -71,7 +71,7 @@ func TestExplain(t *testing.T) {
 	}
 }
 
-// TestExplain_NamesWhatIsNotEnforced: whoever wrote a rule that grants nothing is told so where it is missed.
+// TestExplain_NamesWhatIsNotEnforced: an explanation of a deny names the rule that allows nothing because it is not enforced.
 func TestExplain_NamesWhatIsNotEnforced(t *testing.T) {
 	t.Parallel()
 	f := newFixture(t)
@@ -122,7 +122,7 @@ func TestExplain_TellsRulesEntryAndConnections(t *testing.T) {
 	}
 }
 
-// TestExplain_Classes: the entry that decides names the class of the peer.
+// TestExplain_Classes: the deciding entry names the class of the peer.
 func TestExplain_Classes(t *testing.T) {
 	t.Parallel()
 	f := fixtureOf(t, spaces)
@@ -135,7 +135,7 @@ func TestExplain_Classes(t *testing.T) {
 	}
 }
 
-// A policy in audit mode denies nothing, and is told.
+// A policy in audit mode denies nothing, and its verdict is reported.
 func TestExplain_Audit(t *testing.T) {
 	t.Parallel()
 	f := newFixture(t)
@@ -239,7 +239,7 @@ func TestWhatIf(t *testing.T) {
 	flow(webID, policy.Ingress, "10.0.0.2", "10.0.0.1", 80, 302, 5)  // allowed
 	flow(webID, policy.Ingress, "10.0.0.2", "10.0.0.1", 82, 302, 1)  // denied
 	flow(freeID, policy.Ingress, "10.0.0.1", "10.0.0.3", 80, 301, 2) // allowed
-	flow(9, policy.Ingress, "10.0.0.1", "10.0.0.9", 80, 301, 2)      // of an endpoint that is gone
+	flow(9, policy.Ingress, "10.0.0.1", "10.0.0.9", 80, 301, 2)      // the endpoint no longer exists
 	const changed = `{apiVersion: networking.k8s.io/v1, kind: NetworkPolicy, metadata: {name: web, namespace: shop}, spec: {podSelector: {matchLabels: {app: web}}, ingress: [{ports: [{port: 82}]}]}}`
 	d, err := f.tables.View().WhatIf(models.PolicyWhatIf{Manifests: changed + "\n---\n# nothing\n---\nkind: Secret\nmetadata: {name: x}"}, f.flows)
 	if err != nil {
@@ -284,7 +284,7 @@ func TestEndpointPolicy(t *testing.T) {
 	}
 }
 
-// TestEndpointPolicy_NamesIdentitiesOfClasses: an entry about all pods or a namespace is about each of its identities, for users of the API.
+// TestEndpointPolicy_NamesIdentitiesOfClasses: for users of the API, an entry for all pods or for a namespace is an entry for each of the identities.
 func TestEndpointPolicy_NamesIdentitiesOfClasses(t *testing.T) {
 	t.Parallel()
 	f := fixtureOf(t, spaces)
@@ -296,7 +296,7 @@ func TestEndpointPolicy_NamesIdentitiesOfClasses(t *testing.T) {
 	}
 }
 
-// BenchmarkWhy asks about a drop with 1,000 policies of three rules that select the endpoint and 10,000 pods elsewhere.
+// BenchmarkWhy explains a drop with 1,000 policies of three rules that select the endpoint and 10,000 pods on other nodes.
 func BenchmarkWhy(b *testing.B) {
 	f := newFixture(b)
 	web := policy.Selector{Requirements: []policy.Requirement{{Source: "k8s", Key: "app", Operator: policy.In, Values: []string{"web"}}}}

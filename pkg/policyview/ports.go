@@ -22,7 +22,7 @@ func namedPorts(ports []k8s.ContainerPort) []policy.NamedPort {
 	return named
 }
 
-// ParsePort reads "80/TCP"; of ICMP the number is the type.
+// ParsePort parses "80/TCP". For ICMP the number is the type.
 func ParsePort(text string) (port uint16, protocol uint8, err error) {
 	number, name, _ := strings.Cut(text, "/")
 	n, err := strconv.ParseUint(number, 10, 16)

@@ -12,10 +12,10 @@ import (
 )
 
 const (
-	maxPeers    = 160 // bytes of the text of a rule's peers
+	maxPeers    = 160 // bytes of text for a rule's peers
 	maxPorts    = 80
 	maxSentence = 500 // bytes of a sentence about one packet
-	maxNearly   = 3   // rules that a sentence names
+	maxNearly   = 3   // nearest misses in a sentence
 )
 
 // ruleOf finds the rule that a match names.
@@ -34,16 +34,16 @@ func (v *View) ruleOf(m policy.Match) *policy.Rule {
 	return v.rules[ruleName{m.Policy, m.Path}]
 }
 
-// ruleName tells rules apart.
+// ruleName identifies a rule.
 type ruleName struct {
 	policy policy.Ref
 	path   string
 }
 
-// name is how a rule is called: "NetworkPolicy shop/web spec.ingress[0]".
+// name returns the name of a rule: "NetworkPolicy shop/web spec.ingress[0]".
 func name(m policy.Match) string { return m.Policy.String() + " " + m.Path }
 
-// does is what a rule does with its peers and ports.
+// does describes the effect of a rule with its peers and ports.
 func does(rule *policy.Rule) string {
 	verb := "allows "
 	if rule.Deny {
@@ -56,7 +56,7 @@ func does(rule *policy.Rule) string {
 	return verb + portsText(&rule.Ports) + side + peersText(&rule.Peers)
 }
 
-// peersText is whom a rule speaks of.
+// peersText describes the peers of a rule.
 func peersText(p *policy.Peers) string {
 	if p.Any {
 		return "everybody"
@@ -82,12 +82,12 @@ func identityText(id uint32) string {
 	return cmp.Or(identity.Name(id), "identity "+strconv.FormatUint(uint64(id), 10))
 }
 
-// selectorText is a selector in words.
+// selectorText describes a selector.
 func selectorText(s *policy.Selector) string {
 	return list(len(s.Requirements), "every identity", maxPeers, func(i int) string { return s.Requirements[i].String() })
 }
 
-// portsText is on which ports.
+// portsText describes the ports of a rule.
 func portsText(p *policy.Ports) string {
 	if p.Any {
 		return "all ports"
@@ -95,7 +95,7 @@ func portsText(p *policy.Ports) string {
 	return list(len(p.List), "no port", maxPorts, func(i int) string { return p.List[i].String() })
 }
 
-// list joins texts and cuts what is too long. What comes from objects is made printable.
+// list joins texts and truncates the result. Text from objects is made printable.
 func list(n int, none string, limit int, text func(int) string) string {
 	if n == 0 {
 		return none
@@ -114,16 +114,15 @@ func list(n int, none string, limit int, text func(int) string) string {
 	return b.String()
 }
 
-// miss says in a sentence what a rule nearly allowed.
+// miss describes a nearest miss in one sentence.
 func miss(m policy.Miss) string { return name(m.Match) + " nearly allows it: " + m.Why }
 
-// nearly are the rules that would have allowed it but for one thing, nearest first: those whose peers it were before those
-// whose ports it were.
+// nearly returns the nearest misses of a denied connection: first the rules that match the peer, then the rules that match the port.
 func (v *View) nearly(j *policy.Judgement, q *policy.Question) []policy.Miss {
 	if j.Verdict != policy.Deny {
 		return nil
 	}
-	var peers, ports []policy.Miss // whose peers, and whose ports it was
+	var peers, ports []policy.Miss // misses that match the peer, and misses that match the port
 	for _, m := range j.Nearly {
 		switch rule := v.ruleOf(m.Match); {
 		case m.Deny || rule == nil:
@@ -136,7 +135,7 @@ func (v *View) nearly(j *policy.Judgement, q *policy.Question) []policy.Miss {
 	return append(peers, ports...)
 }
 
-// because says in a sentence why a connection is allowed or denied.
+// because explains in one sentence why a connection is allowed or denied.
 func (v *View) because(j *policy.Judgement, q *policy.Question) string {
 	var text string
 	switch j.Basis {
@@ -170,7 +169,7 @@ func (v *View) because(j *policy.Judgement, q *policy.Question) string {
 	return printable.Short(text, maxSentence)
 }
 
-// notEnforced names the places of the isolating policies that are not enforced, and so may be why no rule allows it.
+// notEnforced lists the parts of the isolating policies that are not enforced; they may be the reason why no rule allows the connection.
 func (v *View) notEnforced(j *policy.Judgement, d policy.Direction) string {
 	isolating := map[policy.Ref]bool{}
 	for _, m := range j.IsolatedBy {
@@ -197,7 +196,7 @@ func (v *View) notEnforced(j *policy.Judgement, d policy.Direction) string {
 	return "; not enforced: " + list(len(places), "", maxPeers, func(i int) string { return places[i] }) + " (waggle policy list)"
 }
 
-// cookie says which rule an entry of a compiled policy was made of.
+// cookie returns the name of the rule from which an entry of a compiled policy was generated.
 func (v *View) cookie(id, cookie uint32) string {
 	row, _, found := v.Entries.Get(v.txn, policyentries.ByID(id))
 	if !found || row.Compiled == nil {

@@ -11,11 +11,10 @@ import (
 	"github.com/waggle-net/waggle/pkg/policy"
 )
 
-// Selectors are all choices of peers by labels and fixed identities that rules make, sorted, with the identities that
-// they choose now.
+// Selectors returns all selections of peers by labels and fixed identities in rules, sorted, with the identities that they currently match.
 func (v *View) Selectors() models.SelectorCache {
 	type use struct {
-		text  string // may be cut: different choices can have the same
+		text  string // may be truncated: different selections can have the same text
 		peer  *policy.Peer
 		users map[policy.Ref]bool
 	}
@@ -56,11 +55,11 @@ func (v *View) Selectors() models.SelectorCache {
 	return out
 }
 
-// peerKey is all of a choice. Unlike its text it is never cut, and what people write in a selector cannot end a part of it.
+// peerKey returns a unique key of a selection. Unlike its text the key is never truncated, and text of a user cannot imitate the key's structure.
 func peerKey(p *policy.Peer) string {
 	key, err := json.Marshal(p)
 	if err != nil {
-		panic(fmt.Errorf("a choice of peers as JSON: %w", err)) // it holds strings and numbers
+		panic(fmt.Errorf("a choice of peers as JSON: %w", err)) // the value holds only strings and numbers
 	}
 	return string(key)
 }
@@ -75,7 +74,7 @@ func compareRefs(a, b policy.Ref) int {
 	return 0
 }
 
-// refLabels name a policy as Cilium's labels do.
+// refLabels returns the labels with which Cilium identifies a policy.
 func refLabels(ref policy.Ref) []models.Label {
 	const prefix = "io.cilium.k8s.policy."
 	labels := []models.Label{{Source: "k8s", Key: prefix + "derived-from", Value: string(ref.Kind)}, {Source: "k8s", Key: prefix + "name", Value: ref.Name}}

@@ -12,7 +12,7 @@ import (
 	"github.com/waggle-net/waggle/pkg/tables/policies"
 )
 
-// The text of a selector is cut. Two that begin alike are two all the same, each with its own identities and policies.
+// The text of a selector is truncated. Two selectors whose texts begin alike remain separate, each with its own identities and policies.
 func TestSelectors_LongOnesThatBeginAlikeAreTold(t *testing.T) {
 	t.Parallel()
 	f := newFixture(t)

@@ -14,17 +14,17 @@ import (
 	"github.com/waggle-net/waggle/pkg/tables/frontends"
 )
 
-// maxBackends bounds how many backends of a service are explained.
+// maxBackends limits the explained backends of a service.
 const maxBackends = 16
 
-// Errors of [View.Explain] about a service that cannot be asked this way.
+// Errors of [View.Explain] for a service whose result depends on missing input or on another node.
 var (
 	errNoClient  = errors.New("who may use it depends on the client's address (loadBalancerSourceRanges): give that instead of an identity")
 	errElsewhere = errors.New("the client's own node chooses among its own backends (internalTrafficPolicy Local): ask there")
 )
 
-// throughService explains a connection to an address of a service: policies are asked about the backends behind it. It is nil when no service
-// has the address.
+// throughService explains a connection to an address of a service, by the policies of the service's backends. The result is nil if no service has the
+// address.
 func (v *View) throughService(c *connection, kernel Kernel) (*models.PolicyExplanation, error) {
 	f := v.frontendOf(c)
 	if f == nil {
@@ -63,18 +63,18 @@ func (v *View) throughService(c *connection, kernel Kernel) (*models.PolicyExpla
 	return e, nil
 }
 
-// frontendOf is the frontend that a connection is to.
+// frontendOf returns the frontend to which a connection is addressed.
 func (v *View) frontendOf(c *connection) *frontends.Frontend {
 	f, _, found := v.Frontends.Get(v.txn, frontends.ByAddress(loadbalancer.Address{Addr: c.targetAddr, Port: c.port,
 		Protocol: loadbalancer.Protocol(c.protocol)}))
 	if !found || f.Loopback && c.source.Identity != identity.Host {
-		return nil // a loopback address is another one in each network namespace
+		return nil // each network namespace has its own loopback addresses
 	}
 	return f
 }
 
-// comesFromOutside tells whether this node meets a client of a frontend on the network. Who is in the cluster has its own node translate, but
-// for ports of this one.
+// comesFromOutside reports whether connections of a client reach this node's frontend from the network. For a client in the cluster the client's node
+// translates services, except for ports of this node.
 func comesFromOutside(client *Party, f *frontends.Frontend) bool {
 	switch client.Identity {
 	case identity.World, identity.WorldIPv4, identity.WorldIPv6:
@@ -83,10 +83,10 @@ func comesFromOutside(client *Party, f *frontends.Frontend) bool {
 	return !here(client) && (f.Kind == frontends.NodePort || f.Kind == frontends.HostPort)
 }
 
-// here tells whether a client is one of this node.
+// here reports whether a client is on this node.
 func here(client *Party) bool { return client.Endpoint != nil || client.Identity == identity.Host }
 
-// unanswerable says what is missing for an answer, or nothing.
+// unanswerable returns an error if the result depends on missing input or on another node.
 func unanswerable(f *frontends.Frontend, c *connection, outside bool) error {
 	switch {
 	case outside && f.Outside && f.Ranges != nil && !c.sourceAddr.IsValid():
@@ -97,7 +97,7 @@ func unanswerable(f *frontends.Frontend, c *connection, outside bool) error {
 	return nil
 }
 
-// lag says why the kernel does not have what a frontend's row says, or nothing.
+// lag describes why the kernel does not have the current row of a frontend; empty if the kernel has it.
 func lag(f *frontends.Frontend) string {
 	switch f.Status.Kind {
 	case reconciler.StatusKindDone:
@@ -108,7 +108,7 @@ func lag(f *frontends.Frontend) string {
 	return "not in the kernel yet"
 }
 
-// refusal says why the service lets nobody through, whatever policies say, or nothing.
+// refusal returns the reason why the service forwards no connection of the client, regardless of policies; empty if there is none.
 func refusal(f *frontends.Frontend, outside bool, client netip.Addr, backends int) string {
 	switch {
 	case outside && !f.Outside:
@@ -125,8 +125,7 @@ func refusal(f *frontends.Frontend, outside bool, client netip.Addr, backends in
 	return "nobody answers for it"
 }
 
-// backend explains the connection as it goes on to one backend. Connections that are known are read for the only one: that takes the whole
-// table of flows.
+// backend explains the connection to one backend. Tracked connections are listed only for a single backend, because the lookup scans the whole flow table.
 func (v *View) backend(c *connection, b *backends.Backend, kernel Kernel, only bool) *models.PolicyExplanation {
 	target := v.ByAddr(b.Addr)
 	on := connection{source: c.source, target: &target, sourceAddr: c.sourceAddr, targetAddr: b.Addr, protocol: c.protocol, port: b.Port}
@@ -138,7 +137,7 @@ func (v *View) backend(c *connection, b *backends.Backend, kernel Kernel, only b
 	return e
 }
 
-// sumOf says what becomes of a connection that may come to any of the backends.
+// sumOf combines the verdicts of the backends, any of which may receive the connection.
 func sumOf(f *frontends.Frontend, e *models.PolicyExplanation) (models.PolicyVerdict, string) {
 	service := fmt.Sprintf("service %s at %s", f.Service, f.Address)
 	of := fmt.Sprint(len(e.Backends))

@@ -7,7 +7,7 @@ import (
 	"github.com/waggle-net/waggle/api/v1/models"
 )
 
-// TestExplain_ThroughAService asks about addresses of services: policies are asked about who is behind them.
+// TestExplain_ThroughAService explains connections to addresses of services: the policies of the backends are evaluated.
 func TestExplain_ThroughAService(t *testing.T) {
 	t.Parallel()
 	f := newFixture(t)
@@ -22,7 +22,7 @@ func TestExplain_ThroughAService(t *testing.T) {
 			"of the sender: CiliumNetworkPolicy shop/out spec.egress[0] allows it; ingress of the receiver: NetworkPolicy shop/web spec.ingress[0] allows it"},
 		{"shop/free", "10.96.0.1", "8080/TCP", "internal", 1, "denied", "denied towards 1 of 1 backends of service shop/web at 10.96.0.1:8080/TCP: 10.0.0.1 80/TCP: " +
 			"denied in ingress of the receiver"},
-		{"shop/web", "10.96.0.1", "8080/TCP", "internal", 1, "allowed", "allowed through service shop/web"}, // it is its own backend
+		{"shop/web", "10.96.0.1", "8080/TCP", "internal", 1, "allowed", "allowed through service shop/web"}, // the client is its own backend
 		{"shop/cart", "10.96.0.2", "8080/TCP", "internal", 2, "denied", "denied towards 1 of 2 backends of service shop/both at 10.96.0.2:8080/TCP: 10.0.9.9 80/TCP: " +
 			"denied in egress of the sender"},
 		{"10.0.0.100", "10.96.0.2", "8080/TCP", "internal", 2, "allowed", "allowed through service shop/both at 10.96.0.2:8080/TCP, towards all of 2 backends"},
@@ -36,7 +36,7 @@ func TestExplain_ThroughAService(t *testing.T) {
 		{"shop/free", "198.51.100.80", "443/TCP", "internal", 2, "denied", "denied towards 1 of 2 backends"},
 		{"192.0.2.7", "10.96.0.1", "8080/TCP", "external", 1, "denied", "clients outside the cluster are not served there"},
 		{"192.0.2.7", "10.0.0.100", "30080/TCP", "external", 0, "denied", "no backend of this node answers for it, and its traffic policy is Local"},
-		{"shop/far", "10.0.0.100", "30080/TCP", "external", 0, "denied", "no backend of this node answers for it"}, // it comes over the network
+		{"shop/far", "10.0.0.100", "30080/TCP", "external", 0, "denied", "no backend of this node answers for it"}, // the connection arrives from the network
 		{"shop/cart", "10.0.0.100", "30080/TCP", "internal", 1, "allowed", "10.0.0.1 80/TCP: allowed"},
 		{"10.0.0.100", "127.0.0.1", "30080/TCP", "internal", 1, "allowed", "10.0.0.1 80/TCP: allowed"},
 		{"shop/cart", "10.96.0.6", "8080/TCP", "internal", 1, "allowed", "allowed through service shop/near"},
@@ -77,7 +77,7 @@ func TestExplain_WhatIsNoService(t *testing.T) {
 	}
 }
 
-// TestExplain_WhatOnlyOthersKnow: a client without an address where ranges are asked, and one whose own node has other backends.
+// TestExplain_WhatOnlyOthersKnow: a client without an address for a service with source ranges, and a client whose own node has other backends.
 func TestExplain_WhatOnlyOthersKnow(t *testing.T) {
 	t.Parallel()
 	f := newFixture(t)

@@ -22,7 +22,7 @@ import (
 	"github.com/waggle-net/waggle/pkg/tables/policyentries"
 )
 
-// Tables are what answers are made of.
+// Tables are the inputs of a [View].
 type Tables struct {
 	cell.In
 
@@ -44,21 +44,21 @@ type Tables struct {
 	Environment      policyenvironment.Inputs
 }
 
-// View answers from one snapshot. It is for one goroutine.
+// View answers from one snapshot. It is not safe for concurrent use.
 type View struct {
 	*Tables
 	txn       statedb.ReadTxn
 	policies  []*policy.Policy
-	rules     map[ruleName]*policy.Rule         // nil until somebody asks
-	summaries map[uint32]summary                // by policy id, as they were asked for
-	pods      map[string][]*identities.Identity // of a namespace, by its name, and of all by the empty name; nil until a class is asked for
-	remote    map[netip.Addr]*cilium.Endpoint   // pods elsewhere by address; nil until somebody asks often
+	rules     map[ruleName]*policy.Rule         // nil until first use
+	summaries map[uint32]summary                // by policy id, filled on first use
+	pods      map[string][]*identities.Identity // identities of pods by namespace, and all of them under the empty name; nil until first use
+	remote    map[netip.Addr]*cilium.Endpoint   // pods on other nodes by address; nil until [View.indexPods]
 }
 
-// View takes a snapshot.
+// View returns a view of a new snapshot.
 func (t *Tables) View() *View { return t.At(t.DB.ReadTxn()) }
 
-// At answers from a snapshot that is there already.
+// At returns a view of an existing snapshot.
 func (t *Tables) At(txn statedb.ReadTxn) *View {
 	v := &View{Tables: t, txn: txn}
 	for p := range t.Policies.All(txn) {

@@ -15,12 +15,12 @@ import (
 	"github.com/waggle-net/waggle/pkg/tables/flows"
 )
 
-// maxChanges bounds each list of an answer; the flows with the most packets come first.
+// maxChanges limits each list of an answer. Flows with the most packets are kept.
 const maxChanges = 500
 
-// WhatIf says what would become of recorded flows if policies were changed. What is allowed and denied now is by the policies
-// of now, not by those of the time at which a flow was recorded. Its peer is judged, and shown, as what it was when it was seen last: who
-// has the address now may be somebody else.
+// WhatIf reports how a change of policies would change the verdicts of recorded flows. The verdict before the change is the verdict of the current
+// policies, not of the policies at the time of the flow. The peer of a flow is evaluated and shown with the identity that it had when it was last seen,
+// because its address may belong to another pod now.
 func (v *View) WhatIf(change models.PolicyWhatIf, recorded statedb.Table[*flows.Flow]) (*models.PolicyDifference, error) {
 	env := v.Environment.Read(v.txn, statedb.NewWatchSet())
 	env.CIDRGroups = v.Environment.Groups(v.txn)
@@ -47,7 +47,7 @@ func (v *View) WhatIf(change models.PolicyWhatIf, recorded statedb.Table[*flows.
 	var first time.Time
 	for f := range recorded.All(v.txn) {
 		q, found := v.question(packetOf(f))
-		if !found || q.Peer.Identity >= identity.ClusterMin && q.Peer.Labels == nil { // nobody knows what the peer was
+		if !found || q.Peer.Identity >= identity.ClusterMin && q.Peer.Labels == nil { // the labels of the peer's identity are unknown
 			d.Unknown++
 			continue
 		}
@@ -70,7 +70,7 @@ func packetOf(f *flows.Flow) *Packet {
 	return &Packet{Endpoint: f.Endpoint, Direction: f.Direction, Protocol: f.Protocol, Port: f.Port, Own: f.Own(), Other: f.Other(), Peer: f.Peer}
 }
 
-// weigh adds a flow to the difference if its fate differs.
+// weigh adds a flow to the difference if its verdict changes.
 func (v *View) weigh(f *flows.Flow, q *policy.Question, then *View, d *models.PolicyDifference) {
 	before := policy.Evaluate(v.policies, v.Options, *q).Judgement
 	after := policy.Evaluate(then.policies, v.Options, *q).Judgement
@@ -82,7 +82,7 @@ func (v *View) weigh(f *flows.Flow, q *policy.Question, then *View, d *models.Po
 	if f.Direction == policy.Egress {
 		peer = &dst
 	}
-	if peer.Identity != q.Peer.Identity { // another pod has the address now, or the same with other labels
+	if peer.Identity != q.Peer.Identity { // the address belongs to another pod now, or to the same pod with other labels
 		*peer = Party{Addrs: peer.Addrs, Identity: q.Peer.Identity}
 	}
 	change := models.PolicyFlowChange{
@@ -97,9 +97,9 @@ func (v *View) weigh(f *flows.Flow, q *policy.Question, then *View, d *models.Po
 	}
 }
 
-// withGroups are the policies of now as they would be with some groups in place of those of the same names.
+// withGroups returns the current policies with the given groups in place of existing groups of the same names.
 func (v *View) withGroups(given []*cilium.CIDRGroup, env policy.Environment) []*policy.Policy {
-	var moved []*cilium.CIDRGroup // as they were and as they would be
+	var moved []*cilium.CIDRGroup // previous and new versions
 	for _, g := range given {
 		if old := env.CIDRGroups[g.Name]; old != nil {
 			moved = append(moved, old)
@@ -120,7 +120,7 @@ func (v *View) withGroups(given []*cilium.CIDRGroup, env policy.Environment) []*
 	return after
 }
 
-// changed are some policies as they would be.
+// changed removes the named policies from a list, and adds or replaces the given ones.
 func (v *View) changed(after, given []*policy.Policy, remove []string, d *models.PolicyDifference) ([]*policy.Policy, error) {
 	for _, name := range remove {
 		n := len(after)

@@ -15,7 +15,7 @@ import (
 	"github.com/waggle-net/waggle/pkg/tables/policies"
 )
 
-// TestWhatIf_GroupChanges: a policy of the node means other addresses when a group does, although it is not in the file itself.
+// TestWhatIf_GroupChanges: a changed group changes the policies of the node that refer to it, even if the file does not contain them.
 func TestWhatIf_GroupChanges(t *testing.T) {
 	t.Parallel()
 	f := newFixture(t)

@@ -16,7 +16,7 @@ import (
 	"github.com/waggle-net/waggle/pkg/tables/ipcache"
 )
 
-// relabelled is a fixture in which shop/cart (302) talked to shop/web and to shop/free, and has then become one of app free (303).
+// relabelled returns a fixture in which shop/cart (302) connected to shop/web and shop/free, and then changed its labels to app free (303).
 func relabelled(t *testing.T) *fixture {
 	t.Helper()
 	f := newFixture(t)
@@ -37,7 +37,7 @@ func relabelled(t *testing.T) *fixture {
 	return f
 }
 
-// A flow is judged, and shown, as of the identity that its peer had at the time, which may be another pod's by now.
+// A flow is evaluated and shown with the identity that its peer had at the time. Another pod may have the peer's address now.
 func TestWhatIf_PeerHasOtherLabelsNow(t *testing.T) {
 	t.Parallel()
 	f := relabelled(t)
@@ -61,7 +61,7 @@ func TestWhatIf_PeerHasOtherLabelsNow(t *testing.T) {
 		t.Errorf("it is said to be denied because %q", text)
 	}
 
-	// And of a policy that is for those with the peer's new label.
+	// A policy that allows the previous labels of the peer changes no verdict.
 	const freeFromFree = "{apiVersion: networking.k8s.io/v1, kind: NetworkPolicy, metadata: {name: new, namespace: shop}, " +
 		"spec: {podSelector: {matchLabels: {app: free}}, ingress: [{from: [{podSelector: {matchLabels: {app: cart}}}]}]}}"
 	if d, err = f.tables.View().WhatIf(models.PolicyWhatIf{Manifests: freeFromFree}, f.flows); err != nil || len(d.Denied)+len(d.Allowed) != 0 {
@@ -69,7 +69,7 @@ func TestWhatIf_PeerHasOtherLabelsNow(t *testing.T) {
 	}
 }
 
-// Nobody has the labels of then any more, and their identity is gone: of such a flow nothing can be said.
+// The identity with the previous labels no longer exists, so the verdict of such a flow is unknown.
 func TestWhatIf_PeersIdentityIsGone(t *testing.T) {
 	t.Parallel()
 	f := relabelled(t)

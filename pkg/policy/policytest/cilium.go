@@ -11,10 +11,10 @@ import (
 	"github.com/waggle-net/waggle/pkg/tables/k8s"
 )
 
-// object is one of JSON.
+// object is a JSON object.
 type object = map[string]any
 
-// cilium makes a policy of Cilium's, of either scope.
+// cilium generates a Cilium policy of either scope.
 func (r *random) cilium(i int) *cilium.Policy {
 	p := &cilium.Policy{Name: fmt.Sprintf("cilium-%d", i), Annotations: r.annotations()}
 	if r.oneIn(2) {
@@ -31,7 +31,7 @@ func (r *random) cilium(i int) *cilium.Policy {
 func encode(value any) json.RawMessage {
 	text, err := json.Marshal(value)
 	if err != nil {
-		panic(err) // of maps, lists, texts and numbers
+		panic(err) // the values are maps, lists, strings and numbers
 	}
 	return text
 }
@@ -60,7 +60,7 @@ func (r *random) spec() object {
 	return spec
 }
 
-// ciliumSelector demands labels of several sources, with the source or without it.
+// ciliumSelector generates a selector for labels of several sources. A key names its source or omits it.
 func (r *random) ciliumSelector() object {
 	out := object{}
 	keys := podLabels
@@ -106,7 +106,7 @@ func (r *random) ciliumSelector() object {
 	return out
 }
 
-// ciliumRule has peers of one kind at most, and ports or types of ICMP.
+// ciliumRule generates a rule with at most one kind of peers, and with ports or ICMP types.
 func (r *random) ciliumRule(side string, deny bool) object {
 	rule := object{}
 	block := func() string { return pick(r, blocks...) }
@@ -142,7 +142,7 @@ func (r *random) ciliumRule(side string, deny bool) object {
 	return rule
 }
 
-// list is never null.
+// list replaces nil by an empty list, because a nil list would be null in JSON.
 func list[T any](l []T) []T {
 	if l == nil {
 		return []T{}
@@ -150,7 +150,7 @@ func list[T any](l []T) []T {
 	return l
 }
 
-// cidrGroup has labels and CIDRs, or none.
+// cidrGroup generates a group, with or without labels and CIDRs.
 func (r *random) cidrGroup(name string) *cilium.CIDRGroup {
 	g := &cilium.CIDRGroup{Name: name, Labels: r.labels(groupLabels, 2)}
 	g.CIDRs = some(r, 4, func() netip.Prefix { return netip.MustParsePrefix(pick(r, blocks...)) })
@@ -159,7 +159,7 @@ func (r *random) cidrGroup(name string) *cilium.CIDRGroup {
 	return g
 }
 
-// groupSelector is a selector of labels without sources.
+// groupSelector converts a selector of labels without sources to JSON.
 func groupSelector(s k8s.Selector) object {
 	out := object{}
 	if len(s.MatchLabels) > 0 {
@@ -223,7 +223,7 @@ func (r *random) icmp() object {
 	return field
 }
 
-// unsupported adds what is not enforced, or what is wrong.
+// unsupported adds an unsupported or invalid field.
 func (r *random) unsupported(rule object, side string, deny bool) {
 	switch r.IntN(9) {
 	case 0:

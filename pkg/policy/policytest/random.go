@@ -9,7 +9,7 @@ import (
 	"github.com/waggle-net/waggle/pkg/tables/k8s"
 )
 
-// random makes parts of worlds. What it picks from is small, so that parts meet.
+// random generates parts of worlds from few values, so that policies often match pods.
 type random struct{ *rand.Rand }
 
 var (
@@ -24,7 +24,7 @@ var (
 
 	protocolNumbers = map[string]uint8{"TCP": policy.ProtocolTCP, "UDP": policy.ProtocolUDP, "SCTP": policy.ProtocolSCTP}
 
-	// blocks overlap with each other and with everybody's addresses.
+	// blocks overlap with each other and with the addresses of all peers.
 	blocks = []string{"0.0.0.0/0", "10.0.0.0/8", "10.0.0.0/24", "10.0.0.0/28", "10.0.1.0/24", "10.0.0.200/32", "192.168.0.0/16",
 		"192.168.0.0/30", "203.0.113.0/24", "203.0.113.128/25", "203.0.113.1/32", "::/0", "fd00::/16", "fd00::/112", "fd01::/64", "2001:db8::/32"}
 )
@@ -33,7 +33,7 @@ func (r *random) oneIn(n int) bool { return r.IntN(n) == 0 }
 
 func pick[T any](r *random, from ...T) T { return from[r.IntN(len(from))] }
 
-// some makes a list of up to most parts; the shorter, the likelier.
+// some returns up to most parts. Each part is included with probability 1/2.
 func some[T any](r *random, most int, one func() T) []T {
 	var list []T
 	for range most {
@@ -44,7 +44,7 @@ func some[T any](r *random, most int, one func() T) []T {
 	return list
 }
 
-// labels gives values to some of the keys; each of from is a key and its values.
+// labels assigns values to some of the keys; each item of from is a key followed by its values.
 func (r *random) labels(from [][]string, most int) map[string]string {
 	out := map[string]string{}
 	for range most {
@@ -54,7 +54,7 @@ func (r *random) labels(from [][]string, most int) map[string]string {
 	return out
 }
 
-// selector demands little, so that it often chooses somebody.
+// selector generates a selector with few requirements, so that it often matches.
 func (r *random) selector(from [][]string) k8s.Selector {
 	var s k8s.Selector
 	if r.oneIn(4) {
@@ -74,7 +74,7 @@ func (r *random) selector(from [][]string) k8s.Selector {
 	return s
 }
 
-// kubernetes makes a NetworkPolicy.
+// kubernetes generates a NetworkPolicy.
 func (r *random) kubernetes(i int) *k8s.NetworkPolicy {
 	p := &k8s.NetworkPolicy{Namespace: pick(r, namespaces...), Name: fmt.Sprintf("kubernetes-%d", i), PodSelector: r.selector(podLabels),
 		IsIngress: r.oneIn(2), IsEgress: r.oneIn(2), Annotations: r.annotations()}
@@ -119,7 +119,7 @@ func (r *random) kubernetesPeer() k8s.Peer {
 	return p
 }
 
-// excepts are blocks inside another.
+// excepts returns blocks inside another block.
 func (r *random) excepts(block netip.Prefix) (list []netip.Prefix) {
 	for _, text := range blocks {
 		inner := netip.MustParsePrefix(text)

@@ -1,5 +1,4 @@
-// Package policytest makes random clusters, policies and questions about them, for tests that compare evaluators. What a seed
-// makes is always the same.
+// Package policytest generates random clusters, policies and policy lookups for tests that compare evaluators. A seed always generates the same result.
 package policytest
 
 import (
@@ -19,7 +18,7 @@ import (
 // Cluster is the name of every random cluster.
 const Cluster = "test"
 
-// HiddenKey is the key of a label that pods have and that is not part of identities.
+// HiddenKey is the key of a pod label that is not part of identities.
 const HiddenKey = "hidden"
 
 // World is a cluster and its policies.
@@ -29,7 +28,7 @@ type World struct {
 	Options     policy.Options
 	Namespaces  []*k8s.Namespace
 	Pods        []Pod
-	Others      []Other // who is no pod
+	Others      []Other // peers that are not pods
 	Kubernetes  []*k8s.NetworkPolicy
 	Cilium      []*cilium.Policy
 	Groups      []*cilium.CIDRGroup
@@ -39,8 +38,8 @@ type World struct {
 type Pod struct {
 	Object         *k8s.Pod
 	Identity       uint32
-	Labels         map[string]string // all of them, by which policies choose it as a subject
-	IdentityLabels map[string]string // those that make its identity
+	Labels         map[string]string // all labels, by which policies select it as a subject
+	IdentityLabels map[string]string // labels of its identity
 	Addrs          [2]netip.Addr     // IPv4 and IPv6
 	Ports          []policy.NamedPort
 }
@@ -51,15 +50,15 @@ type Other struct {
 	Addr     netip.Addr
 }
 
-// Size bounds what is made.
+// Size limits a world.
 type Size struct {
-	Pods, Kubernetes, Cilium int // how many at most; at least one pod
+	Pods, Kubernetes, Cilium int // maximum numbers; a world has at least one pod
 }
 
-// Small is a size with which most questions touch several rules.
+// Small is a size with which several rules affect most lookups.
 var Small = Size{Pods: 8, Kubernetes: 5, Cilium: 5}
 
-// New makes a world. The same seed and size make the same world.
+// New generates a world. The same seed and size generate the same world.
 func New(seed uint64, size Size) *World {
 	r := &random{rand.New(rand.NewPCG(seed, 1))}
 	w := &World{Seed: seed, Environment: policy.Environment{Cluster: Cluster, Keeps: Keeps}, Options: policy.Options{
@@ -98,7 +97,7 @@ func Keeps(label string) bool { return label != endpoint.SourceK8s+":"+HiddenKey
 func (w *World) pod(r *random, i int, numbers map[string]uint32) Pod {
 	namespace := w.Namespaces[r.IntN(len(w.Namespaces))]
 	object := &k8s.Pod{Namespace: namespace.Name, Name: fmt.Sprintf("pod-%d", i), ServiceAccount: "default", Labels: r.labels(podLabels, 3)}
-	if r.oneIn(8) { // labels that imitate what others mean
+	if r.oneIn(8) { // labels that imitate reserved labels and labels of namespaces
 		object.Labels[pick(r, "reserved:host", "reserved:world", labels.KeyNamespace, labels.KeyNamespaceLabels+".team")] = namespaces[0]
 	}
 	p := Pod{Object: object, Labels: labels.OfPod(Cluster, object, namespace), Addrs: [2]netip.Addr{
@@ -123,7 +122,7 @@ func (w *World) pod(r *random, i int, numbers map[string]uint32) Pod {
 	return p
 }
 
-// others are the host, other nodes, the API server and the world.
+// others returns the local host, other nodes, the API server, the world and a health endpoint.
 func others() []Other {
 	at := func(id uint32, text string) Other { return Other{id, netip.MustParseAddr(text)} }
 	return []Other{
@@ -135,12 +134,12 @@ func others() []Other {
 	}
 }
 
-// apiServers are on another node and outside the cluster.
+// apiServers returns addresses on another node and outside the cluster.
 func apiServers() []netip.Addr {
 	return []netip.Addr{netip.MustParseAddr("192.168.0.3"), netip.MustParseAddr("203.0.113.1"), netip.MustParseAddr("2001:db8::1")}
 }
 
-// Policies are all of them, parsed.
+// Policies returns all policies, parsed.
 func (w *World) Policies() []*policy.Policy {
 	var all []*policy.Policy
 	for _, p := range w.Kubernetes {
@@ -152,7 +151,7 @@ func (w *World) Policies() []*policy.Policy {
 	return all
 }
 
-// Identities are all that there are, with their labels.
+// Identities returns the labels of all identities.
 func (w *World) Identities() map[uint32]map[string]string {
 	all := map[uint32]map[string]string{}
 	for _, p := range w.Pods {
@@ -164,12 +163,12 @@ func (w *World) Identities() map[uint32]map[string]string {
 	return all
 }
 
-// Subject is the pod as the one whose policy is asked.
+// Subject returns the pod as the subject of a lookup.
 func (p *Pod) Subject() policy.Party {
 	return policy.Party{Identity: p.Identity, Labels: p.Labels, Addr: p.Addrs[0], Ports: p.Ports}
 }
 
-// Peers are the pod as others see it, at each of its addresses.
+// Peers returns the pod as a peer, once for each address.
 func (p *Pod) Peers() []policy.Party {
 	peers := make([]policy.Party, 0, len(p.Addrs))
 	for _, addr := range p.Addrs {
@@ -178,7 +177,7 @@ func (p *Pod) Peers() []policy.Party {
 	return peers
 }
 
-// Peers are all that a pod may meet: every pod at each address, and everybody else.
+// Peers returns all possible peers of a pod: every pod at each address, and every other peer.
 func (w *World) Peers() []policy.Party {
 	var all []policy.Party
 	for i := range w.Pods {
@@ -190,8 +189,7 @@ func (w *World) Peers() []policy.Party {
 	return all
 }
 
-// Question is the nth random question about the world: who asks is one of its pods. Protocol and port are such that rules often
-// speak of them, or nearly.
+// Question returns the nth random lookup, whose subject is a pod of the world. Rules often match its protocol and port, or miss them by one condition.
 func (w *World) Question(n uint64) policy.Question {
 	r := &random{rand.New(rand.NewPCG(w.Seed, 2+n))}
 	peers := w.Peers()
@@ -203,5 +201,5 @@ func (w *World) Question(n uint64) policy.Question {
 	}
 }
 
-// protocolGRE stands for the protocols that no rule names.
+// protocolGRE represents protocols that no rule names.
 const protocolGRE uint8 = 47
