@@ -1,8 +1,8 @@
-// Package agentlock keeps apart what must not run at the same time on one node: two agents of one state directory, two runs of
-// "waggle-agent setup", and any of them and "waggle cleanup".
+// Package agentlock prevents processes from running at the same time on one node: two agents of one state directory, two runs of
+// "waggle-agent setup", and "waggle cleanup" together with any of them.
 //
-// The locks are files in the state directory. The kernel drops a lock with its process, so a file that is left behind locks
-// nothing. An agent also announces itself in its network namespace, for those who do not know its state directory.
+// The locks are files in the state directory. The kernel releases a lock when its process ends, so a file that is left behind
+// locks nothing. An agent also announces itself in its network namespace, for processes that do not know its state directory.
 package agentlock
 
 import (
@@ -20,10 +20,10 @@ const (
 	SetupFile = "setup.lock"
 )
 
-// HeldError means that another process has the lock.
+// HeldError means that another process owns the lock.
 type HeldError struct {
 	Path string
-	PID  int // 0 when the holder did not write it
+	PID  int // 0 when the owner of the lock did not write it
 }
 
 // Error implements error.
@@ -31,7 +31,7 @@ func (e *HeldError) Error() string {
 	return fmt.Sprintf("%s is locked by another process%s", e.Path, Process(e.PID))
 }
 
-// Process names a process in a message: " (pid 7)", or nothing when it is not known.
+// Process names a process in a message: " (pid 7)", or "" when the pid is not known.
 func Process(pid int) string {
 	if pid <= 0 {
 		return ""
@@ -39,8 +39,8 @@ func Process(pid int) string {
 	return fmt.Sprintf(" (pid %d)", pid)
 }
 
-// Take makes the file if need be, locks it and writes our process id into it. A lock that is taken gives [*HeldError].
-// Closing the file gives it back.
+// Take creates the file if it is missing, locks it and writes the id of this process into it. If another process owns the lock,
+// the error is a [*HeldError]. Closing the file releases the lock.
 func Take(path string) (*os.File, error) {
 	f, err := open(path, os.O_CREATE)
 	if err != nil {
@@ -53,7 +53,7 @@ func Take(path string) (*os.File, error) {
 	return f, nil
 }
 
-// TakeExisting locks a file that is there, and changes nothing in it.
+// TakeExisting locks an existing file and does not change its content.
 func TakeExisting(path string) (*os.File, error) { return open(path, 0) }
 
 func open(path string, flag int) (*os.File, error) {

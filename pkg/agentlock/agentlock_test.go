@@ -59,7 +59,7 @@ func TestPrivilegedAnnounce_OneNamespace(t *testing.T) {
 	})
 }
 
-// An agent accepts nobody: many have asked, and none of them makes the next one believe that there is no agent.
+// The agent accepts no connection. After many calls the backlog of its socket is full, and Announced still reports an agent.
 func TestPrivilegedAnnounced_WhenManyHaveAsked(t *testing.T) {
 	t.Parallel()
 	testnet.New(t).Do(func() {

@@ -9,11 +9,11 @@ import (
 	"golang.org/x/sys/unix"
 )
 
-// address is an abstract socket: each network namespace has its own, and the kernel removes it with its process.
+// address is an abstract socket. Each network namespace has its own abstract sockets, and the kernel removes one with its process.
 const address = "@waggle-agent"
 
-// Announce tells the network namespace that an agent runs here, until it is closed. A second agent in a namespace is not
-// told apart from the first; then, as on any other error, nothing is announced.
+// Announce announces an agent in the network namespace until the result is closed. A second agent in a namespace cannot be
+// distinguished from the first; then, as after any other error, Announce has no effect.
 func Announce() io.Closer {
 	l, err := net.Listen("unix", address)
 	if err != nil {
@@ -22,11 +22,12 @@ func Announce() io.Closer {
 	return l
 }
 
-// Announced tells whether an agent runs in this network namespace, and as which process; 0 when that is not visible from here.
+// Announced reports whether an agent runs in this network namespace, and its process id, which is 0 when the process is not visible
+// in this PID namespace.
 func Announced() (pid int, running bool) {
 	conn, err := net.DialTimeout("unix", address, time.Second)
 	if err != nil {
-		return 0, !errors.Is(err, unix.ECONNREFUSED) // nobody listens; whoever does and has no room for us runs
+		return 0, !errors.Is(err, unix.ECONNREFUSED) // refused: no process listens; any other error, such as a full backlog, comes from a running agent
 	}
 	defer conn.Close()
 	raw, err := conn.(*net.UnixConn).SyscallConn()

@@ -1,8 +1,8 @@
-// Package bootlog is a slog handler that stands between hive and the real handler. It remembers each start hook that
-// hive reports, so that a table can show how long starting took, and keeps hive's own chatter out of the log.
+// Package bootlog implements a slog handler between hive and the actual handler. It records each start hook that hive
+// reports, so that a table can show the duration of the start, and lowers the level of hive's messages about jobs.
 //
-// The root logger must exist before hive builds anything, the table only afterwards; so the handler fills a
-// [Recorder], which whoever owns the table empties when it is ready.
+// The root logger must exist before hive builds any object, and the table only afterwards. So the handler fills a
+// [Recorder], and the owner of the table empties it when the table is ready.
 package bootlog
 
 import (
@@ -13,37 +13,37 @@ import (
 	"time"
 )
 
-// What hive v1 writes. A test starts a hive and fails when these words change.
+// Message and attribute keys of hive v1. A test starts a hive and fails when they change.
 const (
 	hookExecuted = "Start hook executed"
 	functionKey  = "function" // "name (file:line) (module)"
-	detailKey    = "detail"   // what a job hook starts
+	detailKey    = "detail"   // the job that a job hook starts
 	durationKey  = "duration"
 )
 
-// chatter is what hive says at Info about jobs that start and end at run time: decisions, not the life of the agent.
+// chatter holds hive's Info messages about jobs that start and end at run time. They are lowered to Debug.
 var chatter = map[string]bool{"Job started": true, "Job stopped": true}
 
-// Hook is a start hook that has run.
+// Hook describes a start hook that has run.
 type Hook struct {
-	Name     string // function and its place in the source
-	Detail   string // what it started, when it said so
-	Module   string // full module id; empty when the hook belongs to none
+	Name     string // function and its source position
+	Detail   string // what the hook started; may be empty
+	Module   string // full module id; empty when the hook belongs to no module
 	Start    time.Time
 	Duration time.Duration
 }
 
-// Recorder keeps hooks until they are taken.
+// Recorder keeps hooks until [Recorder.Take] returns them.
 type Recorder struct {
 	mu     sync.Mutex
 	hooks  []Hook
 	signal chan struct{} // holds one token when hooks is not empty
 }
 
-// NewRecorder makes an empty recorder.
+// NewRecorder returns an empty recorder.
 func NewRecorder() *Recorder { return &Recorder{signal: make(chan struct{}, 1)} }
 
-// Recorded receives when there is something to take.
+// Recorded returns a channel that receives when there are hooks to take.
 func (r *Recorder) Recorded() <-chan struct{} { return r.signal }
 
 // Take returns the hooks recorded since the last call, in the order in which they ran.
@@ -65,8 +65,8 @@ func (r *Recorder) record(h Hook) {
 	}
 }
 
-// handler passes records on. A logger that carries hive's "function" attribute is enabled for Debug as well, because
-// that is where hive reports quick hooks.
+// handler forwards records to the next handler. A logger with hive's "function" attribute is enabled for Debug as well,
+// because hive reports quick hooks at that level.
 type handler struct {
 	slog.Handler
 	recorder *Recorder
@@ -131,8 +131,8 @@ func (h handler) hook(r slog.Record) Hook {
 	return hook
 }
 
-// splitModule takes "name (file:line) (module)" apart. Both parentheses may be missing; the one with a colon is a place
-// in the source.
+// splitModule splits "name (file:line) (module)". Both parentheses may be missing; the one with a colon is a source
+// position.
 func splitModule(function string) (name, module string) {
 	open := strings.LastIndex(function, " (")
 	if open < 0 || !strings.HasSuffix(function, ")") {

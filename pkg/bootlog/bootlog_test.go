@@ -13,7 +13,7 @@ import (
 	"github.com/cilium/hive/job"
 )
 
-// TestHandler_RecordsHooksOfARealHive fails when hive words its records differently.
+// TestHandler_RecordsHooksOfARealHive fails when hive changes the text of its records.
 func TestHandler_RecordsHooksOfARealHive(t *testing.T) {
 	t.Parallel()
 	h := upstream.NewWithOptions(upstream.Options{LogThreshold: time.Hour, StartTimeout: time.Minute, StopTimeout: time.Minute},
@@ -42,7 +42,7 @@ func TestHandler_RecordsHooksOfARealHive(t *testing.T) {
 	if slow.Duration < 2*time.Millisecond || slow.Start.IsZero() || !strings.Contains(slow.Name, "bootlog_test.go:") {
 		t.Errorf("hook of slow-one: %+v", slow)
 	}
-	// Hive starts all jobs in the name of its own module; the detail tells them apart.
+	// Hive starts all jobs in its own module; only the detail distinguishes them.
 	if jobs := byModule["jobs"]; !strings.HasPrefix(jobs.Detail, "count-bees (") {
 		t.Errorf("hook of the job: %+v", jobs)
 	}

@@ -1,5 +1,5 @@
-// Package capabilities gives away what a process may do and no longer needs. Capabilities belong to threads; this package
-// changes all threads of the process, and those that the runtime starts later inherit it.
+// Package capabilities drops capabilities that a process no longer needs. Capabilities belong to threads; this package
+// changes all threads of the process, and threads that the runtime starts later inherit the change.
 package capabilities
 
 import (
@@ -15,19 +15,19 @@ import (
 	"golang.org/x/sys/unix"
 )
 
-// Set is a set of capabilities, one bit each.
+// Set holds one bit for each capability.
 type Set uint64
 
-// Agent is what the running agent needs: links, routes, sysctls of the network, maps and programs.
+// Agent is the set that the running agent needs, for links, routes, sysctls of the network, maps and programs.
 const Agent Set = 1<<unix.CAP_NET_ADMIN | 1<<unix.CAP_PERFMON | 1<<unix.CAP_BPF
 
-// Probes is what ICMP probes of other nodes need.
+// Probes is the set that ICMP probes of other nodes need.
 const Probes Set = 1 << unix.CAP_NET_RAW
 
-// Namespaces is what entering the network namespaces of others needs.
+// Namespaces is the set that is needed to enter the network namespaces of other processes.
 const Namespaces Set = 1 << unix.CAP_SYS_ADMIN
 
-// String lists the ones of [Agent], [Probes] and [Namespaces] by name and others by number.
+// String lists the capabilities of [Agent], [Probes] and [Namespaces] by name and others by number; "none" for an empty set.
 func (s Set) String() string {
 	var out []string
 	for ; s != 0; s &= s - 1 {
@@ -45,14 +45,14 @@ func (s Set) String() string {
 	return strings.Join(out, ",")
 }
 
-// Drop takes from all threads every capability outside keep, also those that a program started later could gain. What the
-// process never had it does not get. It needs a program without cgo, as all of ours are.
+// Drop removes every capability outside keep from all threads, also from the set that a program started later could gain.
+// It adds no capability. It works only in programs without cgo, which all programs of this project are.
 func Drop(keep Set) error {
 	have, err := current("CapEff")
 	if err != nil {
 		return err
 	}
-	bounded := Bound(keep) // a process that may not shrink this set can still give away what it has
+	bounded := Bound(keep) // a process that must not shrink the bounding set can still drop its own capabilities
 	if err := onAllThreads(unix.SYS_PRCTL, unix.PR_CAP_AMBIENT, unix.PR_CAP_AMBIENT_CLEAR_ALL, 0, 0, 0); err != nil {
 		return fmt.Errorf("clear ambient capabilities: %w", err)
 	}
@@ -69,8 +69,8 @@ func Drop(keep Set) error {
 	return bounded
 }
 
-// Bound removes capabilities from the bounding set, which needs CAP_SETPCAP unless it is small enough already. What the
-// process may do now stays. It stops all threads once for each capability, so it is cheapest while there are few.
+// Bound removes capabilities outside keep from the bounding set, which needs CAP_SETPCAP unless there are none. The current
+// capabilities of the process stay. Bound stops all threads once for each capability, so it is cheapest while there are few threads.
 func Bound(keep Set) error {
 	bound, err := current("CapBnd")
 	if err != nil {
@@ -97,10 +97,10 @@ func onAllThreads(trap, a, b, c, d, e uintptr) error {
 	return nil
 }
 
-// Effective is what the process may do now.
+// Effective returns the effective capabilities of the calling thread.
 func Effective() (Set, error) { return current("CapEff") }
 
-// current reads one set of the calling thread.
+// current reads one set of the calling thread; name is its name in /proc/thread-self/status.
 func current(name string) (Set, error) {
 	text, err := os.ReadFile("/proc/thread-self/status")
 	if err != nil {

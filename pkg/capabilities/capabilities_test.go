@@ -6,7 +6,7 @@ import (
 	"golang.org/x/sys/unix"
 )
 
-// That all threads drop them is tested on whole nodes, with processes to spare.
+// Tests of whole nodes check that all threads drop their capabilities: they run the agent as a process of its own.
 
 func TestSet_String(t *testing.T) {
 	t.Parallel()

@@ -1,5 +1,5 @@
-// Package celltest runs script tests of cells: a hive with a database, jobs and in-memory health, a script engine with
-// the commands of statedb and of the cells under test, and nothing that needs privileges.
+// Package celltest runs script tests of cells. It provides a hive with a database, jobs and in-memory health, and a script
+// engine with the commands of statedb and of the cells under test. It needs no privileges.
 package celltest
 
 import (
@@ -25,26 +25,26 @@ import (
 )
 
 const (
-	// timeout bounds how long scripts go on after the last one of them has begun, also those of a large package on a busy machine.
+	// timeout limits the time from the start of the last script to the end of all scripts. It suffices for a large package on a busy machine.
 	timeout = 2 * time.Minute
-	// tablePatience is how long commands of tables wait for what must come, unless a script says otherwise. It only delays a failure.
+	// tablePatience is the default timeout of table commands that wait for a content. It only delays a failure.
 	tablePatience = 20 * time.Second
 )
 
-// health hands out scopes of one in-memory health.
+// health returns a scope of one in-memory health for each module.
 type health struct{ root *cell.SimpleHealth }
 
 func (h health) ForModule(id cell.FullModuleID) cell.Health { return h.root.NewScope(id.String()) }
 
-// Infrastructure is what every cell needs: database, jobs, health, and the script command "health".
+// Infrastructure returns the cells that every cell needs: database, jobs, health, and the script command "health".
 func Infrastructure() cell.Cell {
 	return cell.Group(
 		statedb.Cell,
 		job.Cell,
 		cell.Provide(
-			heartbeat.NewMonitor, // loops report to it; [RunVirtual] judges them when a script has ended
+			heartbeat.NewMonitor, // loops report to it; [RunVirtual] checks the loops after a script
 			cell.NewSimpleHealth,
-			func(root *cell.SimpleHealth) hive.HealthSource { return health{root} }, // the interface is what each module gets
+			func(root *cell.SimpleHealth) hive.HealthSource { return health{root} }, // hive gives modules the interface
 			func(h *cell.SimpleHealth) upstream.ScriptCmdOut {
 				return upstream.NewScriptCmd("health", cell.SimpleHealthCmd(h))
 			},
@@ -52,15 +52,15 @@ func Infrastructure() cell.Cell {
 	)
 }
 
-// Run runs each script that matches pattern (say "testdata/*.txtar") against a hive of its own, in real time. It is for cells
-// that use sockets, watch files or make system calls that block; [RunVirtual] is the rule. The cells come from a function
-// because each script needs fresh ones. Arguments on the script's "#!" line are flags of the hive, in which $WORK stands for
+// Run runs each script that matches pattern (for instance "testdata/*.txtar") against its own hive, in real time. It is for
+// cells that use sockets, watch files or make blocking system calls; all other cells use [RunVirtual]. The cells come from a
+// function because each script needs new cells. Arguments on the script's "#!" line are flags of the hive; $WORK in them is
 // the script's directory.
 func Run(t *testing.T, pattern string, cells func(t testing.TB) []cell.Cell) {
 	t.Helper()
 	ctx, cancel := context.WithCancel(context.Background())
 	t.Cleanup(cancel)
-	// Scripts wait for other tests before they begin, so time counts from then on.
+	// Scripts wait for other tests before they begin, so the time counts from the start of a script.
 	end := time.AfterFunc(math.MaxInt64, func() {
 		t.Errorf("a script goes on %v after the last one began: it waits for what does not come", timeout)
 		cancel()
@@ -74,13 +74,13 @@ func Run(t *testing.T, pattern string, cells func(t testing.TB) []cell.Cell) {
 	scripttest.Test(t, ctx, setup, []string{"PATH=" + t.TempDir()}, pattern)
 }
 
-// judge is for the loops of a hive what the watchdog is for those of an agent.
+// judge checks the loops of a hive as the watchdog of an agent does.
 type judge struct {
 	monitor *heartbeat.Monitor
 	db      *statedb.DB
 }
 
-// engine returns an engine for one script and a hive of its own, which stops when the test ends. args are flags of the hive.
+// engine returns an engine for one script with its own hive, which stops when the test ends. args are flags of the hive.
 func engine(t testing.TB, args []string, cells func(t testing.TB) []cell.Cell) (*script.Engine, *judge) {
 	t.Helper()
 	log := hivetest.Logger(t, hivetest.LogLevel(slog.LevelWarn))
@@ -121,14 +121,14 @@ func (p patient) Usage() *script.CmdUsage {
 	usage.Flags = func(fs *pflag.FlagSet) {
 		flags(fs)
 		if err := fs.Set("timeout", tablePatience.String()); err != nil {
-			panic(err) // the command has no such flag any more
+			panic(err) // the command no longer has the flag
 		}
 	}
 	return &usage
 }
 
-// expand replaces $WORK, which the engine knows in commands only. A script's directory is the first temporary one that its
-// test has made, so it lies beside the next.
+// expand replaces $WORK in args, because the engine replaces it only in commands. A script's directory is the first temporary
+// directory of its test, so it has the same parent as the next one.
 func expand(t testing.TB, args []string) []string {
 	var out []string
 	for _, arg := range args {

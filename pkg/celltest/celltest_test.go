@@ -11,7 +11,7 @@ import (
 	"github.com/spf13/pflag"
 )
 
-// TestRun_GivesModulesWhatTheAgentGives runs a cell that asks for a health and a job group of its own.
+// TestRun_GivesModulesWhatTheAgentGives runs a cell that requires the health reporter and the job group of its module.
 func TestRun_GivesModulesWhatTheAgentGives(t *testing.T) {
 	Run(t, "testdata/*.txtar", func(testing.TB) []cell.Cell {
 		return []cell.Cell{cell.Module("comb", "Comb", cell.Invoke(func(lc cell.Lifecycle, health cell.Health, _ job.Group) {
@@ -20,7 +20,7 @@ func TestRun_GivesModulesWhatTheAgentGives(t *testing.T) {
 	})
 }
 
-// TestPatient_WaitsForLongUnlessToldOtherwise asks for the flag as the engine of scripts does.
+// TestPatient_WaitsForLongUnlessToldOtherwise parses the flag as the script engine does.
 func TestPatient_WaitsForLongUnlessToldOtherwise(t *testing.T) {
 	for name, cmd := range map[string]script.Cmd{"db/cmp": statedb.CompareCmd(statedb.New()), "db/initialized": statedb.InitializedCmd(statedb.New())} {
 		for _, c := range []struct {

@@ -12,7 +12,7 @@ import (
 	"github.com/waggle-net/waggle/pkg/heartbeat"
 )
 
-// LongPass is one pass of a controller on a machine where each of its pieces takes two seconds of a monitor's time.
+// LongPass runs one pass of a controller in which each piece takes two seconds of a monitor's time.
 type LongPass struct {
 	db      *statedb.DB
 	monitor *heartbeat.Monitor
@@ -20,10 +20,10 @@ type LongPass struct {
 	wedges  []heartbeat.Wedge
 }
 
-// NewLongPass makes one of a controller that writes to db.
+// NewLongPass returns a LongPass for a controller that writes to db.
 func NewLongPass(db *statedb.DB) *LongPass { return &LongPass{db: db, monitor: heartbeat.NewMonitor()} }
 
-// Piece has the time of one piece pass. Fakes of what the controller writes to call it.
+// Piece advances the monitor's time by one piece. Fakes of the controller's outputs call it.
 func (p *LongPass) Piece() {
 	const each = 2 * time.Second
 	p.took += each
@@ -32,7 +32,7 @@ func (p *LongPass) Piece() {
 	}
 }
 
-// Run wants the first pass of run not to be taken for one that hangs, and returns how long it took.
+// Run fails the test if the monitor reports the first pass of run as a stall, and returns the monitor's time of the pass.
 func (p *LongPass) Run(t testing.TB, run func(context.Context, cell.Health) error) time.Duration {
 	t.Helper()
 	ctx, cancel := context.WithCancel(t.Context())

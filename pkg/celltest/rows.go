@@ -6,9 +6,9 @@ import (
 	"go.yaml.in/yaml/v3"
 )
 
-// YAMLKeeps tells whether the YAML library itself gives texts back as they were. It loses some that hold line breaks
-// behind leading white space (its block scalars then lack an indentation indicator), and tests of rows that survive YAML
-// must not hold that against the rows.
+// YAMLKeeps reports whether the YAML library restores texts unchanged. The library loses some texts with line breaks after
+// leading white space, because its block scalars then lack an indentation indicator. Tests of rows that must survive YAML
+// skip these texts.
 func YAMLKeeps(texts ...string) bool {
 	type holder struct {
 		One  string

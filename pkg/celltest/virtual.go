@@ -22,17 +22,17 @@ import (
 	"github.com/waggle-net/waggle/pkg/heartbeat"
 )
 
-// stalled is how long a script in virtual time may take of real time. Scripts do not sleep there, so only one that hangs takes so long.
+// stalled limits the real time of a script in virtual time. Such a script does not sleep in real time, so only a script that hangs reaches the limit.
 const stalled = 5 * time.Minute
 
-// virtualTimeout bounds the virtual time of a script.
+// virtualTimeout limits the virtual time of a script.
 const virtualTimeout = 20 * time.Minute
 
-// RunVirtual is [Run] in virtual time: each script has a bubble of [synctest], in which time passes only while every goroutine
-// sleeps. A script that waits ten seconds takes none, what happens after nine of them has happened, and what happens after eleven
-// has not. No goroutine of the cells may block in the kernel (sockets, inotify, netlink): virtual time would stand still.
+// RunVirtual is [Run] in virtual time: each script runs in a bubble of [synctest], in which time advances only while every goroutine
+// sleeps. A script that waits for ten seconds takes no real time; afterwards a timer of nine seconds has fired, and a timer of eleven
+// has not. No goroutine of the cells may block in the kernel (sockets, inotify, netlink), because that stops virtual time.
 //
-// The command "sleep" lets virtual time pass, and a command with "*" is repeated for twenty minutes of it.
+// The command "sleep" advances virtual time. A command with "*" is repeated until the script has taken twenty minutes of virtual time.
 func RunVirtual(t *testing.T, pattern string, cells func(t testing.TB) []cell.Cell) {
 	t.Helper()
 	files, err := filepath.Glob(pattern)
@@ -51,7 +51,7 @@ func RunVirtual(t *testing.T, pattern string, cells func(t testing.TB) []cell.Ce
 			})
 			defer watchdog.Stop()
 			synctest.Test(t, func(t *testing.T) { runVirtual(t, file, archive, cells) })
-			runtime.GC() // a change iterator that a cell has not closed is closed by the collector, outside the bubble: that ends the process
+			runtime.GC() // if a cell left a change iterator open, the collector closes it outside the bubble, and the process ends
 		})
 	}
 }
@@ -88,8 +88,8 @@ func runVirtual(t *testing.T, file string, archive *txtar.Archive, cells func(t 
 // judgedFor is longer than any limit of package heartbeat for a loop.
 const judgedFor = time.Minute
 
-// wantNoWedge lets virtual time pass, and wants that the watchdog of an agent would take no loop for one that hangs, for which liveness ends the agent. So each loop must be
-// woken by any change of the tables that it says it follows.
+// wantNoWedge advances virtual time and fails the test if the watchdog reports a stalled loop, for which the liveness probe would end an agent. So each loop
+// must wake on any change of the tables that it names to the watchdog.
 func (j *judge) wantNoWedge(t *testing.T) {
 	t.Helper()
 	for range judgedFor / heartbeat.Interval {
@@ -111,7 +111,7 @@ func shebang(archive *txtar.Archive) []string {
 	return strings.Fields(args)
 }
 
-// write writes what commands want changed in the archive; they want nothing without the flag -scripttest.update.
+// write stores the changes of commands in the archive. Without the flag -scripttest.update there are none.
 func write(t *testing.T, file string, archive *txtar.Archive, updates map[string]string) {
 	changed := false
 	for name, content := range updates {

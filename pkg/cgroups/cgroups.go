@@ -1,4 +1,4 @@
-// Package cgroups finds the hierarchy of control groups, version 2, by which programs reach the sockets of a node.
+// Package cgroups finds the cgroup v2 hierarchy to which the programs for the sockets of a node are attached.
 package cgroups
 
 import (
@@ -12,15 +12,15 @@ import (
 	"golang.org/x/sys/unix"
 )
 
-// hybrid is where systemd keeps version 2 below the mount point of version 1.
+// hybrid is the directory below the mount point of version 1 where systemd mounts version 2.
 const hybrid = "unified"
 
-// rootInode is the number of the topmost group of every hierarchy. Who sees another one as the top is in a cgroup namespace.
+// rootInode is the inode of the root group of every hierarchy. A process that sees another inode at the root is in a cgroup namespace.
 const rootInode = 1
 
 const remedy = "mount cgroup2 (mount -t cgroup2 none /run/waggle/cgroup2) where the agent sees it, or name the mount by --cgroup-root"
 
-// Resolve checks a group that was named; a mount point of version 1 stands for the version 2 that is mounted below it.
+// Resolve checks a group that the user named and returns its path. For a mount point of version 1 it returns the mount of version 2 below it.
 func Resolve(path string) (string, error) {
 	for _, p := range []string{path, filepath.Join(path, hybrid)} {
 		if is, err := isGroup(p); is || err != nil && !errors.Is(err, os.ErrNotExist) {
@@ -33,7 +33,7 @@ func Resolve(path string) (string, error) {
 	return "", fmt.Errorf("use --cgroup-root=%s: it is no directory of cgroup2: %s", path, remedy)
 }
 
-// Root finds the topmost group of the machine among the mounts of this process.
+// Root finds the root group of the machine among the mounts of this process.
 func Root() (string, error) { return root("/proc/self/mountinfo") }
 
 func root(mounts string) (string, error) {
@@ -53,7 +53,7 @@ func root(mounts string) (string, error) {
 	return "", fmt.Errorf("find the root of cgroup2: it is not mounted: %s", remedy)
 }
 
-// Mounts lists where cgroup2 is mounted according to a file such as /proc/self/mountinfo.
+// Mounts lists the mount points of cgroup2 in a file such as /proc/self/mountinfo.
 func Mounts(file string) (paths []string, err error) {
 	text, err := os.ReadFile(file)
 	if err != nil {
@@ -69,7 +69,7 @@ func Mounts(file string) (paths []string, err error) {
 	return paths, nil
 }
 
-// unescape undoes what the kernel does to white space in paths.
+// unescape reverts the kernel's escapes of white space and backslashes in paths.
 var unescape = strings.NewReplacer(`\040`, " ", `\011`, "\t", `\012`, "\n", `\134`, `\`)
 
 func isGroup(path string) (bool, error) {

@@ -33,7 +33,7 @@ func TestRoot_SaysWhatHelps(t *testing.T) {
 	}
 	_, err := root(write("30 23 0:26 / /sys/fs/cgroup rw - tmpfs tmpfs rw\n"))
 	require.ErrorContains(t, err, "it is not mounted: mount cgroup2")
-	_, err = root(write("30 23 0:26 / " + dir + " rw - cgroup2 none rw\n")) // no topmost group
+	_, err = root(write("30 23 0:26 / " + dir + " rw - cgroup2 none rw\n")) // no root group
 	require.ErrorContains(t, err, "begins below it, as in a container: mount /sys/fs/cgroup of the machine")
 }
 

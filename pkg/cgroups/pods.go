@@ -12,15 +12,15 @@ import (
 	"syscall"
 )
 
-// Pod is the group of a pod of Kubernetes.
+// Pod describes the group of a Kubernetes pod.
 type Pod struct {
-	UID        string // as the kubelet knows it
+	UID        string // as in the name that the kubelet gives to the group
 	Containers []Container
 }
 
-// Container is a group below that of its pod.
+// Container is a group below the group of its pod.
 type Container struct {
-	ID   uint64 // number of the group, as programs see it
+	ID   uint64 // cgroup id, as programs see it
 	Path string // below the root
 }
 
@@ -28,10 +28,10 @@ type Container struct {
 // dashes of the UID are underscores.
 var podGroup = regexp.MustCompile(`^(?:[a-z-]*-)?pod([0-9a-f]{8}[-_]?[0-9a-f]{4}[-_]?[0-9a-f]{4}[-_]?[0-9a-f]{4}[-_]?[0-9a-f]{12})(?:\.slice)?$`)
 
-// podDepth is how many groups lie between the root and that of a pod at most: kubelet.slice, kubepods.slice and kubepods-burstable.slice, as in kind.
+// podDepth is the maximum number of groups between the root and the group of a pod: kubelet.slice, kubepods.slice and kubepods-burstable.slice, as in kind.
 const podDepth = 3
 
-// Pods finds the groups of pods, and those of their containers, below a group, in the order of their paths. Groups that go meanwhile are left out.
+// Pods returns the groups of pods and their containers below a group, sorted by path. Groups that are removed meanwhile are missing.
 func Pods(root string) (found []Pod, err error) {
 	tree := os.DirFS(root)
 	err = fs.WalkDir(tree, ".", func(at string, entry fs.DirEntry, err error) error {
@@ -62,12 +62,12 @@ func Pods(root string) (found []Pod, err error) {
 	return found, nil
 }
 
-// mayHavePods reports whether the kubelet puts groups of pods below one of that name. Others may be thousands.
+// mayHavePods reports whether the kubelet creates groups of pods below a group with this name. There may be thousands of other groups.
 func mayHavePods(name string) bool {
 	return strings.Contains(name, "kube") || slices.Contains(classes, name)
 }
 
-// classes are the names of groups of pods by class of service, with the driver cgroupfs.
+// classes are the groups of the QoS classes of pods, with the driver cgroupfs.
 var classes = []string{"burstable", "besteffort"}
 
 func containers(tree fs.FS, pod string) (list []Container, err error) {

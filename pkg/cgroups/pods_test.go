@@ -10,7 +10,7 @@ import (
 	"github.com/stretchr/testify/require"
 )
 
-// TestPods finds pods by the names that the drivers of the kubelet give, and nothing else.
+// TestPods finds groups with the names of the kubelet's cgroup drivers, and no other groups.
 func TestPods(t *testing.T) {
 	t.Parallel()
 	root := t.TempDir()
@@ -23,7 +23,7 @@ func TestPods(t *testing.T) {
 	}
 	underscores := strings.ReplaceAll(uid, "-", "_")
 	var want []Pod
-	for _, pod := range []struct{ group, uid string }{ // in the order of their paths
+	for _, pod := range []struct{ group, uid string }{ // sorted by path
 		{"kubelet.slice/kubelet-kubepods.slice/kubelet-kubepods-besteffort.slice/kubelet-kubepods-besteffort-pod" + underscores + ".slice", uid},
 		{"kubepods/besteffort/pod" + uid, uid},
 		{"kubepods/burstable/podabcdef0123456789abcdef0123456789", "abcdef0123456789abcdef0123456789"}, // of a static pod

@@ -1,9 +1,10 @@
-// Package changes reads what has changed in a table, up to a snapshot and not less.
+// Package changes reads all changes of a table up to a snapshot.
 //
-// An iterator of statedb looks at a snapshot only after it was told of a change, and it is told a moment after everybody can see
-// that: a commit makes its rows visible in all tables at once, and then wakes those who wait, table by table. Whoever is woken for
-// one table and takes a snapshot may find in another, by looking, rows that its iterator does not hand over yet. A controller
-// that makes one decision from both would decide without them: that all policies are known, for instance, and that there are none.
+// A change iterator of statedb reads a snapshot only after its watch channel has closed, and the channel closes after the change
+// is visible: a commit makes its rows visible in all tables at once and then closes the channels, table by table. A goroutine that
+// wakes for one table and takes a snapshot may read rows in another table that the iterator of this table does not return yet. A
+// controller that decides from both tables would ignore these rows. It could conclude, for instance, that all policies are known
+// and that there are none.
 package changes
 
 import (
@@ -12,14 +13,14 @@ import (
 	"github.com/cilium/statedb"
 )
 
-// Feed follows one table. It is for one goroutine.
+// Feed is the change feed of one table. It must be used by one goroutine only.
 type Feed[R any] struct {
 	table statedb.Table[R]
 	rows  statedb.ChangeIterator[R]
-	upTo  statedb.Revision // of the table: all up to here is handed over
+	upTo  statedb.Revision // of the table: UpTo has returned all changes up to it
 }
 
-// Follow begins with everything that exists: the first [Feed.UpTo] hands over all rows. The transaction has to hold the table.
+// Follow returns a feed whose first [Feed.UpTo] returns all existing rows. The transaction must hold the lock of the table.
 func Follow[R any](txn statedb.WriteTxn, table statedb.Table[R]) (*Feed[R], error) {
 	rows, err := table.Changes(txn)
 	if err != nil {
@@ -28,9 +29,9 @@ func Follow[R any](txn statedb.WriteTxn, table statedb.Table[R]) (*Feed[R], erro
 	return &Feed[R]{table: table, rows: rows}, nil
 }
 
-// UpTo hands over all changes that a snapshot has and that were not handed over yet, of each row the last, and adds to changed
-// what closes when there is more. No other feed adds the same channel, so whoever waits for several feeds can tell which of them has more. It may wait for the commit of somebody else to come to its end, so the snapshot must not be a
-// transaction that writes to the table.
+// UpTo returns the changes up to a snapshot that it has not returned before, the last one of each row, and adds a channel to changed
+// that closes when there are more. Each feed adds its own channel, so a caller that waits for several feeds can find the feed with
+// changes. UpTo may wait until another goroutine has completed its commit, so txn must not be a write transaction of the table.
 func (f *Feed[R]) UpTo(txn statedb.ReadTxn, changed *statedb.WatchSet) (list []statedb.Change[R]) {
 	if revision := f.table.Revision(txn); revision > f.upTo {
 		_, told := f.rows.Next(txn)
@@ -41,9 +42,9 @@ func (f *Feed[R]) UpTo(txn statedb.ReadTxn, changed *statedb.WatchSet) (list []s
 	for change := range rows {
 		list = append(list, change)
 	}
-	_, more := f.rows.Next(txn) // the first call after the last row says what to wait for
+	_, more := f.rows.Next(txn) // the first call after the last row returns the watch channel
 	select {
-	case <-more: // there is more already; then all iterators of statedb return one channel that is closed
+	case <-more: // there are more changes already; then all iterators of statedb return the same closed channel
 		more = closedChannel()
 	default:
 	}
@@ -57,7 +58,7 @@ func closedChannel() <-chan struct{} {
 	return c
 }
 
-// Close ends the subscription. That of nobody ends as well.
+// Close ends the subscription. It has no effect on a nil feed.
 func (f *Feed[R]) Close() {
 	if f != nil {
 		f.rows.Close()

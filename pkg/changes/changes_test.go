@@ -38,8 +38,8 @@ func follow(t *testing.T, db *statedb.DB, table statedb.RWTable[row]) *changes.F
 	return f
 }
 
-// Each round is one commit to several tables. Whoever is woken by any of them finds the rows of all, from the snapshot that he takes
-// then. With the iterators of statedb alone, this fails within some thousand rounds.
+// Each round is one commit to several tables. A reader that wakes for any of them takes a snapshot, and the feeds return the rows of
+// all tables in it. With the iterators of statedb alone, this fails within some thousand rounds.
 func TestUpTo_IsNoLessThanTheSnapshot(t *testing.T) {
 	t.Parallel()
 	const rounds = 20000
@@ -95,7 +95,7 @@ func TestUpTo_IsNoLessThanTheSnapshot(t *testing.T) {
 	}
 }
 
-// Nobody is woken for nothing: once all is handed over, there is something to wait for, also at an empty table.
+// A reader does not wake without a change: after UpTo has returned all changes, its channel is open, also for an empty table.
 func TestUpTo_WaitsWhenThereIsNothing(t *testing.T) {
 	t.Parallel()
 	db := statedb.New()
@@ -135,8 +135,8 @@ func TestUpTo_WaitsWhenThereIsNothing(t *testing.T) {
 	quiet()
 }
 
-// TestUpTo_ChannelsAreOfOneFeed: a commit to both tables after the snapshot closes what both feeds wait for. With one channel for both, who asks which of them has
-// more after each wait takes the change of the one for that of the other, and sleeps over it.
+// TestUpTo_ChannelsAreOfOneFeed: a commit to both tables after the snapshot closes the channels of both feeds. With one channel for both, a reader that asks
+// after each wait which feed has changes would take a change of one feed for a change of the other, and miss it.
 func TestUpTo_ChannelsAreOfOneFeed(t *testing.T) {
 	t.Parallel()
 	db := statedb.New()

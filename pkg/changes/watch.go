@@ -2,8 +2,8 @@ package changes
 
 import "github.com/cilium/statedb"
 
-// Watch adds to changed what closes when rows of the tables change, and reports whether all of the tables are initialized; when one is not,
-// changed also closes when it becomes so.
+// Watch adds channels to changed that close when rows of the tables change, and reports whether all tables are initialized. For a table that is not,
+// it also adds a channel that closes when the table becomes initialized.
 func Watch(txn statedb.ReadTxn, changed *statedb.WatchSet, tables ...statedb.TableMeta) bool {
 	complete := true
 	for _, t := range tables {

@@ -1,5 +1,5 @@
-// Package cidrpool finds free subnets of one size in a list of CIDRs, and subnets that overlap. It is pure: what is taken
-// is an argument.
+// Package cidrpool finds free subnets of one size in a list of CIDRs, and prefixes that overlap. It keeps no state: the taken
+// prefixes are an argument.
 package cidrpool
 
 import (
@@ -12,16 +12,16 @@ import (
 	"slices"
 )
 
-// Pool is a list of CIDRs of one family that is cut into subnets of one size. It never changes.
+// Pool is a list of CIDRs of one family that is divided into subnets of one size. It is immutable.
 type Pool struct {
 	cidrs []netip.Prefix
 	size  int // prefix length of the subnets
 }
 
-// maxBits bounds how many subnets a CIDR has, so that they can be counted.
+// maxBits limits the number of subnets of a CIDR to 2^maxBits, so that a uint64 can count them.
 const maxBits = 62
 
-// New checks that the CIDRs are of one family, do not overlap and can be cut. Their order is that in which they are used.
+// New checks that the CIDRs are of one family, do not overlap and can be divided. [Pool.Free] uses them in this order.
 func New(cidrs []netip.Prefix, size int) (Pool, error) {
 	if len(cidrs) == 0 {
 		return Pool{}, errors.New("no CIDR is given")
@@ -48,18 +48,18 @@ func New(cidrs []netip.Prefix, size int) (Pool, error) {
 	return p, nil
 }
 
-// CIDRs are what the pool is made of; the caller does not change them.
+// CIDRs returns the CIDRs of the pool. The caller must not change them.
 func (p Pool) CIDRs() []netip.Prefix { return p.cidrs }
 
-// Size is the prefix length of the subnets.
+// Size returns the prefix length of the subnets.
 func (p Pool) Size() int { return p.size }
 
-// Contains tells whether prefix lies in one of the CIDRs altogether.
+// Contains reports whether one of the CIDRs contains the whole prefix.
 func (p Pool) Contains(prefix netip.Prefix) bool {
 	return slices.ContainsFunc(p.cidrs, func(c netip.Prefix) bool { return c.Bits() <= prefix.Bits() && c.Overlaps(prefix) })
 }
 
-// Total is the number of subnets.
+// Total returns the number of subnets, or the highest uint64 if there are more.
 func (p Pool) Total() uint64 {
 	total := uint64(0)
 	for _, c := range p.cidrs {
@@ -72,8 +72,8 @@ func (p Pool) Total() uint64 {
 	return total
 }
 
-// Free yields the subnets that overlap nothing in taken, in the order of the CIDRs and then the lowest first. taken may
-// hold anything, in any order. The first subnet costs as much as sorting taken; then each costs what it skips.
+// Free yields the subnets that overlap no prefix in taken, in the order of the CIDRs and then the lowest first. taken may
+// hold any prefixes, in any order. The first subnet costs a sort of taken; each further one costs the taken prefixes it skips.
 func (p Pool) Free(taken []netip.Prefix) iter.Seq[netip.Prefix] {
 	return func(yield func(netip.Prefix) bool) {
 		sorted := outermost(taken)
@@ -85,9 +85,9 @@ func (p Pool) Free(taken []netip.Prefix) iter.Seq[netip.Prefix] {
 	}
 }
 
-// freeIn yields the free subnets of one CIDR. It says whether more are wanted.
+// freeIn yields the free subnets of one CIDR. It reports whether the consumer wants more.
 func (p Pool) freeIn(c netip.Prefix, sorted []netip.Prefix, yield func(netip.Prefix) bool) bool {
-	// The first one that could reach into c is the last one that begins at or before it.
+	// The first prefix that can overlap c is the last one that begins at or before its address.
 	i, _ := slices.BinarySearchFunc(sorted, c.Addr(), func(t netip.Prefix, a netip.Addr) int { return t.Addr().Compare(a) })
 	i = max(i-1, 0)
 	for at := c.Addr(); at.IsValid() && c.Contains(at); {
@@ -111,7 +111,7 @@ func (p Pool) freeIn(c netip.Prefix, sorted []netip.Prefix, yield func(netip.Pre
 	return true
 }
 
-// Taken counts the subnets that overlap something in taken.
+// Taken returns the number of subnets that overlap a prefix in taken.
 func (p Pool) Taken(taken []netip.Prefix) uint64 {
 	count, end := uint64(0), netip.Addr{}
 	for _, t := range outermost(taken) {
@@ -122,7 +122,7 @@ func (p Pool) Taken(taken []netip.Prefix) uint64 {
 				count += 1 << (p.size - c.Bits())
 			case t.Bits() <= p.size:
 				count += 1 << (p.size - t.Bits())
-			case !end.IsValid() || end.Less(t.Addr()): // smaller than a subnet, and the first one in it
+			case !end.IsValid() || end.Less(t.Addr()): // smaller than a subnet, and the first prefix in it
 				end = last(netip.PrefixFrom(t.Addr(), p.size).Masked())
 				count++
 			}
@@ -131,7 +131,7 @@ func (p Pool) Taken(taken []netip.Prefix) uint64 {
 	return count
 }
 
-// outermost sorts prefixes by address and drops those that lie in another one.
+// outermost sorts prefixes by address and removes invalid prefixes and prefixes inside another one.
 func outermost(prefixes []netip.Prefix) []netip.Prefix {
 	sorted := make([]netip.Prefix, 0, len(prefixes))
 	for _, p := range prefixes {
@@ -149,12 +149,12 @@ func outermost(prefixes []netip.Prefix) []netip.Prefix {
 	return kept
 }
 
-// compare sorts by address, and what contains before what is contained.
+// compare sorts by address, and a prefix before the prefixes inside it.
 func compare(a, b netip.Prefix) int {
 	return cmp.Or(a.Addr().Compare(b.Addr()), cmp.Compare(a.Bits(), b.Bits()))
 }
 
-// last is the highest address of a prefix.
+// last returns the highest address of a prefix.
 func last(p netip.Prefix) netip.Addr {
 	raw := p.Masked().Addr().AsSlice()
 	for bit := p.Bits(); bit < len(raw)*8; bit++ {
@@ -164,8 +164,8 @@ func last(p netip.Prefix) netip.Addr {
 	return addr
 }
 
-// Overlaps returns, for each index of prefixes that overlaps another one, the index of one that it overlaps. Invalid
-// prefixes overlap nothing.
+// Overlaps returns, for each index of a prefix that overlaps another one, the index of such a prefix. Invalid prefixes
+// overlap no prefix.
 func Overlaps(prefixes []netip.Prefix) map[int]int {
 	order := make([]int, 0, len(prefixes))
 	for i, p := range prefixes {
@@ -175,7 +175,7 @@ func Overlaps(prefixes []netip.Prefix) map[int]int {
 	}
 	slices.SortStableFunc(order, func(a, b int) int { return compare(prefixes[a].Masked(), prefixes[b].Masked()) })
 	out := map[int]int{}
-	cover := -1 // prefixes nest or are disjoint, so the last one that is in no other decides
+	cover := -1 // prefixes nest or are disjoint, so only the last prefix outside all others can overlap
 	for _, i := range order {
 		if cover < 0 || !prefixes[cover].Overlaps(prefixes[i]) {
 			cover = i

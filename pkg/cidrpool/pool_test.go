@@ -52,7 +52,7 @@ func TestFree_TopOfTheAddressSpace(t *testing.T) {
 	}
 }
 
-// FuzzPool compares with a model that tries each subnet against each prefix.
+// FuzzPool compares Pool with a model that checks each subnet against each prefix.
 func FuzzPool(f *testing.F) {
 	f.Add([]byte{28, 0, 16, 17, 20, 130, 30, 200, 24})
 	f.Add([]byte{24, 0, 0, 255, 32, 3, 24})
@@ -104,7 +104,7 @@ func model(p Pool, taken []netip.Prefix) (free []netip.Prefix, total uint64) {
 	return free, total
 }
 
-// BenchmarkFree gives 5,000 subnets beside 5,000 taken ones.
+// BenchmarkFree finds 5,000 free subnets among 5,000 taken ones.
 func BenchmarkFree(b *testing.B) {
 	p, err := New(prefixes("10.0.0.0/8"), 24)
 	if err != nil {

@@ -8,50 +8,50 @@ import (
 	"k8s.io/apimachinery/pkg/runtime"
 )
 
-// CiliumNodeList is a list of them.
+// CiliumNodeList is a list of objects of the kind CiliumNode.
 type CiliumNodeList struct {
 	metav1.TypeMeta `json:",inline"`
 	metav1.ListMeta `json:"metadata"`
 	Items           []CiliumNode `json:"items"`
 }
 
-// CiliumEndpointList is a list of them.
+// CiliumEndpointList is a list of objects of the kind CiliumEndpoint.
 type CiliumEndpointList struct {
 	metav1.TypeMeta `json:",inline"`
 	metav1.ListMeta `json:"metadata"`
 	Items           []CiliumEndpoint `json:"items"`
 }
 
-// CiliumIdentityList is a list of them.
+// CiliumIdentityList is a list of objects of the kind CiliumIdentity.
 type CiliumIdentityList struct {
 	metav1.TypeMeta `json:",inline"`
 	metav1.ListMeta `json:"metadata"`
 	Items           []CiliumIdentity `json:"items"`
 }
 
-// CiliumNetworkPolicyList is a list of them.
+// CiliumNetworkPolicyList is a list of objects of the kind CiliumNetworkPolicy.
 type CiliumNetworkPolicyList struct {
 	metav1.TypeMeta `json:",inline"`
 	metav1.ListMeta `json:"metadata"`
 	Items           []CiliumNetworkPolicy `json:"items"`
 }
 
-// CiliumClusterwideNetworkPolicyList is a list of them.
+// CiliumClusterwideNetworkPolicyList is a list of objects of the kind CiliumClusterwideNetworkPolicy.
 type CiliumClusterwideNetworkPolicyList struct {
 	metav1.TypeMeta `json:",inline"`
 	metav1.ListMeta `json:"metadata"`
 	Items           []CiliumClusterwideNetworkPolicy `json:"items"`
 }
 
-// CiliumCIDRGroupList is a list of them.
+// CiliumCIDRGroupList is a list of objects of the kind CiliumCIDRGroup.
 type CiliumCIDRGroupList struct {
 	metav1.TypeMeta `json:",inline"`
 	metav1.ListMeta `json:"metadata"`
 	Items           []CiliumCIDRGroup `json:"items"`
 }
 
-// clone copies through JSON. The objects are copied in tests and by library code off every hot path; a copy that cannot
-// forget a field is worth more than a fast one.
+// clone copies an object through JSON, so that no field can be missed. The copy is slow, but only tests and library code
+// outside of hot paths copy these objects.
 func clone[T any](in *T) *T {
 	text, err := json.Marshal(in)
 	if err != nil {

@@ -10,9 +10,9 @@ import (
 	"github.com/waggle-net/waggle/pkg/jsonscan"
 )
 
-// ReadEndpoint reads of a CiliumEndpoint what other nodes need: its name, version and age, the node that wrote it, its identity, addresses and named
-// ports. It is for the many objects of a large cluster, the greater part of which is of no use here. What it does not expect makes r unable, such as a
-// null, a member that comes twice, and an object that node wrote.
+// ReadEndpoint reads the fields of a CiliumEndpoint that other nodes need: its name, version and age, the node that wrote it, its identity, addresses and
+// named ports. It saves the decoding of the other fields, which are the larger part of the many objects in a large cluster. Unexpected input makes r unable,
+// such as a null, a duplicate member, or an object that node wrote.
 func ReadEndpoint(r *jsonscan.Reader, node string) *CiliumEndpoint {
 	o := &CiliumEndpoint{}
 	var seen members
@@ -31,7 +31,7 @@ func ReadEndpoint(r *jsonscan.Reader, node string) *CiliumEndpoint {
 	return o
 }
 
-// members are those of an object that were read, by bit.
+// members is the set of members of an object that were read, one bit each.
 type members uint8
 
 func (m *members) once(r *jsonscan.Reader, bit int) {
@@ -76,7 +76,7 @@ func readMetadata(r *jsonscan.Reader, meta *metav1.ObjectMeta, node string) {
 	})
 }
 
-// readNodeLabel reads the one label that matters.
+// readNodeLabel reads the label [NodeLabel] and skips the others.
 func readNodeLabel(r *jsonscan.Reader, node string) (labels map[string]string) {
 	r.Object(func(name []byte) {
 		if string(name) != NodeLabel {

@@ -21,7 +21,7 @@ const endpointText = `{"apiVersion":"cilium.io/v2","kind":"CiliumEndpoint","meta
 	`"identity":{"id":40000,"labels":["k8s:app=web"]},"named-ports":[{"name":"http","port":80,"protocol":"TCP"},{"name":"dns","port":53,"protocol":"UDP"}],` +
 	`"networking":{"addressing":[{"ipv4":"10.51.0.1","ipv6":"fd00:51::1"}],"node":"192.0.2.2"},"state":"ready"}}`
 
-// variants of the text: members that are malformed, missing, doubled or others'.
+// variants returns the text with members that are malformed, missing, duplicate or of another kind.
 func variants() []string {
 	out := []string{endpointText}
 	for _, change := range []struct{ from, to string }{
@@ -41,7 +41,7 @@ func variants() []string {
 	return out
 }
 
-// rows are what both ways of decoding make of a text, as the node "one" does.
+// rows returns the rows that the node "one" creates from a text with ReadEndpoint and with the decoder of Kubernetes.
 func rows(t *testing.T, text string) (known bool, quick, slow any) {
 	t.Helper()
 	row := func(o *ciliumv2.CiliumEndpoint) any {
@@ -65,7 +65,7 @@ func rows(t *testing.T, text string) (known bool, quick, slow any) {
 	return false, nil, slow
 }
 
-// compare is true for a text that was read, which then gives the row that a whole decoder gives.
+// compare reports whether ReadEndpoint reads a text, and checks that the row is then the one of the decoder of Kubernetes.
 func compare(t *testing.T, text string) bool {
 	t.Helper()
 	known, quick, slow := rows(t, text)
@@ -94,7 +94,7 @@ func TestReadEndpoint_MakesTheSameRow(t *testing.T) {
 	}
 }
 
-// An object that this node wrote has a digest of all that it holds.
+// The row of an object that this node wrote has a digest of all its fields, so ReadEndpoint must reject the object.
 func TestReadEndpoint_LeavesOwnObjects(t *testing.T) {
 	t.Parallel()
 	if compare(t, strings.Replace(endpointText, `"waggle.io/node":"two"`, `"waggle.io/node":"one"`, 1)) {

@@ -8,10 +8,10 @@ import (
 	"k8s.io/apimachinery/pkg/runtime/schema"
 )
 
-// GroupVersion of all objects here but slices.
+// GroupVersion is the group and version of all objects of this package except slices.
 var GroupVersion = schema.GroupVersion{Group: "cilium.io", Version: "v2"}
 
-// AddToScheme registers all objects and the options that every group needs.
+// AddToScheme registers all objects and the option types of their groups.
 func AddToScheme(scheme *runtime.Scheme) error {
 	scheme.AddKnownTypes(GroupVersion,
 		&CiliumNode{}, &CiliumNodeList{}, &CiliumEndpoint{}, &CiliumEndpointList{}, &CiliumIdentity{}, &CiliumIdentityList{},
@@ -23,14 +23,14 @@ func AddToScheme(scheme *runtime.Scheme) error {
 	return nil
 }
 
-// CiliumNode describes one node to all others. It is named as the Node is.
+// CiliumNode describes one node to all others. It has the name of the Node.
 type CiliumNode struct {
 	metav1.TypeMeta   `json:",inline"`
 	metav1.ObjectMeta `json:"metadata"`
 	Spec              NodeSpec `json:"spec"`
 }
 
-// NodeSpec is what a node says of itself, and the pod CIDRs it was given.
+// NodeSpec holds the addresses and settings of a node and its allocated pod CIDRs.
 type NodeSpec struct {
 	Addresses []NodeAddress  `json:"addresses,omitempty"`
 	Health    AddressPair    `json:"health,omitzero"`
@@ -40,7 +40,7 @@ type NodeSpec struct {
 	BootID    string         `json:"bootid,omitempty"`
 }
 
-// NodeAddress is one address of a node. Type is that of a Node's address, or "CiliumInternalIP" for the router.
+// NodeAddress is one address of a node. Type is a type of a Node's addresses, or "CiliumInternalIP" for the router.
 type NodeAddress struct {
 	Type string `json:"type,omitempty"`
 	IP   string `json:"ip,omitempty"`
@@ -49,32 +49,32 @@ type NodeAddress struct {
 // CiliumInternalIP is the type of the router's address in [NodeAddress].
 const CiliumInternalIP = "CiliumInternalIP"
 
-// NodeIPAM holds the node's pod CIDRs, at most one of each family in use.
+// NodeIPAM holds the node's pod CIDRs, at most one of each enabled family.
 type NodeIPAM struct {
 	PodCIDRs []string `json:"podCIDRs,omitempty"`
 }
 
-// NodeEncryption is the key index of the node; 0 means none.
+// NodeEncryption holds the key index of the node; 0 means none.
 type NodeEncryption struct {
 	Key int `json:"key,omitempty"`
 }
 
-// AddressPair is an address of each family; empty when the family is off.
+// AddressPair holds an address of each family; empty when the family is disabled.
 type AddressPair struct {
 	IPv4 string `json:"ipv4,omitempty"`
 	IPv6 string `json:"ipv6,omitempty"`
 }
 
-// CiliumEndpoint describes one pod to all other nodes. It is named as the Pod is.
+// CiliumEndpoint describes one pod to all other nodes. It has the name of the Pod.
 type CiliumEndpoint struct {
 	metav1.TypeMeta   `json:",inline"`
 	metav1.ObjectMeta `json:"metadata"`
 	Status            EndpointStatus `json:"status,omitzero"`
 }
 
-// EndpointStatus is the one part of a CiliumEndpoint beside its metadata.
+// EndpointStatus is the only part of a CiliumEndpoint besides its metadata.
 type EndpointStatus struct {
-	ID             int64                `json:"id,omitempty"` // of the endpoint, on its node
+	ID             int64                `json:"id,omitempty"` // id of the endpoint on its node
 	ExternalIDs    *EndpointIdentifiers `json:"external-identifiers,omitempty"`
 	Identity       *EndpointIdentity    `json:"identity,omitempty"`
 	Networking     *EndpointNetworking  `json:"networking,omitempty"`
@@ -84,7 +84,7 @@ type EndpointStatus struct {
 	ServiceAccount string               `json:"service-account,omitempty"`
 }
 
-// EndpointIdentifiers are the names of an endpoint outside the agent.
+// EndpointIdentifiers holds the names of an endpoint outside the agent.
 type EndpointIdentifiers struct {
 	CNIAttachmentID string `json:"cni-attachment-id,omitempty"`
 	ContainerID     string `json:"container-id,omitempty"`
@@ -99,7 +99,7 @@ type EndpointIdentity struct {
 	Labels []string `json:"labels,omitempty"` // "source:key=value", sorted
 }
 
-// EndpointNetworking says where a pod is reached.
+// EndpointNetworking holds the addresses of a pod and of its node.
 type EndpointNetworking struct {
 	Addressing []AddressPair `json:"addressing"`
 	Node       string        `json:"node,omitempty"` // address of the node
@@ -112,14 +112,14 @@ type NamedPort struct {
 	Protocol string `json:"protocol,omitempty"`
 }
 
-// CiliumIdentity gives a number, which is its name, to a set of labels.
+// CiliumIdentity assigns a number to a set of labels. The number is the name of the object.
 type CiliumIdentity struct {
 	metav1.TypeMeta   `json:",inline"`
 	metav1.ObjectMeta `json:"metadata"`
 	SecurityLabels    map[string]string `json:"security-labels"` // "source:key" -> value
 }
 
-// CiliumNetworkPolicy is a policy of one namespace. Its rules are kept as they are written.
+// CiliumNetworkPolicy is a policy of one namespace. Its rules are not decoded.
 type CiliumNetworkPolicy struct {
 	metav1.TypeMeta   `json:",inline"`
 	metav1.ObjectMeta `json:"metadata"`
@@ -137,7 +137,7 @@ type CiliumClusterwideNetworkPolicy struct {
 	Status            PolicyStatus    `json:"status,omitzero"`
 }
 
-// CiliumCIDRGroup is a list of CIDRs to which policies of all namespaces refer by its name or its labels.
+// CiliumCIDRGroup is a list of CIDRs. Policies of all namespaces refer to it by its name or its labels.
 type CiliumCIDRGroup struct {
 	metav1.TypeMeta   `json:",inline"`
 	metav1.ObjectMeta `json:"metadata"`
@@ -149,12 +149,12 @@ type CIDRGroupSpec struct {
 	ExternalCIDRs []string `json:"externalCIDRs"` // CIDRs or addresses outside the cluster
 }
 
-// PolicyStatus is what became of a policy, for people. There are other fields, which are not ours.
+// PolicyStatus shows the user whether a policy is valid. Other clients may write further fields, which the type omits.
 type PolicyStatus struct {
 	Conditions []PolicyCondition `json:"conditions,omitempty"`
 }
 
-// PolicyCondition is one statement about a policy, of which there is one of each type.
+// PolicyCondition is one condition of a policy. There is at most one of each type.
 type PolicyCondition struct {
 	Type               string `json:"type"`
 	Status             string `json:"status"`                       // "True", "False" or "Unknown"
@@ -163,5 +163,5 @@ type PolicyCondition struct {
 	Message            string `json:"message,omitempty"`
 }
 
-// PolicyValid is the type of the condition that says whether all of a policy can be enforced.
+// PolicyValid is the type of the condition that shows whether all of a policy can be enforced.
 const PolicyValid = "Valid"

@@ -1,5 +1,5 @@
-// Package client talks with the agent over its unix socket. It adds to the generated requests what callers want:
-// time-outs, answers as Go values, and errors that say what was attempted, where, and what to check.
+// Package client calls the agent over its unix socket. It adds timeouts to the generated requests, decodes responses into
+// Go values, and returns errors that name the attempted operation, the socket and a remedy.
 package client
 
 import (
@@ -18,18 +18,19 @@ import (
 )
 
 const (
-	// DefaultSocket is where the agent listens unless told otherwise.
+	// DefaultSocket is the default path of the agent's socket.
 	DefaultSocket = "/var/run/waggle/waggle.sock"
 	// SocketEnv names the environment variable with the path of the socket.
 	SocketEnv = "WAGGLE_SOCK"
-	// RequestTimeout bounds a call whose context has no deadline. It is longer than the agent's own bound of 45 s.
+	// RequestTimeout limits a call whose context has no deadline. It is longer than the agent's own limit of 45 s.
 	RequestTimeout = 90 * time.Second
 
-	// maxAnswer bounds what is read of one answer; 4095 endpoints with full logs stay well below.
+	// maxAnswer limits the size of one response in bytes; 4095 endpoints with full logs stay well below it.
 	maxAnswer = 64 << 20
 )
 
-// SocketPath picks the socket: the one that was typed (with or without "unix://"), or the environment's, or the default.
+// SocketPath returns the path of the socket: typed if it is not empty, otherwise the value of [SocketEnv], otherwise [DefaultSocket].
+// It removes the prefix "unix://".
 func SocketPath(typed string) string {
 	if typed == "" {
 		typed = os.Getenv(SocketEnv)
@@ -47,7 +48,7 @@ type Client struct {
 	api    *api.Client
 }
 
-// New makes a client for the agent behind a socket; nothing is opened before the first call.
+// New returns a client for the agent behind a socket. It opens no connection before the first call.
 func New(socket string) *Client {
 	dial := func(ctx context.Context, _, _ string) (net.Conn, error) {
 		return new(net.Dialer).DialContext(ctx, "unix", socket)
@@ -57,16 +58,16 @@ func New(socket string) *Client {
 	return c
 }
 
-// Socket is the path of the agent's socket.
+// Socket returns the path of the agent's socket.
 func (c *Client) Socket() string { return c.socket }
 
 // Close closes idle connections.
 func (c *Client) Close() { c.http.CloseIdleConnections() }
 
-// request makes one generated call.
+// request sends one generated request.
 type request func(context.Context) (*http.Response, error)
 
-// call sends a request and decodes its answer into a T. Op says what is attempted, for errors.
+// call sends a request and decodes the response into a T. op names the attempted operation in errors.
 func call[T any](ctx context.Context, c *Client, op string, send request) (answer T, err error) {
 	body, err := c.do(ctx, op, send)
 	if err != nil || len(body) == 0 {
@@ -78,7 +79,7 @@ func call[T any](ctx context.Context, c *Client, op string, send request) (answe
 	return answer, nil
 }
 
-// do sends a request and returns the body of a successful answer.
+// do sends a request and returns the body of a successful response.
 func (c *Client) do(ctx context.Context, op string, send request) ([]byte, error) {
 	if _, bounded := ctx.Deadline(); !bounded {
 		var cancel context.CancelFunc

@@ -15,7 +15,7 @@ import (
 
 func TestMain(m *testing.M) { goleak.VerifyTestMain(m) }
 
-// agent serves answers on a socket.
+// agent serves a handler on a socket and returns a client for it.
 func agent(t *testing.T, handler http.HandlerFunc) *Client {
 	t.Helper()
 	socket := filepath.Join(t.TempDir(), "a.sock")

@@ -2,11 +2,11 @@ package client
 
 import "github.com/waggle-net/waggle/pkg/agentcall"
 
-// Errors that callers tell apart with errors.Is. They are those of the plugin's calls.
+// Errors for errors.Is, shared with package agentcall.
 var (
 	ErrUnreachable = agentcall.ErrUnreachable
 	ErrNotFound    = agentcall.ErrNotFound
 )
 
-// Error is an answer of the agent that is not a success.
+// Error is an unsuccessful response of the agent.
 type Error = agentcall.Error

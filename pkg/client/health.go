@@ -7,8 +7,8 @@ import (
 	"github.com/waggle-net/waggle/api/v1beta"
 )
 
-// NodeHealth returns which nodes the agent reaches. With probe it probes all of them first, for 20 s at most. The client must be one of the socket of
-// the health API.
+// NodeHealth returns the nodes and whether the agent reaches them. With probe, the agent probes all of them first, for 20 s at most. The client must use
+// the socket of the health API.
 func (c *Client) NodeHealth(ctx context.Context, probe bool) (*v1beta.HealthStatusResponse, error) {
 	method, path, op := http.MethodGet, "/status", "get the health of the nodes"
 	if probe {

@@ -26,7 +26,7 @@ func (c *Client) EndpointHealth(ctx context.Context, id string) (*models.Endpoin
 		func(ctx context.Context) (*http.Response, error) { return c.api.GetEndpointIDHealthz(ctx, id) })
 }
 
-// EndpointLog returns what happened to one endpoint, newest first.
+// EndpointLog returns the log of one endpoint, newest entry first.
 func (c *Client) EndpointLog(ctx context.Context, id string) ([]models.EndpointStatusChange, error) {
 	return call[[]models.EndpointStatusChange](ctx, c, "get the log of endpoint "+id,
 		func(ctx context.Context) (*http.Response, error) { return c.api.GetEndpointIDLog(ctx, id) })
@@ -64,7 +64,7 @@ func (c *Client) Identity(ctx context.Context, id string) (*models.Identity, err
 		func(ctx context.Context) (*http.Response, error) { return c.api.GetIdentityID(ctx, id) })
 }
 
-// IPs returns the addresses and prefixes whose identity the node knows; cidr may be empty, or a prefix or address they lie in.
+// IPs returns the addresses and prefixes whose identity the node knows. If cidr is not empty, it returns only those inside this prefix or address.
 func (c *Client) IPs(ctx context.Context, cidr string) ([]models.IPListEntry, error) {
 	params := &models.GetIPParams{}
 	if cidr != "" {
@@ -80,31 +80,31 @@ func (c *Client) Policy(ctx context.Context) (*models.Policy, error) {
 		func(ctx context.Context) (*http.Response, error) { return c.api.GetPolicy(ctx) })
 }
 
-// PolicySelectors returns the choices of peers that policies make.
+// PolicySelectors returns the selectors of peers in all policies.
 func (c *Client) PolicySelectors(ctx context.Context) (models.SelectorCache, error) {
 	return call[models.SelectorCache](ctx, c, "get the selectors of policies",
 		func(ctx context.Context) (*http.Response, error) { return c.api.GetPolicySelectors(ctx) })
 }
 
-// PolicyExplain says whether one may talk to another, and why.
+// PolicyExplain returns the verdict on a connection between two peers, and its reason.
 func (c *Client) PolicyExplain(ctx context.Context, p models.GetPolicyExplainParams) (*models.PolicyExplanation, error) {
 	return call[*models.PolicyExplanation](ctx, c, "explain the policy from "+p.From+" to "+p.To,
 		func(ctx context.Context) (*http.Response, error) { return c.api.GetPolicyExplain(ctx, &p) })
 }
 
-// PolicyWhatIf says what would become of recorded flows if policies were changed; it changes nothing.
+// PolicyWhatIf returns the recorded flows whose verdict would change with a change of policies. It changes no policy.
 func (c *Client) PolicyWhatIf(ctx context.Context, change models.PolicyWhatIf) (*models.PolicyDifference, error) {
 	return call[*models.PolicyDifference](ctx, c, "weigh the change of policies",
 		func(ctx context.Context) (*http.Response, error) { return c.api.PostPolicyWhatIf(ctx, change) })
 }
 
-// Services returns the addresses of services, each with its backends.
+// Services returns the frontends of services, each with its backends.
 func (c *Client) Services(ctx context.Context) ([]models.Service, error) {
 	return call[[]models.Service](ctx, c, "list the services",
 		func(ctx context.Context) (*http.Response, error) { return c.api.GetService(ctx) })
 }
 
-// Service returns one address of a service.
+// Service returns one frontend of a service.
 func (c *Client) Service(ctx context.Context, id int64) (*models.Service, error) {
 	return call[*models.Service](ctx, c, "get service "+strconv.FormatInt(id, 10),
 		func(ctx context.Context) (*http.Response, error) { return c.api.GetServiceID(ctx, id) })

@@ -9,11 +9,11 @@ import (
 	"github.com/waggle-net/waggle/pkg/tables/k8s"
 )
 
-// apiServerSlice is the one object that API servers write their addresses to, and put right every few seconds. Others could
-// call a slice of theirs a part of the same service.
+// apiServerSlice is the only object to which API servers write their addresses; they repair it every few seconds. Other users could
+// create a slice that claims to belong to the same service.
 const apiServerSlice = "default/kubernetes"
 
-// APIServers are the addresses of the API server, sorted, on nodes and elsewhere. The channel closes when they may be others.
+// APIServers returns the sorted addresses of the API server, on nodes and outside the cluster. The channel closes when they may have changed.
 func APIServers(txn statedb.ReadTxn, all statedb.Table[*k8s.EndpointSlice]) ([]netip.Addr, <-chan struct{}) {
 	slice, _, changed, found := all.GetWatch(txn, k8s.EndpointSliceByName(apiServerSlice))
 	if !found {

@@ -1,3 +1,3 @@
-// Package clusternodes finds nodes of the cluster by address and by pod range, as the table nodes assigns them. Readers follow single changes: a node that joins or
-// changes costs them the same in a cluster of any size.
+// Package clusternodes finds nodes of the cluster by the addresses and pod ranges that the table nodes assigns to them. Readers process single changes, so the
+// cost of a change does not depend on the size of the cluster.
 package clusternodes

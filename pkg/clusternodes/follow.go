@@ -9,14 +9,14 @@ import (
 	tables "github.com/waggle-net/waggle/pkg/tables/nodes"
 )
 
-// Follower keeps the rows of the table nodes and their index as of a snapshot. A change of one node costs as much as that node has addresses and ranges, however
-// many nodes there are. It is for one goroutine; others may query the index between two calls of [Follower.UpTo].
+// Follower keeps the rows of the table nodes and their index as of a snapshot. The cost of a change of one node depends on its addresses and ranges, not on the
+// number of nodes. Only one goroutine may use it; other goroutines may query the index between two calls of [Follower.UpTo].
 type Follower struct {
 	*Index
 	*Rows
 }
 
-// Follow begins without nodes: the first [Follower.UpTo] adds all that exist. The transaction has to hold the table.
+// Follow returns a follower without nodes; the first [Follower.UpTo] adds all existing nodes. The transaction must hold the lock of the table.
 func Follow(txn statedb.WriteTxn, table statedb.Table[*tables.Node]) (*Follower, error) {
 	rows, err := FollowRows(txn, table)
 	if err != nil {
@@ -25,8 +25,8 @@ func Follow(txn statedb.WriteTxn, table statedb.Table[*tables.Node]) (*Follower,
 	return &Follower{&Index{}, rows}, nil
 }
 
-// UpTo takes over what has changed up to a snapshot, and adds to changed what closes when more has. It calls do for each row that is another one than before,
-// with the index as it was; one of both is nil when the row was added or deleted.
+// UpTo applies the changes up to a snapshot, and adds a channel to changed that closes when there are more. It calls do for each changed row, before it updates
+// the index for the row; before is nil for an added row, after for a deleted one.
 func (f *Follower) UpTo(txn statedb.ReadTxn, changed *statedb.WatchSet, do func(before, after *tables.Node)) {
 	f.Rows.UpTo(txn, changed, func(before, after *tables.Node) {
 		do(before, after)
@@ -34,15 +34,15 @@ func (f *Follower) UpTo(txn statedb.ReadTxn, changed *statedb.WatchSet, do func(
 	})
 }
 
-// Close ends the subscription. That of nobody ends as well.
+// Close ends the subscription. It has no effect on a nil follower.
 func (f *Follower) Close() {
 	if f != nil {
 		f.Rows.Close()
 	}
 }
 
-// Unresolved names a node whose row of the table nodes was made without its Node or its CiliumNode, or not at all; "" when there is none. It reads all nodes: it is for
-// starts.
+// Unresolved returns the name of a node that has no row in the table nodes, or a row that was computed without its Node or its CiliumNode; "" when there is no
+// such node. It reads all nodes, so it is only for the start of the agent.
 func Unresolved(txn statedb.ReadTxn, objects statedb.Table[*k8s.Node], ciliumNodes statedb.Table[*cilium.Node], table statedb.Table[*tables.Node]) string {
 	for n := range objects.All(txn) {
 		if row, _, found := table.Get(txn, tables.ByName(n.Name)); !found || row.UID != n.UID {
@@ -57,14 +57,14 @@ func Unresolved(txn statedb.ReadTxn, objects statedb.Table[*k8s.Node], ciliumNod
 	return ""
 }
 
-// Rows keeps the rows of the table nodes as of a snapshot, so that a reader of a change knows what the row was. It is for one goroutine.
+// Rows keeps the rows of the table nodes as of a snapshot, so that a reader of a change has the previous row. Only one goroutine may use it.
 type Rows struct {
 	table   statedb.Table[*tables.Node]
 	changes *changes.Feed[*tables.Node]
 	all     map[string]*tables.Node
 }
 
-// FollowRows begins without rows: the first [Rows.UpTo] adds all that exist. The transaction has to hold the table.
+// FollowRows returns an empty Rows; the first [Rows.UpTo] adds all existing rows. The transaction must hold the lock of the table.
 func FollowRows(txn statedb.WriteTxn, table statedb.Table[*tables.Node]) (*Rows, error) {
 	feed, err := changes.Follow(txn, table)
 	if err != nil {
@@ -73,8 +73,8 @@ func FollowRows(txn statedb.WriteTxn, table statedb.Table[*tables.Node]) (*Rows,
 	return &Rows{table, feed, map[string]*tables.Node{}}, nil
 }
 
-// UpTo takes over what has changed up to a snapshot, and adds to changed what closes when more has. It calls do for each row that is another one than before; one
-// of both is nil when the row was added or deleted.
+// UpTo applies the changes up to a snapshot, and adds a channel to changed that closes when there are more. It calls do for each changed row; before is nil for
+// an added row, after for a deleted one.
 func (r *Rows) UpTo(txn statedb.ReadTxn, changed *statedb.WatchSet, do func(before, after *tables.Node)) {
 	for _, change := range r.changes.UpTo(txn, changed) {
 		name := change.Object.Name
@@ -93,7 +93,7 @@ func (r *Rows) UpTo(txn statedb.ReadTxn, changed *statedb.WatchSet, do func(befo
 // All returns the rows by the name of the node. The caller must not change the map.
 func (r *Rows) All() map[string]*tables.Node { return r.all }
 
-// Close ends the subscription. That of nobody ends as well.
+// Close ends the subscription. It has no effect on nil.
 func (r *Rows) Close() {
 	if r != nil {
 		r.changes.Close()

@@ -14,8 +14,8 @@ import (
 	"github.com/waggle-net/waggle/pkg/testseed"
 )
 
-// TestFollower_AgreesWithAnIndexOfAllRows changes rows at random, several in one snapshot, and compares with an index of all of them. Two rows may have one address or
-// range meanwhile.
+// TestFollower_AgreesWithAnIndexOfAllRows changes rows at random, several in one snapshot, and compares the follower with an index of all rows. Two rows may
+// have the same address or range for a time.
 func TestFollower_AgreesWithAnIndexOfAllRows(t *testing.T) {
 	t.Parallel()
 	random := testseed.New(t)
@@ -71,12 +71,12 @@ func TestUnresolved_NamesANodeWhoseObjectsAreNotInItsRow(t *testing.T) {
 	txn.Commit()
 	for _, step := range []struct {
 		row  tables.Node
-		want string // with the row
+		want string // after the step
 	}{
 		{tables.Node{Name: "self", Source: tables.Local}, "a"},
-		{tables.Node{Name: "a", UID: "cn-a", Source: tables.CiliumNode}, "a"}, // its Node was not there yet
+		{tables.Node{Name: "a", UID: "cn-a", Source: tables.CiliumNode}, "a"}, // its Node did not exist yet
 		{tables.Node{Name: "a", UID: "uid-a", Source: tables.Kubernetes}, "self"},
-		{tables.Node{Name: "self", UID: "uid-self", Source: tables.Local}, "a"}, // its CiliumNode was not there yet
+		{tables.Node{Name: "self", UID: "uid-self", Source: tables.Local}, "a"}, // its CiliumNode did not exist yet
 		{tables.Node{Name: "a", UID: "uid-a", Source: tables.CiliumNode}, "b"},
 		{tables.Node{Name: "b", UID: "cn-b", Source: tables.CiliumNode}, ""},
 	} {
@@ -86,7 +86,7 @@ func TestUnresolved_NamesANodeWhoseObjectsAreNotInItsRow(t *testing.T) {
 	}
 }
 
-// TestRows_TellWhatARowWas changes rows at random, several times in one snapshot, and compares with the table.
+// TestRows_TellWhatARowWas changes rows at random, several times in one snapshot, and compares the reported rows with the table.
 func TestRows_TellWhatARowWas(t *testing.T) {
 	t.Parallel()
 	random := testseed.New(t)

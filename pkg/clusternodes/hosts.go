@@ -6,8 +6,8 @@ import (
 	"github.com/waggle-net/waggle/pkg/tables/cilium"
 )
 
-// HostOf names the node that a CiliumEndpoint means: the one in its label, which the agents of other nodes cannot write, if that has the address that it gives; without
-// the label the one with that address. It returns "" when no node is meant.
+// HostOf returns the name of the node of a CiliumEndpoint. With a label, it is the node in the label, which agents of other nodes cannot set, if that node has
+// the node address in the object or the object has none. Without a label, it is the only node with that address. Otherwise it is "".
 func (x *Index) HostOf(ep *cilium.Endpoint) string {
 	node, host := ep.Node(), ep.Host()
 	named := x.NodesOf(node)

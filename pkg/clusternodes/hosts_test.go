@@ -10,7 +10,7 @@ import (
 	tables "github.com/waggle-net/waggle/pkg/tables/nodes"
 )
 
-// row is a row of the table nodes.
+// row returns a row of the table nodes.
 func row(name, addr string, cidrs ...string) *tables.Node {
 	n := &tables.Node{Name: name}
 	if addr != "" {

@@ -7,14 +7,14 @@ import (
 	tables "github.com/waggle-net/waggle/pkg/tables/nodes"
 )
 
-// Index finds nodes by the addresses and pod ranges in their rows of the table nodes, whose owner the table has decided. [Index.Replace] alone changes it. The
-// zero value is empty.
+// Index finds nodes by the addresses and pod ranges in their rows of the table nodes, which has resolved conflicting claims. Only [Index.Replace] changes it.
+// The zero value is empty.
 type Index struct {
 	nodes  Names // by address, of any type
 	ranges Names // by pod range
 }
 
-// Replace removes the row of a node and adds another one, either of which may be nil. The caller must not query the index meanwhile.
+// Replace removes the row before and adds the row after; either may be nil. No goroutine may query the index meanwhile.
 func (x *Index) Replace(before, after *tables.Node) {
 	if before != nil {
 		for _, a := range before.Addresses {
@@ -34,13 +34,13 @@ func (x *Index) Replace(before, after *tables.Node) {
 	}
 }
 
-// NodesOf names the nodes that have an address: at most one, unless rows of nodes that are gone are kept. The caller must not change the list.
+// NodesOf returns the names of the nodes that have an address: at most one, unless rows of removed nodes are kept. The caller must not change the list.
 func (x *Index) NodesOf(addr netip.Addr) []string { return x.nodes.Of(Whole(addr)) }
 
-// MayHold reports whether a pod with an address may be on a node: the longest pod range around the address is of that node.
+// MayHold reports whether a pod with an address may be on a node: the longest pod range that contains the address belongs to the node.
 func (x *Index) MayHold(node string, addr netip.Addr) bool {
 	return slices.Contains(x.ranges.At(addr), node)
 }
 
-// HoldsPods reports whether an address lies in a pod range of a node.
+// HoldsPods reports whether a pod range of any node contains an address.
 func (x *Index) HoldsPods(addr netip.Addr) bool { return len(x.ranges.At(addr)) > 0 }

@@ -13,7 +13,7 @@ import (
 // Names finds the nodes that claim a prefix or an address, which is a prefix of full length. Several nodes may claim the same one. The zero value is empty.
 type Names struct{ lists bart.Table[[]string] } // sorted
 
-// Add notes that a node claims a prefix.
+// Add adds a node's claim of a prefix.
 func (n *Names) Add(p netip.Prefix, name string) {
 	list, _ := n.lists.Get(p)
 	if at, found := slices.BinarySearch(list, name); !found {
@@ -21,7 +21,7 @@ func (n *Names) Add(p netip.Prefix, name string) {
 	}
 }
 
-// Remove notes that a node no longer claims a prefix.
+// Remove removes a node's claim of a prefix.
 func (n *Names) Remove(p netip.Prefix, name string) {
 	list, _ := n.lists.Get(p)
 	at, found := slices.BinarySearch(list, name)
@@ -40,22 +40,22 @@ func (n *Names) Of(p netip.Prefix) []string {
 	return list
 }
 
-// At returns the names of the nodes that claim the longest prefix around an address, sorted. The caller must not change the list.
+// At returns the names of the nodes that claim the longest prefix that contains an address, sorted. The caller must not change the list.
 func (n *Names) At(addr netip.Addr) []string {
 	list, _ := n.lists.Lookup(addr)
 	return list
 }
 
-// Around returns the names of the nodes that claim a prefix or one that contains it, of each claim.
+// Around yields the claimed prefixes that equal or contain a prefix, with the names of their nodes.
 func (n *Names) Around(p netip.Prefix) iter.Seq2[netip.Prefix, []string] { return n.lists.Supernets(p) }
 
-// Within returns the names of the nodes that claim a prefix or one inside it, of each claim.
+// Within yields the claimed prefixes that equal a prefix or lie inside it, with the names of their nodes.
 func (n *Names) Within(p netip.Prefix) iter.Seq2[netip.Prefix, []string] { return n.lists.Subnets(p) }
 
-// Whole is the prefix of full length of an address.
+// Whole returns the prefix of full length of an address.
 func Whole(addr netip.Addr) netip.Prefix { return netip.PrefixFrom(addr, addr.BitLen()) }
 
-// AddressesOf returns the addresses of a node, of whatever type; none of nil.
+// AddressesOf returns the addresses of a node, of any type; none for nil.
 func AddressesOf(n *tables.Node) (list []netip.Addr) {
 	if n == nil {
 		return nil
@@ -66,7 +66,7 @@ func AddressesOf(n *tables.Node) (list []netip.Addr) {
 	return list
 }
 
-// RangesOf returns the pod ranges of a node; none of nil.
+// RangesOf returns the pod ranges of a node; none for nil.
 func RangesOf(n *tables.Node) []netip.Prefix {
 	if n == nil {
 		return nil
@@ -74,7 +74,7 @@ func RangesOf(n *tables.Node) []netip.Prefix {
 	return n.CIDRs
 }
 
-// Differing returns the elements that only one of two lists has.
+// Differing yields the elements that only one of two lists has.
 func Differing[V comparable](a, b []V) iter.Seq[V] {
 	return func(yield func(V) bool) {
 		for _, lists := range [][2][]V{{a, b}, {b, a}} {

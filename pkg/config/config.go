@@ -11,10 +11,10 @@ import (
 	"github.com/spf13/pflag"
 )
 
-// DirFlag names the flag that holds the directory.
+// DirFlag is the name of the flag for the configuration directory.
 const DirFlag = "config-dir"
 
-// AddFlags registers the flags that belong to no cell, because they are needed before there is a hive.
+// AddFlags registers the flags that belong to no cell, because the program needs them before the hive exists.
 func AddFlags(flags *pflag.FlagSet) {
 	flags.String(DirFlag, "", "Directory with one file for each option (a mounted ConfigMap)")
 	flags.Bool("debug", false, "Log decisions with their inputs")
@@ -23,7 +23,7 @@ func AddFlags(flags *pflag.FlagSet) {
 	flags.String(RoleFlag, RoleNode, "What this process does: node (the agent of a node) or cluster (work for the whole cluster, one of several replicas)")
 }
 
-// Source is where the value of an option came from; a smaller number wins.
+// Source is the source of an option's value. A smaller number has precedence.
 type Source int
 
 const (
@@ -33,45 +33,45 @@ const (
 	Default
 )
 
-// String is the word that tables show.
+// String returns the name of the source in tables.
 func (s Source) String() string {
 	return [...]string{"flag", "environment", "directory", "default"}[s]
 }
 
-// Option is one option with the value that the agent uses.
+// Option is an option with its effective value.
 type Option struct {
 	Key     string
 	Value   string
 	Default string
 	Source  Source
-	Origin  string // "--key", the name of the variable, the path of the file; empty for a default
+	Origin  string // "--key", the name of the variable, or the path of the file; empty for a default
 }
 
-// Effective is the outcome.
+// Effective is the configuration that [Load] returns.
 type Effective struct {
-	Options  []Option  // by key
-	Ignored  []Ignored // by key
+	Options  []Option  // sorted by key
+	Ignored  []Ignored // sorted by key
 	Warnings []string  // one sentence each
 }
 
-// Ignored is an option of Cilium that means nothing here.
+// Ignored is an option of Cilium that the agent does not implement.
 type Ignored struct {
 	Key         string
 	Source      Source
 	Origin      string // as in [Option]
-	Unprotected string // what the option would protect in Cilium, and is not protected; empty when it protects nothing
-	Remedy      string // what protects it instead
+	Unprotected string // effect of the missing protection that the option has in Cilium; empty when it protects nothing
+	Remedy      string // alternative protection
 }
 
-// entry is a value that was found somewhere.
+// entry is the value of an option from one source.
 type entry struct {
 	key, value, origin string
 	source             Source
 }
 
-// Load reads the environment (in the form of os.Environ) and the directory that the flags or the environment name, and
-// sets each flag that was not typed to the value that wins. Flags must be parsed already, and [AddForeign] must have
-// been called before that when flags of Cilium are to be accepted. All mistakes are reported at once.
+// Load reads the environment (in the form of os.Environ) and the directory that the flags or the environment name. It sets
+// each flag that is not on the command line to the value with the highest precedence. The flags must be parsed before, and
+// [AddForeign] must be called before the flags are parsed if flags of Cilium are to be accepted. The error joins all mistakes.
 func Load(flags *pflag.FlagSet, environ []string) (Effective, error) {
 	var eff Effective
 	fromEnv, warnings := environment(flags, environ)
@@ -100,10 +100,10 @@ func Load(flags *pflag.FlagSet, environ []string) (Effective, error) {
 		case otherRole(flag) != "":
 		default:
 			if _, decided := origins[e.key]; decided || e.value == "" && flag.Value.Type() != "string" {
-				continue // an earlier source won; an empty value for what is no string is no value
+				continue // a previous source has precedence; an empty value of a flag that is not a string counts as not set
 			}
 			origins[e.key] = e
-			if e.source != Flag || e.origin != "--"+e.key { // typed under this name, it is set already
+			if e.source != Flag || e.origin != "--"+e.key { // the parser has already set a flag that is on the command line under this name
 				if err := flags.Set(e.key, e.value); err != nil {
 					errs = append(errs, badValue(e, flag, err))
 				}
@@ -118,7 +118,7 @@ func Load(flags *pflag.FlagSet, environ []string) (Effective, error) {
 	return eff, nil
 }
 
-// ignore records the options that mean nothing here, and warns of them.
+// ignore records the options of Cilium that the agent does not implement, and adds warnings.
 func (e *Effective) ignore(options map[string]entry) {
 	var meaningless, unprotected []string
 	for _, key := range slices.Sorted(maps.Keys(options)) {
@@ -139,7 +139,7 @@ func (e *Effective) ignore(options map[string]entry) {
 	}
 }
 
-// typed lists the flags of the command line.
+// typed returns the flags that are set on the command line.
 func typed(flags *pflag.FlagSet) []entry {
 	var out []entry
 	flags.Visit(func(f *pflag.Flag) {
@@ -148,7 +148,7 @@ func typed(flags *pflag.FlagSet) []entry {
 	return out
 }
 
-// directoryName finds the directory and what named it.
+// directoryName returns the configuration directory and the flag or variable that sets it.
 func directoryName(flags *pflag.FlagSet, fromEnv []entry) (dir, origin string) {
 	flag := flags.Lookup(DirFlag)
 	if flag == nil {
@@ -164,7 +164,7 @@ func directoryName(flags *pflag.FlagSet, fromEnv []entry) (dir, origin string) {
 	return flag.Value.String(), "--" + DirFlag
 }
 
-// realized lists every option that means something.
+// realized returns all options that the agent implements, sorted by key.
 func realized(flags *pflag.FlagSet, origins map[string]entry) []Option {
 	var out []Option
 	flags.VisitAll(func(f *pflag.Flag) {
@@ -181,7 +181,7 @@ func realized(flags *pflag.FlagSet, origins map[string]entry) []Option {
 	return out
 }
 
-// maxErrors caps what is reported at once; a directory that holds something else altogether has hundreds.
+// maxErrors limits the number of reported errors. A directory without configuration files would cause hundreds.
 const maxErrors = 10
 
 func joinCapped(errs []error) error {

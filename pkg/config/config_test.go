@@ -14,7 +14,7 @@ import (
 	"github.com/waggle-net/waggle/pkg/testseed"
 )
 
-// newFlags is a set with a flag of each kind that matters.
+// newFlags returns a set with a flag of each relevant type.
 func newFlags() *pflag.FlagSet {
 	flags := pflag.NewFlagSet("", pflag.ContinueOnError)
 	flags.String(DirFlag, "", "")
@@ -29,7 +29,7 @@ func newFlags() *pflag.FlagSet {
 	return flags
 }
 
-// directory makes a configuration directory as kubelet mounts one: names are links into a directory that ..data names.
+// directory creates a configuration directory as kubelet mounts a ConfigMap: the files are symbolic links through the link ..data.
 func directory(t *testing.T, files map[string]string) string {
 	t.Helper()
 	dir := t.TempDir()
@@ -104,7 +104,7 @@ func TestLoad_DirectoryNamedByTheEnvironment(t *testing.T) {
 	}
 }
 
-// TestLoad_Refuses holds every mistake with the words that must be in its message.
+// TestLoad_Refuses checks the text of the error for each kind of mistake.
 func TestLoad_Refuses(t *testing.T) {
 	t.Parallel()
 	for name, c := range map[string]struct {
@@ -223,7 +223,7 @@ func TestFlagError(t *testing.T) {
 	}
 }
 
-// TestForeignKeys: each word once and in the form of a key, so that no entry is dead.
+// TestForeignKeys: each word appears once and has the form of a key, so every entry can match.
 func TestForeignKeys(t *testing.T) {
 	t.Parallel()
 	seen := map[string]bool{}
@@ -247,7 +247,7 @@ func TestDistance_AgreesWithTheDefinition(t *testing.T) {
 		}
 		return 1 + min(naive(a[1:], b), naive(a, b[1:]), naive(a[1:], b[1:]))
 	}
-	letters := func(n uint16) string { // up to 6 letters out of 3
+	letters := func(n uint16) string { // up to 6 of the letters a, b and c
 		s := make([]byte, n%7)
 		for i := range s {
 			s[i] = 'a' + byte(n>>(2*i+3)%3)
@@ -261,7 +261,7 @@ func TestDistance_AgreesWithTheDefinition(t *testing.T) {
 	}
 }
 
-// FuzzFile: whatever a file holds, the outcome is an error or a value that a flag can take, never a crash.
+// FuzzFile: for any content of a file, the result is an error or a value for a flag, and never a panic.
 func FuzzFile(f *testing.F) {
 	for _, seed := range []string{"", "true\n", "1500", "30s\r\n", "\x00", "\xff\xfe", "a,b\n\n", strings.Repeat("9", 40)} {
 		f.Add("device-mtu", []byte(seed))

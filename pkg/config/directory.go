@@ -11,10 +11,10 @@ import (
 	"unicode/utf8"
 )
 
-// maxFile bounds one value; Kubernetes bounds a whole ConfigMap with the same number.
+// maxFile limits one value, in bytes. Kubernetes has the same limit for a whole ConfigMap.
 const maxFile = 1 << 20
 
-// readDirectory reads one value from each file. Names that begin with ".." are the plumbing of a ConfigMap mount.
+// readDirectory reads one value from each file. It skips names that begin with "..", which a ConfigMap mount uses internally.
 func readDirectory(dir, origin string) ([]entry, error) {
 	if dir == "" {
 		return nil, nil
@@ -41,7 +41,7 @@ func readDirectory(dir, origin string) ([]entry, error) {
 }
 
 func readFile(path string) (string, error) {
-	// Look before opening: opening a named pipe waits for a writer.
+	// Check the type before opening: opening a named pipe would wait for a writer.
 	info, err := os.Stat(path)
 	if err != nil {
 		return "", pathless(err)
@@ -61,7 +61,7 @@ func readFile(path string) (string, error) {
 	return parseFile(content)
 }
 
-// parseFile is the value in a file: its text without the newlines at the end.
+// parseFile returns the value in a file: its text without the newlines at the end.
 func parseFile(content []byte) (string, error) {
 	if len(content) > maxFile {
 		return "", fmt.Errorf("is larger than %d bytes", maxFile)
@@ -76,7 +76,7 @@ func parseFile(content []byte) (string, error) {
 	return value, nil
 }
 
-// pathless drops the path from an error of package os; the caller names it.
+// pathless removes the path from an error of package os. The caller adds the path.
 func pathless(err error) error {
 	var pathError *fs.PathError
 	if errors.As(err, &pathError) {

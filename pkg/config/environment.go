@@ -9,21 +9,21 @@ import (
 	"github.com/spf13/pflag"
 )
 
-// EnvPrefix stands before the name of an option in the environment.
+// EnvPrefix is the prefix of an option's name in the environment.
 const EnvPrefix = "WAGGLE_"
 
-// clientVariables belong to the commands, which share the environment with the agent in its container.
+// clientVariables are variables of the commands, which have the same environment as the agent in its container.
 var clientVariables = []string{"WAGGLE_SOCK", "WAGGLE_SHELL_SOCK", "WAGGLE_MONITOR_SOCK"}
 
-// serviceVariable matches what Kubernetes injects for Services whose names begin with waggle.
+// serviceVariable matches the variables that Kubernetes injects for Services whose names begin with waggle.
 var serviceVariable = regexp.MustCompile(`^WAGGLE_(.*_)?(SERVICE_HOST|SERVICE_PORT(_.+)?|PORT_[0-9]+_(TCP|UDP|SCTP)(_(PROTO|PORT|ADDR))?)$`)
 
-// EnvName is the variable of an option.
+// EnvName returns the environment variable of an option.
 func EnvName(key string) string {
 	return EnvPrefix + strings.ToUpper(strings.ReplaceAll(key, "-", "_"))
 }
 
-// environment finds the options among the variables. A variable that is set to nothing counts as not set.
+// environment returns the options in the environment. An empty variable counts as not set.
 func environment(flags *pflag.FlagSet, environ []string) (found []entry, warnings []string) {
 	for _, variable := range environ {
 		name, value, _ := strings.Cut(variable, "=")
@@ -49,7 +49,7 @@ func environment(flags *pflag.FlagSet, environ []string) (found []entry, warning
 	return found, warnings
 }
 
-// injected tells whether Kubernetes, not a person, set the variable.
+// injected reports whether Kubernetes, and not the user, set the variable.
 func injected(name, value string) bool {
 	return serviceVariable.MatchString(name) || strings.HasSuffix(name, "_PORT") && strings.Contains(value, "://")
 }

@@ -9,8 +9,8 @@ import (
 	"github.com/spf13/pflag"
 )
 
-// FlagError words what pflag says about the command line: an unknown flag with its nearest neighbour, a bad value with
-// what was expected. Other errors pass.
+// FlagError rewrites an error of pflag about the command line: for an unknown flag it names the nearest known one, for a bad
+// value the expected form. It returns other errors unchanged.
 func FlagError(flags *pflag.FlagSet, err error) error {
 	var unknown *pflag.NotExistError
 	if errors.As(err, &unknown) {
@@ -24,7 +24,7 @@ func FlagError(flags *pflag.FlagSet, err error) error {
 	return err
 }
 
-// unknownKey names the key as it was written: with dashes on the command line, bare as the name of a file.
+// unknownKey returns the error for an unknown key. It names the key as the source does: with dashes on the command line, without them for a file.
 func unknownKey(e entry, flags *pflag.FlagSet) error {
 	where, dashes := e.origin+": ", ""
 	if e.source == Flag {
@@ -37,7 +37,7 @@ func unknownKey(e entry, flags *pflag.FlagSet) error {
 	return fmt.Errorf("%sunknown option %q, the nearest known one is %q", where, dashes+shorten(e.key), dashes+near)
 }
 
-// wants says in words what a flag of a type takes.
+// wants describes the valid values of each type of flag.
 var wants = map[string]string{
 	"bool":           "true or false",
 	"int":            "a whole number",
@@ -66,7 +66,7 @@ func badValue(e entry, flag *pflag.Flag, err error) error {
 	return fmt.Errorf("--%s%s: bad value %s: %w", e.key, from, strconv.Quote(shorten(e.value)), cause(err))
 }
 
-// cause takes pflag's own words away, which repeat flag and value.
+// cause removes the text of pflag, which repeats the flag and the value.
 func cause(err error) error {
 	var invalid *pflag.InvalidValueError
 	if errors.As(err, &invalid) && invalid.Unwrap() != nil {
@@ -75,7 +75,7 @@ func cause(err error) error {
 	return err
 }
 
-// shorten keeps messages readable when a key or a value is a whole file.
+// shorten truncates a key or value, which may be a whole file, to 80 bytes for messages.
 func shorten(s string) string {
 	const most = 80
 	if len(s) <= most {
@@ -84,7 +84,7 @@ func shorten(s string) string {
 	return strings.ToValidUTF8(s[:most], "") + "..."
 }
 
-// nearest is the known key with the smallest edit distance, or "" when none is near enough to be meant.
+// nearest returns the known key with the smallest edit distance, or "" when no key is near enough for a misspelling.
 func nearest(key string, flags *pflag.FlagSet) string {
 	if len(key) > 100 {
 		return ""
@@ -101,7 +101,7 @@ func nearest(key string, flags *pflag.FlagSet) string {
 	return best
 }
 
-// distance counts the insertions, deletions and substitutions of bytes between a and b.
+// distance returns the edit distance of a and b: the number of insertions, deletions and substitutions of bytes.
 func distance(a, b string) int {
 	row := make([]int, len(b)+1)
 	for j := range row {

@@ -6,11 +6,11 @@ import (
 	"github.com/spf13/pflag"
 )
 
-// foreignMark is the annotation of flags that are accepted and ignored.
+// foreignMark is the annotation of flags that the agent accepts and ignores.
 const foreignMark = "waggle_foreign"
 
-// AddForeign registers Cilium's flags that no cell has, hidden, so that a command line written for Cilium is accepted.
-// Call it after all other flags are registered.
+// AddForeign registers Cilium's flags that no cell has, as hidden flags, so that a command line for Cilium is accepted.
+// The caller must register all other flags before.
 func AddForeign(flags *pflag.FlagSet) {
 	add := func(name string, value pflag.Value, noValue string) {
 		if flags.Lookup(name) != nil {
@@ -32,7 +32,7 @@ func isForeign(f *pflag.Flag) bool {
 	return ok
 }
 
-// foreign reports whether Cilium has the key, for flag sets without [AddForeign] and for keys of Cilium's operator.
+// foreign reports whether Cilium's agent or operator has the key. It is for flag sets without [AddForeign] and for keys of the operator.
 func foreign(key string) bool {
 	for _, list := range []string{foreignSwitches, foreignValues, foreignOperator} {
 		for name := range strings.FieldsSeq(list) {
@@ -44,7 +44,7 @@ func foreign(key string) bool {
 	return false
 }
 
-// anything is a flag value that takes everything.
+// anything is a flag value that accepts every text.
 type anything string
 
 // Set implements pflag.Value.

@@ -1,8 +1,7 @@
 package config
 
-// Keys of Cilium's agent through its versions, as words: switches may stand alone on a command line, values take an
-// argument. Keys that a cell registers are not looked up here, so a key need not leave the list when a cell begins to
-// understand it.
+// Keys of all versions of Cilium's agent, separated by white space. Switches need no argument on a command line, values need
+// one. A key that a cell registers is not looked up in these lists, so a key may stay in its list when a cell implements it.
 const (
 	foreignSwitches = `
 agent-health-require-k8s-connectivity allow-icmp-frag-needed allow-unsafe-policy-skb-usage
@@ -138,7 +137,7 @@ trace-payloadlen-overlay tunnel tunnel-source-port-range underlay-protocol
 unmanaged-pod-watcher-interval vlan-bpf-bypass vtep-cidr vtep-endpoint vtep-mac vtep-mask vtep-sync-interval
 wireguard-persistent-keepalive write-cni-conf-when-ready xds-server-address`
 
-	// foreignOperator are keys of the operator, which lie in the same ConfigMap.
+	// foreignOperator holds keys of the operator, which are in the same ConfigMap.
 	foreignOperator = `
 alibaba-cloud-vpc-id auto-create-cilium-pod-ip-pools aws-enable-prefix-delegation aws-release-excess-ips
 azure-resource-group azure-subscription-id azure-use-primary-address azure-user-assigned-identity-id bpf-compile-debug

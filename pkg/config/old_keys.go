@@ -11,10 +11,10 @@ const (
 	routingKey = "routing-mode"
 )
 
-// routingModes are the values of routing-mode for those of tunnel.
+// routingModes maps values of tunnel to values of routing-mode.
 var routingModes = map[string]string{"disabled": "native", "vxlan": "tunnel"}
 
-// translate replaces the old key tunnel by routing-mode, from the same source. Where no cell reads routing-mode, tunnel stays as it is.
+// translate replaces the old key tunnel by routing-mode from the same source. It changes nothing when no cell reads routing-mode.
 func translate(flags *pflag.FlagSet, entries []entry) (out []entry, errs []error) {
 	mode := flags.Lookup(routingKey)
 	if mode == nil || isForeign(mode) || otherRole(mode) != "" {
@@ -40,7 +40,7 @@ func translate(flags *pflag.FlagSet, entries []entry) (out []entry, errs []error
 	return out, errs
 }
 
-// contradiction finds another value of routing-mode from the same source.
+// contradiction returns an entry of routing-mode from the same source with another value.
 func contradiction(entries []entry, source Source, value string) (entry, bool) {
 	for _, e := range entries {
 		if e.key == routingKey && e.source == source && e.value != "" && e.value != value {

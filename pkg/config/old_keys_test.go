@@ -11,7 +11,7 @@ func TestLoad_OldKeyTunnel(t *testing.T) {
 	for name, c := range map[string]struct {
 		files         map[string]string
 		environ, args []string
-		mode, origin  string // of the directory as "/KEY"
+		mode, origin  string // origin of the directory as "/KEY"
 		want          string // part of the error
 	}{
 		"disabled":                     {map[string]string{"tunnel": "disabled"}, nil, nil, "native", "/tunnel", ""},

@@ -7,14 +7,14 @@ import (
 	"strings"
 )
 
-// AcceptFlag names the flag that lists the options of Cilium whose protection is not required.
+// AcceptFlag is the name of the flag that lists the options of Cilium whose protection is not required.
 const AcceptFlag = "accept-unprotected"
 
-// protection is what options of Cilium protect and Waggle does not.
+// protection describes a protection that Cilium has with some options, and Waggle lacks.
 type protection struct {
-	keys   string            // words
-	on     func(string) bool // reports whether a value turns the protection on; never called with an empty one
-	lost   string            // what holds without it
+	keys   string            // separated by spaces
+	on     func(string) bool // reports whether a value enables the protection; never called with an empty value
+	lost   string            // effect of the missing protection
 	remedy string
 }
 
@@ -40,7 +40,7 @@ const (
 	prefilterRemedy = "drop them in the network, or in nftables on the nodes"
 )
 
-// enabled reports whether a value is not false. A value that is no truth value counts as true.
+// enabled reports whether a value is not false. A value that is not a Boolean counts as true.
 func enabled(value string) bool {
 	on, err := strconv.ParseBool(value)
 	return on || err != nil
@@ -48,7 +48,7 @@ func enabled(value string) bool {
 
 func given(string) bool { return true }
 
-// protective returns what an option of Cilium protects with a value. It is empty when the option protects nothing.
+// protective returns the protection that an option of Cilium enables with a value. It is empty when there is none.
 func protective(key, value string) protection {
 	for _, p := range protections {
 		if value != "" && slices.Contains(strings.Fields(p.keys), key) && p.on(value) {
@@ -58,8 +58,8 @@ func protective(key, value string) protection {
 	return protection{}
 }
 
-// CheckProtection returns one error that names all options of Cilium which protect what Waggle does not, except those with accepted keys. It returns an error
-// as well for an accepted key that is not the key of such an option.
+// CheckProtection returns one error that names all ignored options whose protection Waggle lacks, except options with accepted keys. It also returns an error
+// for an accepted key that is not the key of such an option.
 func (e Effective) CheckProtection(accepted []string) error {
 	var known, keys, losses []string
 	for _, p := range protections {
@@ -71,7 +71,7 @@ func (e Effective) CheckProtection(accepted []string) error {
 			return fmt.Errorf("--%s=%s: want options of Cilium that protect what Waggle does not: %s", AcceptFlag, shorten(key), strings.Join(known, ", "))
 		}
 	}
-	origins := map[string][]string{} // by what is lost and the remedy
+	origins := map[string][]string{} // by effect and remedy
 	for _, o := range e.Ignored {
 		if o.Unprotected == "" || slices.Contains(accepted, o.Key) {
 			continue

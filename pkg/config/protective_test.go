@@ -5,7 +5,7 @@ import (
 	"testing"
 )
 
-// protected loads options and returns the error for what they protect in Cilium, and the warnings.
+// protected loads options and returns the error of CheckProtection and the warnings.
 func protected(t *testing.T, files map[string]string, environ, args, accepted []string) (refusal string, warnings []string) {
 	t.Helper()
 	flags := newFlags()
@@ -41,13 +41,13 @@ func TestCheckProtection_RefusesWhatWouldProtect(t *testing.T) {
 	}
 }
 
-// Cilium's own default ConfigMap has mesh-auth-enabled: rules with authentication allow nothing here, so nothing is unprotected.
+// Cilium's default ConfigMap has mesh-auth-enabled. Rules with authentication allow nothing in Waggle, so no protection is missing.
 func TestCheckProtection_OfSources(t *testing.T) {
 	t.Parallel()
 	for name, c := range map[string]struct {
 		files                   map[string]string
 		environ, args, accepted []string
-		want                    []string // parts of the error; none: there is no error
+		want                    []string // parts of the error; nil means no error
 	}{
 		"all at once": {map[string]string{"enable-host-firewall": "true", "static-cnp-path": "/policies"}, []string{"WAGGLE_ENCRYPT_NODE=true"}, []string{"--enable-wireguard"}, nil,
 			[]string{"\n  --enable-wireguard, WAGGLE_ENCRYPT_NODE: packets between nodes are not encrypted; encrypt the network", "/enable-host-firewall: policies", "/static-cnp-path: policies",
@@ -79,7 +79,7 @@ func TestCheckProtection_OfSources(t *testing.T) {
 	}
 }
 
-// A key that is not an option of Cilium would never be looked up.
+// protective would never be called for a key that is not an option of Cilium.
 func TestProtections_AreOptionsOfCilium(t *testing.T) {
 	t.Parallel()
 	for _, p := range protections {

@@ -8,20 +8,20 @@ import (
 	"github.com/spf13/pflag"
 )
 
-// RoleFlag names the flag that chooses what the process does.
+// RoleFlag is the name of the flag for the role of the process.
 const RoleFlag = "role"
 
-// The roles.
+// Roles of a process.
 const (
-	RoleNode    = "node"    // the agent of one node
+	RoleNode    = "node"    // agent of one node
 	RoleCluster = "cluster" // work for the whole cluster
 )
 
-// roleMark is the annotation of flags that only another role has; its value is that role.
+// roleMark is the annotation of flags that only another role has. Its value is that role.
 const roleMark = "waggle_role"
 
-// FindRole says which role is asked for, before the flags of that role are known. Flag, environment and directory win in the
-// order of [Load]. all holds the flags of every role. Mistakes in anything else are left for Load to report.
+// FindRole returns the configured role before the flags of that role are known. Flag, environment and directory have the
+// precedence of [Load]. all holds the flags of every role. FindRole reports only a bad role; Load reports all other mistakes.
 func FindRole(all *pflag.FlagSet, args, environ []string) (string, error) {
 	flags := pflag.NewFlagSet("", pflag.ContinueOnError)
 	flags.ParseErrorsAllowlist.UnknownFlags = true
@@ -32,7 +32,7 @@ func FindRole(all *pflag.FlagSet, args, environ []string) (string, error) {
 		}
 	})
 	flags.BoolP("help", "h", false, "")
-	_ = flags.Parse(args) // Load sees the mistake again
+	_ = flags.Parse(args) // Load reports the mistake
 
 	found := entry{value: RoleNode, origin: "its default"}
 	fromEnv, _ := environment(flags, environ)
@@ -54,8 +54,8 @@ func FindRole(all *pflag.FlagSet, args, environ []string) (string, error) {
 	return found.value, nil
 }
 
-// AddOtherRole registers, hidden, the flags that only another role has. In the environment and in the directory, which the
-// roles share, they are passed over; on the command line they are a mistake. Call it before [AddForeign].
+// AddOtherRole registers the flags that only another role has, as hidden flags. [Load] ignores them in the environment and in
+// the directory, which the roles share; on the command line they are an error. The caller must call it before [AddForeign].
 func AddOtherRole(flags, others *pflag.FlagSet, role string) {
 	others.VisitAll(func(f *pflag.Flag) {
 		if flags.Lookup(f.Name) == nil {
@@ -65,7 +65,7 @@ func AddOtherRole(flags, others *pflag.FlagSet, role string) {
 	})
 }
 
-// otherRole is the role that alone has the flag; empty when it is ours too.
+// otherRole returns the only role that has the flag; "" when the role of this process has it too.
 func otherRole(f *pflag.Flag) string {
 	return strings.Join(f.Annotations[roleMark], "")
 }

@@ -1,7 +1,7 @@
 package crds
 
-// cidrGroup is also served as v2alpha1, the version of Cilium before 1.18: the API server rejects a definition that lacks a version in which objects
-// are stored.
+// cidrGroup is also served as v2alpha1, the version of Cilium before 1.18, because the API server rejects a definition without a version in which
+// objects are stored.
 func cidrGroup() Definition {
 	d := define(
 		Names{Kind: "CiliumCIDRGroup", Plural: ciliumCIDRGroups, Singular: "ciliumcidrgroup", ShortNames: []string{"ccg"}},

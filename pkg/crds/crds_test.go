@@ -13,7 +13,7 @@ import (
 	"github.com/waggle-net/waggle/pkg/kubeapi"
 )
 
-// TestAll_AreTheResourcesOfTheClient: what the client calls cilium.io is defined, and nothing else.
+// TestAll_AreTheResourcesOfTheClient: there is a definition for each of the client's resources of group cilium.io, and no other.
 func TestAll_AreTheResourcesOfTheClient(t *testing.T) {
 	t.Parallel()
 	if group != ciliumv2.GroupVersion.Group || version != ciliumv2.GroupVersion.Version || sliceVersion != ciliumv2.SliceGroupVersion.Version {
@@ -37,7 +37,7 @@ func TestAll_AreTheResourcesOfTheClient(t *testing.T) {
 	}
 }
 
-// schemaOf is the schema of a kind.
+// schemaOf returns the schema of a kind.
 func schemaOf(t *testing.T, kind string) Schema {
 	t.Helper()
 	for _, d := range All() {
@@ -49,7 +49,7 @@ func schemaOf(t *testing.T, kind string) Schema {
 	return Schema{}
 }
 
-// TestSchemas_HaveEveryFieldOfTheTypes: a field that is not in the schema would be dropped by the API server in silence.
+// TestSchemas_HaveEveryFieldOfTheTypes: the API server silently drops a field that is not in the schema.
 func TestSchemas_HaveEveryFieldOfTheTypes(t *testing.T) {
 	t.Parallel()
 	for _, object := range []any{ciliumv2.CiliumNode{}, ciliumv2.CiliumEndpoint{}, ciliumv2.CiliumIdentity{},
@@ -61,7 +61,7 @@ func TestSchemas_HaveEveryFieldOfTheTypes(t *testing.T) {
 	}
 }
 
-// compare walks a type beside its schema and counts the fields.
+// compare checks a type against its schema and returns the number of fields.
 func compare(t *testing.T, path string, kind reflect.Type, s Schema) (fields int) {
 	t.Helper()
 	wants := map[reflect.Kind]string{reflect.String: "string", reflect.Int: "integer", reflect.Int64: "integer", reflect.Uint16: "integer",
@@ -101,7 +101,7 @@ func compare(t *testing.T, path string, kind reflect.Type, s Schema) (fields int
 	return 1
 }
 
-// TestSchemas_AreStructural holds the schemas to what the API server demands of them.
+// TestSchemas_AreStructural checks the API server's requirements for structural schemas.
 func TestSchemas_AreStructural(t *testing.T) {
 	t.Parallel()
 	for _, d := range All() {
@@ -159,7 +159,7 @@ func structural(t *testing.T, path string, s Schema) {
 	}
 }
 
-// TestSchemas_KeepUnknownFieldsOfRules: a field that the API server dropped in silence might have narrowed a rule.
+// TestSchemas_KeepUnknownFieldsOfRules: without an unknown field that the API server drops silently, a rule could match more.
 func TestSchemas_KeepUnknownFieldsOfRules(t *testing.T) {
 	t.Parallel()
 	for _, kind := range []string{"CiliumNetworkPolicy", "CiliumClusterwideNetworkPolicy"} {

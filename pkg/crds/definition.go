@@ -1,9 +1,9 @@
 package crds
 
-// Version of the schemas here. It rises whenever one of them changes, so that an agent can tell an older one from its own.
+// Version is the version of the schemas. It must increase with each change of a schema, so that an agent detects older definitions in the cluster.
 const Version = "1.2.0"
 
-// VersionLabel is the label that holds the version in the cluster; Cilium's definitions carry theirs in the same one.
+// VersionLabel is the label of a definition with its version. Cilium's definitions use the same label.
 const VersionLabel = "io.cilium.k8s.crd.schema.version"
 
 // Definition is a CustomResourceDefinition of apiextensions.k8s.io/v1.
@@ -14,13 +14,13 @@ type Definition struct {
 	Spec       Spec     `json:"spec"`
 }
 
-// Metadata of a [Definition].
+// Metadata is the metadata of a [Definition].
 type Metadata struct {
 	Name   string            `json:"name"`
 	Labels map[string]string `json:"labels,omitempty"`
 }
 
-// Spec of a [Definition].
+// Spec is the spec of a [Definition].
 type Spec struct {
 	Group    string           `json:"group"`
 	Names    Names            `json:"names"`
@@ -28,7 +28,7 @@ type Spec struct {
 	Versions []ServingVersion `json:"versions"`
 }
 
-// Names of a resource.
+// Names holds the names of a resource.
 type Names struct {
 	Kind       string   `json:"kind"`
 	ListKind   string   `json:"listKind"`
@@ -49,7 +49,7 @@ type ServingVersion struct {
 	Subresources map[string]map[string]bool `json:"subresources,omitempty"`
 }
 
-// Column is what kubectl get shows of an object.
+// Column is a column in the output of kubectl get.
 type Column struct {
 	Name        string `json:"name"`
 	Description string `json:"description,omitempty"`
@@ -58,7 +58,7 @@ type Column struct {
 	Priority    int    `json:"priority,omitempty"` // 1: only with -o wide
 }
 
-// NamesInCluster are the names of all definitions, sorted.
+// NamesInCluster returns the names of all definitions, sorted.
 func NamesInCluster() []string {
 	return []string{
 		ciliumCIDRGroups + "." + group, ciliumClusterwideNetworkPolicies + "." + group, ciliumEndpoints + "." + group,
@@ -66,18 +66,18 @@ func NamesInCluster() []string {
 	}
 }
 
-// All are the definitions, sorted by name.
+// All returns all definitions, sorted by name.
 func All() []Definition {
 	return []Definition{cidrGroup(), clusterwidePolicy(), endpoint(), endpointSlice(), identity(), policy(), node()}
 }
 
-// Group of all resources and version of all but slices, as in package ciliumv2, which would bring all of apimachinery along.
+// Group of all resources and version of all but slices, as in package ciliumv2. An import of that package would link all of apimachinery.
 const (
 	group   = "cilium.io"
 	version = "v2"
 )
 
-// Plurals.
+// Plural names.
 const (
 	ciliumNodes                      = "ciliumnodes"
 	ciliumEndpoints                  = "ciliumendpoints"
@@ -88,7 +88,7 @@ const (
 	ciliumCIDRGroups                 = "ciliumcidrgroups"
 )
 
-// status is the subresource: writes of the object leave the status alone and the other way round.
+// status is the status subresource: a write of the object does not change the status, and a write of the status nothing else.
 var status = map[string]map[string]bool{"status": {}}
 
 // age is the column that every resource has.

@@ -4,7 +4,7 @@ func endpoint() Definition {
 	column := func(name, kind, path string, priority int) Column {
 		return Column{Name: name, Type: kind, JSONPath: ".status." + path, Priority: priority}
 	}
-	// There is no status subresource: everything beside the metadata is status, and one write stores both.
+	// There is no status subresource: all fields besides the metadata are status, and one write stores both.
 	return define(
 		Names{Kind: "CiliumEndpoint", Plural: ciliumEndpoints, Singular: "ciliumendpoint", ShortNames: []string{"cep", "ciliumep"}},
 		"Namespaced", nil,

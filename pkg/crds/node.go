@@ -59,5 +59,5 @@ func encryption(description string) Schema {
 	return object(description, map[string]Schema{"key": number("Index of the key; 0 means none.", 0, 255)})
 }
 
-// count is a whole number that is not negative.
+// count returns the schema of an integer that is not negative.
 func count(description string) Schema { return number(description, 0, 1<<32-1) }

@@ -15,7 +15,7 @@ import (
 	"github.com/waggle-net/waggle/pkg/ciliumv2"
 )
 
-// full fills every field of a value; strings get what the schemas demand of the field.
+// full sets every field of a value, strings to a text that the schema of the field accepts.
 func full(v reflect.Value, name string) {
 	switch v.Kind() {
 	case reflect.Pointer:
@@ -46,7 +46,7 @@ func full(v reflect.Value, name string) {
 	}
 }
 
-// TestSchemas_AcceptFullObjects: what the agent may write, with every field set, is accepted whole.
+// TestSchemas_AcceptFullObjects: objects of the agent's types are accepted with every field set.
 func TestSchemas_AcceptFullObjects(t *testing.T) {
 	t.Parallel()
 	for _, object := range []any{&ciliumv2.CiliumNode{}, &ciliumv2.CiliumEndpoint{}, &ciliumv2.CiliumIdentity{}, &ciliumv2.CiliumCIDRGroup{},
@@ -103,7 +103,7 @@ status: {conditions: [{type: Valid, status: "True"}]}`, ""},
 		"without a source":         {"CiliumNetworkPolicy", "spec: {endpointSelector: {matchExpressions: [{key: ':app', operator: Exists}]}}", "key: does not match"},
 		"with a source":            {"CiliumClusterwideNetworkPolicy", "spec: {endpointSelector: {matchExpressions: [{key: 'k8s:a:b', operator: DoesNotExist}, {key: a, operator: In, values: [b]}]}}", ""},
 		"a peer is left to agents": {"CiliumNetworkPolicy", "spec: {endpointSelector: {}, ingress: [{fromEndpoints: [{matchExpressions: [{key: app, operator: In}]}]}]}", ""},
-		"misspelt direction":       {"CiliumNetworkPolicy", "spec: {endpointSelector: {}, ingres: []}", ""}, // it is kept, and the agent tells
+		"misspelt direction":       {"CiliumNetworkPolicy", "spec: {endpointSelector: {}, ingres: []}", ""}, // kept, and the agent reports it
 		"misspelt peers":           {"CiliumNetworkPolicy", "spec: {endpointSelector: {}, ingress: [{fromEndpoint: [{}]}]}", ""},
 		"port out of range":        {"CiliumNetworkPolicy", "spec: {endpointSelector: {}, ingress: [{toPorts: [{ports: [{port: '65536'}]}]}]}", "port: does not match"},
 		"port as a number":         {"CiliumNetworkPolicy", "spec: {endpointSelector: {}, ingress: [{toPorts: [{ports: [{port: 80}]}]}]}", "port: is no string"},
@@ -143,7 +143,7 @@ status: {conditions: [{type: Valid, status: "True"}]}`, ""},
 	}
 }
 
-// check is a plain reading of what a schema means; the API server's own is asked in the tests with a real cluster.
+// check is a simple implementation of schema validation. Tests with a real cluster use the validation of the API server.
 func check(s Schema, v any, path string) (faults []string) {
 	fault := func(format string, args ...any) { faults = append(faults, path+": "+fmt.Sprintf(format, args...)) }
 	switch v := v.(type) {

@@ -22,8 +22,9 @@ func policyColumns() []Column {
 	return []Column{age, {Name: "Valid", Type: "string", JSONPath: `.status.conditions[?(@.type=='Valid')].status`}}
 }
 
-// policyObject has one rule, or several, or both. The API server keeps fields of rules that it does not know: without a field that
-// narrows it, a rule would allow more than it says. The agent finds such fields and enforces nothing that allows beside them.
+// policyObject returns the schema of an object with one rule, several rules, or both. The API server keeps unknown fields of rules,
+// because a rule without a field that narrows it would allow more. The agent detects unknown fields and does not enforce what an
+// entry with such a field allows.
 func policyObject(description string, rule Schema) Schema {
 	rule = rule.keepUnknown()
 	one := rule
@@ -33,7 +34,7 @@ func policyObject(description string, rule Schema) Schema {
 		"specs":  list("Rules, as if each stood in a policy of its own.", rule),
 		"status": policyStatus(),
 	})
-	// With a status subresource the root of a schema may hold no alternatives.
+	// With a status subresource the root of a schema must not have alternatives.
 	root.Validations = []Validation{{Rule: "has(self.spec) || has(self.specs)", Message: "a policy needs spec or specs"}}
 	return root
 }
@@ -53,7 +54,7 @@ func policyStatus() Schema {
 	})
 }
 
-// rule is one policy rule without what decides where it is allowed.
+// rule returns the schema of a policy rule with the fields that both kinds of policies have.
 func rule() Schema {
 	label := object("", map[string]Schema{
 		"key": words("Key."), "value": words("Value."), "source": words("Source, for instance k8s."),

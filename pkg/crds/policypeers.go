@@ -1,6 +1,6 @@
 package crds
 
-// authentication of a peer, only where something is allowed.
+// authentication returns the field of authentication, which only allowing entries have.
 func authentication() map[string]Schema {
 	return map[string]Schema{"authentication": object("Whether the peer must prove who it is.", map[string]Schema{
 		"mode": oneOf("What is wanted.", "disabled", "required", "test-always-fail"),
@@ -10,7 +10,7 @@ func authentication() map[string]Schema {
 func ingressAllow() Schema { return ingress(allowedPorts()).with(authentication()) }
 func egressAllow() Schema  { return egress(allowedPorts()).with(authentication()) }
 
-// ingress is an entry of the rules for what comes in. No peer means all peers, no port means all ports.
+// ingress returns the schema of an ingress entry. An entry with ports only applies to all peers, an entry with peers only to all ports.
 func ingress(ports Schema) Schema {
 	return object("", map[string]Schema{
 		"fromEndpoints": list("Pods, in the policy's namespace unless they name another.", selector("")),
@@ -25,7 +25,7 @@ func ingress(ports Schema) Schema {
 	})
 }
 
-// egress is an entry of the rules for what goes out.
+// egress returns the schema of an egress entry.
 func egress(ports Schema) Schema {
 	return object("", map[string]Schema{
 		"toEndpoints": list("Pods, in the policy's namespace unless they name another.", selector("")),
@@ -42,7 +42,7 @@ func egress(ports Schema) Schema {
 	})
 }
 
-// selector chooses by labels; keys may begin with a source and a colon.
+// selector returns the schema of a label selector. Keys may begin with a source and a colon.
 func selector(description string) Schema {
 	expression := object("", map[string]Schema{
 		"key":      words("Key of the label."),
@@ -55,8 +55,8 @@ func selector(description string) Schema {
 	})
 }
 
-// strict rejects what agents cannot read, as far as a schema can say it: keys of matchLabels are not seen by one. Of a subject that cannot be read an agent makes
-// nothing in a clusterwide policy, and isolates the namespace of another.
+// strict rejects selectors that agents cannot parse, except for keys of matchLabels, which a schema cannot check. If the subject of a policy does not parse, a
+// cluster-wide policy selects no endpoint, and any other policy isolates all pods of its namespace.
 func strict(s Schema) Schema {
 	key := matching("Key of the label; a source and a colon may stand before it.", `^[^:]+(:.+)?$`)
 	operators := func(values ...string) Schema { return Schema{Enum: values} }
@@ -74,7 +74,7 @@ func cidr(description string) Schema {
 	return s
 }
 
-// objectName is what names of objects are like.
+// objectName matches names of objects.
 const objectName = `^[a-z0-9]([-a-z0-9]*[a-z0-9])?(\.[a-z0-9]([-a-z0-9]*[a-z0-9])?)*$`
 
 func cidrSet() Schema {
@@ -103,7 +103,7 @@ func service() Schema {
 	})
 }
 
-// groups of a cloud provider are kept as they are; nothing here resolves them.
+// groups returns the schema of the groups of a cloud provider, which are kept unchanged; the agent does not resolve them.
 func groups() Schema {
 	return object("", map[string]Schema{"aws": foreign("A group of AWS.")})
 }

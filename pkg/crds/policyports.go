@@ -1,6 +1,6 @@
 package crds
 
-// portPattern: a number up to 65535, or a name with a letter in it.
+// portPattern matches a number up to 65535, or a name with at least one letter.
 const portPattern = `^([0-9]{1,4}|[1-5][0-9]{4}|6[0-4][0-9]{3}|65[0-4][0-9]{2}|655[0-2][0-9]|6553[0-5]|` +
 	`([a-zA-Z0-9]-?)*[a-zA-Z](-?[a-zA-Z0-9])*)$`
 
@@ -13,12 +13,12 @@ func ports() Schema {
 	return list("The ports.", port).atMost(40)
 }
 
-// deniedPorts say ports and nothing of what is inside.
+// deniedPorts returns the schema of the ports of a denying entry, without rules of layer 7.
 func deniedPorts() Schema {
 	return list("Ports at the receiver.", object("", map[string]Schema{"ports": ports()}))
 }
 
-// allowedPorts may say what is allowed inside as well.
+// allowedPorts returns the schema of the ports of an allowing entry, with TLS and rules of layer 7.
 func allowedPorts() Schema {
 	return list("Ports at the receiver.", object("", map[string]Schema{
 		"ports":          ports(),
@@ -37,7 +37,7 @@ func allowedPorts() Schema {
 	}))
 }
 
-// inside says what requests are allowed; one protocol only.
+// inside returns the schema of rules of layer 7, for one protocol only.
 func inside() Schema {
 	return object("Requests that are allowed.", map[string]Schema{
 		"http":    list("Requests of HTTP.", http()),

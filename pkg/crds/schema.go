@@ -2,7 +2,7 @@ package crds
 
 import "slices"
 
-// Schema is the part of a structural OpenAPI schema that the definitions here use.
+// Schema is the part of a structural OpenAPI schema that the definitions use.
 type Schema struct {
 	Description          string            `json:"description,omitempty"`
 	Type                 string            `json:"type,omitempty"`
@@ -25,13 +25,13 @@ type Schema struct {
 	Validations          []Validation      `json:"x-kubernetes-validations,omitempty"`
 }
 
-// Validation is a condition in CEL.
+// Validation is a validation rule in CEL.
 type Validation struct {
 	Rule    string `json:"rule"`
 	Message string `json:"message"`
 }
 
-// Constructors of the kinds of value that there are.
+// Constructors of schemas.
 
 func object(description string, properties map[string]Schema) Schema {
 	return Schema{Description: description, Type: "object", Properties: properties}
@@ -61,22 +61,22 @@ func formatted(description, format string) Schema {
 	return Schema{Description: description, Type: "string", Format: format}
 }
 
-// dictionary maps strings to values.
+// dictionary returns the schema of a map from strings to values.
 func dictionary(description string, of Schema) Schema {
 	return Schema{Description: description, Type: "object", AdditionalProperties: &of}
 }
 
-// foreign is an object that is kept as it is written.
+// foreign returns the schema of an object with any fields, which the API server keeps.
 func foreign(description string) Schema {
 	return Schema{Description: description, Type: "object", PreserveUnknown: true}
 }
 
-// foreignList is a list of such objects.
+// foreignList returns the schema of a list of objects with any fields, which the API server keeps.
 func foreignList(description string) Schema {
 	return list(description, Schema{Type: "object", PreserveUnknown: true})
 }
 
-// Refinements return a changed copy.
+// The following methods return a changed copy.
 
 func (s Schema) require(names ...string) Schema {
 	s.Required = slices.Concat(s.Required, names)
@@ -88,7 +88,7 @@ func (s Schema) atMost(items int64) Schema {
 	return s
 }
 
-// with adds properties to those of an object.
+// with adds properties to the schema of an object.
 func (s Schema) with(more map[string]Schema) Schema {
 	all := make(map[string]Schema, len(s.Properties)+len(more))
 	for _, properties := range []map[string]Schema{s.Properties, more} {
@@ -100,7 +100,7 @@ func (s Schema) with(more map[string]Schema) Schema {
 	return s
 }
 
-// exactlyOne wants one of the properties and no other of them.
+// exactlyOne requires exactly one of the properties.
 func (s Schema) exactlyOne(names ...string) Schema {
 	for _, name := range names {
 		s.OneOf = append(s.OneOf, Schema{Required: []string{name}})
@@ -108,7 +108,7 @@ func (s Schema) exactlyOne(names ...string) Schema {
 	return s
 }
 
-// keepUnknown lets every object inside, and itself, keep fields that are not in the schema.
+// keepUnknown makes the object and every object inside it keep fields that are not in the schema.
 func (s Schema) keepUnknown() Schema {
 	if s.Properties != nil {
 		s.PreserveUnknown = true

@@ -1,19 +1,19 @@
-// Package ctmap reads the maps in which the programs remember flows, and says in words what stands there.
+// Package ctmap reads the connection tracking maps of the programs and formats their entries.
 package ctmap
 
 import (
 	"github.com/waggle-net/waggle/bpf"
 )
 
-// Map is one of the maps of flows.
+// Map is one of the connection tracking maps.
 type Map struct {
 	Name string
 	IPv6 bool
-	// Established maps hold the flows whose initiator sent again after a reply, the others those before that.
+	// Established maps hold the flows whose initiator has sent another packet after a reply. The other maps hold flows before that packet.
 	Established bool
 }
 
-// Maps are all of them.
+// Maps returns all connection tracking maps.
 func Maps() []Map {
 	return []Map{
 		{Name: bpf.MapCtEst4, Established: true},
@@ -25,14 +25,14 @@ func Maps() []Map {
 	}
 }
 
-// Key is a key of a map of flows, as the programs write it. Of the two forms one is used.
+// Key is a key of a connection tracking map in the layout of the programs. Exactly one of the two forms is used.
 type Key struct {
 	IPv6 bool
 	V4   bpf.CtKey4
 	V6   bpf.CtKey6
 }
 
-// Value is the key as a map of its family takes it.
+// Value returns the key in the type of the family's map.
 func (k *Key) Value() any {
 	if k.IPv6 {
 		return &k.V6
@@ -44,11 +44,11 @@ func (k *Key) Value() any {
 type Flow struct {
 	Key   Key
 	Entry bpf.CtEntry
-	// Established is whether the entry is in the map of established flows.
+	// Established means that the entry is in a map of established flows.
 	Established bool
 }
 
-// Tuple is the flow from its opener to its target.
+// Tuple returns the flow in the direction from its initiator to its responder.
 func (f *Flow) Tuple() bpf.CtFlow {
 	if f.Key.IPv6 {
 		return bpf.NewCtFlow6(&f.Key.V6, &f.Entry)
@@ -56,7 +56,7 @@ func (f *Flow) Tuple() bpf.CtFlow {
 	return bpf.NewCtFlow4(&f.Key.V4, &f.Entry)
 }
 
-// Owner is the endpoint in whose share an established flow is counted: the opener when it is local, otherwise the target.
+// Owner returns the endpoint whose quota counts an established flow: the initiator if it is local, otherwise the responder.
 func (f *Flow) Owner() uint16 {
 	if f.Entry.Opener != 0 {
 		return f.Entry.Opener
@@ -64,20 +64,21 @@ func (f *Flow) Owner() uint16 {
 	return f.Entry.Target
 }
 
-// guaranteed is the number of endpoints whose guarantees the table has room for.
+// guaranteed is the number of endpoints that can have their guarantee at the same time.
 const guaranteed = 256
 
-// Share returns how many established flows one endpoint may have when the table has room for so many entries, from a percentage of them. It is at
-// least 1.
+// Share returns the quota of one endpoint: its maximum number of established flows in a table with this many entries, of which it may fill this
+// percentage. It is at least 1.
 func Share(entries uint32, percent int) uint32 {
 	return uint32(max(1, uint64(entries)*uint64(percent)/100))
 }
 
-// NewRate returns how many new flows of one endpoint have a place in a table of so many entries in each tick.
+// NewRate returns the number of new flows of one endpoint in each tick that a table of new flows with this many entries stores. Further flows are stored in the
+// burst maps.
 func NewRate(entries uint32) uint32 { return entries / 16 }
 
-// Guarantee returns how many established flows each of the first 256 endpoints can have, however many the others have.
+// Guarantee returns the number of established flows that each of 256 endpoints can have, independent of the flows of other endpoints.
 func Guarantee(entries uint32) uint32 { return entries / (4 * guaranteed) }
 
-// Beyond returns how many established flows all endpoints together may have beyond their guarantees.
+// Beyond returns the maximum number of established flows, of all endpoints together, beyond their guarantees.
 func Beyond(entries uint32) uint32 { return entries - guaranteed*Guarantee(entries) }

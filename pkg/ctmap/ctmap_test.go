@@ -16,7 +16,7 @@ import (
 	"github.com/waggle-net/waggle/pkg/testnet"
 )
 
-// FuzzKeyOf holds what a key must be: the same for both directions, with both ends told apart again.
+// FuzzKeyOf checks that a flow has the same key in both directions, and that the tuple of the key distinguishes both ends.
 func FuzzKeyOf(f *testing.F) {
 	f.Add(binary.NativeEndian.AppendUint64(nil, 7), binary.NativeEndian.AppendUint64(nil, 9), uint16(1234), uint16(80), uint8(6), uint8(0))
 	f.Add(make([]byte, 16), append(make([]byte, 15), 1), uint16(1), uint16(2), uint8(17), uint8(0))
@@ -26,7 +26,7 @@ func FuzzKeyOf(f *testing.F) {
 		opener, ok1 := netip.AddrFromSlice(a)
 		target, ok2 := netip.AddrFromSlice(b)
 		if !ok1 || !ok2 || len(a) != len(b) || opener.Is4In6() || target.Is4In6() || opener.Is4() && (opener.IsUnspecified() || target.IsUnspecified()) {
-			return // no addresses of a packet
+			return // not addresses of a packet
 		}
 		question := bpf.CtFlow{Opener: netip.AddrPortFrom(opener, sport), Target: netip.AddrPortFrom(target, dport), Protocol: protocol}
 		icmp := protocol == unix.IPPROTO_ICMP || protocol == unix.IPPROTO_ICMPV6
@@ -80,7 +80,7 @@ func TestStateAt(t *testing.T) {
 		"the clock wraps around": {unix.IPPROTO_UDP, true, 0, math.MaxUint32, Expired},
 	} {
 		f := Flow{Established: tc.established, Key: Key{V4: bpf.CtKey4{Protocol: tc.protocol}}, Entry: bpf.CtEntry{Expires: tc.expires}}
-		for bit := uint32(1); bit <= tc.flags; bit <<= 1 { // the type of flags has no name here
+		for bit := uint32(1); bit <= tc.flags; bit <<= 1 { // the type of the flags is not exported
 			switch tc.flags & bit {
 			case uint32(bpf.CtOpenerFin):
 				f.Entry.Flags |= bpf.CtOpenerFin
@@ -142,7 +142,7 @@ func TestOwner(t *testing.T) {
 	}
 }
 
-// The clock of userspace is that of the programs: [bpf.CtNow] reads what bpf_ktime_get_coarse_ns reads, give or take a tick.
+// The agent and the programs use the same clock: [bpf.CtNow] and bpf_ktime_get_coarse_ns differ by at most one tick.
 func TestCtNow_IsTheKernelsMonotonicClock(t *testing.T) {
 	t.Parallel()
 	var coarse unix.Timespec
@@ -158,7 +158,7 @@ func TestCtNow_IsTheKernelsMonotonicClock(t *testing.T) {
 	}
 }
 
-// TestPrivilegedReader_SeesEveryEntryOnce reads more than one slice of each map, and deletes from it on the way.
+// TestPrivilegedReader_SeesEveryEntryOnce reads more than one slice of each map, and deletes entries between two slices.
 func TestPrivilegedReader_SeesEveryEntryOnce(t *testing.T) {
 	t.Parallel()
 	testnet.RequirePrivileges(t)
@@ -209,7 +209,7 @@ func TestPrivilegedReader_SeesEveryEntryOnce(t *testing.T) {
 	}
 }
 
-// anyFlow makes a flow and its entry, whose packets are the port of the opener.
+// anyFlow returns a random flow, its key and its entry. The packet counter of the entry is the initiator's port.
 func anyFlow(random *rand.Rand, ipv6 bool) (bpf.CtFlow, Key, bpf.CtEntry) {
 	addr := func() netip.Addr {
 		b := binary.NativeEndian.AppendUint64(binary.NativeEndian.AppendUint64(nil, random.Uint64()), random.Uint64())

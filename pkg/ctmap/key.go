@@ -8,8 +8,8 @@ import (
 	"github.com/waggle-net/waggle/bpf"
 )
 
-// KeyOf makes the key of a flow, as the programs do, and tells whether the opener is its second side. The addresses must be
-// of one family; the ports of ICMP are its identifier, twice.
+// KeyOf returns the key of a flow in the layout of the programs, and reports whether the initiator is the second side of the key.
+// The addresses must be of one family; for ICMP both ports are the identifier.
 func KeyOf(t bpf.CtFlow) (key Key, openerSecond bool) {
 	from, to := sideOf(t.Opener.Addr().Unmap().AsSlice(), t.Opener.Port()), sideOf(t.Target.Addr().Unmap().AsSlice(), t.Target.Port())
 	if openerSecond = to.before(from); openerSecond {
@@ -34,7 +34,7 @@ func KeyOf(t bpf.CtFlow) (key Key, openerSecond bool) {
 	return key, openerSecond
 }
 
-// side is one end of a flow, its port in wire order.
+// side is one end of a flow, with its port in network byte order.
 type side struct {
 	addr []byte
 	port uint16
@@ -46,7 +46,7 @@ func sideOf(addr []byte, port uint16) side {
 	return side{addr, binary.NativeEndian.Uint16(wire[:])}
 }
 
-// before compares as the programs do: addresses as native integers of 32 or 64 bits, then ports.
+// before reports whether the programs sort s before o: they compare addresses as native integers of 32 or 64 bits, then ports.
 func (s side) before(o side) bool {
 	if len(s.addr) == 4 {
 		a, b := binary.NativeEndian.Uint32(s.addr), binary.NativeEndian.Uint32(o.addr)

@@ -9,7 +9,7 @@ import (
 	"github.com/waggle-net/waggle/bpf"
 )
 
-// Reader reads a map once, in slices. Entries that come or go meanwhile may or may not be seen; every other one is, once.
+// Reader reads a map once, in slices. It may or may not return entries that are added or removed meanwhile; it returns every other entry once.
 type Reader struct {
 	of     Map
 	from   *ebpf.Map
@@ -20,7 +20,8 @@ type Reader struct {
 	flows  []Flow
 }
 
-// NewReader reads at most size entries in each slice: more than fall into one bucket of the kernel's hash, so at least 256.
+// NewReader reads at most size entries in each slice. size must be larger than the number of entries in one bucket of the kernel's hash table, so at
+// least 256.
 func NewReader(of Map, from *ebpf.Map, size int) *Reader {
 	r := &Reader{of: of, from: from, values: make([]bpf.CtEntry, size), flows: make([]Flow, 0, size)}
 	if of.IPv6 {
@@ -31,7 +32,7 @@ func NewReader(of Map, from *ebpf.Map, size int) *Reader {
 	return r
 }
 
-// Next reads the next slice, which is valid until the next call, and tells whether it was the last.
+// Next reads the next slice, which is valid until the next call, and reports whether it was the last.
 func (r *Reader) Next() (flows []Flow, last bool, err error) {
 	n, err := r.from.BatchLookup(&r.cursor, r.keys(), r.values, nil)
 	if last = errors.Is(err, ebpf.ErrKeyNotExist); err != nil && !last {

@@ -9,23 +9,23 @@ import (
 	"github.com/waggle-net/waggle/bpf"
 )
 
-// State of a flow in a word.
+// State is the name of the state of a flow.
 type State string
 
-// States. Those that TCP alone has stand first.
+// States of a flow. The first six are states of TCP only.
 const (
-	Opening     State = "opening"     // nobody has answered the SYN
-	Handshake   State = "handshake"   // answered, and neither side has sent more than its SYN
+	Opening     State = "opening"     // SYN without a reply
+	Handshake   State = "handshake"   // reply seen, but the handshake is not complete
 	Established State = "established" // data may flow
-	Closing     State = "closing"     // one side will send no more
-	Closed      State = "closed"      // neither side will
-	Reset       State = "reset"       // one side broke the connection
+	Closing     State = "closing"     // one side has closed its direction
+	Closed      State = "closed"      // both sides have closed their direction
+	Reset       State = "reset"       // one side reset the connection
 	Unanswered  State = "unanswered"
 	Answered    State = "answered"
-	Expired     State = "expired" // as good as gone; the collector has not come by
+	Expired     State = "expired" // expired, but not yet collected
 )
 
-// StateAt tells the state at a time of [bpf.CtNow].
+// StateAt returns the state at a time of [bpf.CtNow].
 func (f *Flow) StateAt(now uint32) State {
 	flags := f.Entry.Flags
 	replied := f.Established || flags&bpf.CtReplied != 0
@@ -57,13 +57,13 @@ func (f *Flow) protocol() uint8 {
 	return f.Key.V4.Protocol
 }
 
-// Age is how long ago the flow began, by a time of [bpf.CtNow]; it is accurate to about a second.
+// Age returns the time since the start of the flow at a time of [bpf.CtNow]. It is accurate to about a second.
 func (f *Flow) Age(now uint32) time.Duration { return bpf.CtDuration(since(now, f.Entry.Created)) }
 
-// Left is how long the flow lasts without another packet; 0 when it has expired.
+// Left returns the time until the flow expires without another packet; 0 when it has expired.
 func (f *Flow) Left(now uint32) time.Duration { return bpf.CtDuration(since(f.Entry.Expires, now)) }
 
-// since is the ticks from one time to a later one; 0 when it is not later. The clock may have wrapped around.
+// since returns the ticks from one time to a later one; 0 when it is not later. The clock may have wrapped around.
 func since(later, earlier uint32) uint32 {
 	if d := int32(later - earlier); d > 0 {
 		return uint32(d)
@@ -71,7 +71,7 @@ func since(later, earlier uint32) uint32 {
 	return 0
 }
 
-// Words are the flags that a state does not tell.
+// Words returns the names of the flags that the state does not include.
 func (f *Flow) Words() (words []string) {
 	flags := uint32(f.Entry.Flags)
 	for _, w := range []struct {
@@ -85,7 +85,7 @@ func (f *Flow) Words() (words []string) {
 	return words
 }
 
-// Protocol is the name of the protocol, in capitals; its number when it has none here.
+// Protocol returns the name of a protocol in capitals, or its number when the name is not known.
 func Protocol(number uint8) string {
 	names := map[uint8]string{unix.IPPROTO_TCP: "TCP", unix.IPPROTO_UDP: "UDP", unix.IPPROTO_UDPLITE: "UDPLITE",
 		unix.IPPROTO_SCTP: "SCTP", unix.IPPROTO_ICMP: "ICMP", unix.IPPROTO_ICMPV6: "ICMPv6"}

@@ -1,13 +1,14 @@
-// Package deletequeue keeps the DELs that the plugin accepted while the agent was away, as files in a directory that
-// both know.
+// Package deletequeue stores the DELs that the plugin accepts while the agent is unreachable, as files in a directory that
+// both processes know.
 //
-// The plugin holds the lock shared while it looks for the agent one last time and writes its file; the agent holds it
-// exclusively from before it reads the directory until its socket listens. So an entry is either read by that replay or
-// its writer finds the socket: none is left lying. The locks belong to open files (OFD), so they end with their process.
+// The plugin holds the lock shared while it calls the agent once more and writes its file. The agent holds the lock
+// exclusively from before it reads the directory until its socket listens. So either the replay reads an entry, or its
+// writer finds the socket; no entry is left behind. The locks belong to open files (OFD locks), so the kernel releases them
+// when the process ends.
 //
-// An entry is a file that holds {"container-id":"...","interface-name":"...","newest-interface":7}, without the interface
-// when all of the container's are meant, or in an older form "container-id:..." as plain text. Its name is the sha256 of
-// the entry without newest-interface, and ".delete": deleting the same attachment twice leaves one file.
+// An entry is a file with the content {"container-id":"...","interface-name":"...","newest-interface":7}, without the
+// interface for all interfaces of the container, or in an older form "container-id:..." as plain text. Its name is the
+// sha256 of the entry without newest-interface, followed by ".delete". So two deletions of one attachment leave one file.
 package deletequeue
 
 import (
@@ -22,19 +23,19 @@ import (
 )
 
 const (
-	// MaxEntries bounds the queue. A DEL beyond it fails, and the runtime repeats it later.
+	// MaxEntries limits the queue. A further DEL fails, and the runtime repeats it later.
 	MaxEntries = 256
 
 	lockName     = "lockfile"
 	suffix       = ".delete"
-	badSuffix    = ".bad"    // an entry that could not be read, set aside for a person
-	maxEntrySize = 4096      // bytes; a container id has at most maxContainerID
+	badSuffix    = ".bad"    // an entry that does not parse, kept for the operator
+	maxEntrySize = 4096      // bytes; a container id has at most maxContainer
 	maxContainer = 1024      // bytes
-	maxInterface = 15        // bytes, of Linux
+	maxInterface = 15        // bytes, limit of Linux
 	tempPattern  = ".entry-" // a file that is being written; the agent removes leftovers
 )
 
-// ErrFull means that the queue holds [MaxEntries] entries already.
+// ErrFull means that the queue already holds [MaxEntries] entries.
 var ErrFull = errors.New("the deletion queue is full")
 
 // ErrNoState means that the state directory does not exist: no agent has run since the node started, or it was cleaned up.
@@ -43,18 +44,18 @@ var ErrNoState = errors.New("the state directory does not exist")
 // Entry is one deletion. As JSON it is the content of a file, and a body of DELETE /endpoint.
 type Entry struct {
 	ContainerID string `json:"container-id"`
-	IfName      string `json:"interface-name,omitempty"` // in the pod; empty means all of the container's
-	// NewestInterface is the highest index of a link that the node had when the DEL came. The kernel numbers links upwards,
-	// so an endpoint whose host end has a higher one was attached later and is not meant. 0 means not known.
+	IfName      string `json:"interface-name,omitempty"` // in the pod; empty means all interfaces of the container
+	// NewestInterface is the highest index of a link on the node at the time of the DEL. The kernel assigns ascending indexes,
+	// so an endpoint whose host end has a higher index was attached later, and the entry does not apply to it. 0 means not known.
 	NewestInterface int `json:"newest-interface,omitempty"`
 }
 
-// Means tells whether the entry is about an attachment of its names with that host end, and not about a later one.
+// Means reports whether the entry applies to an attachment with its names and this index of the host end, and not to an earlier one.
 func (e Entry) Means(hostIfIndex int) bool {
 	return e.NewestInterface == 0 || hostIfIndex <= e.NewestInterface
 }
 
-// String names the attachment.
+// String returns the name of the attachment: the container id, and the interface if there is one.
 func (e Entry) String() string { return strings.TrimSuffix(e.ContainerID+":"+e.IfName, ":") }
 
 // format returns the content of an entry's file.
@@ -82,7 +83,7 @@ func parse(content []byte) (e Entry, err error) {
 	return e, nil
 }
 
-// validate accepts what the CNI specification and Linux allow as names.
+// validate checks that the names are valid in the CNI specification and in Linux.
 func (e Entry) validate() error {
 	if e.NewestInterface < 0 {
 		return fmt.Errorf("newest-interface: %d is no index", e.NewestInterface)
@@ -94,7 +95,7 @@ func (e Entry) validate() error {
 	return validateContainer(e.ContainerID)
 }
 
-// validateContainer accepts what the CNI specification allows as a container id, and nothing longer than a sane one.
+// validateContainer checks that a container id is valid in the CNI specification and has at most maxContainer bytes.
 func validateContainer(containerID string) error {
 	if containerID == "" {
 		return errors.New("container-id: is empty")

@@ -16,7 +16,7 @@ import (
 	"golang.org/x/sys/unix"
 )
 
-// enqueue opens the queue for each id, as each DEL does.
+// enqueue opens the queue for each id, as every DEL does.
 func enqueue(t *testing.T, dir string, ids ...string) {
 	t.Helper()
 	for _, id := range ids {
@@ -31,7 +31,7 @@ func enqueue(t *testing.T, dir string, ids ...string) {
 	}
 }
 
-// replayAll returns what a replay deletes, sorted.
+// replayAll returns the entries that a replay deletes, sorted.
 func replayAll(t *testing.T, dir string) []string {
 	t.Helper()
 	var ids []string
@@ -75,7 +75,7 @@ func TestEnqueue_WritesTheDocumentedFile(t *testing.T) {
 	t.Parallel()
 	dir := t.TempDir()
 	enqueue(t, dir, "abc")
-	// As sha256sum computes it from the content.
+	// The output of sha256sum for the content.
 	const name = "ca3d0dc2900b429cc3717396dc059b05cb3af7e094f0b159ad2d331afddc8007.delete"
 	entries, err := list(dir)
 	if err != nil || len(entries) != 1 {
@@ -139,7 +139,7 @@ func TestEnqueue_TheSameAttachmentAgainReplacesItsEntry(t *testing.T) {
 	}
 }
 
-// An entry that cannot be read for lack of descriptors is whole all the same.
+// An entry that cannot be opened because no file descriptor is free may be valid, so it stays.
 func TestReplay_KeepsWhatItCannotOpen(t *testing.T) {
 	if os.Getenv(limitEnv) != "" {
 		withoutDescriptors(os.Getenv(limitEnv))
@@ -159,7 +159,7 @@ func TestReplay_KeepsWhatItCannotOpen(t *testing.T) {
 	}
 }
 
-// limitEnv names a queue that the test program replays with no descriptor left for its entries.
+// limitEnv is the environment variable with the directory of a queue that the test program replays without a free descriptor for its entries.
 const limitEnv = "DELETEQUEUE_TEST_LIMIT"
 
 func withoutDescriptors(dir string) {
@@ -170,7 +170,7 @@ func withoutDescriptors(dir string) {
 	}
 	_ = first.Close()
 	var release func()
-	for limit := uint64(3); limit < 64; limit++ { // the first that suffices for the lock and the list
+	for limit := uint64(3); limit < 64; limit++ { // the lowest limit that suffices for the lock and the list
 		if err := unix.Setrlimit(unix.RLIMIT_NOFILE, &unix.Rlimit{Cur: limit, Max: 1024}); err != nil {
 			fmt.Println(err)
 			os.Exit(1)
@@ -225,7 +225,7 @@ func TestReplay_SetsAsideWhatItCannotReadAndKeepsWhatFails(t *testing.T) {
 			t.Errorf("%s is missing in %v", want, names)
 		}
 	}
-	if len(names) != 7 { // and the stubborn one
+	if len(names) != 7 { // the entry "stubborn" as well
 		t.Errorf("files: %v", names)
 	}
 	if got := replayAll(t, dir); !slices.Equal(got, []string{"stubborn"}) {
@@ -277,7 +277,7 @@ func enqueueLocked(t *testing.T, q *Queue) {
 	}
 }
 
-// holdEnv makes the test program hold the lock of a directory, as another process.
+// holdEnv is the environment variable with the directory whose lock the test program holds, as another process.
 const holdEnv = "DELETEQUEUE_TEST_HOLD"
 
 func TestMain(m *testing.M) {
@@ -288,14 +288,14 @@ func TestMain(m *testing.M) {
 			os.Exit(1)
 		}
 		fmt.Println("holding")
-		time.Sleep(time.Hour) // the test kills us
+		time.Sleep(time.Hour) // the test kills this process
 		release()
 		return
 	}
 	os.Exit(m.Run())
 }
 
-// An agent that is killed while it replays must not lock plugins out.
+// An agent that is killed during a replay must not leave the lock behind.
 func TestLock_EndsWithItsProcess(t *testing.T) {
 	t.Parallel()
 	dir := t.TempDir()
@@ -350,7 +350,7 @@ func FuzzParse(f *testing.F) {
 	})
 }
 
-// One container may have several interfaces, and a DEL is of one of them.
+// A container may have several interfaces, and a DEL is for one of them.
 func TestEntry_OfOneInterface(t *testing.T) {
 	t.Parallel()
 	content, err := format(Entry{ContainerID: "abc", IfName: "net1"})

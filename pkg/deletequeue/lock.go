@@ -11,11 +11,11 @@ import (
 	"golang.org/x/sys/unix"
 )
 
-// pollInterval is how often a taken lock is tried again. Asking the kernel to wait could not be given up.
+// pollInterval is the time between two attempts to take the lock. A blocking lock call could not be cancelled.
 const pollInterval = 10 * time.Millisecond
 
 // openLock opens the lock file of dir and takes its lock, unix.F_RDLCK (shared) or unix.F_WRLCK (exclusive). Closing the
-// file gives the lock back.
+// file releases the lock.
 func openLock(ctx context.Context, dir string, kind int16) (*os.File, error) {
 	path := filepath.Join(dir, lockName)
 	file, err := os.OpenFile(path, os.O_RDWR|os.O_CREATE, 0o644)

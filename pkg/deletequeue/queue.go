@@ -15,14 +15,14 @@ import (
 	"golang.org/x/sys/unix"
 )
 
-// Queue is the plugin's side. While it is open the agent does not replay.
+// Queue is the plugin's handle of the queue. While it is open, the agent cannot replay.
 type Queue struct {
 	dir  string
 	lock *os.File
 }
 
-// Open creates dir and takes the lock shared. It waits until ctx ends while an agent replays. It does not create the state directory above
-// dir, because a cleanup of the node may have just removed it: the error is [ErrNoState] then.
+// Open creates dir and takes the lock shared. While an agent replays, Open waits, at most until ctx ends. It does not create the state directory
+// above dir, because a cleanup of the node may have just removed it; then the error is [ErrNoState].
 func Open(ctx context.Context, dir string) (*Queue, error) {
 	err := os.Mkdir(dir, 0o755)
 	switch {
@@ -38,10 +38,10 @@ func Open(ctx context.Context, dir string) (*Queue, error) {
 	return &Queue{dir: dir, lock: lock}, nil
 }
 
-// Close gives the lock back.
+// Close releases the lock.
 func (q *Queue) Close() error { return q.lock.Close() }
 
-// Enqueue leaves an entry for the next agent. The file appears whole or not at all.
+// Enqueue writes an entry for the next replay. The write of the file is atomic.
 func (q *Queue) Enqueue(e Entry) error {
 	content, err := format(e)
 	if err != nil {
@@ -59,10 +59,10 @@ func (q *Queue) Enqueue(e Entry) error {
 	return writeFile(q.dir, path, content)
 }
 
-// fileName is the same for every entry of one attachment.
+// fileName returns the same name for all entries of one attachment.
 func (e Entry) fileName() string {
 	e.NewestInterface = 0
-	content, _ := json.Marshal(e) // strings always can be
+	content, _ := json.Marshal(e) // strings always marshal
 	sum := sha256.Sum256(content)
 	return hex.EncodeToString(sum[:]) + suffix
 }

@@ -12,19 +12,19 @@ import (
 	"golang.org/x/sys/unix"
 )
 
-// maxErrors caps the list of errors that a replay returns.
+// maxErrors limits the number of errors that a replay returns.
 const maxErrors = 16
 
-// ErrNotLocked means that a replay could not have the queue, and looked at no entry.
+// ErrNotLocked means that a replay could not lock the queue, and read no entry.
 var ErrNotLocked = errors.New("the deletion queue cannot be locked")
 
-// Replay is the agent's side. It takes the lock exclusively, calls remove with each entry, and deletes its file when that
-// succeeds. The caller serves its socket and then calls release, never before, for the lock is what
-// keeps a plugin from writing an entry that nobody would read.
+// Replay takes the lock exclusively, calls remove with each entry, and deletes the file of the entry when remove succeeds. The
+// caller must serve its socket before it calls release: until then the lock prevents a plugin from writing an entry that no
+// replay would read.
 //
-// Release is never nil, and whoever drops it without a call drops the lock at some garbage collection. The error joins what
-// went wrong. An entry whose file could not be read, or whose removal failed, stays for the next call; one whose content
-// is no entry is renamed to end in ".bad". Without the lock nothing is replayed; the error then is [ErrNotLocked].
+// release is never nil. Without a call, a later garbage collection releases the lock. The error joins the errors of all entries.
+// An entry whose file could not be read, or whose removal failed, stays for the next call. A file whose content is not an entry
+// is renamed to end in ".bad". Without the lock Replay reads no entry, and the error is [ErrNotLocked].
 func Replay(ctx context.Context, dir string, remove func(context.Context, Entry) error) (release func(), err error) {
 	if err := os.MkdirAll(dir, 0o755); err != nil {
 		return func() {}, fmt.Errorf("%w: make its directory: %w", ErrNotLocked, err)
@@ -55,7 +55,7 @@ func Replay(ctx context.Context, dir string, remove func(context.Context, Entry)
 func replayOne(ctx context.Context, path string, remove func(context.Context, Entry) error) error {
 	content, err := read(path)
 	if err != nil {
-		return fmt.Errorf("read the deletion queue: %w", err) // no descriptor or no memory left: the entry may be whole
+		return fmt.Errorf("read the deletion queue: %w", err) // for instance, no free descriptor or memory: the entry may be valid
 	}
 	e, err := parse(content)
 	if err != nil {
@@ -68,7 +68,7 @@ func replayOne(ctx context.Context, path string, remove func(context.Context, En
 	return os.Remove(path)
 }
 
-// read never holds more of a file than an entry may have.
+// read reads at most one byte more than an entry may have.
 func read(path string) ([]byte, error) {
 	file, err := os.Open(path)
 	if err != nil {
@@ -78,11 +78,11 @@ func read(path string) ([]byte, error) {
 	return io.ReadAll(io.LimitReader(file, maxEntrySize+1))
 }
 
-// removeLeftovers deletes files of plugins that were killed while they wrote. Nobody writes while the lock is held.
+// removeLeftovers deletes incomplete files of plugins that were killed. No plugin writes while the agent holds the lock.
 func removeLeftovers(dir string) {
 	files, err := os.ReadDir(dir)
 	if err != nil {
-		return // the caller's own listing reports it
+		return // the caller lists the directory as well and reports the error
 	}
 	for _, f := range files {
 		if strings.HasPrefix(f.Name(), tempPattern) {

@@ -1,5 +1,5 @@
-// Package dissect reads from the first bytes of a packet who sent it to whom. It is for showing packets to people: what
-// is missing or malformed stays empty and is no error.
+// Package dissect reads addresses, protocol and ports from the first bytes of a packet. It is for output to users: a field
+// that is missing or malformed stays empty and is no error.
 package dissect
 
 import (
@@ -8,14 +8,14 @@ import (
 	"strconv"
 )
 
-// Summary is what could be read.
+// Summary holds the fields that could be read.
 type Summary struct {
-	Proto    string     // "TCP", "UDP", "ICMPv4", "ICMPv6", "ARP", ..., or a number; empty when not even that is there
-	Src, Dst netip.Addr // invalid when there are none; of ARP the protocol addresses
+	Proto    string     // "TCP", "UDP", "ICMPv4", "ICMPv6", "ARP", ..., or a number; empty without an Ethernet header
+	Src, Dst netip.Addr // invalid when they are missing; for ARP the protocol addresses
 	SrcPort  uint16     // 0 when the protocol has none, or the packet is not the first fragment
 	DstPort  uint16
-	Protocol uint8 // of IP, what Proto says in words; 0 without an IP header
-	Type     uint8 // of an ICMP message; 0 also when it is missing
+	Protocol uint8 // number of the IP protocol that Proto names; 0 without an IP header
+	Type     uint8 // type of an ICMP message; 0 also when it is missing
 }
 
 // EtherTypes.
@@ -27,7 +27,7 @@ const (
 	etherIPv6 = 0x86dd
 )
 
-// Protocols of IP, and the extension headers of IPv6 that are skipped.
+// IP protocols, and the IPv6 extension headers that are skipped.
 const (
 	protoHopByHop    = 0
 	protoICMPv4      = 1
@@ -103,7 +103,7 @@ func ipv6(b []byte) Summary {
 			length = 8 + int(rest[1])*8
 		case next == protoFragment:
 			length = 8
-			if binary.BigEndian.Uint16(rest[2:])&0xfff8 != 0 { // a later part has no ports
+			if binary.BigEndian.Uint16(rest[2:])&0xfff8 != 0 { // a later fragment has no ports
 				s.protocol(rest[0])
 				return s
 			}
@@ -129,7 +129,7 @@ func (s *Summary) ports(proto byte, b []byte) {
 
 func (s *Summary) protocol(p byte) { s.Proto, s.Protocol = Protocol(p), p }
 
-// Protocol names a protocol of IP.
+// Protocol returns the name of an IP protocol, or its number when the name is not known.
 func Protocol(p uint8) string {
 	switch p {
 	case protoICMPv4:

@@ -7,7 +7,7 @@ import (
 	"testing"
 )
 
-// packet puts hexadecimal parts together.
+// packet decodes the concatenation of hexadecimal parts.
 func packet(t testing.TB, parts ...string) []byte {
 	t.Helper()
 	b, err := hex.DecodeString(strings.ReplaceAll(strings.Join(parts, ""), " ", ""))

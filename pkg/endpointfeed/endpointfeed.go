@@ -1,5 +1,5 @@
-// Package endpointfeed tells a controller of which endpoints a row has changed, so that a pass looks only at those: an ADD
-// makes several passes, and looking at all of 250 endpoints takes half a millisecond each time.
+// Package endpointfeed returns the endpoints of changed rows to a controller, so that a pass processes only these endpoints: an
+// ADD causes several passes, and processing all of 250 endpoints takes half a millisecond in each.
 package endpointfeed
 
 import (
@@ -14,10 +14,10 @@ import (
 	"github.com/waggle-net/waggle/pkg/tables/endpoints"
 )
 
-// FullPassInterval is how often every endpoint is to be looked at, whether or not a row of it has changed.
+// FullPassInterval is the time between two passes over all endpoints, with or without changed rows.
 const FullPassInterval = time.Minute
 
-// Tables are the rows of endpoints: what is wanted, and what the datapath is to know of it.
+// Tables holds the tables with rows of endpoints: the desired endpoints, and their rows for the datapath.
 type Tables struct {
 	Endpoints statedb.Table[*endpoints.Endpoint]
 	Facts     statedb.Table[*bpfendpoints.Facts]
@@ -25,7 +25,7 @@ type Tables struct {
 	Addresses statedb.Table[*bpfendpoints.Address]
 }
 
-// Marks are the ids of endpoints to look at. Id 0 marks rows that belong to no endpoint.
+// Marks is the set of ids of endpoints to process. Id 0 means rows that belong to no endpoint.
 type Marks map[uint16]bool
 
 // Feed follows the changes of [Tables].
@@ -36,7 +36,7 @@ type Feed struct {
 	addresses *changes.Feed[*bpfendpoints.Address]
 }
 
-// Subscribe begins with everything that exists: the first [Feed.Next] marks all of it.
+// Subscribe returns a feed whose first [Feed.Next] marks the endpoints of all existing rows.
 func Subscribe(db *statedb.DB, t Tables) (f Feed, err error) {
 	txn := db.WriteTxn(t.Endpoints, t.Facts, t.Links, t.Addresses)
 	defer txn.Commit()
@@ -56,7 +56,7 @@ func (f Feed) Close() {
 	f.addresses.Close()
 }
 
-// Next marks what has changed up to a snapshot, and adds to changed what closes when more has.
+// Next marks the endpoints of rows that changed up to a snapshot, and adds channels to changed that close when there are more changes.
 func (f Feed) Next(txn statedb.ReadTxn, changed *statedb.WatchSet) Marks {
 	m := Marks{}
 	Mark(m, f.endpoints.UpTo(txn, changed), func(r *endpoints.Endpoint) uint16 { return r.ID })
@@ -73,8 +73,8 @@ func Mark[R any](m Marks, rows []statedb.Change[R], id func(R) uint16) {
 	}
 }
 
-// Wait returns when an input changes. It says that a full pass is due when nothing has changed for long, and false when
-// the agent stops.
+// Wait returns when an input changes or after FullPassInterval. full reports that a full pass is due because no input changed
+// in that time; alive is false when ctx has ended.
 func Wait(ctx context.Context, changed *statedb.WatchSet) (full, alive bool) {
 	limited, cancel := context.WithTimeout(ctx, FullPassInterval)
 	defer cancel()

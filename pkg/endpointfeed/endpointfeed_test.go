@@ -11,7 +11,7 @@ import (
 	"github.com/waggle-net/waggle/pkg/tables/endpoints"
 )
 
-// A pass that looked at more than what has changed would make an ADD dearer with each pod of the node.
+// If a pass processed unchanged endpoints, the cost of an ADD would grow with the number of pods of the node.
 func TestFeed_MarksOnlyEndpointsWithAChange(t *testing.T) {
 	t.Parallel()
 	db := statedb.New()

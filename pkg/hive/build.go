@@ -12,8 +12,8 @@ import (
 	"go.uber.org/dig"
 )
 
-// Build is [New] for programs: what hive panics with becomes an error that says in one sentence which constructor is
-// doubled, which flag is declared twice or which constructors need each other.
+// Build is [New] for programs. It converts panics of hive into errors that name, in one sentence, the constructor or flag that
+// exists twice, or the constructors that need each other.
 func Build(cells ...cell.Cell) (h *upstream.Hive, err error) {
 	defer func() {
 		if r := recover(); r != nil {
@@ -23,8 +23,8 @@ func Build(cells ...cell.Cell) (h *upstream.Hive, err error) {
 	return New(cells...), nil
 }
 
-// Populate builds all objects of h. Its error is that of the constructor which refused, in words for users, or says in one
-// sentence which constructor is missing. Nothing is started, so nothing has changed when it fails.
+// Populate builds all objects of h. It returns the error of the failed constructor, whose text is for users, or one sentence
+// that names the missing constructor. It starts nothing, so a failed call has changed nothing on the node.
 func Populate(h *upstream.Hive, log *slog.Logger) (err error) {
 	defer func() {
 		if r := recover(); r != nil {
@@ -42,7 +42,8 @@ var (
 	cyclicCaller = regexp.MustCompile(`provided by ("[^"]+"\.\S+)`)
 )
 
-// explain words an error of dig. The type of a missing dependency is private to dig; its words are pinned by a test.
+// explain rewrites an error of dig. dig does not export the error type of a missing dependency, so explain matches the text,
+// which a test checks.
 func explain(err error) error {
 	if err == nil {
 		return nil
@@ -50,7 +51,7 @@ func explain(err error) error {
 	root := dig.RootCause(err)
 	var fromDig dig.Error
 	if !errors.As(root, &fromDig) {
-		return root // a constructor refuses, for instance a flag, and says so in its own words
+		return root // error of a constructor, for instance for a flag's value; its text is for users
 	}
 	if strings.HasPrefix(root.Error(), "missing type") {
 		_, types, _ := strings.Cut(suggestion.ReplaceAllString(root.Error(), ""), ": ")
@@ -62,7 +63,7 @@ func explain(err error) error {
 	return fault("%s", oneLine(root.Error()))
 }
 
-// fault is a mistake in the program, which no user can mend.
+// fault returns an error for a mistake in the program, which users cannot correct.
 func fault(format string, args ...any) error {
 	return fmt.Errorf("this build of the agent is broken, report it with its version: %w", fmt.Errorf(format, args...))
 }

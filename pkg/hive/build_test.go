@@ -34,7 +34,7 @@ func newSour() (honey, error)   { return honey{}, errors.New("no flowers") }
 func newWax(honey) wax          { return wax{} }
 func newHoneyFromWax(wax) honey { return honey{} }
 
-// TestBroken builds hives with one mistake each and reads the sentence.
+// TestBroken builds hives with one mistake each and checks the text of the error.
 func TestBroken(t *testing.T) {
 	t.Parallel()
 	needHoney := cell.Invoke(func(honey) {})
@@ -105,7 +105,7 @@ type badModule struct{ MaxWax int }
 
 func (badModule) Flags(*pflag.FlagSet) { panic(`Invalid hive.Module id: "B"`) }
 
-// TestNew_GivesEveryModuleItsOwn checks what pkg/hive adds: a health and a job group per module.
+// TestNew_GivesEveryModuleItsOwn checks that each module gets its own health reporter and job group.
 func TestNew_GivesEveryModuleItsOwn(t *testing.T) {
 	t.Parallel()
 	h, err := Build(

@@ -1,5 +1,5 @@
-// Package hive holds what every hive of this project has in common, the agent's and those of cell tests: the prefix of
-// environment variables, time-outs, and the objects that each module gets for itself.
+// Package hive creates the hives of this project, for the agent and for tests of cells. It sets the prefix of environment
+// variables and the timeouts, and provides the objects that are private to each module.
 package hive
 
 import (
@@ -12,27 +12,27 @@ import (
 	"github.com/waggle-net/waggle/pkg/heartbeat"
 )
 
-// EnvPrefix stands before the name of a flag in the environment; its underscore belongs to it.
+// EnvPrefix is the prefix of a flag's name in the environment, with the underscore.
 const EnvPrefix = "WAGGLE_"
 
 const (
-	// startTimeout bounds all start hooks together. No hook waits for anything remote, but the kernel's verifier is slow where the
-	// CPU is emulated or busy, and a restart would only lose the work done so far. Kubelet's startup probe has the same limit, as
-	// has Cilium's agent.
+	// startTimeout limits the time of all start hooks together. No hook waits for another machine, but the kernel's verifier is slow
+	// if the CPU is emulated or busy, and a restart would only lose the completed work. Kubelet's startup probe and Cilium's agent
+	// have the same limit.
 	startTimeout = 5 * time.Minute
-	// stopTimeout leaves a second of the 5 that a SIGTERM may take; on expiry the remaining hooks are skipped. The agent sets its
-	// own, which follows --stop-timeout and has this value by default.
+	// stopTimeout leaves one second of the 5 s that the process may take after SIGTERM; after the timeout the remaining hooks are
+	// skipped. The agent sets its own timeout, which depends on --stop-timeout and has this value by default.
 	stopTimeout = 4 * time.Second
-	// slowHook is the duration from which a hook deserves a line in the log.
+	// slowHook is the minimum duration of a hook that is logged.
 	slowHook = 500 * time.Millisecond
 )
 
-// HealthSource makes the health reporter of a module. The agent has one that writes a table; tests have one in memory.
+// HealthSource creates the health reporter of a module. The agent's implementation writes a table; tests have one in memory.
 type HealthSource interface {
 	ForModule(id cell.FullModuleID) cell.Health
 }
 
-// New makes a hive from cells. One of them must provide a [HealthSource].
+// New returns a hive with the given cells. One of the cells must provide a [HealthSource].
 func New(cells ...cell.Cell) *upstream.Hive {
 	return upstream.NewWithOptions(upstream.Options{
 		EnvPrefix:    EnvPrefix,
@@ -46,7 +46,7 @@ func New(cells ...cell.Cell) *upstream.Hive {
 	}, cells...)
 }
 
-// jobParams is what a module's job group is made from; metrics and monitor are absent in tests of cells.
+// jobParams holds the dependencies of a module's job group. Metrics and monitor are absent in tests of cells.
 type jobParams struct {
 	cell.In
 

@@ -15,7 +15,7 @@ import (
 	"github.com/cilium/hive/cell"
 )
 
-// slowHookOf is a stop hook with a name that a log can be searched for.
+// slowHookOf is a stop hook with a name that the test finds in the log.
 type slowHookOf struct {
 	stop func(context.Context) error
 }
@@ -24,7 +24,7 @@ func (slowHookOf) Start(cell.HookContext) error      { return nil }
 func (h slowHookOf) Stop(ctx cell.HookContext) error { return h.stop(ctx) }
 func (slowHookOf) HookInfo() string                  { return "the slow one" }
 
-// A hive stops within 4 s. A hook that hangs until its context ends is abandoned then, the log names it, and hooks behind it are skipped.
+// A hive stops within 4 s. A hook that hangs until its context ends is then abandoned; the log names it, and later hooks are skipped.
 func TestRun_HookThatHangsIsAbandonedAndNamed(t *testing.T) {
 	t.Parallel()
 	interrupts := make(chan os.Signal, 1)
@@ -33,7 +33,7 @@ func TestRun_HookThatHangsIsAbandonedAndNamed(t *testing.T) {
 	for name, c := range map[string]struct {
 		stop   func(context.Context) error
 		takes  time.Duration
-		behind bool // hooks behind it run
+		behind bool // later hooks run
 		want   error
 	}{
 		"in time": {func(context.Context) error { time.Sleep(3900 * time.Millisecond); return nil }, 3900 * time.Millisecond, true, nil},

@@ -1,6 +1,7 @@
 // Package podclaims finds CiliumEndpoints by the addresses that they claim.
 //
-// A cluster has 150,000 of them, and an index of a table takes 0.3 kB for each. What is here takes less than 50 bytes, and only while a cell needs it.
+// A cluster has 150,000 CiliumEndpoints, and an index of a table takes 0.3 kB for each. [Claims] take at most 56 bytes for each, and only while a cell needs
+// them.
 package podclaims
 
 import (
@@ -11,15 +12,15 @@ import (
 	"github.com/waggle-net/waggle/pkg/tables/cilium"
 )
 
-// Claims are the objects of one table, by address. A pod that was replaced may be there beside the one that has its address now. The zero value has no
-// objects. Claims are for one goroutine.
+// Claims holds the objects of one table by address. A replaced pod may be present beside the pod that has its address now. The zero value has no objects.
+// Claims is not safe for concurrent use.
 type Claims struct {
 	names  names
-	sole   Index                             // of addresses that one object claims
-	shared map[netip.Addr][]*cilium.Endpoint // of those that several claim, in the order of [Claims.At] reversed
+	sole   Index                             // addresses that one object claims
+	shared map[netip.Addr][]*cilium.Endpoint // addresses that several objects claim, in the reverse order of [Claims.At]
 }
 
-// Put adds a row, and returns the one of the same object that it replaces, nil when there was none.
+// Put adds a row and returns the row of the same object that it replaces, or nil.
 func (c *Claims) Put(ep *cilium.Endpoint) (old *cilium.Endpoint) {
 	old = c.names.add(ep)
 	c.removeAll(old)
@@ -29,7 +30,7 @@ func (c *Claims) Put(ep *cilium.Endpoint) (old *cilium.Endpoint) {
 	return old
 }
 
-// Delete removes the row of an object and returns it, nil when there was none.
+// Delete removes the row of an object and returns it, or nil if there was none.
 func (c *Claims) Delete(ep *cilium.Endpoint) (old *cilium.Endpoint) {
 	old = c.names.take(ep)
 	c.removeAll(old)
@@ -84,10 +85,10 @@ func (c *Claims) remove(addr netip.Addr, ep *cilium.Endpoint) {
 	}
 }
 
-// Get returns the row of an object, by the name of any row of it; nil when there is none.
+// Get returns the row of the object with the name of ep, or nil.
 func (c *Claims) Get(ep *cilium.Endpoint) *cilium.Endpoint { return c.names.get(ep) }
 
-// Sole is the index of the addresses that one object claims. The caller may set marks in it: that of an address is lost when an object that claims the
+// Sole returns the index of the addresses that one object claims. The caller may set marks in it. The mark of an address is lost when an object that claims the
 // address is put or deleted.
 func (c *Claims) Sole() *Index { return &c.sole }
 
@@ -96,8 +97,8 @@ func (c *Claims) Claimed(addr netip.Addr) bool {
 	return c.sole.Get(addr) != nil || c.shared[addr] != nil
 }
 
-// At returns the rows that claim an address. The one that was created last comes first, of equal ones the one that was put last. The caller must not
-// change the claims meanwhile.
+// At returns the rows that claim an address, the last created row first. Of rows with the same time of creation, the last put row is first. The caller must not
+// change the claims during the iteration.
 func (c *Claims) At(addr netip.Addr) iter.Seq[*cilium.Endpoint] {
 	return func(yield func(*cilium.Endpoint) bool) {
 		if ep := c.sole.Get(addr); ep != nil {

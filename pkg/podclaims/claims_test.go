@@ -17,12 +17,12 @@ func addr(i int) netip.Addr {
 	return netip.AddrFrom4([4]byte{10, byte(i >> 16), byte(i >> 8), byte(i)})
 }
 
-// Random objects claim few addresses, so that many are claimed by several. All that can be asked is what a list of the rows says.
+// Random objects claim few addresses, so that several objects claim the same address. All methods agree with a list of the rows.
 func TestClaims_AreThoseOfAList(t *testing.T) {
 	t.Parallel()
 	random := testseed.New(t)
 	c := &Claims{}
-	var rows []*cilium.Endpoint // in the order in which they were put
+	var rows []*cilium.Endpoint // in the order of insertion
 	for range 5000 {
 		f := cilium.EndpointFields{Namespace: "default", Name: fmt.Sprint("pod-", random.IntN(20)), Created: random.Int64N(3)}
 		for range random.IntN(3) {
@@ -51,7 +51,7 @@ func TestClaims_AreThoseOfAList(t *testing.T) {
 	}
 }
 
-// A pod takes no allocation of its own, only a share of the growth of maps.
+// Adding a pod allocates nothing, except when a hash table grows.
 func TestClaims_PodsAllocateNothing(t *testing.T) {
 	const pods = 20000
 	rows := make([]*cilium.Endpoint, pods)

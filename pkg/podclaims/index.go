@@ -7,8 +7,8 @@ import (
 	"github.com/waggle-net/waggle/pkg/tables/cilium"
 )
 
-// Index finds one object for each of some addresses. It has no keys of its own: an address is that of its object. So an entry takes 16 bytes and a map
-// of Go three times that. The zero value is an empty index. An index is for one goroutine.
+// Index finds one object for each of some addresses. It stores no keys: it reads an address from its object. So an entry takes 16 bytes; an entry of a Go map
+// takes three times as many. The zero value is an empty index. An index is not safe for concurrent use.
 type Index struct{ hashed }
 
 // Get returns the object of an address; nil when there is none.
@@ -23,12 +23,12 @@ func (x *Index) Get(addr netip.Addr) *cilium.Endpoint {
 	return x.slots[at].ep
 }
 
-// Set makes an object, which must have the address, the one of the address.
+// Set makes ep the object of an address. ep must have the address.
 func (x *Index) Set(addr netip.Addr, ep *cilium.Endpoint) {
 	x.put(slot{ep, x.hash(addr), uint32(ep.IndexOf(addr))}, ofAddr(addr))
 }
 
-// Mark marks the object of an address, or takes the mark from it. Without an object it does nothing. [Index.Set] and [Index.Delete] leave no mark.
+// Mark sets or clears the mark of an address. Without an object it does nothing. [Index.Set] and [Index.Delete] clear the mark.
 func (x *Index) Mark(addr netip.Addr, marked bool) {
 	at, found := x.find(x.hash(addr), ofAddr(addr))
 	if !found {
@@ -60,21 +60,21 @@ func ofAddr(addr netip.Addr) func(slot) bool {
 	return func(s slot) bool { return s.ep.Addr(int(s.addr&^marks)) == addr }
 }
 
-// names finds the object of a name.
+// names finds objects by name.
 type names struct{ hashed }
 
-// add adds an object, and returns the one of the same name that it replaces.
+// add adds an object and returns the object of the same name that it replaces, or nil.
 func (n *names) add(ep *cilium.Endpoint) (old *cilium.Endpoint) {
 	return n.put(slot{ep: ep, hash: n.hash(ep)}, sameName(ep))
 }
 
-// get returns the object of that name; nil when there is none.
+// get returns the object with the name of ep, or nil.
 func (n *names) get(ep *cilium.Endpoint) *cilium.Endpoint {
 	at, _ := n.find(n.hash(ep), sameName(ep))
 	return n.slots[at].ep
 }
 
-// take removes the object of that name and returns it.
+// take removes the object with the name of ep and returns it.
 func (n *names) take(ep *cilium.Endpoint) (old *cilium.Endpoint) {
 	return n.remove(n.hash(ep), sameName(ep))
 }
@@ -85,27 +85,27 @@ func sameName(ep *cilium.Endpoint) func(slot) bool {
 	return func(s slot) bool { return s.ep.Key() == ep.Key() }
 }
 
-// hashed is a hash table with linear probing. Slots lie in the order of their hashes, but for those that another one has pushed on: an entry is in its
-// slot, hash * number of slots / 2^32, or behind it with no free slot between.
+// hashed is a hash table with linear probing. Entries are in the order of their hashes, except displaced ones: an entry is in its home slot, hash * number of
+// slots / 2^32, or in a later slot without a free slot between.
 type hashed struct {
 	slots []slot
 	used  int
 	seed  maphash.Seed
 }
 
-// slot is free without an object.
+// slot is free if ep is nil.
 type slot struct {
 	ep   *cilium.Endpoint
 	hash uint32
-	addr uint32 // number of the address in the object, and whether it is marked; 0 in an index of names
+	addr uint32 // number of the address in the object, and the mark; 0 in an index of names
 }
 
 const marks = 1 << 31
 
-// At most seven eighths of the slots are used, and at least a quarter, unless there are few.
+// At most seven eighths of the slots are used, and at least a quarter of more than fewSlots.
 const fewSlots = 16
 
-// begin returns the seed.
+// begin returns the seed. It initializes the table before the first use.
 func (h *hashed) begin() maphash.Seed {
 	if h.slots == nil {
 		h.seed, h.slots = maphash.MakeSeed(), make([]slot, fewSlots)
@@ -113,10 +113,10 @@ func (h *hashed) begin() maphash.Seed {
 	return h.seed
 }
 
-// Len counts the entries.
+// Len returns the number of entries.
 func (h *hashed) Len() int { return h.used }
 
-// home is the slot of a hash.
+// home returns the home slot of a hash.
 func (h *hashed) home(hash uint32) int { return int(uint64(hash) * uint64(len(h.slots)) >> 32) }
 
 func (h *hashed) next(at int) int {
@@ -126,7 +126,7 @@ func (h *hashed) next(at int) int {
 	return 0
 }
 
-// find returns the slot of an entry, or the free one where it would be.
+// find returns the slot of an entry, or the free slot for it.
 func (h *hashed) find(hash uint32, same func(slot) bool) (at int, found bool) {
 	for at = h.home(hash); h.slots[at].ep != nil; at = h.next(at) {
 		if h.slots[at].hash == hash && same(h.slots[at]) {
@@ -136,7 +136,7 @@ func (h *hashed) find(hash uint32, same func(slot) bool) (at int, found bool) {
 	return at, false
 }
 
-// put adds an entry, and returns the object of the one that it replaces.
+// put adds an entry and returns the object of the entry that it replaces, or nil.
 func (h *hashed) put(s slot, same func(slot) bool) (old *cilium.Endpoint) {
 	at, found := h.find(s.hash, same)
 	if old = h.slots[at].ep; !found {
@@ -148,7 +148,7 @@ func (h *hashed) put(s slot, same func(slot) bool) (old *cilium.Endpoint) {
 	return old
 }
 
-// remove deletes an entry and returns its object. Entries behind it move up, each as near to its own slot as it can.
+// remove deletes an entry and returns its object. It moves later entries as near to their home slots as possible.
 func (h *hashed) remove(hash uint32, same func(slot) bool) (old *cilium.Endpoint) {
 	free, found := h.find(hash, same)
 	if !found {
@@ -168,7 +168,7 @@ func (h *hashed) remove(hash uint32, same func(slot) bool) (old *cilium.Endpoint
 	return old
 }
 
-// distance is the number of steps from one slot to another.
+// distance returns the number of steps from one slot to another.
 func (h *hashed) distance(from, to int) int {
 	if to < from {
 		to += len(h.slots)

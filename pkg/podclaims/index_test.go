@@ -12,13 +12,13 @@ import (
 	"github.com/waggle-net/waggle/pkg/testseed"
 )
 
-// An index that grows and shrinks finds what a map finds.
+// An index that grows and shrinks agrees with a map.
 func TestIndex_AgreesWithAMap(t *testing.T) {
 	t.Parallel()
 	random := testseed.New(t)
 	x, model := &Index{}, map[netip.Addr]*cilium.Endpoint{}
 	for step := range 60_000 {
-		many := 20 + 2000*(step/10_000%2) // now few, now many
+		many := 20 + 2000*(step/10_000%2) // alternately few and many
 		addrs := []netip.Addr{addr(random.IntN(many)), netip.AddrFrom16([16]byte{0: 0xfd, 15: byte(random.IntN(many))})}
 		one := addrs[random.IntN(2)]
 		if random.IntN(3) == 0 || len(model) > many {
@@ -50,7 +50,7 @@ func TestIndex_AgreesWithAMap(t *testing.T) {
 	}
 }
 
-// claimBytes limits what the claim of a pod takes, beside its row.
+// claimBytes limits the memory of a pod's claim in bytes, without its row.
 const claimBytes = 56
 
 func TestClaims_BytesOfAPod(t *testing.T) {

@@ -14,11 +14,11 @@ import (
 	"github.com/waggle-net/waggle/pkg/tables/sysctls"
 )
 
-// hostPath wants the way between the node and its pods: without it a new pod reaches other pods but not the node, and
-// nobody outside. Rows that belong to single pods do not count, or each ADD would make the agent unready for the next.
+// hostPath returns the first missing part of the path between the node and its pods, or "". Without the path a new pod reaches other pods, but neither the node
+// nor addresses outside. Rows of single pods do not count; otherwise each ADD would make the agent unready for the next one.
 func hostPath(txn statedb.ReadTxn, t Tables) string {
 	if node(txn, t.LocalNode) != "" {
-		return "" // which is said already, and nothing of the way can be wanted before
+		return "" // [Judge] reports this already, and the path has no rows before
 	}
 	device, _, found := t.Devices.Get(txn, desireddevices.ByName(podlink.HostDevice))
 	if !found {
@@ -46,7 +46,7 @@ func hostPath(txn statedb.ReadTxn, t Tables) string {
 	return ""
 }
 
-// routes wants the route to each pod CIDR of this node.
+// routes returns the first missing route to a pod CIDR of this node, or "".
 func routes(txn statedb.ReadTxn, t Tables) string {
 	for n := range t.LocalNode.All(txn) {
 		for _, prefix := range []netip.Prefix{n.IPv4.AllocRange, n.IPv6.AllocRange} {
@@ -66,7 +66,7 @@ func routes(txn statedb.ReadTxn, t Tables) string {
 	return ""
 }
 
-// pending says why a row is not in the kernel, or nothing when it is. A row that is being refreshed is in the kernel.
+// pending returns the reason why a row is not in the kernel, or "" if it is. A row with the status Refreshing is in the kernel.
 func pending(what string, status reconciler.Status) string {
 	switch status.Kind {
 	case reconciler.StatusKindDone, reconciler.StatusKindRefreshing:

@@ -1,5 +1,4 @@
-// Package readiness judges from tables whether pods can be attached. The API, the health port and the CNI configuration
-// ask the same function, so they never disagree.
+// Package readiness computes from tables whether pods can be attached. The API, the health port and the CNI configuration use the same function, so they agree.
 package readiness
 
 import (
@@ -24,7 +23,7 @@ import (
 	"github.com/waggle-net/waggle/pkg/tables/sysctls"
 )
 
-// Tables are what the judgement is made from.
+// Tables holds the inputs of [Judge].
 type Tables struct {
 	cell.In
 
@@ -42,20 +41,20 @@ type Tables struct {
 	Reconcilers *heartbeat.Monitor `optional:"true"` // absent in tests of cells
 }
 
-// Verdict holds one sentence for each thing that is not as it should be.
+// Verdict holds one sentence for each problem.
 type Verdict struct {
-	Sources  []string // sources of Kubernetes objects whose rows may not be used yet
-	Missing  []string // what else must come before pods can be attached
-	Degraded []string // what is broken and being retried; pods can be attached all the same
+	Sources  []string // sources of Kubernetes objects whose rows must not be used yet
+	Missing  []string // other conditions that must be met before pods can be attached
+	Degraded []string // failures that are being retried; they do not prevent the attachment of pods
 }
 
-// Waiting is everything that must come before pods can be attached.
+// Waiting returns all unmet conditions for the attachment of pods.
 func (v Verdict) Waiting() []string { return append(append([]string(nil), v.Sources...), v.Missing...) }
 
-// Ready tells whether pods can be attached.
+// Ready reports whether pods can be attached.
 func (v Verdict) Ready() bool { return len(v.Sources) == 0 && len(v.Missing) == 0 }
 
-// Judge reads one snapshot. It has no side effects and remembers nothing.
+// Judge evaluates one snapshot. It has no side effects and keeps no state.
 func Judge(txn statedb.ReadTxn, t Tables) Verdict {
 	v := Verdict{Sources: unusable(txn, t.Sources)}
 	missing := func(why string) {
@@ -73,7 +72,7 @@ func Judge(txn statedb.ReadTxn, t Tables) Verdict {
 	missing(programs(txn, t.Attachments))
 	missing(hostPath(txn, t))
 	missing(hosts(txn, t.Hosts))
-	if len(v.Missing) == 0 { // what is said already may be the same, in better words
+	if len(v.Missing) == 0 { // otherwise the sentences above may describe the same problems better
 		v.Missing = t.Reconcilers.Behind(txn)
 	}
 	for s := range t.Health.List(txn, health.ByLevel(health.Degraded)) {
@@ -82,7 +81,7 @@ func Judge(txn statedb.ReadTxn, t Tables) Verdict {
 	return v
 }
 
-// Watch returns what closes when [Verdict.Ready] may have changed. Degraded modules do not count.
+// Watch returns channels of which one closes when [Verdict.Ready] may have changed. Degraded modules do not count.
 func (t Tables) Watch(txn statedb.ReadTxn) *statedb.WatchSet {
 	set := statedb.NewWatchSet()
 	_, sources := t.Sources.AllWatch(txn)
@@ -132,8 +131,8 @@ func node(txn statedb.ReadTxn, table statedb.Table[*localnode.LocalNode]) string
 	return "the pod CIDR and the router address of this node"
 }
 
-// hosts wants the node's own addresses to be told to the datapath, once: until then what pods send to the node is the world's.
-// That the rows are in the kernel is what their reconciler is asked for.
+// hosts returns a reason until the rows of the node's own addresses are complete for the first time. Until then packets of pods to the node are evaluated as
+// packets to the world. [heartbeat.Monitor.Behind] reports rows that are not in the kernel.
 func hosts(txn statedb.ReadTxn, table statedb.Table[*bpfendpoints.Address]) string {
 	if slices.Contains(table.PendingInitializers(txn), bpfendpoints.HostInitializer) {
 		return "the addresses of this node to be told to the datapath"
@@ -141,7 +140,7 @@ func hosts(txn statedb.ReadTxn, table statedb.Table[*bpfendpoints.Address]) stri
 	return ""
 }
 
-// programs wants the filters of the shared blocks: a pod's link that is attached before them passes nothing.
+// programs returns the first missing filter of the shared blocks, or "". A pod's link that is attached before the filters forwards no packets.
 func programs(txn statedb.ReadTxn, table statedb.Table[*attachments.Attachment]) string {
 	blocks := 0
 	for a := range table.Prefix(txn, attachments.ByKind(attachments.Block)) {
@@ -156,10 +155,10 @@ func programs(txn statedb.ReadTxn, table statedb.Table[*attachments.Attachment])
 	return ""
 }
 
-// degradedBytes is how much of an error a line for people repeats. All of it stands in the table health.
+// degradedBytes is the maximum length of a failure in the summary, in bytes. The table health has the complete text.
 const degradedBytes = 300
 
-// degraded is one line: errors that were joined, and the verifier's, have several.
+// degraded formats a status in one line: joined errors and errors of the verifier have several lines.
 func degraded(s health.Status) string {
 	name := s.Module
 	if s.Component != "" {
@@ -176,10 +175,10 @@ func degraded(s health.Status) string {
 	return text
 }
 
-// named is how many degraded modules a line for people names; one cause, such as an API server that is away, degrades many.
+// named is the maximum number of degraded modules in the summary. One cause, such as an unreachable API server, degrades many modules.
 const named = 3
 
-// Summary is one line for people: Ok, Warning while something is degraded, Failure while pods cannot be attached.
+// Summary formats the verdict in one line. state is Ok, Warning while a module is degraded, or Failure while pods cannot be attached.
 func (v Verdict) Summary(version string) (state, message string) {
 	switch {
 	case !v.Ready():

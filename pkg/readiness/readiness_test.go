@@ -23,7 +23,7 @@ import (
 	"github.com/waggle-net/waggle/pkg/tables/sysctls"
 )
 
-// world is the tables, all empty, with the ways to write them.
+// world holds the tables, initially empty, and functions that complete their initializers.
 type world struct {
 	db       *statedb.DB
 	tables   Tables
@@ -77,7 +77,7 @@ func insert[T any](t *testing.T, db *statedb.DB, table statedb.RWTable[T], row T
 
 func (w *world) waiting() []string { return Judge(w.db.ReadTxn(), w.tables).Waiting() }
 
-// TestJudge_EachThingThatIsMissing lets an agent start, one fact after the other.
+// TestJudge_EachThingThatIsMissing meets the conditions of an agent's start one by one.
 func TestJudge_EachThingThatIsMissing(t *testing.T) {
 	t.Parallel()
 	w := newWorld(t)
@@ -114,7 +114,7 @@ func TestJudge_EachThingThatIsMissing(t *testing.T) {
 		},
 		func() {
 			insert(t, w.db, w.node, &localnode.LocalNode{Name: "n", Ready: true, IPv4: localnode.Family{AllocRange: prefix}})
-			// A setting of one pod's link keeps nobody waiting.
+			// A setting of a pod's link is not a condition.
 			insert(t, w.db, w.sysctls, &sysctls.Setting{Name: "net/ipv4/conf/lxc1/rp_filter", Owner: sysctls.OwnerPodLinks})
 			insert(t, w.db, w.sysctls, forward.Clone())
 		},
@@ -154,7 +154,7 @@ func TestJudge_EachThingThatIsMissing(t *testing.T) {
 	}
 }
 
-// TestJudge_OptionalSource has a node without what policies alone may need.
+// TestJudge_OptionalSource: an unusable source that only policies may need is not a condition.
 func TestJudge_OptionalSource(t *testing.T) {
 	t.Parallel()
 	w := newWorld(t)
@@ -182,7 +182,7 @@ func TestSummary(t *testing.T) {
 	}
 }
 
-// TestJudge_DegradedDoesNotKeepPodsWaiting has a module that fails while all that ADD needs is there.
+// TestJudge_DegradedDoesNotKeepPodsWaiting: a degraded module is not a condition for the attachment of pods.
 func TestJudge_DegradedDoesNotKeepPodsWaiting(t *testing.T) {
 	t.Parallel()
 	w := newWorld(t)

@@ -8,11 +8,11 @@ import (
 	"golang.org/x/sys/unix"
 )
 
-// dumpAttempts bounds how often a dump that met a change is begun again. On a node that changes links all the time a
-// dump of hundreds may be interrupted several times in a row.
+// dumpAttempts limits the attempts of a dump that concurrent changes interrupt. On a node whose links change constantly, a dump of hundreds of links may be
+// interrupted several times in a row.
 const dumpAttempts = 20
 
-// retry repeats a dump until it was not interrupted: an interrupted one may lack objects or show some twice.
+// retry repeats a dump until it is not interrupted, because an interrupted dump may lack objects or contain some twice.
 func retry[T any](what string, dump func() ([]T, error)) ([]T, error) {
 	var err error
 	for range dumpAttempts {

@@ -10,16 +10,16 @@ import (
 	"golang.org/x/sys/unix"
 )
 
-// Listener reads what the kernel announces to groups of netlink, raw.
+// Listener receives the raw notifications that the kernel sends to netlink groups.
 type Listener struct {
 	socket *nl.NetlinkSocket
 	what   string
 }
 
-// ErrLost means that announcements were lost: anything may have changed.
+// ErrLost means that notifications were lost: any object may have changed.
 var ErrLost = errors.New("announcements of the kernel were lost")
 
-// Listen begins to listen for changes of what, in the network namespace of the calling thread.
+// Listen subscribes to groups in the network namespace of the calling thread. what names the objects in errors.
 func Listen(what string, protocol int, groups ...uint) (*Listener, error) {
 	socket, err := nl.Subscribe(protocol, groups...)
 	if err != nil {
@@ -28,11 +28,10 @@ func Listen(what string, protocol int, groups ...uint) (*Listener, error) {
 	return &Listener{socket, what}, nil
 }
 
-// Close ends the listening.
+// Close closes the socket.
 func (l *Listener) Close() { l.socket.Close() }
 
-// Next waits for announcements, those of what this process changes included; [ErrLost] when some were lost. When ctx ends the
-// listener is closed as well.
+// Next waits for notifications, including notifications of changes by this process. It returns [ErrLost] if some were lost. The end of ctx closes the listener.
 func (l *Listener) Next(ctx context.Context) ([]syscall.NetlinkMessage, error) {
 	defer context.AfterFunc(ctx, l.socket.Close)()
 	msgs, _, err := l.socket.Receive()

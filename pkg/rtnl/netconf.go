@@ -9,8 +9,8 @@ import (
 	"golang.org/x/sys/unix"
 )
 
-// Settings listens for the few settings of the network namespace whose changes the kernel announces, forwarding and the
-// reverse path filter, and for links that are new or have a new name: all of theirs are as the kernel makes them.
+// Settings listens for changes of the settings of the network namespace that the kernel announces, which are forwarding and the reverse path filter, and for
+// new and renamed links, of which all settings may have the kernel's values.
 type Settings struct {
 	listener *Listener
 	handle   *Handle
@@ -18,8 +18,8 @@ type Settings struct {
 
 // Setting is a changed setting.
 type Setting struct {
-	Name  string // path below /proc/sys; of the directory when all settings of a link are new
-	Value int    // 0 when all are new
+	Name  string // path below /proc/sys; the directory of a link when All is set
+	Value int    // 0 when All is set
 	All   bool
 }
 
@@ -32,7 +32,7 @@ const (
 	netconfDefault    = -2
 )
 
-// OpenSettings begins to listen in the network namespace of the calling thread.
+// OpenSettings starts to listen in the network namespace of the calling thread.
 func OpenSettings() (*Settings, error) {
 	listener, err := Listen("settings", unix.NETLINK_ROUTE, unix.RTNLGRP_IPV4_NETCONF, unix.RTNLGRP_IPV6_NETCONF)
 	if err != nil {
@@ -46,13 +46,13 @@ func OpenSettings() (*Settings, error) {
 	return &Settings{listener, handle}, nil
 }
 
-// Close ends the listening.
+// Close closes the sockets.
 func (s *Settings) Close() {
 	s.listener.Close()
 	s.handle.Close()
 }
 
-// Next is [Listener.Next] for settings.
+// Next is [Listener.Next], with parsed settings.
 func (s *Settings) Next(ctx context.Context) (all []Setting, err error) {
 	for len(all) == 0 {
 		msgs, err := s.listener.Next(ctx)
@@ -68,17 +68,17 @@ func (s *Settings) Next(ctx context.Context) (all []Setting, err error) {
 	return all, nil
 }
 
-// netconf is one message.
+// netconf holds the content of one message.
 type netconf struct {
 	family  uint8
 	ifindex int32
-	setting uint16 // netconfForwarding or netconfRPFilter; 0 for all that a link has
+	setting uint16 // netconfForwarding or netconfRPFilter; 0 for all settings of a link
 	value   int32
 }
 
-// parseNetconf reads a message about one setting, or about a link that is new, which lists several.
+// parseNetconf parses a message about one setting, or about a new link, which lists several settings.
 func parseNetconf(m []byte) (c netconf, ok bool) {
-	const head = 4 // the family, and what aligns the attributes
+	const head = 4 // the family, and the padding before the attributes
 	if len(m) < head {
 		return netconf{}, false
 	}
@@ -108,7 +108,7 @@ func parseNetconf(m []byte) (c netconf, ok bool) {
 	return c, c.setting == netconfForwarding || c.setting == netconfRPFilter
 }
 
-// named finds the names of a setting; a link that is gone has none.
+// named returns the changed settings with their names; a deleted link has none.
 func (s *Settings) named(c netconf) (all []Setting) {
 	var device string
 	switch c.ifindex {
@@ -141,5 +141,5 @@ func (s *Settings) named(c netconf) (all []Setting) {
 	return all
 }
 
-// String is the value as /proc shows it.
+// String formats the value as /proc shows it.
 func (s Setting) String() string { return strconv.Itoa(s.Value) }

@@ -11,7 +11,7 @@ import (
 	"github.com/waggle-net/waggle/pkg/testnet"
 )
 
-// The kernel names what somebody changes, and a link that comes.
+// The kernel announces the settings that a process changes, and new and renamed links.
 func TestPrivilegedSettings_TellOfForwardingAndReversePathFilter(t *testing.T) {
 	t.Parallel()
 	testnet.New(t).Do(func() {
@@ -39,7 +39,7 @@ func TestPrivilegedSettings_TellOfForwardingAndReversePathFilter(t *testing.T) {
 		await(Setting{Name: "net/ipv6/conf/one", All: true})
 		for _, tc := range []struct {
 			name string
-			old  string // what makes the value another one first
+			old  string // written first, so that the next write changes the value
 			want Setting
 		}{
 			{"net/ipv4/conf/one/rp_filter", "0", Setting{Name: "net/ipv4/conf/one/rp_filter", Value: 2}},
@@ -63,7 +63,7 @@ func TestPrivilegedSettings_TellOfForwardingAndReversePathFilter(t *testing.T) {
 	})
 }
 
-// Whatever comes over the socket, nothing is read beyond its end.
+// Parsing never reads beyond the end of a message.
 func FuzzParseNetconf(f *testing.F) {
 	f.Add([]byte{2, 0, 0, 0, 8, 0, 1, 0, 3, 0, 0, 0, 8, 0, 3, 0, 1, 0, 0, 0})
 	f.Fuzz(func(t *testing.T, m []byte) {

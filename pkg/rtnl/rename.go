@@ -8,8 +8,8 @@ import (
 	"golang.org/x/sys/unix"
 )
 
-// Rename gives a link another name, unless it has it. Before Linux 6.3 the kernel renames only links that are down; there
-// the link is set down for the moment, which costs it its routes.
+// Rename renames a link unless it has the name already. Before Linux 6.3 the kernel renames only links that are down; there Rename sets the link down for a
+// moment, which removes its routes.
 func (h *Handle) Rename(link netlink.Link, name string) error {
 	a := link.Attrs()
 	if a.Name == name {

@@ -1,7 +1,7 @@
-// Package rtnl is the one place that talks route netlink: links, addresses, routes and neighbours. Its dumps are
-// begun again when a change interrupts them, and its handles stay in the network namespace in which they were opened.
+// Package rtnl accesses route netlink: links, addresses, routes and neighbours. It repeats a dump that a change interrupts, and its handles stay in the network
+// namespace in which they were opened.
 //
-// Nobody else calls the dump functions of package netlink; a test keeps it so.
+// No other package calls the dump functions of package netlink; a test checks this.
 package rtnl
 
 import (
@@ -14,11 +14,11 @@ import (
 	"golang.org/x/sys/unix"
 )
 
-// Handle talks to one network namespace, that of the thread that opened it. Its methods may be called from any
-// goroutine. Requests about one object (LinkAdd, AddrReplace, RouteDel, ...) are those of [netlink.Handle].
+// Handle accesses one network namespace: the namespace of the thread that called [Open], or the one given to [OpenAt]. Its methods may be called from any
+// goroutine. Requests about one object (LinkAdd, AddrReplace, RouteDel, ...) are the methods of [netlink.Handle].
 type Handle struct {
 	*netlink.Handle
-	ns netns.NsHandle // of the moment of [Open]; subscriptions are made in it, also later ones
+	ns netns.NsHandle // at the time of [Open]; later subscriptions use it as well
 }
 
 // Open opens a handle in the network namespace of the calling thread.
@@ -35,7 +35,7 @@ func Open() (*Handle, error) {
 	return &Handle{Handle: h, ns: ns}, nil
 }
 
-// OpenAt opens a handle in another network namespace, for which entering it needs CAP_SYS_ADMIN. The caller keeps ns.
+// OpenAt opens a handle in another network namespace; entering it needs CAP_SYS_ADMIN. The caller keeps the ownership of ns.
 func OpenAt(ns netns.NsHandle) (*Handle, error) {
 	fd, err := unix.FcntlInt(uintptr(ns), unix.F_DUPFD_CLOEXEC, 0)
 	if err != nil {
@@ -51,14 +51,13 @@ func OpenAt(ns netns.NsHandle) (*Handle, error) {
 	return h, nil
 }
 
-// Close ends the handle. Subscriptions end with their contexts.
+// Close closes the handle. Subscriptions end with their contexts.
 func (h *Handle) Close() {
 	h.Handle.Close()
 	_ = h.ns.Close()
 }
 
-// within runs f on a thread in the handle's namespace. Where the thread is there already, as everywhere in the agent,
-// no privilege is needed.
+// within runs f on a thread in the handle's namespace. If the thread is already in it, as everywhere in the agent, no privilege is needed.
 func (h *Handle) within(f func() error) error {
 	runtime.LockOSThread()
 	here, err := netns.Get()
@@ -77,15 +76,14 @@ func (h *Handle) within(f func() error) error {
 	}
 	err = f()
 	if back := netns.Set(here); back != nil {
-		// The thread stays locked, and so dies with its goroutine: nobody else must meet it in this namespace.
+		// The thread stays locked, so it exits with its goroutine: no other goroutine may run on it in this namespace.
 		return errors.Join(err, fmt.Errorf("return to the network namespace: %w", back))
 	}
 	runtime.UnlockOSThread()
 	return err
 }
 
-// IsGone tells whether err means that the object of a deletion (a link, an address, a route, a neighbour) does not
-// exist, or that the device it belonged to does not.
+// IsGone reports whether err means that the object of a deletion (a link, an address, a route, a neighbour) or its device does not exist.
 func IsGone(err error) bool {
 	var notFound netlink.LinkNotFoundError
 	return errors.As(err, &notFound) ||

@@ -95,7 +95,7 @@ func TestPrivilegedIsGone(t *testing.T) {
 	})
 }
 
-// dumps are the functions of package netlink that read lists. Only this package retries them when they are interrupted.
+// dumps lists the functions of package netlink that read lists. Only this package retries interrupted calls.
 var dumps = []string{"LinkList", "AddrList", "RouteList", "RouteListFiltered", "RouteListFilteredIter", "NeighList",
 	"NeighListExecute", "NeighProxyList", "RuleList", "RuleListFiltered", "QdiscList", "ClassList", "FilterList", "BridgeVlanList"}
 
@@ -129,12 +129,12 @@ func TestNobodyElseDumps(t *testing.T) {
 	}
 }
 
-// dumpCalls finds selectors of raw dumps in files that import package netlink or this one, whose handle embeds its.
+// dumpCalls finds selectors of raw dumps in files that import package netlink or this package, whose handle embeds the one of netlink.
 func dumpCalls(t *testing.T, path string) (found []string) {
 	set := token.NewFileSet()
 	file, err := parser.ParseFile(set, path, nil, parser.SkipObjectResolution)
 	if err != nil {
-		return nil // the compiler says it better
+		return nil // the compiler reports the error
 	}
 	relevant := slices.ContainsFunc(file.Imports, func(i *ast.ImportSpec) bool {
 		return strings.Contains(i.Path.Value, "vishvananda/netlink") || strings.HasSuffix(i.Path.Value, `pkg/rtnl"`)

@@ -7,7 +7,7 @@ import (
 	"golang.org/x/sys/unix"
 )
 
-// Rules lists the policy rules of both families. A kernel without policy routing in a family has none of it.
+// Rules lists the policy rules of both families. A kernel without policy routing in a family has no rules of this family.
 func (h *Handle) Rules() ([]netlink.Rule, error) {
 	return retry("policy rules", func() ([]netlink.Rule, error) {
 		var all []netlink.Rule

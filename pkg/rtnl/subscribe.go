@@ -21,15 +21,14 @@ const DefaultBuffer = 4 << 20
 
 // Subscription delivers events until its context ends or a socket is lost.
 type Subscription struct {
-	// Events is closed at the end. Changes of one kind arrive in order; those of different kinds may overtake each
-	// other, because each kind has a socket of its own.
+	// Events is closed at the end. Changes of one kind arrive in order. Changes of different kinds may be reordered, because each kind has its own socket.
 	Events <-chan Event
 
 	mu     sync.Mutex
 	reason error
 }
 
-// Err says why the events ended; nil when the context did.
+// Err returns the reason why the events ended; nil if the context ended.
 func (s *Subscription) Err() error {
 	s.mu.Lock()
 	defer s.mu.Unlock()
@@ -44,8 +43,8 @@ func (s *Subscription) fail(err error) {
 	}
 }
 
-// Subscribe announces changes of links, addresses, routes and neighbours. When a socket is overrun all of it ends:
-// subscribe again, then list.
+// Subscribe subscribes to changes of links, addresses, routes and neighbours. When a socket overruns, the whole subscription ends; the caller must subscribe
+// again and then list.
 func (h *Handle) Subscribe(ctx context.Context, buffer int) (*Subscription, error) {
 	ctx, cancel := context.WithCancel(ctx)
 	out := make(chan Event, 64)
@@ -64,10 +63,10 @@ func (h *Handle) Subscribe(ctx context.Context, buffer int) (*Subscription, erro
 	return s, nil
 }
 
-// open makes the four sockets. Whatever was opened before an error ends with the context.
+// open creates the four sockets. After an error, the end of the context closes the sockets that are open.
 func (s *Subscription) open(ctx context.Context, end func(), pumps *sync.WaitGroup, out chan<- Event, buffer int) error {
-	// A message that cannot be parsed reports here too and ends nothing: the observer's regular full pass repairs
-	// what it would have said. Only a socket that is gone closes its channel.
+	// A message that cannot be parsed is reported here as well and does not end the subscription: the observer's regular full pass finds the change. Only a lost
+	// socket closes its channel.
 	lost := func(err error) {
 		if ctx.Err() == nil {
 			s.fail(err)
@@ -103,8 +102,8 @@ func (s *Subscription) open(ctx context.Context, end func(), pumps *sync.WaitGro
 	return nil
 }
 
-// pump hands on what one socket says. When the socket is lost it ends the whole subscription; when the subscription
-// ends it keeps reading until the socket's goroutine has gone, which would otherwise wait for a reader for ever.
+// pump forwards the events of one socket. When the socket is lost, pump ends the whole subscription. When the subscription ends, pump keeps reading until the
+// socket's goroutine has exited, which would otherwise wait for a reader forever.
 func pump[U any](ctx context.Context, end func(), pumps *sync.WaitGroup, in <-chan U, out chan<- Event, wrap func(U) Event) {
 	pumps.Go(func() {
 		defer end()

@@ -35,18 +35,18 @@ const (
 	longestSelector = 4096 // bytes; 250 kB, which the API server takes, need 0.2 s to be parsed
 )
 
-// Wanted is what a Service asks for by annotations. The zero value asks for nothing.
+// Wanted holds the options that a Service sets by annotations. The zero value has no options.
 type Wanted struct {
 	Kind       frontends.Kind // the only kind of frontends; empty for all kinds
 	Algorithm  string         // [settings.AlgorithmRandom], [settings.AlgorithmMaglev], or empty for the node's
 	DenyRanges bool           // loadBalancerSourceRanges name the clients that are denied
-	// Problems name the annotations without effect, in the order of their keys: the key is not known, or the value is not supported. Behind the first 8 stands
-	// how many more there are.
+	// Problems describes the annotations without effect, in the order of their keys: the key is unknown, or the value is not supported. After the first 8
+	// problems, one more string has the number of the others.
 	Problems []string
 
 	node       string // with restricted, the value of the node's label
 	restricted bool
-	selector   labels.Selector // nil for none; comes before node
+	selector   labels.Selector // nil for none; takes precedence over node
 }
 
 // Any reports whether there is an annotation that [Parse] reads.

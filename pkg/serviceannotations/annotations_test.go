@@ -42,7 +42,7 @@ func TestParse_OneAnnotation(t *testing.T) {
 	}
 }
 
-// TestParse_Problems come sorted, one for each annotation.
+// TestParse_Problems: problems are sorted, one for each annotation.
 func TestParse_Problems(t *testing.T) {
 	t.Parallel()
 	w := Parse(map[string]string{prefix + "b": "", Type: "x", prefix + "a": "", Algorithm: "maglev"})
@@ -51,7 +51,7 @@ func TestParse_Problems(t *testing.T) {
 	}
 }
 
-// TestParse_ManyProblems: 10,000 annotations without effect are 8 problems and a number, and those with an effect have it.
+// TestParse_ManyProblems: 10,000 annotations without effect result in 8 problems and a number; other annotations have their effect.
 func TestParse_ManyProblems(t *testing.T) {
 	t.Parallel()
 	annotations := map[string]string{Type: "NodePort"}

@@ -9,7 +9,7 @@ import (
 	"golang.org/x/sys/unix"
 )
 
-// batch is how many entries one call of the kernel takes: enough that its own cost is nothing, few enough for its buffers.
+// batch is the number of entries per system call: enough to make the cost of the call negligible, and few enough for its buffers.
 const batch = 4096
 
 // Size implements Table.
@@ -71,7 +71,7 @@ func (p pinned[K, V]) Delete(keys []K) Failures {
 	})
 }
 
-// each works on n entries in batches. do says how many it has done; an error is that of the next one, which is left out then.
+// each processes n entries in batches. do returns the number of processed entries. An error applies to the next entry, which each skips.
 func each(n int, do func(from, to int) (int, error)) (failed Failures) {
 	for at := 0; at < n; {
 		done, err := do(at, min(at+batch, n))
@@ -88,5 +88,5 @@ func each(n int, do func(from, to int) (int, error)) (failed Failures) {
 	return failed
 }
 
-// Full tells whether an error means that a map has no room for another entry. Hash tables and tries have different ones.
+// Full reports whether an error means that a map is full. Hash tables and tries return different errors.
 func Full(err error) bool { return errors.Is(err, unix.E2BIG) || errors.Is(err, unix.ENOSPC) }

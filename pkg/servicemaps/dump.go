@@ -9,28 +9,28 @@ import (
 	"github.com/waggle-net/waggle/pkg/loadbalancer"
 )
 
-// Frontend is an entry of services with all that belongs to it.
+// Frontend is an entry of the map of services, with its entries of the other maps.
 type Frontend struct {
 	loadbalancer.Address
 	Scope    uint8          `json:"scope"` // [bpf.ScopeExternal] or [bpf.ScopeInternal]
 	ID       uint32         `json:"id"`
 	Flags    []string       `json:"flags,omitempty"`    // as in service_maps.h, in its order
-	Backends []uint32       `json:"backends"`           // ids, those in its slots
+	Backends []uint32       `json:"backends"`           // ids in its slots
 	Maglev   uint32         `json:"maglev,omitempty"`   // slots of its table, 0 for none
 	Affinity uint32         `json:"affinity,omitempty"` // seconds
 	Ranges   []netip.Prefix `json:"ranges,omitempty"`
 	Deny     bool           `json:"deny,omitempty"` // clients in Ranges are denied
 }
 
-// Backend is an entry of backends.
+// Backend is an entry of the map of backends.
 type Backend struct {
 	ID uint32 `json:"id"`
 	loadbalancer.Address
 	Local bool `json:"local,omitempty"`
 }
 
-// Dump reads what is in force. Frontends come by address and scope, backends by id. It is no snapshot: what changes meanwhile may be
-// read in part.
+// Dump reads the current entries. Frontends are sorted by address and scope, backends by id. The result is not a snapshot: a concurrent change may be included
+// in part.
 func (m Maps) Dump() ([]Frontend, []Backend, error) {
 	backends, err := m.dumpBackends()
 	if err != nil {
@@ -96,7 +96,7 @@ func (m Maps) dumpBackends() ([]Backend, error) {
 	return backends, nil
 }
 
-// IDs reads which ids frontends and backends have. Where two backends have the same address, the lower id counts.
+// IDs reads the ids of frontends and backends. If two backends have the same address, the lower id counts.
 func (m Maps) IDs() (frontends, backends map[loadbalancer.Address]uint32, err error) {
 	keys, services, err := m.Services.Dump()
 	if err != nil {
@@ -121,7 +121,7 @@ func (m Maps) IDs() (frontends, backends map[loadbalancer.Address]uint32, err er
 	return frontends, backends, nil
 }
 
-// Slice is a part of an array's elements, as a new slice; what lies outside is left out.
+// Slice returns a copy of a range of an array's elements. It ignores the part of the range outside the array.
 func Slice(elements []uint32, first, count uint32) []uint32 {
 	n := uint64(len(elements))
 	from := min(uint64(first), n)

@@ -2,10 +2,10 @@ package servicemaps
 
 import "fmt"
 
-// List is a flag that leaves one list of what the maps have. Without any of them frontends are listed with their backends.
+// List is a flag that selects one list of entries. Without such a flag, frontends are listed with their backends.
 type List struct{ Name, Usage string }
 
-// Lists are all of them, for the agent's shell and for the program that talks with it.
+// Lists returns all lists, for the agent's shell and for its client.
 func Lists() []List {
 	return []List{
 		{"frontends", "List the frontends without their backends"},
@@ -15,7 +15,7 @@ func Lists() []List {
 	}
 }
 
-// ChosenList is the one list whose flag is given, or "".
+// ChosenList returns the name of the list whose flag is given, or "". Two given flags are an error.
 func ChosenList(given func(flag string) (bool, error)) (only string, err error) {
 	for _, l := range Lists() {
 		on, err := given(l.Name)

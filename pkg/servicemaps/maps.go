@@ -7,18 +7,18 @@ import (
 	"github.com/waggle-net/waggle/pkg/bpfmaps"
 )
 
-// Maps are all of them. The cell service-maps alone writes them, but for Affinity, which the programs write.
+// Maps holds the maps of services. Only the cell service-maps writes them, except Affinity, which the programs write.
 type Maps struct {
 	Services Table[bpf.ServiceKey, bpf.Service]
 	Backends Table[uint32, bpf.Backend] // by id
 	Slots    Table[uint32, uint32]      // ids of backends
-	Maglev   Table[uint32, uint32]      // likewise
+	Maglev   Table[uint32, uint32]      // ids of backends
 	Members  Table[bpf.AffinityMember, uint32]
 	Ranges   Table[bpf.SourceRangeKey, uint32]
 	Affinity Table[bpf.AffinityKey, bpf.AffinityEntry]
 }
 
-// New are the maps of the agent.
+// New returns the maps of the agent.
 func New(m bpfmaps.Batches) Maps {
 	return Maps{
 		Services: pinned[bpf.ServiceKey, bpf.Service]{m, bpf.MapServices},
@@ -31,26 +31,26 @@ func New(m bpfmaps.Batches) Maps {
 	}
 }
 
-// Table is one map. Errors say which it is.
+// Table is one map. Errors name the map.
 type Table[K comparable, V any] interface {
-	// Name is what programs call it.
+	// Name returns the name of the map in the programs.
 	Name() string
-	// Size is how many entries it has room for.
+	// Size returns the capacity of the map in entries.
 	Size() (uint32, error)
-	// Dump reads all entries. Of an array these are all its elements, in order.
+	// Dump reads all entries; for an array, all elements in order.
 	Dump() ([]K, []V, error)
 	// Head reads the first n elements of an array, or all when it has fewer.
 	Head(n int) ([]K, []V, error)
-	// Put writes entries, in their order. It goes on after one that fails, and returns why each of these did, by its position.
+	// Put writes entries in order. It continues after an entry that fails, and returns the errors by position.
 	Put(keys []K, values []V) Failures
-	// Delete removes entries; those that are gone already are success. Elements of an array cannot be removed.
+	// Delete removes entries; a missing entry is success. Elements of an array cannot be removed.
 	Delete(keys []K) Failures
 }
 
-// Failures are why entries could not be changed, by their position in what was to be changed. It is nil when all were.
+// Failures holds the errors of entries that could not be changed, by their position in the arguments. It is nil without errors.
 type Failures map[int]error
 
-// Error is one of them, nil when there is none.
+// Error returns one of the errors, or nil.
 func (f Failures) Error() error {
 	for _, err := range f {
 		return err

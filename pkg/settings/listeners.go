@@ -10,24 +10,24 @@ import (
 // Listener is a TCP port of the node on which a cell of the agent listens.
 type Listener struct {
 	Port uint16
-	Flag string // that names it
+	Flag string // flag that sets the port
 }
 
-// ListenerOut is how a cell names its listener. Port 0 is none.
+// ListenerOut registers the listener of a cell. Port 0 means no listener.
 type ListenerOut struct {
 	cell.Out
 
 	Listener Listener `group:"listeners"`
 }
 
-// Listeners are those of all cells.
+// Listeners collects the listeners of all cells.
 type Listeners struct {
 	cell.In
 
 	All []Listener `group:"listeners"`
 }
 
-// NewListener reads the value of a flag, host:port. One that is empty or cannot be read is none.
+// NewListener parses the value of a flag, host:port. An empty or invalid value means no listener.
 func NewListener(flag, value string) ListenerOut {
 	_, text, _ := net.SplitHostPort(value)
 	port, _ := strconv.ParseUint(text, 10, 16)

@@ -1,5 +1,4 @@
-// Package settings holds the handful of flags that many cells read: where the agent keeps its files and which
-// address families it serves. A flag that only one cell reads belongs to that cell.
+// Package settings holds the flags that many cells read, for example directories and address families. A flag that only one cell reads belongs to that cell.
 package settings
 
 import (
@@ -23,7 +22,7 @@ var Cell = cell.Module("settings", "Flags that many cells read",
 	cell.Provide(New),
 )
 
-// Flags is what was typed.
+// Flags configures directories, address families, services, masquerading, routes between nodes and health checks. [New] checks the values.
 type Flags struct {
 	EnableIPv4 bool   `mapstructure:"enable-ipv4"`
 	EnableIPv6 bool   `mapstructure:"enable-ipv6"`
@@ -58,19 +57,19 @@ type Flags struct {
 	HealthPort             int  `mapstructure:"cluster-health-port"`
 }
 
-// Where the pod CIDRs of a node come from. Without Kubernetes both mean its Node manifest.
+// Sources of the pod CIDRs of a node. Without Kubernetes both mean the manifest of the Node.
 const (
 	IPAMKubernetes  = "kubernetes"   // the Node's spec or annotations
 	IPAMClusterPool = "cluster-pool" // the CiliumNode, in which --role=cluster writes them
 )
 
-// How clients from outside the cluster come to a backend of a service, as flags and annotations name it.
+// Algorithms that choose a backend of a service for clients outside the cluster, as named in flags and annotations.
 const (
 	AlgorithmRandom = "random"
 	AlgorithmMaglev = "maglev"
 )
 
-// DefaultFlags are the defaults. Paths follow Cilium's with waggle in the place of cilium.
+// DefaultFlags holds the defaults. Paths follow Cilium's, with waggle in place of cilium.
 var DefaultFlags = Flags{
 	EnableIPv4: true,
 	EnableIPv6: true,
@@ -101,7 +100,7 @@ var DefaultFlags = Flags{
 	HealthPort:             4240,
 }
 
-// Flags registers the flags.
+// Flags adds the flags to a set; the values of f are the defaults.
 func (f Flags) Flags(flags *pflag.FlagSet) {
 	flags.Bool("enable-ipv4", f.EnableIPv4, "Give pods IPv4 addresses")
 	flags.Bool("enable-ipv6", f.EnableIPv6, "Give pods IPv6 addresses")
@@ -132,7 +131,7 @@ func (f Flags) Flags(flags *pflag.FlagSet) {
 	flags.String("node-name", f.NodeName, "Name of this node; default: environment K8S_NODE_NAME, then the host name")
 }
 
-// Agent is the checked form of [Flags]. It never changes while the agent runs.
+// Agent is the checked form of [Flags]. It does not change while the agent runs.
 type Agent struct {
 	EnableIPv4, EnableIPv6 bool   // at least one is true
 	StateDir               string // absolute
@@ -140,40 +139,40 @@ type Agent struct {
 	Procfs                 string // absolute
 	NodeName               string // never empty
 	ClusterName            string // a DNS label of at most 32 characters; never empty
-	// NodeNameSource says where NodeName came from: "flag", "K8S_NODE_NAME" or "hostname".
+	// NodeNameSource is the source of NodeName: "flag", "K8S_NODE_NAME" or "hostname".
 	NodeNameSource string
 	IPAM           string // [IPAMKubernetes] or [IPAMClusterPool]
 
-	// KubeProxyReplacement is false where somebody else serves Services. Then there are none: whoever makes rows of them makes
-	// none, and whoever writes them to the kernel removes what an earlier run has left.
+	// KubeProxyReplacement is false if another program serves Services. Then cells that create rows of Services create none, and cells that write these rows to
+	// the kernel remove the entries of previous runs.
 	KubeProxyReplacement     bool
-	Maglev                   bool   // clients from outside choose backends by Maglev's tables, unless their service says otherwise
-	AlgorithmAnnotation      bool   // a service may choose Maglev where that is not so
-	MaglevTableSize          int    // their slots, one of [maglev.Sizes]
-	NodePortMin, NodePortMax uint16 // the range of NodePort services; 0 < min <= max
+	Maglev                   bool   // Maglev's tables choose backends for clients outside the cluster, unless their service chooses otherwise
+	AlgorithmAnnotation      bool   // a service may choose Maglev even if Maglev is false
+	MaglevTableSize          int    // slots of a table, one of [maglev.Sizes]
+	NodePortMin, NodePortMax uint16 // range of NodePort services; 0 < min <= max
 
-	MasqueradeIPv4, MasqueradeIPv6 bool // pods speak with the outside under the node's address; false for a family that is off
+	MasqueradeIPv4, MasqueradeIPv6 bool // pods use the node's address for connections to the outside; false for a disabled family
 
-	EndpointShare int // of the tables of flows that one endpoint may fill, in percent, 1 to 100
+	EndpointShare int // share of the tables of flows that one endpoint may fill, in percent, 1 to 100
 
 	TunnelPort   uint16 // UDP port of the VXLAN tunnel between nodes; 0 with --routing-mode=native
-	Hybrid       bool   // nodes on the same link are reached without the tunnel while a test of that passes; false without a tunnel
+	Hybrid       bool   // nodes on the same link are reached without the tunnel while a test of the direct path passes; false without a tunnel
 	UnderlayIPv6 bool   // the tunnel is sent between IPv6 addresses of nodes; false without a tunnel
 
-	HostLegacyRouting bool // the stack of this node forwards what its pods exchange with pods of other nodes, in every routing mode
+	HostLegacyRouting bool // the stack of this node forwards packets between its pods and pods of other nodes, in every routing mode
 
 	HealthChecking         bool   // the nodes probe each other
 	EndpointHealthChecking bool   // nodes have health addresses, which are probed too; false without HealthChecking
 	HealthPort             uint16 // TCP port on which the nodes answer probes, the same on all
 }
 
-// NodePort tells whether a port is in the range of NodePort services.
+// NodePort reports whether a port is in the range of NodePort services.
 func (a Agent) NodePort(port uint16) bool { return a.NodePortMin <= port && port <= a.NodePortMax }
 
-// MaglevTables tells whether there is room for Maglev's tables.
+// MaglevTables reports whether a service may use Maglev, so that the datapath needs capacity for Maglev's tables.
 func (a Agent) MaglevTables() bool { return a.Maglev || a.AlgorithmAnnotation }
 
-// clusterName is what Cilium takes, so that nodes of both agree.
+// clusterName matches the names that Cilium accepts, so that nodes of both can use the same name.
 var clusterName = regexp.MustCompile(`^[a-z0-9]([-a-z0-9]{0,30}[a-z0-9])?$`)
 
 // New checks flags and fills in the node name.
@@ -244,7 +243,7 @@ func New(f Flags) (Agent, error) {
 	return a, nil
 }
 
-// maxNodePort leaves ports above the range, from which translated connections get theirs.
+// maxNodePort leaves ports above the range for the source ports of translated connections.
 const maxNodePort = 65534
 
 func portRange(ends []string) (first, last uint16, err error) {
@@ -266,11 +265,11 @@ func portRange(ends []string) (first, last uint16, err error) {
 	return first, last, nil
 }
 
-// EndpointsDir is where endpoint state files lie.
+// EndpointsDir returns the directory of endpoint state files.
 func (a Agent) EndpointsDir() string { return filepath.Join(a.StateDir, "endpoints") }
 
-// DeleteQueueDir is where the plugin leaves DELs that the agent could not take.
+// DeleteQueueDir returns the directory in which the plugin queues DELs that the agent could not accept.
 func (a Agent) DeleteQueueDir() string { return filepath.Join(a.StateDir, "deleteQueue") }
 
-// PinDir is the directory under the BPF file system that holds everything the agent pins.
+// PinDir returns the directory in the BPF file system for all pins of the agent.
 func (a Agent) PinDir() string { return filepath.Join(a.BPFRoot, "waggle") }

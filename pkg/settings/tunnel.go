@@ -10,13 +10,13 @@ import (
 const (
 	RoutingNative = "native" // the network, or --auto-direct-node-routes, routes the pods' addresses
 	RoutingTunnel = "tunnel" // nodes encapsulate packets to pods of other nodes
-	RoutingHybrid = "hybrid" // as tunnel, but nodes on the same link are reached without it while a test of that passes
+	RoutingHybrid = "hybrid" // as tunnel, but nodes on the same link are reached without it while a test of the direct path passes
 )
 
 // ProtocolVXLAN is the only value of --tunnel-protocol.
 const ProtocolVXLAN = "vxlan"
 
-const portVXLAN = 8472 // Linux's own, which Cilium keeps; IANA's is 4789
+const portVXLAN = 8472 // default of Linux and Cilium; IANA assigned 4789
 
 // Values of --underlay-protocol: the family of the addresses between which nodes send the tunnel.
 const (
@@ -35,7 +35,7 @@ const (
 // Tunnel reports whether pods of different nodes reach each other through a tunnel.
 func (a Agent) Tunnel() bool { return a.TunnelPort != 0 }
 
-// RoutingMode is the value of --routing-mode.
+// RoutingMode returns the value of --routing-mode.
 func (a Agent) RoutingMode() string {
 	switch {
 	case a.Hybrid:
@@ -46,7 +46,7 @@ func (a Agent) RoutingMode() string {
 	return RoutingNative
 }
 
-// TunnelOverhead is the length in bytes that the tunnel adds to a packet: 50 over IPv4, 70 over IPv6, and 0 without a tunnel.
+// TunnelOverhead returns the length in bytes that the tunnel adds to a packet: 50 over IPv4, 70 over IPv6, and 0 without a tunnel.
 func (a Agent) TunnelOverhead() int {
 	switch {
 	case !a.Tunnel():
@@ -57,7 +57,7 @@ func (a Agent) TunnelOverhead() int {
 	return vxlanOverhead + ipv4Overhead
 }
 
-// Underlay names the family of the underlay, "IPv4" or "IPv6".
+// Underlay returns the family of the underlay, "IPv4" or "IPv6".
 func (a Agent) Underlay() string {
 	if a.UnderlayIPv6 {
 		return "IPv6"
@@ -100,7 +100,7 @@ func (f Flags) tunnelPort(first, last uint16) (uint16, error) {
 	return uint16(port), nil
 }
 
-// underlayIPv6 reports whether the tunnel is sent between IPv6 addresses. The families are of interest with a tunnel only.
+// underlayIPv6 reports whether the tunnel is sent between IPv6 addresses. Without a tunnel the families are not checked.
 func (f Flags) underlayIPv6() (bool, error) {
 	ipv6 := f.UnderlayProtocol == UnderlayIPv6
 	switch {

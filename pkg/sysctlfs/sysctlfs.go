@@ -9,11 +9,11 @@ import (
 	"strings"
 )
 
-// FS is <procfs>/sys. It opens files through a root, so that no symbolic link and no name leads out of it. A setting that
-// does not exist is [fs.ErrNotExist].
+// FS is <procfs>/sys. It opens files through a root, so that no symbolic link and no name leads out of it. The error for a setting that does not exist wraps
+// [fs.ErrNotExist].
 type FS struct{ dir string }
 
-// Below names procfs, usually "/proc".
+// Below returns the settings of a procfs, usually "/proc".
 func Below(procfs string) FS { return FS{filepath.Join(procfs, "sys")} }
 
 // Read returns a value as the kernel prints it, without the end of the line.

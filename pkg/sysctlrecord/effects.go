@@ -7,7 +7,7 @@ import (
 	"github.com/waggle-net/waggle/pkg/podlink"
 )
 
-// effects yields a setting with its new value, and those that the kernel changes with it.
+// effects yields a setting with its new value, and the settings that the kernel changes with it.
 func effects(k Kernel, name, value string) iter.Seq2[string, string] {
 	return func(yield func(string, string) bool) {
 		if !yield(name, value) {
@@ -17,7 +17,7 @@ func effects(k Kernel, name, value string) iter.Seq2[string, string] {
 		if dir == "" {
 			return
 		}
-		devices, _ := k.List(dir) // none without the family
+		devices, _ := k.List(dir) // no devices if the family is missing
 		for _, device := range devices {
 			follower := dir + "/" + device + "/" + leaf
 			if follower != name && !ofOurDevice(follower) && !yield(follower, value) {
@@ -32,8 +32,8 @@ func effects(k Kernel, name, value string) iter.Seq2[string, string] {
 
 const ipForward = "net/ipv4/ip_forward"
 
-// leads tells whether a setting sets one of every device: the directory of devices and the name of that setting in each. The
-// directory is empty when it does not.
+// leads returns the directory of devices and the name of the setting of every device that the kernel sets with the given one. The directory is empty if there
+// is none.
 func leads(name string) (dir, leaf string) {
 	switch name {
 	case ipForward, "net/ipv4/conf/all/forwarding":
@@ -46,7 +46,7 @@ func leads(name string) (dir, leaf string) {
 	return "", ""
 }
 
-// ofOurDevice tells whether a setting goes with a link of ours.
+// ofOurDevice reports whether a setting belongs to a device of the agent.
 func ofOurDevice(name string) bool {
 	parts := strings.Split(name, "/")
 	if len(parts) != 5 || parts[2] != "conf" && parts[2] != "neigh" {

@@ -1,9 +1,8 @@
-// Package sysctlrecord keeps what kernel settings were before the agent changed them, so that "waggle cleanup" can put them
-// back.
+// Package sysctlrecord records the values of kernel settings before the agent changes them, so that "waggle cleanup" can restore them.
 //
-// The record is one file in the state directory, written before the kernel is. It holds the first value that was found, also
-// when the agent changes a setting again, and is void after a boot, because that has brought the node's own values back.
-// Some settings change others (net/ipv4/ip_forward sets forwarding of every device); those are recorded with them.
+// The record is one file in the state directory, written before the kernel setting. It holds the first value that was found, even if the agent changes a
+// setting again. It is void after a boot, because a boot restores the node's own values. Some settings change others (net/ipv4/ip_forward sets forwarding of
+// every device); the record contains these as well.
 package sysctlrecord
 
 import (
@@ -26,10 +25,10 @@ const (
 	fileKind     = "sysctls-before"
 )
 
-// Dir is where the record lies.
+// Dir returns the directory of the record.
 func Dir(stateDir string) string { return filepath.Join(stateDir, dirName) }
 
-// Kernel is where settings are. A setting that does not exist is [fs.ErrNotExist].
+// Kernel reads and writes settings. The error for a setting that does not exist wraps [fs.ErrNotExist].
 type Kernel interface {
 	Read(name string) (string, error)
 	Write(name, value string) error
@@ -37,21 +36,21 @@ type Kernel interface {
 	List(dir string) ([]string, error)
 }
 
-// Change is what the agent made of one setting.
+// Change holds the value of a setting before the agent's first change, and the agent's last value.
 type Change struct {
 	Before string `json:"before"`
 	Ours   string `json:"ours"`
 }
 
-// document is what the file holds.
+// document is the content of the file.
 type document struct {
 	BootID  string            `json:"bootID"`
 	Changes map[string]Change `json:"changes"`
-	// Targets are the values of a restoration that has begun. They are computed once: half of it changes what is read.
+	// Targets holds the values of a restoration that has begun. They are computed only once, because an incomplete restoration changes the values that are read.
 	Targets map[string]string `json:"targets,omitempty"`
 }
 
-// Record is the file of one state directory. Methods may be called from several goroutines.
+// Record is the record of one state directory. It is safe for concurrent use.
 type Record struct {
 	store *statefile.Store
 
@@ -59,11 +58,11 @@ type Record struct {
 	doc *document  // nil until the file was read
 }
 
-// New names the file; nothing is touched yet.
+// New returns the record of a state directory. It does not access the file.
 func New(stateDir string) *Record { return &Record{store: statefile.New(Dir(stateDir), fileKind)} }
 
-// Keep makes sure that the record tells how to undo the change that is about to be made. When it fails, the change must not
-// be made. Settings of devices of ours are not kept: they end with the device.
+// Keep records how to undo a change of a setting that the caller is about to make. If Keep fails, the caller must not make the change. Settings of the agent's
+// own devices are not recorded, because the kernel removes them with the device.
 func (r *Record) Keep(k Kernel, name, value string) error {
 	if ofOurDevice(name) {
 		return nil
@@ -100,7 +99,7 @@ func (r *Record) Keep(k Kernel, name, value string) error {
 	return nil
 }
 
-// load reads the file once. One of an earlier boot is void; one that cannot be read is set aside.
+// load reads the file once. It ignores a file of an earlier boot and quarantines an invalid file.
 func (r *Record) load() (*document, error) {
 	if r.doc != nil {
 		return r.doc, nil
@@ -128,7 +127,7 @@ func (r *Record) load() (*document, error) {
 
 var errUnusable = errors.New("it cannot be used")
 
-// read returns nil when there is no record of this boot.
+// read returns the content of the file, or nil if there is no record of this boot.
 func (r *Record) read() (*document, error) {
 	boot, err := selftest.BootID()
 	if err != nil {

@@ -10,7 +10,7 @@ import (
 	"testing"
 )
 
-// fakeKernel is a [Kernel] in which ip_forward leads as in the real one. It fails once its budget of writes is spent.
+// fakeKernel is a [Kernel] in which ip_forward changes other settings as in Linux. Writes fail when its budget is spent.
 type fakeKernel struct {
 	values map[string]string
 	budget int
@@ -50,7 +50,7 @@ func machine() *fakeKernel {
 		"net/ipv4/conf/all/accept_redirects": "0", "net/ipv4/conf/all/rp_filter": "2"}}
 }
 
-// set does what the agent does.
+// set records and changes a setting as the agent does.
 func set(t *testing.T, r *Record, k *fakeKernel, name, value string) {
 	t.Helper()
 	if err := errors.Join(r.Keep(k, name, value), k.Write(name, value)); err != nil {
@@ -66,7 +66,7 @@ func TestRestore_BringsBackWhatFollowedToo(t *testing.T) {
 	set(t, r, k, ipForward, "1")
 	set(t, New(dir), k, "net/ipv4/conf/all/rp_filter", "0") // by the next agent
 	pending, err := New(dir).Pending(k)
-	if err != nil || len(pending) != 5 { // ip_forward, three of devices, rp_filter; accept_redirects was 0 and stayed so
+	if err != nil || len(pending) != 5 { // ip_forward, three of devices, rp_filter; accept_redirects was 0 and did not change
 		t.Errorf("pending: %v, %v", pending, err)
 	}
 	for range 2 {
@@ -112,7 +112,7 @@ func TestRestore_LeavesWhatSomebodyElseSet(t *testing.T) {
 	}
 }
 
-// The first value counts, also when the agent sets it back again and again, or wants another one.
+// The record keeps the first value, even if the agent sets its value again after other changes, or sets another value.
 func TestKeep_FirstValueStays(t *testing.T) {
 	t.Parallel()
 	dir, k := t.TempDir(), machine()
@@ -154,7 +154,7 @@ func TestKeep_BadAndOldRecords(t *testing.T) {
 	if _, err := New(dir).Pending(k); !errors.Is(err, errUnusable) || !strings.Contains(err.Error(), path) {
 		t.Errorf("a bad record: %v", err)
 	}
-	set(t, New(dir), k, "net/ipv4/conf/eth0/rp_filter2", "0") // the setting is not there, the bad record goes aside
+	set(t, New(dir), k, "net/ipv4/conf/eth0/rp_filter2", "0") // the setting does not exist; the bad record is quarantined
 	set(t, New(dir), k, "net/ipv4/conf/all/rp_filter", "1")
 	r := New(dir)
 	doc, err := r.read()
@@ -170,7 +170,7 @@ func TestKeep_BadAndOldRecords(t *testing.T) {
 	}
 }
 
-// Without a record nothing is changed: it could not be put back.
+// Keep fails if the record cannot be written, because the setting could not be restored.
 func TestKeep_FailsWhenItCannotBeWritten(t *testing.T) {
 	t.Parallel()
 	dir := filepath.Join(t.TempDir(), "file")

@@ -10,10 +10,10 @@ import (
 	"strings"
 )
 
-// Pending is a setting that [Record.Restore] would put back.
+// Pending is a setting that [Record.Restore] would restore.
 type Pending struct{ Name, Have, Want string }
 
-// Pending lists what the agent changed and nobody has changed since, by name.
+// Pending lists the settings that the agent changed and no other program has changed since, by name.
 func (r *Record) Pending(k Kernel) ([]Pending, error) {
 	doc, err := r.read()
 	if err != nil || doc == nil {
@@ -32,7 +32,7 @@ func (r *Record) Pending(k Kernel) ([]Pending, error) {
 	return pending, nil
 }
 
-// Restore puts the settings of [Record.Pending] back. A second call after one that was interrupted finishes the work.
+// Restore restores the settings of [Record.Pending]. A second call after an interrupted one completes the restoration.
 func (r *Record) Restore(k Kernel) error {
 	doc, err := r.read()
 	if err != nil || doc == nil {
@@ -58,7 +58,8 @@ func (r *Record) Restore(k Kernel) error {
 	return errors.Join(errs...)
 }
 
-// targets says what every recorded setting that exists shall be, and what it is. What somebody else has set since stays.
+// targets returns the target value and the current value of every recorded setting that exists. A setting that another program has changed since keeps its
+// value.
 func (d *document) targets(k Kernel) (targets, have map[string]string, err error) {
 	targets, have = map[string]string{}, map[string]string{}
 	var errs []error
@@ -96,7 +97,7 @@ func restore(k Kernel, name, want string) error {
 	return nil
 }
 
-// leadersFirst puts settings that change others before these.
+// leadersFirst orders settings that change other settings before all others.
 func leadersFirst(a, b string) int {
 	rank := func(name string) int {
 		if dir, _ := leads(name); dir != "" {
@@ -107,7 +108,7 @@ func leadersFirst(a, b string) int {
 	return cmp.Or(cmp.Compare(rank(a), rank(b)), cmp.Compare(a, b))
 }
 
-// same compares values as the kernel prints them: settings of several numbers have tabs between them.
+// same compares values without regard to white space: the kernel prints tabs between several numbers.
 func same(a, b string) bool {
 	return strings.Join(strings.Fields(a), " ") == strings.Join(strings.Fields(b), " ")
 }

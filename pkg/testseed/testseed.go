@@ -1,4 +1,4 @@
-// Package testseed gives tests their randomness: the same seed for the same run, printed, so that a failure can be repeated.
+// Package testseed provides random numbers to tests: the same seed for the same run, printed, so that a failure can be repeated.
 package testseed
 
 import (
@@ -16,8 +16,8 @@ const Env = "WAGGLE_SEED"
 // Default is the seed of a run whose environment names none. It is constant, so that the test cache stays valid.
 const Default = 1
 
-// Seed returns the seed of the test: that of the run, mixed with the test's name, so that tests do not share a sequence. The
-// test's log says how to repeat the run. It ends the test if the environment names a seed that is not a number.
+// Seed returns the seed of the test: the seed of the run, mixed with the test's name, so that tests do not share a sequence. It logs the setting that repeats
+// the run. It ends the test if the seed in the environment is not a number.
 func Seed(t testing.TB) uint64 {
 	t.Helper()
 	run := uint64(Default)

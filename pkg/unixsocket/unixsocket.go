@@ -1,4 +1,4 @@
-// Package unixsocket makes the sockets that the agent serves.
+// Package unixsocket creates the Unix sockets that the agent serves.
 package unixsocket
 
 import (
@@ -15,16 +15,16 @@ import (
 	"time"
 )
 
-// maxPath is what sun_path holds, less its terminator and the suffix of the temporary name.
+// maxPath is the capacity of sun_path in bytes, less its terminator and the suffix of the temporary name.
 const maxPath = 107 - len(suffix)
 
-// suffix of the name under which a socket is made before it is complete.
+// suffix is the end of the temporary name of a socket before it is complete.
 const suffix = ".new"
 
 // Options of a socket.
 type Options struct {
 	Mode  fs.FileMode // e.g. 0o660
-	Group string      // owning group, when it exists and we may give it away; empty for none
+	Group string      // owning group, if it exists and the process may set it; empty for none
 }
 
 // Listener accepts connections on a socket and removes its file when it closes.
@@ -35,8 +35,8 @@ type Listener struct {
 	once  sync.Once
 }
 
-// Listen makes the socket at path, with its directory. The file appears with its owner and mode already set. A socket
-// that nobody listens on is replaced; a living one and a file of another kind are errors.
+// Listen creates a socket at path, and its directory. The file appears with its owner and mode already set. Listen replaces a socket without a listener. It
+// returns an error for a socket with a listener and for a file of another kind.
 func Listen(path string, o Options) (*Listener, error) {
 	l, err := listen(path, o)
 	if err != nil {
@@ -71,10 +71,10 @@ func listen(path string, o Options) (*Listener, error) {
 	return &Listener{UnixListener: l, path: path, inode: inode}, nil
 }
 
-// publish gives the finished socket its name.
+// publish sets the owner and mode of a socket and renames it to path.
 func publish(tmp, path string, o Options) (inode uint64, err error) {
 	if gid, found := groupID(o.Group); found && os.Geteuid() == 0 {
-		// Without CAP_CHOWN the socket stays root's alone, which permits less.
+		// Without CAP_CHOWN the socket keeps the group of root, which permits less.
 		if err := os.Chown(tmp, 0, gid); err != nil && !errors.Is(err, fs.ErrPermission) {
 			return 0, err
 		}
@@ -89,7 +89,7 @@ func publish(tmp, path string, o Options) (inode uint64, err error) {
 	return inodeOf(info), os.Rename(tmp, path)
 }
 
-// checkFree tells whether path may be taken: it is absent, or a socket that nobody serves.
+// checkFree returns an error unless path is absent or a socket without a listener.
 func checkFree(path string) error {
 	info, err := os.Lstat(path)
 	switch {
@@ -123,10 +123,10 @@ func groupID(name string) (int, bool) {
 	return gid, err == nil
 }
 
-// Path is where the socket is.
+// Path returns the path of the socket.
 func (l *Listener) Path() string { return l.path }
 
-// Close stops listening and removes the file, unless somebody else has put another one there.
+// Close stops listening and removes the file, unless another process has replaced it.
 func (l *Listener) Close() error {
 	err := l.UnixListener.Close()
 	l.once.Do(func() {

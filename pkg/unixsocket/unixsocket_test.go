@@ -22,7 +22,7 @@ func TestListen_ReplacesOnlyWhatNobodyServes(t *testing.T) {
 	if _, err := Listen(path, Options{Mode: 0o600}); err == nil || !strings.Contains(err.Error(), "another process serves") {
 		t.Fatalf("a living socket was taken over: %v", err)
 	}
-	// What a killed agent leaves: the file without a listener.
+	// A killed agent leaves the file without a listener.
 	if err := first.UnixListener.Close(); err != nil {
 		t.Fatal(err)
 	}
@@ -30,7 +30,7 @@ func TestListen_ReplacesOnlyWhatNobodyServes(t *testing.T) {
 	if err != nil {
 		t.Fatal(err)
 	}
-	_ = first.Close() // the file is the second's now
+	_ = first.Close() // the file belongs to the second listener now
 	conn, err := net.Dial("unix", path)
 	if err != nil {
 		t.Fatalf("the first listener removed the second's file: %v", err)

@@ -5,12 +5,11 @@ import (
 	"strconv"
 )
 
-// generation counts the datapaths that were ever released: it rises with each change of programs, of maps, or of what
-// hooks say to one another. Tests make an agent of another generation with
-// -X github.com/waggle-net/waggle/pkg/version.generation=<number>.
+// generation is the number of released datapaths. It rises with each change of programs, of maps, or of data that hooks pass to one another. Tests build an
+// agent of another generation with -X github.com/waggle-net/waggle/pkg/version.generation=<number>.
 var generation = "2"
 
-// Generation is the datapath generation of this build, 1 or more. The error means that the build itself is wrong.
+// Generation returns the datapath generation of this build, 1 or more. An error means that the build set an invalid generation.
 func Generation() (uint64, error) {
 	n, err := strconv.ParseUint(generation, 10, 32)
 	if err != nil || n == 0 {

@@ -1,4 +1,4 @@
-// Package version says which build this is.
+// Package version identifies the build.
 package version
 
 import (
@@ -9,7 +9,7 @@ import (
 // linked is set by the linker: -X github.com/waggle-net/waggle/pkg/version.linked=<git describe>.
 var linked string
 
-// String is the version: what the linker was told, else what the Go tool recorded, else "unknown".
+// String returns the version: the value set by the linker, else the value recorded by the Go tool, else "unknown".
 func String() string {
 	if linked != "" {
 		return linked
@@ -20,7 +20,7 @@ func String() string {
 	return "unknown"
 }
 
-// Long is the line that commands print.
+// Long returns the line that commands print.
 func Long(program string) string {
 	return program + " " + String() + " " + runtime.Version() + " " + runtime.GOOS + "/" + runtime.GOARCH
 }

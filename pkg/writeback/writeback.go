@@ -1,4 +1,4 @@
-// Package writeback runs the loop of a cell that writes to an object of Kubernetes.
+// Package writeback runs the loop of a cell that writes to a Kubernetes object.
 package writeback
 
 import (
@@ -18,17 +18,17 @@ import (
 )
 
 const (
-	pause     = 100 * time.Millisecond // the least time between two passes; the first after a pause does not wait
+	pause     = 100 * time.Millisecond // minimum time between two passes; a pass after a longer idle time does not wait
 	firstWait = 100 * time.Millisecond // after the first failure in a row
-	longWait  = 5 * time.Second        // at most
-	patience  = 15 * time.Second       // for all requests of a pass
+	longWait  = 5 * time.Second        // upper limit
+	patience  = 15 * time.Second       // timeout of all requests of a pass
 )
 
-// Pass does what is to be done now. It adds to the set what a further pass depends on.
+// Pass performs all necessary writes. It adds to watch the channels whose closing makes another pass necessary.
 type Pass func(ctx context.Context, watch *statedb.WatchSet) []nodeupdates.Update
 
-// Loop calls pass whenever something that it watches has changed, and again after a while when something failed: a server
-// that is away is not asked more often because a table changes. The rows of table are those of the last pass.
+// Loop calls pass whenever a channel of its watch set closes. After a failure it calls pass again after a delay and ignores the channels meanwhile, so that
+// changes of tables cause no additional requests to an unreachable server. The rows of table are the updates of the last pass.
 func Loop(ctx context.Context, health cell.Health, db *statedb.DB, table statedb.RWTable[nodeupdates.Update], pass Pass) error {
 	limiter := rate.NewLimiter(rate.Every(pause), 1)
 	failures := 0
@@ -39,7 +39,7 @@ func Loop(ctx context.Context, health cell.Health, db *statedb.DB, table statedb
 		updates := pass(limited, watch)
 		cancel()
 		if ctx.Err() != nil {
-			return nil // the failures are those of the agent's own end
+			return nil // the end of the agent causes the failures
 		}
 		if err := commit(db, table, updates); err != nil {
 			health.Degraded("write "+table.Name(), err)
@@ -48,7 +48,7 @@ func Loop(ctx context.Context, health cell.Health, db *statedb.DB, table statedb
 		heartbeat.Idle(ctx)
 		if report(health, updates) {
 			failures = 0
-			_, _ = watch.Wait(ctx, 0) // fails when ctx ends, which the limiter sees
+			_, _ = watch.Wait(ctx, 0) // fails when ctx ends; the limiter returns the same error
 			continue
 		}
 		failures++
@@ -59,7 +59,7 @@ func Loop(ctx context.Context, health cell.Health, db *statedb.DB, table statedb
 
 func sleep(ctx context.Context, failures int) {
 	wait := min(longWait, firstWait<<min(failures-1, 10))
-	timer := time.NewTimer(wait/2 + rand.N(wait/2+1)) // all nodes come back at once when the server does
+	timer := time.NewTimer(wait/2 + rand.N(wait/2+1)) // random, because all nodes retry when the server returns
 	defer timer.Stop()
 	select {
 	case <-ctx.Done():
@@ -67,7 +67,7 @@ func sleep(ctx context.Context, failures int) {
 	}
 }
 
-// report tells health, and whether all went well.
+// report updates health and reports whether no update failed.
 func report(health cell.Health, updates []nodeupdates.Update) bool {
 	var errs []error
 	var waiting []string
@@ -90,7 +90,7 @@ func report(health cell.Health, updates []nodeupdates.Update) bool {
 	return len(errs) == 0
 }
 
-// commit makes the rows those of the last pass.
+// commit replaces the rows with the updates of the last pass.
 func commit(db *statedb.DB, table statedb.RWTable[nodeupdates.Update], updates []nodeupdates.Update) error {
 	txn := db.WriteTxn(table)
 	defer txn.Abort()

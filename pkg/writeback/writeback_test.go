@@ -13,7 +13,7 @@ import (
 	"github.com/waggle-net/waggle/pkg/tables/nodeupdates"
 )
 
-// health keeps the last words.
+// health records whether the last report was degraded.
 type health struct {
 	cell.Health
 	degraded bool
@@ -22,7 +22,7 @@ type health struct {
 func (h *health) OK(string)              { h.degraded = false }
 func (h *health) Degraded(string, error) { h.degraded = true }
 
-// TestLoop has a server that is away for ten minutes, a change that matters and a row that is not wanted any more.
+// TestLoop: writes fail for ten minutes, then succeed with one name removed, and a watched channel closes an hour later.
 func TestLoop(t *testing.T) {
 	t.Parallel()
 	synctest.Test(t, func(t *testing.T) {
@@ -31,7 +31,7 @@ func TestLoop(t *testing.T) {
 		if err != nil {
 			t.Fatal(err)
 		}
-		var mu sync.Mutex // guards what pass uses
+		var mu sync.Mutex // guards the variables of pass
 		var passes []time.Time
 		state, names, changed := nodeupdates.Failed, []string{"a", "b"}, make(chan struct{})
 		h := &health{}
