@@ -1,5 +1,5 @@
-// Package v1 is the API of the agent: openapi.yaml describes it, and the packages below are generated from that file.
-// The names on the wire are those of the Cilium agent.
+// Package v1 is the API of the agent. openapi.yaml describes the API, and the packages below this folder are generated from this file. Names on the wire are
+// the names of the API of the Cilium agent.
 package v1
 
 //go:generate sh -c "cd models && go tool oapi-codegen -config generate.yaml ../openapi.yaml"

@@ -11,7 +11,7 @@ import (
 	"testing"
 )
 
-// TestGenerated runs the generator again and compares: what is committed is what openapi.yaml says.
+// TestGenerated runs the generator and compares its output with the committed files.
 func TestGenerated(t *testing.T) {
 	t.Parallel()
 	document, err := filepath.Abs("openapi.yaml")
@@ -41,7 +41,7 @@ func TestGenerated(t *testing.T) {
 	}
 }
 
-// redirected is the configuration of a package with its output in a temporary file.
+// redirected returns a configuration of the generator that writes a package to a temporary file.
 func redirected(t *testing.T, name string) (config, output string) {
 	t.Helper()
 	text, err := os.ReadFile(filepath.Join(name, "generate.yaml"))
@@ -60,7 +60,7 @@ func redirected(t *testing.T, name string) (config, output string) {
 	return config, output
 }
 
-// TestModels_ImportLittle keeps the models cheap: the CNI plugin links them.
+// TestModels_ImportLittle checks that the models import only time, because they are linked into the CNI plugin.
 func TestModels_ImportLittle(t *testing.T) {
 	t.Parallel()
 	file, err := parser.ParseFile(token.NewFileSet(), "models/models.gen.go", nil, parser.ImportsOnly)

@@ -10,13 +10,13 @@ import (
 	"github.com/waggle-net/waggle/test/nodekit"
 )
 
-// binDir holds the programs that the demonstration shows.
+// binDir is the folder with the programs for the demonstration.
 var binDir string
 
-// TestMain runs the tests as a process of its own, as main does it with the demonstration.
+// TestMain runs the tests in a process of their own, as main runs the demonstration.
 func TestMain(m *testing.M) {
 	if os.Geteuid() != 0 {
-		os.Exit(m.Run()) // each test says why it is skipped
+		os.Exit(m.Run()) // the tests are skipped with a reason
 	}
 	os.Exit(nodekit.Contain(func() int {
 		dir, err := os.MkdirTemp("", "waggle-demo-")
@@ -33,7 +33,7 @@ func TestMain(m *testing.M) {
 	}))
 }
 
-// The demonstration judges its steps itself.
+// The demonstration returns an error when a step fails.
 func TestPrivilegedDemo(t *testing.T) {
 	for name, plan := range map[string]func(*demo) []step{"one node": (*demo).oneNode, "two nodes": (*demo).twoNodes} {
 		t.Run(name, func(t *testing.T) {

@@ -10,7 +10,7 @@ import (
 	"github.com/waggle-net/waggle/test/nodekit"
 )
 
-// machine describes what the demonstration must not change outside its own namespaces, one fact a line.
+// machine returns the state of the machine that the demonstration must not change: links, routes, rules, mounts and sysctls, one entry per string.
 func machine() (facts []string, err error) {
 	links, err := netlink.LinkList()
 	if err != nil {

@@ -1,8 +1,7 @@
-// Command demo shows the whole of Waggle on one machine in some seconds: it makes a private node, starts the agent,
-// attaches three pods by running the plugin as a container runtime does, sends packets, has a network policy enforced and
-// explained, shows dropped packets with their reasons, and takes everything down again. With -nodes 2 it makes two nodes
-// and an API server, and connects the pods of both through the tunnel. It ends with an error when any step is not as it
-// should be.
+// Command demo demonstrates Waggle on one machine in some seconds: it creates a private node, starts the agent, attaches three pods by running the plugin as a
+// container runtime does, sends packets, creates a network policy and explains its verdicts, shows dropped packets with their reasons, and removes everything
+// again. With -nodes 2 it creates two nodes and an API server, and connects the pods of both nodes through the tunnel. The exit status is not 0 if a step
+// fails.
 package main
 
 import (
@@ -36,7 +35,7 @@ func main() {
 	os.Exit(failed(compared(*bin, *nodes)))
 }
 
-// failed prints an error and makes it an exit code.
+// failed prints an error and returns the exit status.
 func failed(err error) int {
 	if err == nil {
 		return 0
@@ -45,7 +44,7 @@ func failed(err error) int {
 	return 1
 }
 
-// compared looks at the machine before and after the run, which is a process of its own.
+// compared runs the demonstration in a process of its own, and returns an error if the run has changed the machine.
 func compared(bin string, nodes int) error {
 	d := &demo{out: os.Stdout, bin: bin, start: time.Now()}
 	plan := d.oneNode()
@@ -57,7 +56,7 @@ func compared(bin string, nodes int) error {
 		return fmt.Errorf("look at the machine: %w", err)
 	}
 	if code := nodekit.Contain(func() int { return failed(d.run(plan)) }); code != 0 {
-		os.Exit(code) // the process inside has said why
+		os.Exit(code) // the process of the run has printed the error
 	}
 	if err := compareMachine(before); err != nil {
 		return err
@@ -66,17 +65,17 @@ func compared(bin string, nodes int) error {
 	return nil
 }
 
-// demo is one run: its nodes, its pods and the clock of its progress.
+// demo is the state of one run.
 type demo struct {
 	out   io.Writer
 	bin   string
 	start time.Time
 	steps int
 	nodes []*nodekit.Node
-	pods  []*nodekit.Pod // by the order of names
+	pods  []*nodekit.Pod // in the order of names
 
-	cluster *nodekit.Cluster   // of two nodes
-	servers []*kubetest.Server // the API server of two nodes, which each has on its loopback; none with one node
+	cluster *nodekit.Cluster   // nil with one node
+	servers []*kubetest.Server // replicas of the API server on the loopback of each node; empty with one node
 }
 
 type step struct {
@@ -118,7 +117,7 @@ func (d *demo) run(plan []step) (err error) {
 	return nil
 }
 
-// say prints one line of progress with the seconds since the start.
+// say prints a line of progress with the seconds since the start.
 func (d *demo) say(format string, args ...any) {
 	fmt.Fprintf(d.out, "[%5.1f s] %s\n", time.Since(d.start).Seconds(), fmt.Sprintf(format, args...))
 }
@@ -205,7 +204,7 @@ func (d *demo) pingNode(context.Context) error {
 	return nil
 }
 
-// show runs the operator's command on the first node and prints its output, indented.
+// show returns a step that runs the command waggle on the first node and prints its output, indented.
 func (d *demo) show(args ...string) func(context.Context) error {
 	return func(ctx context.Context) error {
 		text, err := d.nodes[0].Waggle(ctx, args...)
@@ -222,7 +221,7 @@ func (d *demo) show(args ...string) func(context.Context) error {
 func (d *demo) spoof(ctx context.Context) error {
 	from, to := d.pods[0], d.pods[1]
 	for _, ipv6 := range []bool{false, true} {
-		// The third pod's address: a lie that only a check of each sender can find.
+		// The address of the third pod is valid on the node, so only a check of the sender can find the spoofed packet.
 		if err := nodekit.Spoof(from, d.pods[2].Addr(ipv6), to.Addr(ipv6)); err != nil {
 			return err
 		}

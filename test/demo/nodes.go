@@ -48,7 +48,7 @@ func (d *demo) makeNodes(ctx context.Context) (err error) {
 	return d.servers[0].PutYAML(definitions)
 }
 
-// serve gives a node its replica of the API server, which knows its Node object.
+// serve starts a replica of the API server for a node, and creates the Node object.
 func (d *demo) serve(n *nodekit.Node) error {
 	var server *kubetest.Server
 	if err := n.Do(func() (err error) {
@@ -70,7 +70,7 @@ func (d *demo) serve(n *nodekit.Node) error {
 	return server.PutYAML(string(object))
 }
 
-// awaitTunnel waits until the tunnel devices and their routes are there, and each node has the addresses of the other's pods with an identity.
+// awaitTunnel waits until the tunnel devices and their routes exist, and each node has the addresses of the other node's pods with an identity.
 func (d *demo) awaitTunnel(ctx context.Context) error {
 	return await(ctx, func() (err error) {
 		for _, n := range d.nodes {
@@ -87,7 +87,7 @@ func (d *demo) awaitTunnel(ctx context.Context) error {
 	})
 }
 
-// ready wants rows in a table, and all of them done.
+// ready returns an error unless a table has rows and all of them are done.
 func ready(ctx context.Context, n *nodekit.Node, table string) error {
 	text, err := n.Waggle(ctx, "db", "show", table)
 	if rows := strings.Count(text, "\n") - 1; err == nil && (rows < 1 || strings.Count(text, "Done") != rows) {
@@ -96,7 +96,7 @@ func ready(ctx context.Context, n *nodekit.Node, table string) error {
 	return err
 }
 
-// known returns an error unless the kernel of a node has an identity and the id of a node for an address.
+// known returns an error unless the map ipcache of a node has an identity and a node id for an address.
 func known(ctx context.Context, n *nodekit.Node, addr string) error {
 	text, err := n.Waggle(ctx, "bpf", "ipcache", "get", addr)
 	if err != nil {
@@ -109,7 +109,7 @@ func known(ctx context.Context, n *nodekit.Node, addr string) error {
 	return nil
 }
 
-// showPods prints the rows of pods in the first node's list of addresses.
+// showPods prints the rows of pods in the list of addresses of the first node.
 func (d *demo) showPods(ctx context.Context) error {
 	text, err := d.nodes[0].Waggle(ctx, "ip", "list")
 	if err != nil {

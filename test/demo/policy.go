@@ -12,10 +12,10 @@ import (
 	"github.com/waggle-net/waggle/test/nodekit"
 )
 
-// port is the one on which the queen listens.
+// port is the TCP port on which the queen listens.
 const port = 80
 
-// policy isolates the queen, and lets in those that it names.
+// policy is a NetworkPolicy that allows only the named pods to connect to the queen.
 const policy = `apiVersion: networking.k8s.io/v1
 kind: NetworkPolicy
 metadata: {name: queen, namespace: default}
@@ -26,10 +26,10 @@ spec:
     ports: [{port: 80}]
 `
 
-// names are those of the pods, the queen last.
+// names are the names of the pods. The queen must be the last one.
 var names = []string{"bee", "drone", "queen"}
 
-// nodeOf is the node of a pod. The queen is on the last node, the others are on the first.
+// nodeOf returns the node of a pod. The queen is on the last node, the other pods are on the first one.
 func (d *demo) nodeOf(pod int) *nodekit.Node {
 	if pod == len(names)-1 {
 		return d.nodes[len(d.nodes)-1]
@@ -37,7 +37,7 @@ func (d *demo) nodeOf(pod int) *nodekit.Node {
 	return d.nodes[0]
 }
 
-// describePods writes the objects of the pods: with their labels policies choose them.
+// describePods writes the objects of the pods. Policies select the pods by the labels of these objects.
 func (d *demo) describePods() error {
 	text := "apiVersion: v1\nkind: Namespace\nmetadata: {name: default}\n"
 	for i, name := range names {
@@ -47,7 +47,7 @@ func (d *demo) describePods() error {
 	return d.write("pods.yaml", text)
 }
 
-// write gives the agents objects of Kubernetes: a manifest of the only node, or objects of the API server.
+// write passes Kubernetes objects to the agents: as a manifest of the only node, or through the API server.
 func (d *demo) write(file, text string) error {
 	if len(d.servers) > 0 {
 		return d.servers[0].PutYAML(text)
@@ -55,7 +55,7 @@ func (d *demo) write(file, text string) error {
 	return d.nodes[0].WriteManifest(file, text)
 }
 
-// enforce lets the drone alone connect to the queen, shows that and why the bee cannot, then lets in the bee too.
+// enforce allows only the drone to connect to the queen, shows the verdicts with their reasons, and then allows the bee as well.
 func (d *demo) enforce(ctx context.Context) (err error) {
 	queen := d.pods[len(d.pods)-1]
 	var listener net.Listener
@@ -89,16 +89,16 @@ func (d *demo) enforce(ctx context.Context) (err error) {
 	return nil
 }
 
-// try waits until policies say what they should of a connection, shows that, and makes it.
+// try waits until the command explains a connection with the expected verdict, then attempts the connection and prints the result.
 func (d *demo) try(ctx context.Context, from, to *nodekit.Pod, allowed bool) error {
 	verdict := "DENIED"
 	if allowed {
 		verdict = "ALLOWED"
 	}
 	args := []string{"policy", "explain", "--from", "default/" + from.Name, "--to", "default/" + to.Name, "--port", fmt.Sprintf("%d/TCP", port)}
-	kernels := 2 // of the sender and of the receiver
+	kernels := 2 // maps of the sender and of the receiver
 	if len(d.nodes) > 1 {
-		kernels = 1 // the queen's node knows only its own
+		kernels = 1 // the node of the queen has only the maps of its own pods
 	}
 	var why string
 	if err := await(ctx, func() error {
@@ -112,7 +112,7 @@ func (d *demo) try(ctx context.Context, from, to *nodekit.Pod, allowed bool) err
 		return err
 	}
 	for _, ipv6 := range []bool{false, true} {
-		patience := 500 * time.Millisecond // nobody answers
+		patience := 500 * time.Millisecond // no reply is expected
 		if allowed {
 			patience = 5 * time.Second
 		}

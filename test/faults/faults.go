@@ -6,15 +6,15 @@ import "strings"
 type fault struct {
 	name     string
 	about    string
-	tier     string // of the tests
+	tier     string // tier of the tests
 	changes  []change
-	generate string // package to generate anew, for faults in C
-	kernel   string // series, for the tier kernels
+	generate string // package to generate again, for faults in C
+	kernel   string // kernel series, for the tier kernels
 	packages []string
-	tests    string // regular expression
+	tests    string // regular expression of test names
 }
 
-// command is what runs the fault's tests, and the folder of the tree to run it in.
+// command returns the arguments of the go command that runs the tests of a fault, and the folder of the tree to run it in.
 func (f fault) command() (dir string, args []string) {
 	if f.tier == "kernels" {
 		return "", []string{"run", "-trimpath", "./test/kernels", "-kernels", f.kernel, "-packages", strings.Join(f.packages, ","), "-run", f.tests}
@@ -26,10 +26,10 @@ func (f fault) command() (dir string, args []string) {
 	return dir, append(args, f.packages...)
 }
 
-// change replaces a text that the file has exactly once.
+// change replaces a text that occurs exactly once in the file.
 type change struct{ file, old, new string }
 
-// one is a single change.
+// one returns a list with a single change.
 func one(file, old, new string) []change { return []change{{file, old, new}} }
 
 var faults = []fault{

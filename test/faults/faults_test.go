@@ -7,7 +7,7 @@ import (
 	"testing"
 )
 
-// A fault that no longer applies proves nothing.
+// Each fault must apply to the tree: its text occurs exactly once in the file.
 func TestFaults_ApplyToTheTree(t *testing.T) {
 	t.Parallel()
 	names := map[string]bool{}

@@ -1,9 +1,8 @@
-// Command faults shows that the tests would catch faults: it puts one after the other into a copy of the tree and runs the tests
-// that must fail then.
+// Command faults checks that the tests catch faults: it applies one fault after the other to a copy of the tree and runs the tests that must fail.
 //
 //	go run ./test/faults [-run REGEXP] [-list]
 //
-// faults.go holds the list. A fault that no test finds ends the command with 1, as does one whose text the tree no longer has.
+// faults.go contains the list. The exit status is 1 if no test catches a fault, or if the tree no longer contains the text of a fault.
 package main
 
 import (
@@ -58,7 +57,7 @@ func choose(pattern string) ([]fault, error) {
 	return chosen, nil
 }
 
-// run tries faults in a work tree of the committed revision.
+// run tests faults in a work tree of the committed revision.
 func run(ctx context.Context, chosen []fault) (err error) {
 	dir, err := os.MkdirTemp("", "waggle-faults-")
 	if err != nil {
@@ -96,7 +95,7 @@ func run(ctx context.Context, chosen []fault) (err error) {
 	return nil
 }
 
-// try puts the fault into a clean tree, returns the tests that fail, and cleans the tree.
+// try applies the fault to a clean tree, returns the failed tests, and cleans the tree.
 func (f fault) try(ctx context.Context, tree string) (found []string, err error) {
 	defer func() {
 		_, err2 := call(context.WithoutCancel(ctx), tree, "git", "checkout", "--quiet", "--", ".")
@@ -141,10 +140,10 @@ func (c change) apply(tree string) error {
 	return os.WriteFile(path, bytes.Replace(text, []byte(c.old), []byte(c.new), 1), 0o644)
 }
 
-// failedLine is what test/kernels prints of a test that failed.
+// failedLine matches the line that test/kernels prints for a failed test.
 var failedLine = regexp.MustCompile(`^--- FAIL: (\w+) `)
 
-// failed lists the tests without subtests that failed, by the output of `go test -json` or of test/kernels.
+// failed returns the names of failed top-level tests from the output of `go test -json` or of test/kernels.
 func failed(out []byte) (names []string) {
 	lines := bufio.NewScanner(bytes.NewReader(out))
 	lines.Buffer(nil, 16<<20)
@@ -159,7 +158,7 @@ func failed(out []byte) (names []string) {
 	return names
 }
 
-// call runs a program, the go command without cgo, and returns its output; an error holds the end of what it printed as errors.
+// call runs a program and returns its standard output. The go command runs without cgo. An error contains the end of standard error and standard output.
 func call(ctx context.Context, dir, name string, args ...string) ([]byte, error) {
 	cmd := exec.CommandContext(ctx, name, args...)
 	cmd.Dir, cmd.Env = dir, os.Environ()

@@ -17,28 +17,28 @@ import (
 	"github.com/waggle-net/waggle/pkg/testnet"
 )
 
-// cost is what one test took, in seconds.
+// cost is the cost of one test. Times are in seconds.
 type cost struct {
 	Package string   `json:"package"`
 	Test    string   `json:"test"`
 	Result  string   `json:"result"` // pass, skip or fail
 	Wall    float64  `json:"wall"`
 	CPU     float64  `json:"cpu"`
-	Starved float64  `json:"starved"` // a thread waited for a CPU, by the pressure of the cgroup; 0 when unknown
-	Idle    float64  `json:"idle"`    // no thread ran or waited for a CPU; too short when threads run at once, each of which counts
+	Starved float64  `json:"starved"` // time in which a thread waited for a CPU, from the pressure of the cgroup; 0 when unknown
+	Idle    float64  `json:"idle"`    // time in which no thread ran or waited for a CPU; too low if several threads run at the same time
 	Over    []string `json:"over,omitempty"`
 }
 
 type limits struct{ CPU, Idle float64 }
 
-// less subtracts the cost of TestMain, and computes the idle time of the rest.
+// less subtracts the cost of TestMain, and computes the idle time from the remaining times.
 func (c cost) less(base cost) cost {
 	c.Wall, c.CPU, c.Starved = max(0, c.Wall-base.Wall), max(0, c.CPU-base.CPU), max(0, c.Starved-base.Starved)
 	c.Idle = max(0, c.Wall-c.CPU-c.Starved)
 	return c
 }
 
-// rank notes the limits that tests exceed, and sorts the tests by one cost, the largest first.
+// rank sets the exceeded limits of tests, and sorts the tests by one cost, the largest first.
 func rank(costs []cost, order string, l limits) []cost {
 	by := func(c cost) float64 { return map[string]float64{"cpu": c.CPU, "idle": c.Idle, "wall": c.Wall}[order] }
 	for i, c := range costs {
@@ -53,7 +53,7 @@ func rank(costs []cost, order string, l limits) []cost {
 	return costs
 }
 
-// unlisted is an error that names the tests over a limit that a list lacks. Its rows are such as "bpf TestX".
+// unlisted returns an error with the tests over a limit that are not in the list; nil if there are none. The list contains rows such as "bpf TestX".
 func unlisted(costs []cost, list []string) error {
 	var names []string
 	for _, c := range costs {
@@ -69,7 +69,7 @@ func unlisted(costs []cost, list []string) error {
 
 const module = "github.com/waggle-net/waggle"
 
-// resultOf reads the verdict of a test from its verbose output. A process that ends without one has failed.
+// resultOf returns the result of a test from its verbose output. Without a result in the output the test has failed.
 func resultOf(name, output string, err error) string {
 	for _, result := range []string{"PASS", "SKIP"} {
 		if err == nil && strings.Contains("\n"+output, "\n--- "+result+": "+name+" ") {
@@ -79,7 +79,7 @@ func resultOf(name, output string, err error) string {
 	return "fail"
 }
 
-// runAlone runs a command in a cgroup of its own, where that is possible, and kills what the command leaves running.
+// runAlone runs a command in a cgroup of its own, if possible, and kills remaining processes of the cgroup.
 func runAlone(cmd *exec.Cmd) (c cost, output string, err error) {
 	var out bytes.Buffer
 	cmd.Stdout, cmd.Stderr = &out, &out
@@ -104,7 +104,7 @@ func runAlone(cmd *exec.Cmd) (c cost, output string, err error) {
 	return c, out.String(), err
 }
 
-// newGroup makes a cgroup below that of this process.
+// newGroup creates a cgroup below the cgroup of this process.
 func newGroup() (*os.File, error) {
 	mounts, err := cgroups.Mounts("/proc/self/mountinfo")
 	own, err2 := os.ReadFile("/proc/self/cgroup")
@@ -120,13 +120,13 @@ func newGroup() (*os.File, error) {
 	return os.Open(dir)
 }
 
-// counter reads a number of microseconds from a file of a cgroup, in seconds; 0 when an older kernel lacks the file.
+// counter reads a number of microseconds from a file of a cgroup and returns seconds; 0 if the kernel does not have the file.
 func counter(group, file string, before ...string) float64 {
 	text, _ := os.ReadFile(filepath.Join(group, file))
 	return secondsOf(string(text), before...)
 }
 
-// secondsOf finds the number of microseconds behind the given texts, each of which follows the one before it, and returns seconds; 0 for none.
+// secondsOf returns in seconds the number of microseconds after the given texts, which must appear in this order; 0 without a number.
 func secondsOf(text string, before ...string) float64 {
 	for _, word := range before {
 		_, text, _ = strings.Cut(text, word)

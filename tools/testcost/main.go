@@ -1,12 +1,12 @@
-// Command testcost measures what each top-level test costs when it runs alone, and marks the tests that are expensive.
+// Command testcost measures the cost of each top-level test in a process of its own, and marks expensive tests.
 //
 //	go run ./tools/testcost [-run REGEXP] [-sort cpu|idle|wall] [-o table|json] [-over] PACKAGE...
 //
-// With -over it ends with 1 if a test over a limit is not in the list of expensive tests of test/tiers.
+// With -over the exit status is 1 if a test over a limit is not in the list of expensive tests of test/tiers.
 //
-// CPU time is that of all processes of a test, counted by a cgroup; without root it is that of the processes that were waited for.
-// Idle is the time in which a test neither ran nor waited for a CPU: sleeps, timeouts, polling. What TestMain costs is subtracted.
-// PROGRAMS_UNDER_TEST=$PWD/bin spares test/node the builds of its TestMain.
+// CPU time includes all processes of a test, counted by a cgroup; without root it includes only processes that were waited for. Idle time is the time in which
+// a test neither ran nor waited for a CPU: sleeps, timeouts, polling. The cost of TestMain is subtracted. With PROGRAMS_UNDER_TEST=$PWD/bin, TestMain of
+// test/node does not build the programs.
 package main
 
 import (
@@ -49,7 +49,7 @@ type tool struct {
 	limits             limits
 }
 
-// main measures all packages. A package that cannot be measured leaves the others their rows.
+// main measures all packages and prints the rows. A package that cannot be measured does not prevent the rows of other packages.
 func (t tool) main(patterns []string) error {
 	dir, err := os.MkdirTemp("", "testcost-")
 	if err != nil {
@@ -78,7 +78,7 @@ func (t tool) main(patterns []string) error {
 
 // measure builds the test binary of a package and runs its tests, one process for each.
 func (t tool) measure(pkg, folder, binary string) (costs []cost, err error) {
-	_ = os.Remove(binary) // that of the previous package
+	_ = os.Remove(binary) // of the previous package
 	if out, err := exec.Command("go", "test", "-c", "-o", binary, pkg).CombinedOutput(); err != nil {
 		return nil, fmt.Errorf("build the tests of %s: %w\n%s", pkg, err, out)
 	}
@@ -90,7 +90,7 @@ func (t tool) measure(pkg, folder, binary string) (costs []cost, err error) {
 		cmd.Dir = folder
 		return runAlone(cmd)
 	}
-	_, names, err := start("-test.list=" + t.run) // and warms what TestMain may compile
+	_, names, err := start("-test.list=" + t.run) // also fills the build cache if TestMain builds programs
 	if err != nil {
 		return nil, fmt.Errorf("list the tests of %s: %w\n%s", pkg, err, names)
 	}
