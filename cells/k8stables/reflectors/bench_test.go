@@ -101,7 +101,7 @@ func BenchmarkLargeCluster(b *testing.B) {
 		b.ReportMetric(time.Since(begin).Seconds(), "s-to-list")
 		r.stop()
 		path := filepath.Join(b.TempDir(), "copy")
-		s := &Source{settings: Settings{NodeName: "one", Copy: path}, set: r.Set}
+		s := &Source{settings: Settings{NodeName: "one", Copy: path}, set: r.Set, writeFile: snapshot.Write}
 		begin = time.Now()
 		if err := s.copy(r.DB.ReadTxn(), []string{"k8s-nodes", "cilium-endpoints"}); err != nil {
 			b.Fatal(err)

@@ -94,10 +94,6 @@ const settle = 2 * time.Second
 // copyAgain is after how long an unchanged copy is written again, so that its age says how old the knowledge is.
 const copyAgain = time.Hour
 
-// copyShare is the least ratio of the time between copies to the time that one takes: a large cluster, where something
-// always changes, must not cost more than a thousandth of a CPU.
-const copyShare = 1000
-
 // copies writes the copy when tables have changed, no more often than settings say, and what is not in it yet at the end.
 func (s *Source) copies(ctx context.Context, health cell.Health) {
 	if s.settings.Copy == "" {
@@ -108,21 +104,21 @@ func (s *Source) copies(ctx context.Context, health cell.Health) {
 	pause(ctx, min(s.settings.CopyEvery, settle))
 	for {
 		heartbeat.Busy(ctx)
-		began := time.Now()
 		txn := s.set.DB.ReadTxn()
 		watch, names := s.complete(txn)
-		wait := copyAgain
+		wait, rest := copyAgain, s.settings.CopyEvery
 		if len(names) > 0 {
-			if err := s.copy(txn, names); err != nil {
+			var err error
+			cost := s.cpuTime(func() { err = s.copy(txn, names) })
+			if err != nil {
 				health.Degraded("write the copy", err)
-				wait = s.settings.CopyEvery // it may fail again, and then it is tried again
+				wait = s.settings.CopyEvery // the next attempt
 			} else {
 				health.OK("written")
 			}
-		}
-		rest := s.settings.CopyEvery
-		if !s.lacks(names) { // what still lacks tables is soon made complete
-			rest = max(rest, copyShare*time.Since(began))
+			if !s.lacks(names) { // an incomplete copy is soon completed
+				rest = copyPause(rest, cost)
+			}
 		}
 		heartbeat.Idle(ctx)
 		pause(ctx, rest)
@@ -188,7 +184,7 @@ func (s *Source) copy(txn statedb.ReadTxn, names []string) error {
 		}
 	})
 	if err == nil {
-		err = snapshot.Write(s.settings.Copy, file)
+		err = s.writeFile(s.settings.Copy, file)
 	}
 	if err != nil {
 		return err

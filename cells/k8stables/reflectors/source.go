@@ -15,6 +15,7 @@ import (
 	"k8s.io/client-go/tools/cache"
 	"k8s.io/klog/v2"
 
+	"github.com/waggle-net/waggle/cells/k8stables/snapshot"
 	"github.com/waggle-net/waggle/cells/k8stables/tables"
 	"github.com/waggle-net/waggle/pkg/heartbeat"
 	"github.com/waggle-net/waggle/pkg/kubeapi"
@@ -45,6 +46,9 @@ type Source struct {
 	// carryOn reports whether pods of a previous run exist, so that the agent must wait instead of ending.
 	carryOn func() bool
 	copied  time.Time // when the loaded copy was written; zero without one
+	// cpuTime runs work and returns the CPU time that it used.
+	cpuTime   func(work func()) time.Duration
+	writeFile func(path string, file []byte) error
 }
 
 // New registers the source as a producer of its tables. It does not connect.
@@ -55,7 +59,8 @@ func New(settings Settings, set *tables.Set, client *kubeapi.Client, carryOn fun
 			"node", settings.NodeName, "reason", reasons[0])
 		settings.Slices = false
 	}
-	s := &Source{settings: settings, cluster: client.ClusterID(), set: set, log: log, shutdown: shutdown, carryOn: carryOn}
+	s := &Source{settings: settings, cluster: client.ClusterID(), set: set, log: log, shutdown: shutdown, carryOn: carryOn,
+		cpuTime: threadCPUTime, writeFile: snapshot.Write}
 	txn := set.Write(set.All()...)
 	defer txn.Abort()
 	if settings.Slices {
