@@ -15,6 +15,11 @@ for dir in etc opt var; do
 	mkdir -p "$STATE/upper/$dir" "$STATE/scratch/$dir"
 	mount -t overlay overlay -o "lowerdir=/$dir,upperdir=$STATE/upper/$dir,workdir=$STATE/scratch/$dir" "/$dir"
 done
+# An overlay shows no mounts of its lower folder, such as the one at which a CI run tests its clone.
+[ -x "$PAUSE" ] || {
+	echo "The node cannot see $PAUSE: it is on a mount below /etc, /opt or /var. Place the clone and WAGGLE_CACHE outside of these folders." >&2
+	exit 1
+}
 # What the machine itself has there, as a node of another cluster, is not the node's. What the node has had there, stays.
 [ -e "$STATE/containerd" ] || rm -rf /etc/cni /opt/cni /etc/kubernetes /var/lib/cni /var/lib/waggle /var/log/pods /var/log/containers
 mkdir -p /opt/cni/bin /etc/cni/net.d
