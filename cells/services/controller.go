@@ -113,9 +113,11 @@ func (c *controller) restore() error {
 	}
 	c.frontendIDs, c.backendIDs = newIDs(f), newIDs(b)
 	c.Holders.load()
-	if c.in, err = newInputs(c.params); err != nil {
+	in, err := newInputs(c.params)
+	if err != nil {
 		return fmt.Errorf("follow the tables that services are made from: %w", err)
 	}
+	c.in = in // only complete: its presence ends attempts to restore
 	return nil
 }
 
