@@ -20,6 +20,10 @@ type Pod struct {
 	HostPaths  map[string]string // folder of the node, mounted at the same path -> mount propagation, "" for none
 }
 
+// cpuRequest of a pod. The kernel gives a pod without a request so little of a busy CPU that a client waits for tens of seconds between two instructions, and
+// its connections time out although they were answered.
+const cpuRequest = "10m"
+
 // CreatePod creates a pod and does not wait until it runs.
 func (c *Cluster) CreatePod(ctx context.Context, p Pod) error {
 	namespace := orElse(p.Namespace, c.Namespace)
@@ -35,7 +39,7 @@ func (c *Cluster) CreatePod(ctx context.Context, p Pod) error {
 	spec := map[string]any{
 		"terminationGracePeriodSeconds": 0, "hostNetwork": p.HostNet, "automountServiceAccountToken": false, "enableServiceLinks": false,
 		"containers": []map[string]any{{"name": "main", "image": orElse(p.Image, ClientImage), "imagePullPolicy": "Never", "command": command, "ports": ports,
-			"securityContext": map[string]any{"privileged": p.Privileged}, "volumeMounts": mounts,
+			"securityContext": map[string]any{"privileged": p.Privileged}, "volumeMounts": mounts, "resources": map[string]any{"requests": map[string]string{"cpu": cpuRequest}},
 			"env": []map[string]any{{"name": "NODE", "valueFrom": map[string]any{"fieldRef": map[string]string{"fieldPath": "spec.nodeName"}}}}}},
 		"volumes": volumes,
 	}

@@ -25,6 +25,7 @@ spec:
       image: waggle.local/talk:1
       imagePullPolicy: Never
       command: [/bin/talk, serve, "8080"]
+      resources: {requests: {cpu: 20m}}
       %[3]s
 `
 

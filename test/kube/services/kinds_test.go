@@ -87,6 +87,7 @@ spec:
       image: waggle.local/talk:1
       imagePullPolicy: Never
       command: [/bin/talk, serve, "8080"]
+      resources: {requests: {cpu: 20m}}
       ports: [{containerPort: 8080, hostPort: 8088}, {containerPort: 8080, hostPort: 8088, protocol: UDP}]
 `
 
@@ -127,7 +128,7 @@ spec:
   terminationGracePeriodSeconds: 0
   automountServiceAccountToken: false
   containers:
-    - {name: main, image: "waggle.local/talk:1", imagePullPolicy: Never, command: [/bin/talk, serve, "-dns", web.default.svc.cluster.local=10.96.0.80, "5353"]}
+    - {name: main, image: "waggle.local/talk:1", imagePullPolicy: Never, resources: {requests: {cpu: 20m}}, command: [/bin/talk, serve, "-dns", web.default.svc.cluster.local=10.96.0.80, "5353"]}
 ---
 apiVersion: v1
 kind: Pod
@@ -136,7 +137,7 @@ spec:
   nodeName: %s
   terminationGracePeriodSeconds: 0
   containers:
-    - {name: main, image: "waggle.local/talk:1", imagePullPolicy: Never, command: [/bin/talk, serve, "8080"]}
+    - {name: main, image: "waggle.local/talk:1", imagePullPolicy: Never, resources: {requests: {cpu: 20m}}, command: [/bin/talk, serve, "8080"]}
 `
 
 // names tests name resolution in a pod and access to the API server through the Service kubernetes, which most programs need first.
