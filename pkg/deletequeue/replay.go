@@ -22,7 +22,7 @@ var ErrNotLocked = errors.New("the deletion queue cannot be locked")
 // caller must serve its socket before it calls release: until then the lock prevents a plugin from writing an entry that no
 // replay would read.
 //
-// release is never nil. Without a call, a later garbage collection releases the lock. The error joins the errors of all entries.
+// release is never nil. Without a call, a later garbage collection releases the lock. The error joins the first maxErrors errors.
 // An entry whose file could not be read, or whose removal failed, stays for the next call. A file whose content is not an entry
 // is renamed to end in ".bad". Without the lock Replay reads no entry, and the error is [ErrNotLocked].
 func Replay(ctx context.Context, dir string, remove func(context.Context, Entry) error) (release func(), err error) {

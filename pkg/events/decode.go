@@ -9,14 +9,14 @@ import (
 	"slices"
 )
 
-// Types of records; the first byte.
+// Types of records, in their first byte.
 const (
 	TypeDrop    uint8 = 1
 	TypeTrace   uint8 = 4
 	TypeVerdict uint8 = 5
 )
 
-// Versions of layouts, as their headers say them.
+// Versions of layouts, in the header.
 const (
 	versionDrop    = 1
 	versionVerdict = 1
@@ -25,11 +25,11 @@ const (
 )
 
 const (
-	headerLen  = 16 // of all records that carry a packet
+	headerLen  = 16 // of all records with a packet
 	dropLen    = 36
 	verdictLen = 32
-	wireLen    = 40               // of a verdict in the stream: a cookie and padding, both 0, come behind what programs write
-	verdictMax = verdictLen + 128 // every verdict that a program writes: EVENT_CAPTURE_MAX bytes follow the header, however many are of the packet
+	wireLen    = 40               // of a verdict in the stream: a cookie and padding, both 0, follow the header of the program
+	verdictMax = verdictLen + 128 // of every verdict of a program: EVENT_CAPTURE_MAX bytes follow the header, for any length of the packet
 	traceV0Len = 32
 	traceV1Len = 48
 
@@ -42,15 +42,15 @@ var (
 	ErrUnknown = errors.New("unknown record")
 )
 
-// Header begins every record that carries a packet.
+// Header is the common part of every record with a packet.
 type Header struct {
-	Endpoint uint16 // local id of the endpoint at whose link this happened; 0 when it is unknown
-	Hash     uint32 // of the flow
-	Length   uint32 // of the packet, before capture
-	Packet   []byte // its first bytes, from the Ethernet header on; shares memory with the record
+	Endpoint uint16 // local id of the endpoint at whose link the event occurred; 0 when unknown
+	Hash     uint32 // hash of the flow
+	Length   uint32 // length of the whole packet
+	Packet   []byte // first bytes of the packet, from the Ethernet header on; shares memory with the record
 }
 
-// Direction is where the packet was going, seen from the pod: "ingress" when a target is named, else "egress".
+// Direction returns the direction of the packet as the pod sees it: "ingress" when the record has a target endpoint, otherwise "egress".
 func (d *Drop) Direction() string {
 	if d.TargetID != 0 {
 		return "ingress"
@@ -63,20 +63,20 @@ type Event interface{ header() Header }
 
 func (h Header) header() Header { return h }
 
-// Drop says that a packet ended here.
+// Drop reports a dropped packet.
 type Drop struct {
 	Header
 	Reason         Reason
-	SourceIdentity uint32 // identities; 0 when the program had not learnt them yet
+	SourceIdentity uint32 // identities; 0 when the program did not know them yet
 	TargetIdentity uint32
-	TargetID       uint32 // endpoint that it was meant for; 0 on the way out of a pod
+	TargetID       uint32 // destination endpoint; 0 for a packet from a pod
 	File           File
 	Line           uint16
 	ExtError       int8
 	IfIndex        uint32
 }
 
-// Trace says that a packet passed an observation point.
+// Trace reports a packet at an observation point.
 type Trace struct {
 	Header
 	Point          uint8
@@ -89,11 +89,11 @@ type Trace struct {
 	OriginalIP     netip.Addr // source before translation; invalid when the record has none
 }
 
-// Decode takes one record of the ring buffer apart. Bytes behind the captured packet are ignored.
+// Decode decodes one record of the ring buffer. It ignores bytes after the captured packet.
 func Decode(record []byte) (Event, error) { return decode(record, verdictLen) }
 
-// DecodeWire takes one record of the monitor's stream apart. Agents of the previous release send verdicts as programs write them, whose length is always
-// the same.
+// DecodeWire decodes one record of the monitor's stream. Agents of the previous release send verdicts in the form of the ring buffer; it recognizes them by
+// their constant length.
 func DecodeWire(data []byte) (Event, error) {
 	if len(data) == verdictMax {
 		return decode(data, verdictLen)
@@ -101,7 +101,7 @@ func DecodeWire(data []byte) (Event, error) {
 	return decode(data, wireLen)
 }
 
-// Wire makes the record of the stream from one of the ring buffer, as a copy: the newest tools of Cilium read policy
+// Wire returns the record of the stream for a record of the ring buffer, as a copy. The newest tools of Cilium expect policy
 // verdicts with a header of 40 bytes.
 func Wire(record []byte) []byte {
 	if len(record) < verdictLen || record[0] != TypeVerdict {
@@ -171,7 +171,7 @@ func decodeTrace(b []byte, length int) (Event, error) {
 	return trace, nil
 }
 
-// decodeHeader reads the common part, which the caller has found to be there, and finds the packet behind length bytes.
+// decodeHeader reads the common part, and the packet after length bytes. The caller must check that the common part is complete.
 func decodeHeader(b []byte, length int) (Header, error) {
 	captured := int(binary.NativeEndian.Uint16(b[12:]))
 	if len(b) < length+captured {
@@ -185,7 +185,7 @@ func decodeHeader(b []byte, length int) (Header, error) {
 	}, nil
 }
 
-// originalIP reads an address whose family stands elsewhere; all zeros mean that there is none.
+// originalIP reads an address. The record holds the family elsewhere; all zeros mean that there is no address.
 func originalIP(b [16]byte, ipv6 bool) netip.Addr {
 	switch {
 	case b == [16]byte{}:

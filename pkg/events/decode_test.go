@@ -15,7 +15,7 @@ import (
 	"github.com/waggle-net/waggle/pkg/events"
 )
 
-// record lays bytes out by hand, as the kernel writes them.
+// record builds a record in the layout of the programs.
 type record []byte
 
 func newRecord(n int) record { return make(record, n) }
@@ -85,7 +85,7 @@ func TestDecode_TraceVersions(t *testing.T) {
 	}
 }
 
-// verdict is a denial of TCP port 8080 in egress, over IPv6, by nobody in particular.
+// verdict returns a denial of TCP port 8080 in egress, over IPv6.
 func verdict(packet []byte) record {
 	denied := int32(-133)
 	r := newRecord(32).u8(0, 5).u16(2, 11).u32(4, 0xabcd).u32(8, 90).u16(12, uint16(len(packet))).u16(14, 1).
@@ -118,7 +118,7 @@ func TestDecode_Verdict(t *testing.T) {
 	}
 }
 
-// TestWire_Verdict: in the stream 8 bytes of zeros come between the header of a verdict and the packet; other records are as in the ring buffer.
+// TestWire_Verdict: in the stream 8 zero bytes follow the header of a verdict; other records have the form of the ring buffer.
 func TestWire_Verdict(t *testing.T) {
 	t.Parallel()
 	ring := verdict([]byte{7, 8})
@@ -138,8 +138,8 @@ func TestWire_Verdict(t *testing.T) {
 	}
 }
 
-// TestDecodeWire_PreviousAgent: an agent of the previous release sends verdicts as programs write them, and one of this release longer ones. Both are read,
-// whatever the length of the packet.
+// TestDecodeWire_PreviousAgent: an agent of the previous release sends verdicts in the form of the ring buffer, an agent of this release sends longer ones.
+// DecodeWire reads both for any length of the packet.
 func TestDecodeWire_PreviousAgent(t *testing.T) {
 	t.Parallel()
 	for n := range 129 {
@@ -216,7 +216,7 @@ func FuzzDecode(f *testing.F) {
 			t.Fatalf("event %v with error %v", event, err)
 		}
 		if len(events.Wire(b)) == 160 && len(b) != 160 {
-			return // no program writes a verdict that is as long in the stream as one of a previous agent
+			return // no program writes a verdict with the same length in the stream as a verdict of a previous agent
 		}
 		if streamed, again := events.DecodeWire(events.Wire(b)); !reflect.DeepEqual(event, streamed) || (err == nil) != (again == nil) {
 			t.Fatalf("%+v (%v) is %+v (%v) in the stream", event, err, streamed, again)

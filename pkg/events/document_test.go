@@ -9,7 +9,7 @@ import (
 	"github.com/waggle-net/waggle/pkg/events"
 )
 
-// The page on the datapath lists every reason that the programs give, with its text, and no other.
+// The page on the datapath lists every reason of the programs with its text, and no other reason.
 func TestReason_Documented(t *testing.T) {
 	t.Parallel()
 	page, err := os.ReadFile("../../Documentation/datapath.md")

@@ -10,7 +10,7 @@ import (
 	"github.com/waggle-net/waggle/pkg/events"
 )
 
-// enum reads a C enum from the type information of each program, and demands that all have the same.
+// enum reads a C enum from the BTF of each program, and checks that all programs have the same values.
 func enum(t *testing.T, name string) map[string]uint64 {
 	t.Helper()
 	values := map[string]uint64{}

@@ -2,10 +2,10 @@ package events
 
 import "strconv"
 
-// File is the source file in which a packet was dropped. Numbers below [FileARP] are Cilium's files.
+// File is the source file that dropped a packet. Numbers below [FileARP] are files of Cilium.
 type File uint8
 
-// Our own files.
+// Files of Waggle.
 const (
 	FileARP           File = 200
 	FileDeliver       File = 201
@@ -43,7 +43,7 @@ const (
 	FileDirectSend     File = 233
 )
 
-// String is the name of the file below bpf/.
+// String returns the name of the file below bpf/.
 func (f File) String() string {
 	switch f {
 	case FileARP:

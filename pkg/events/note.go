@@ -7,20 +7,20 @@ import (
 	"fmt"
 )
 
-// TypeAgent is the type of records that the agent adds to the stream, in the form of Cilium's messages of the agent.
+// TypeAgent is the type of records that the agent adds to the stream. They have the form of agent messages of Cilium.
 const TypeAgent uint8 = 130
 
-// noteMessage is Cilium's number of a message without a meaning of its own.
+// noteMessage is Cilium's number of a message without a specific meaning.
 const noteMessage = 1
 
-// Note is what the agent adds to the [Drop] before it.
+// Note is information of the agent about the preceding [Drop].
 type Note struct {
 	Header
 	Drop   uint64 // number of the row in the table drops
-	Policy string // which rule refused the packet, or which nearly allowed it
+	Policy string // the rule that denied the packet, or the nearest miss
 }
 
-// notice is the form on the wire, behind the byte of the type. The names of its fields are part of the format.
+// notice is the form on the wire, after the byte of the type. The names of its fields are part of the format.
 type notice struct {
 	Type uint32
 	Text string // JSON
@@ -33,7 +33,7 @@ type noteText struct {
 	Policy   string `json:"policy"`
 }
 
-// Encode makes a record of a note.
+// Encode returns the record of a note.
 func (n *Note) Encode() ([]byte, error) {
 	text, err := json.Marshal(noteText{n.Endpoint, n.Drop, n.Policy})
 	if err != nil {

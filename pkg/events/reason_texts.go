@@ -1,6 +1,6 @@
 package events
 
-// dropTexts begins at [FirstDrop], in the order of the numbers.
+// dropTexts holds Cilium's texts in the order of the numbers, from [FirstDrop] on.
 var dropTexts = [...]string{
 	"Invalid source mac",                                    // 130
 	"Invalid destination mac",                               // 131

@@ -5,17 +5,17 @@ import (
 	"strconv"
 )
 
-// Verdict says what the policy of an endpoint decided about the first packet of a flow.
+// Verdict is the verdict of an endpoint's policy on a flow: on its first packet, or on a later packet that is denied.
 type Verdict struct {
-	Header                // Endpoint is the one whose policy was asked
-	RemoteIdentity uint32 // of the other side
-	Code           int32  // 0 allows, a negative [Reason] denies, a positive number is the port of a proxy, which we never have
-	DstPort        uint16 // of the connection; for ICMP the type of the message; 0 when the protocol has none
-	Protocol       uint8  // of IP
-	Egress         bool   // the endpoint is the one who connects
+	Header                // Endpoint is the endpoint whose policy was evaluated
+	RemoteIdentity uint32 // identity of the peer
+	Code           int32  // 0 allows, a negative [Reason] denies, a positive number is the port of a proxy, which Waggle does not have
+	DstPort        uint16 // destination port of the connection; for ICMP the type of the message; 0 when the protocol has no ports
+	Protocol       uint8  // number of the IP protocol
+	Egress         bool   // the endpoint is the initiator
 	IPv6           bool
 	Match          Match
-	// Audited means that only policies in audit mode decided so: the packet passed, and would be dropped if they counted.
+	// Audited means that only policies in audit mode deny the packet: it was forwarded, and would be dropped without audit mode.
 	Audited bool
 }
 
@@ -33,7 +33,7 @@ const (
 	verdictFlagsAt    = 27
 )
 
-// Direction is "ingress" or "egress", as the endpoint sees it.
+// Direction returns "ingress" or "egress", as the endpoint sees the flow.
 func (v *Verdict) Direction() string {
 	if v.Egress {
 		return "egress"
@@ -41,7 +41,7 @@ func (v *Verdict) Direction() string {
 	return "ingress"
 }
 
-// Action is "allow", "deny" or "audit".
+// Action returns "allow", "deny" or "audit".
 func (v *Verdict) Action() string {
 	switch {
 	case v.Audited:
@@ -52,7 +52,7 @@ func (v *Verdict) Action() string {
 	return "allow"
 }
 
-// Reason says why a packet was denied; [Forwarded] when it was not.
+// Reason returns the reason of a denial; [Forwarded] for an allowed packet.
 func (v *Verdict) Reason() Reason {
 	if v.Code >= 0 || v.Code < -255 {
 		return Forwarded
@@ -60,13 +60,13 @@ func (v *Verdict) Reason() Reason {
 	return Reason(-v.Code)
 }
 
-// Match is how much of a flow the deciding entry named, by Cilium's numbers.
+// Match is the specificity of the deciding entry, in Cilium's numbers.
 type Match uint8
 
-// Names of matches. L3 stands for a peer, L4 for a port with its protocol.
+// Names of matches. L3 means a peer, L4 a port with its protocol.
 var matchTexts = [...]string{"none", "L3-only", "L3-L4", "L4-only", "all", "L3-proto", "proto-only"}
 
-// String names the match as Cilium does.
+// String returns Cilium's name of the match.
 func (m Match) String() string {
 	if int(m) < len(matchTexts) {
 		return matchTexts[m]

@@ -6,29 +6,29 @@ import (
 	"io"
 )
 
-// MaxFrame bounds one value of a stream, in bytes. An API server stores objects of 1.5 MiB at most.
+// MaxFrame limits one object of a stream, in bytes. An API server stores objects of 1.5 MiB at most.
 const MaxFrame = 16 << 20
 
-// errNoObject means that something else than an object begins.
+// errNoObject means that a value of the stream is not an object.
 var errNoObject = errors.New("the stream is not one JSON object after the other")
 
-// Frames splits a stream into JSON objects. It is for one goroutine.
+// Frames splits a stream into JSON objects. Only one goroutine may use it.
 type Frames struct {
 	in   io.Reader
 	buf  []byte
-	from int // where the current object begins in buf
-	at   int // how far it is scanned
+	from int // start of the current object in buf
+	at   int // end of the scanned part of buf
 
 	depth   int
 	text    bool // inside a string
 	escaped bool // after a backslash
 }
 
-// NewFrames splits what is read from in.
+// NewFrames returns a Frames that reads the stream from in.
 func NewFrames(in io.Reader) *Frames { return &Frames{in: in} }
 
-// Next returns the next object. It is valid until the following call, and only its brackets are known to match. A stream that ends between two objects
-// gives [io.EOF], within one [io.ErrUnexpectedEOF].
+// Next returns the next object, which is valid until the next call. Next checks only that brackets match. The error is [io.EOF] when the stream ends between
+// two objects, and [io.ErrUnexpectedEOF] when it ends within one.
 func (f *Frames) Next() ([]byte, error) {
 	f.from = f.at
 	for {
@@ -47,7 +47,7 @@ func (f *Frames) Next() ([]byte, error) {
 
 const firstSize = 16 << 10
 
-// fill reads more, behind what there is of the current object.
+// fill reads more of the stream and appends it to the current object.
 func (f *Frames) fill() error {
 	have := f.buf[f.from:]
 	switch {
@@ -63,14 +63,14 @@ func (f *Frames) fill() error {
 	f.buf = f.buf[:len(f.buf)+n]
 	switch {
 	case n > 0:
-		return nil // an error comes again
+		return nil // the next read returns the error again
 	case errors.Is(err, io.EOF) && len(f.buf) > 0:
 		return io.ErrUnexpectedEOF
 	}
 	return err
 }
 
-// scan goes on to the end of the object, or of what was read of it.
+// scan continues to the end of the object or of the buffer. It reports whether the object is complete.
 func (f *Frames) scan() (done bool, err error) {
 	if f.depth == 0 {
 		for f.at < len(f.buf) && isSpace(f.buf[f.at]) {

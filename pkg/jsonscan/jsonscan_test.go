@@ -11,7 +11,7 @@ import (
 	"testing/iotest"
 )
 
-// read reads a text as a Reader does: all values, into what encoding/json makes of them.
+// read reads all values of a text with a Reader, into the types of encoding/json.
 func read(r *Reader) (out any) {
 	r.space()
 	switch c := r.next(); {
@@ -45,7 +45,7 @@ func decode(data []byte) (out any, err error) {
 	return out, err
 }
 
-// FuzzReader compares with encoding/json: what a Reader reads is the same, and what it skips is JSON as well.
+// FuzzReader compares a Reader with encoding/json: read values are the same, and skipped values are valid JSON.
 func FuzzReader(f *testing.F) {
 	for _, text := range texts {
 		f.Add([]byte(text))
@@ -70,7 +70,7 @@ func FuzzReader(f *testing.F) {
 	})
 }
 
-// deep texts nest too deep for a Reader.
+// deep reports whether the values of a text may nest too deep for a Reader.
 func deep(data []byte) bool {
 	return bytes.Count(data, []byte("["))+bytes.Count(data, []byte("{")) > maxDepth
 }
@@ -155,7 +155,7 @@ func TestFrames_ObjectWithoutEnd(t *testing.T) {
 	}
 }
 
-// FuzzFrames compares with a decoder of encoding/json, for streams of objects.
+// FuzzFrames compares Frames with a decoder of encoding/json, for streams of objects.
 func FuzzFrames(f *testing.F) {
 	for _, text := range texts {
 		f.Add([]byte(text + text))

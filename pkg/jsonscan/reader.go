@@ -5,7 +5,7 @@ import (
 	"unicode/utf8"
 )
 
-// Reader reads one JSON text. Once it is unable, all its methods do nothing. It is for one goroutine.
+// Reader reads one JSON text. Once it is unable, all its methods have no effect. Only one goroutine may use it.
 type Reader struct {
 	data   []byte
 	at     int
@@ -13,22 +13,22 @@ type Reader struct {
 	unable bool
 }
 
-// NewReader reads data, which it does not change.
+// NewReader returns a reader of data, which it does not change.
 func NewReader(data []byte) *Reader { return &Reader{data: data} }
 
-// maxDepth bounds how deep values nest.
+// maxDepth limits the nesting of values.
 const maxDepth = 100
 
-// Done reports whether the whole text was read and nothing in it was malformed or is left to others.
+// Done reports whether the whole text was read and the reader is not unable.
 func (r *Reader) Done() bool {
 	r.space()
 	return !r.unable && r.at == len(r.data)
 }
 
-// Refuse leaves the text to others.
+// Refuse makes the reader unable, so that the caller decodes the text with a library.
 func (r *Reader) Refuse() { r.unable = true }
 
-// Object reads an object. For each member it calls one with the name, which is valid until one returns; one has to read the value, or [Reader.Skip] it.
+// Object reads an object. It calls one with the name of each member. The name is valid until one returns; one must read or [Reader.Skip] the value.
 func (r *Reader) Object(one func(name []byte)) {
 	r.list('{', '}', func() {
 		name := r.Text()
@@ -40,7 +40,7 @@ func (r *Reader) Object(one func(name []byte)) {
 	})
 }
 
-// Array reads an array, calling one for each element, which one has to read.
+// Array reads an array. It calls one for each element, and one must read or [Reader.Skip] the element.
 func (r *Reader) Array(one func()) { r.list('[', ']', one) }
 
 func (r *Reader) list(begin, end byte, one func()) {
@@ -69,7 +69,7 @@ func (r *Reader) list(begin, end byte, one func()) {
 	r.depth--
 }
 
-// Text reads a string without escapes. It is part of the data.
+// Text reads a string without escapes. The result shares memory with the data.
 func (r *Reader) Text() []byte {
 	text, plain := r.text()
 	if !plain || !utf8.Valid(text) {
@@ -79,7 +79,7 @@ func (r *Reader) Text() []byte {
 	return text
 }
 
-// Int reads a whole number without fraction and exponent.
+// Int reads an integer without fraction and exponent.
 func (r *Reader) Int() int64 {
 	r.space()
 	from := r.at
@@ -94,7 +94,7 @@ func (r *Reader) Int() int64 {
 	return n
 }
 
-// Skip reads a value and forgets it.
+// Skip reads a value and discards it.
 func (r *Reader) Skip() {
 	r.space()
 	switch c := r.next(); {
@@ -120,7 +120,7 @@ func (r *Reader) Skip() {
 	}
 }
 
-// next is the byte at the present place; 0 at the end.
+// next returns the byte at the current position; 0 at the end.
 func (r *Reader) next() byte {
 	if r.at < len(r.data) {
 		return r.data[r.at]
@@ -148,7 +148,7 @@ func (r *Reader) word(w string) {
 	}
 }
 
-// text reads a string, which is plain when it has no escapes.
+// text reads a string. plain reports whether it has no escapes.
 func (r *Reader) text() (text []byte, plain bool) {
 	r.space()
 	r.expect('"')
@@ -169,7 +169,7 @@ func (r *Reader) text() (text []byte, plain bool) {
 	return nil, false
 }
 
-// escape reads what follows a backslash.
+// escape reads the rest of an escape sequence after the backslash.
 func (r *Reader) escape() {
 	c := r.next()
 	r.at++
@@ -188,7 +188,7 @@ func (r *Reader) escape() {
 	r.unable = true
 }
 
-// number reads a number as RFC 8259 has it.
+// number reads a number of RFC 8259.
 func (r *Reader) number() {
 	if r.next() == '-' {
 		r.at++
@@ -211,7 +211,7 @@ func (r *Reader) number() {
 	}
 }
 
-// digits reads one digit at least.
+// digits reads at least one digit.
 func (r *Reader) digits() {
 	from := r.at
 	for isDigit(r.next()) {

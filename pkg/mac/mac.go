@@ -1,4 +1,4 @@
-// Package mac holds an Ethernet address as a small comparable value, so that rows and map values can carry it.
+// Package mac represents an Ethernet address as a small comparable value, for rows and map values.
 package mac
 
 import (
@@ -21,7 +21,7 @@ func Parse(s string) (Addr, error) {
 	return FromHardwareAddr(hw)
 }
 
-// FromHardwareAddr converts what netlink and package net use. Anything but six bytes is an error.
+// FromHardwareAddr converts an address of netlink or package net. Any length other than six bytes is an error.
 func FromHardwareAddr(hw net.HardwareAddr) (Addr, error) {
 	if len(hw) != 6 {
 		return Addr{}, fmt.Errorf("MAC address %q: has %d bytes, want 6", hw, len(hw))
@@ -29,13 +29,13 @@ func FromHardwareAddr(hw net.HardwareAddr) (Addr, error) {
 	return Addr(hw), nil
 }
 
-// IsZero tells whether no address is set.
+// IsZero reports whether no address is set.
 func (a Addr) IsZero() bool { return a == Addr{} }
 
-// HardwareAddr returns a copy in the form that package net uses.
+// HardwareAddr returns a copy in the type of package net.
 func (a Addr) HardwareAddr() net.HardwareAddr { return net.HardwareAddr(a[:]) }
 
-// String prints "aa:bb:cc:dd:ee:ff", or nothing for the zero address.
+// String returns "aa:bb:cc:dd:ee:ff", or "" for the zero address.
 func (a Addr) String() string {
 	if a.IsZero() {
 		return ""

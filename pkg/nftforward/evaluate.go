@@ -10,7 +10,7 @@ import (
 	"golang.org/x/sys/unix"
 )
 
-// outcome is what a chain does with the packet.
+// outcome is the result of a chain for the packet.
 type outcome int
 
 const (
@@ -20,7 +20,7 @@ const (
 	undecided // accepted or not
 )
 
-// match is whether a rule's conditions hold.
+// match is the result of a rule's conditions.
 type match int
 
 const (
@@ -30,7 +30,7 @@ const (
 )
 
 const (
-	stateNew  = 8  // of conntrack, as a bit: NF_CT_STATE_BIT(IP_CT_NEW)
+	stateNew  = 8  // conntrack state as a bit: NF_CT_STATE_BIT(IP_CT_NEW)
 	jumpLimit = 16 // NFT_JUMP_STACK_SIZE
 )
 
@@ -49,7 +49,7 @@ func (e *evaluation) chain(name string, depth int) (outcome, error) {
 	if err != nil {
 		return undecided, err
 	}
-	left := false // the chain may have ended at a rule that was passed
+	left := false // the packet may have left the chain at an earlier rule with undecided conditions
 	for _, rule := range rules {
 		holds, verdict, err := e.rule(rule)
 		if err != nil {
@@ -79,7 +79,7 @@ func (e *evaluation) chain(name string, depth int) (outcome, error) {
 		case result == undecided, result == accepted && holds == maybe:
 			return undecided, nil
 		case holds == maybe:
-			left = left || ends // dropped here, or perhaps by a later rule
+			left = left || ends // the packet may continue after this rule, so later rules decide
 		case ends || result != continues:
 			return settled(result, left), nil
 		}
@@ -87,7 +87,7 @@ func (e *evaluation) chain(name string, depth int) (outcome, error) {
 	return continues, nil
 }
 
-// settled is the outcome of a chain that perhaps ended before. What continues in its caller is not dropped yet.
+// settled returns the outcome of a chain; left means that the packet may have left the chain earlier. Then a drop is not certain, and the outcome is continues.
 func settled(result outcome, left bool) outcome {
 	switch {
 	case !left || result == continues:
@@ -101,7 +101,7 @@ func settled(result outcome, left bool) outcome {
 // rule returns whether the conditions of a rule hold, and its verdict, or nil.
 func (e *evaluation) rule(rule *nftables.Rule) (holds match, verdict *expr.Verdict, err error) {
 	holds = yes
-	registers := map[uint32][]byte{} // what is known of them
+	registers := map[uint32][]byte{} // known values
 	for _, expression := range rule.Exprs {
 		this := yes
 		switch x := expression.(type) {
@@ -149,7 +149,7 @@ func (e *evaluation) rule(rule *nftables.Rule) (holds match, verdict *expr.Verdi
 	return holds, verdict, nil
 }
 
-// meta returns what is known of the packet's metadata, in the bytes of a register; nil when it is unknown.
+// meta returns metadata of the packet in the bytes of a register; nil when it is unknown.
 func (e *evaluation) meta(key expr.MetaKey) []byte {
 	switch key {
 	case expr.MetaKeyIIFNAME:
@@ -171,7 +171,7 @@ func (e *evaluation) meta(key expr.MetaKey) []byte {
 	return nil
 }
 
-// conntrack returns what is known of the connection: the packet is its first.
+// conntrack returns state of the connection, of which the packet is the first; nil when it is unknown.
 func conntrack(key expr.CtKey) []byte {
 	switch key {
 	case expr.CtKeySTATE:
@@ -182,8 +182,8 @@ func conntrack(key expr.CtKey) []byte {
 	return nil
 }
 
-// reversePath returns the result of a lookup of the route back to the source. One that has to lead to the device of the packet fails: routes to pods lead
-// to another device.
+// reversePath returns the result of a route lookup for the source. A lookup that is restricted to the device of the packet finds no route, because routes to
+// pods lead to another device.
 func reversePath(x *expr.Fib) []byte {
 	if x.FlagSADDR && x.FlagIIF && !x.ResultADDRTYPE {
 		return name("")
@@ -191,7 +191,7 @@ func reversePath(x *expr.Fib) []byte {
 	return nil
 }
 
-// payload returns the bytes of the packet's IP header, when all are known: those of protocol and source address.
+// payload returns bytes of the packet's IP header; nil when they are unknown. The protocol and the source address are known.
 func (e *evaluation) payload(x *expr.Payload) []byte {
 	protocolAt, sourceAt := uint32(9), uint32(12)
 	if e.packet.Source.Is6() {
@@ -220,7 +220,7 @@ func bitwise(value []byte, x *expr.Bitwise) []byte {
 	return result
 }
 
-// compare compares as many bytes as the rule has: names of devices may be prefixes.
+// compare compares as many bytes as the rule has, because device names in rules may be prefixes.
 func compare(value []byte, x *expr.Cmp) match {
 	if value == nil || len(value) < len(x.Data) {
 		return maybe
@@ -252,7 +252,7 @@ func (e *evaluation) lookup(value []byte, x *expr.Lookup) (match, error) {
 	return no, nil
 }
 
-// extension evaluates a match of iptables.
+// extension evaluates a match extension of iptables.
 func extension(x *expr.Match) match {
 	if x.Name == "comment" {
 		return yes
@@ -267,7 +267,7 @@ func extension(x *expr.Match) match {
 	return no
 }
 
-// name is a device name as the kernel compares it: padded with zeros.
+// name returns a device name in the form that the kernel compares: padded with zeros.
 func name(s string) []byte {
 	padded := make([]byte, unix.IFNAMSIZ)
 	copy(padded, s)

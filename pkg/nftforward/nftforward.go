@@ -1,11 +1,11 @@
-// Package nftforward finds the nftables chains that drop what a node forwards. Rules of iptables-nft are nftables rules as well; those of
-// iptables-legacy are not seen.
+// Package nftforward finds the nftables chains that drop packets which a node forwards. Rules of iptables-nft are nftables rules and are included;
+// rules of iptables-legacy are not.
 //
-// The rules are evaluated for the first packet of a TCP connection. What depends on anything that is not known of the packet, such as its mark or
-// its ports, is undecided, and an undecided packet is not reported: a reported packet is dropped, whatever the unknown values are. An exception is a
-// rule whose only condition is of a kind that the library does not parse.
+// The rules are evaluated for the first packet of a TCP connection. A result that depends on an unknown property of the packet, such as its mark or
+// its ports, is undecided, and an undecided packet is not reported: a reported packet is dropped for all unknown values. An exception is a rule
+// whose only condition is of a kind that the library does not parse.
 //
-// Each call opens a socket in the network namespace of the calling thread. Nothing is changed.
+// Each call opens a socket in the network namespace of the calling thread. It changes no rules.
 package nftforward
 
 import (
@@ -26,7 +26,7 @@ type Packet struct {
 	Source  netip.Addr // decides the family
 }
 
-// Chain is a base chain.
+// Chain identifies a base chain.
 type Chain struct{ Family, Table, Name string }
 
 func (c Chain) String() string {
@@ -70,7 +70,7 @@ func Dropping(packets []Packet) (chains []Chain, read int, err error) {
 	return chains, read, nil
 }
 
-// families are the families whose hooks see packets of IP, with their names. Others use the numbers of hooks for hooks of their own.
+// families holds the names of the families whose hooks see IP packets. Other families use the same numbers for different hooks.
 var families = map[nftables.TableFamily]string{
 	nftables.TableFamilyIPv4: "ip", nftables.TableFamilyIPv6: "ip6", nftables.TableFamilyINet: "inet",
 }
@@ -81,14 +81,14 @@ func onTheWay(c *nftables.Chain) bool {
 		(*c.Hooknum == *nftables.ChainHookForward || *c.Hooknum == *nftables.ChainHookPrerouting)
 }
 
-// ruleset reads the rules and sets of one table, when they are asked for.
+// ruleset reads the rules and sets of one table on demand.
 type ruleset struct {
 	conn  *nftables.Conn
 	table *nftables.Table
-	rules map[string][]*nftables.Rule // by chain; what was read
+	rules map[string][]*nftables.Rule // by chain; the chains that were read
 }
 
-// chainLimit bounds the chains of one table that are read.
+// chainLimit limits the number of chains of one table that are read.
 const chainLimit = 256
 
 // errTooMany ends the evaluation of a table, which is then undecided.
@@ -131,7 +131,7 @@ func (r *ruleset) drops(base *nftables.Chain, p Packet) (bool, error) {
 		return false, nil
 	}
 	if *base.Hooknum == *nftables.ChainHookPrerouting {
-		p.Out = "" // not known there
+		p.Out = "" // not known in this hook
 	}
 	outcome, err := (&evaluation{ruleset: r, packet: p}).chain(base.Name, 0)
 	if errors.Is(err, errTooMany) {

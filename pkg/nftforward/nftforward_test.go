@@ -11,7 +11,7 @@ import (
 	"github.com/waggle-net/waggle/pkg/testnet"
 )
 
-// ofPod is what a pod sends to another host, in a family.
+// ofPod returns a packet of a family that a pod sends to another host.
 func ofPod(ipv6 bool) Packet {
 	p := Packet{In: "lxc0123456789ab", InGroup: 7, Out: "eth0", Source: netip.MustParseAddr("10.244.1.5")}
 	if ipv6 {
@@ -20,7 +20,7 @@ func ofPod(ipv6 bool) Packet {
 	return p
 }
 
-// load gives rules to a program: iptables-nft-restore, ip6tables-nft-restore or nft. A file name means the rules of testdata.
+// load loads rules with a program: iptables-nft-restore, ip6tables-nft-restore or nft. Rules without white space are a file name in testdata.
 func load(t *testing.T, program, rules string) {
 	t.Helper()
 	if !strings.ContainsAny(rules, " \n") {
@@ -32,7 +32,7 @@ func load(t *testing.T, program, rules string) {
 		rules = string(text)
 	}
 	args := map[string][]string{"nft": {"-f", "-"}}[program]
-	if strings.HasPrefix(rules, "-I") { // added to what is there
+	if strings.HasPrefix(rules, "-I") { // added to the existing rules
 		rules, args = "*filter\n"+rules+"\nCOMMIT\n", []string{"--noflush"}
 	}
 	cmd := exec.Command(program, args...)

@@ -8,7 +8,7 @@ import (
 	"github.com/waggle-net/waggle/pkg/notify"
 )
 
-// The watch ends although nobody waits for it: its channels are closed.
+// The watch ends although no goroutine waits for its end: its channels are closed.
 func TestClose_EndsTheWatch(t *testing.T) {
 	t.Parallel()
 	w, err := fsnotify.NewWatcher()

@@ -9,7 +9,7 @@ import (
 	"github.com/waggle-net/waggle/pkg/tables/devices"
 )
 
-// Follower keeps a network as of a snapshot. Routes of the agent, which may be as many as there are nodes, cost nothing when they change. It is for one goroutine.
+// Follower keeps a network as of a snapshot. Changes of the agent's routes, of which each node may have one, do not rebuild it. Only one goroutine may use it.
 type Follower struct {
 	*Network
 	routes        statedb.Table[*devices.Route]
@@ -18,7 +18,7 @@ type Follower struct {
 	deviceChanges *changes.Feed[*devices.Device]
 }
 
-// Follow begins with an empty network: the first [Follower.UpTo] reads all. The transaction has to hold both tables.
+// Follow returns a follower with an empty network; the first [Follower.UpTo] reads all rows. The transaction must hold the locks of both tables.
 func Follow(txn statedb.WriteTxn, routes statedb.Table[*devices.Route], links statedb.Table[*devices.Device]) (*Follower, error) {
 	f := &Follower{Network: Read(nil, nil), routes: routes, links: links}
 	var err error
@@ -32,7 +32,7 @@ func Follow(txn statedb.WriteTxn, routes statedb.Table[*devices.Route], links st
 	return f, nil
 }
 
-// UpTo takes over what has changed up to a snapshot, and adds to changed what closes when more has. It reports whether the network is another one.
+// UpTo applies the changes up to a snapshot, and adds channels to changed that close when there are more. It reports whether the network has changed.
 func (f *Follower) UpTo(txn statedb.ReadTxn, changed *statedb.WatchSet) bool {
 	again := false
 	for _, change := range f.routeChanges.UpTo(txn, changed) {
@@ -51,7 +51,7 @@ func (f *Follower) UpTo(txn statedb.ReadTxn, changed *statedb.WatchSet) bool {
 	return !before.equal(f.Network)
 }
 
-// isOthers reports whether a route is one of the main table that the agent has not made.
+// isOthers reports whether a route is a unicast route in the main table that the agent did not create.
 func isOthers(r *devices.Route) bool {
 	return r.Table == desiredroutes.MainTable && r.Type == unix.RTN_UNICAST && r.Protocol != desiredroutes.Protocol
 }
@@ -70,7 +70,7 @@ func (n *Network) equal(o *Network) bool {
 	return true
 }
 
-// Close ends the subscription. That of nobody ends as well.
+// Close ends the subscription. It has no effect on a nil follower.
 func (f *Follower) Close() {
 	if f != nil {
 		f.routeChanges.Close()

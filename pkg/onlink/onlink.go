@@ -1,4 +1,4 @@
-// Package onlink finds the device on whose link an address is, by the main routing table without the agent's own routes.
+// Package onlink finds the device on whose link an address is. It uses the main routing table without the agent's own routes.
 package onlink
 
 import (
@@ -46,7 +46,7 @@ func (n *Network) Device(addr netip.Addr) (*devices.Device, error) {
 	return n.devices[r.LinkIndex], nil
 }
 
-// Subnets returns the subnets of the devices: where routes without a gateway lead, but the default route.
+// Subnets returns the subnets of the devices: the destinations of routes without a gateway, except the default route.
 func (n *Network) Subnets() iter.Seq[netip.Prefix] {
 	return func(yield func(netip.Prefix) bool) {
 		for p, r := range n.routes.All() {

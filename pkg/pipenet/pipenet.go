@@ -1,5 +1,5 @@
-// Package pipenet connects clients and servers of tests through memory and not through sockets, so that both can live in a bubble of
-// testing/synctest, where a goroutine that waits for a socket would stop the virtual time.
+// Package pipenet connects clients and servers of tests through memory instead of sockets, so that both can run in a bubble of
+// testing/synctest, where a goroutine that waits for a socket would stop virtual time.
 package pipenet
 
 import (
@@ -17,10 +17,10 @@ type Listener struct {
 	close   func()
 	closed  chan struct{}
 	freeze  func()
-	frozen  chan struct{} // closed when the host has lost its power
+	frozen  chan struct{} // closed by Freeze
 }
 
-// Listen returns a listener that calls itself by an address, which means nothing here.
+// Listen returns a listener. address is only the result of [Listener.Addr].
 func Listen(address string) *Listener {
 	l := &Listener{address: address, accept: make(chan net.Conn), closed: make(chan struct{}), frozen: make(chan struct{})}
 	l.close = sync.OnceFunc(func() { close(l.closed) })
@@ -28,7 +28,7 @@ func Listen(address string) *Listener {
 	return l
 }
 
-// Dial connects as [net.Dialer.DialContext] does: it waits for [Listener.Accept], and a closed listener refuses.
+// Dial connects as [net.Dialer.DialContext] does: it waits for [Listener.Accept], and returns the error of [Refused] for a closed listener.
 func (l *Listener) Dial(ctx context.Context) (net.Conn, error) {
 	accept := l.accept
 	select {
@@ -47,12 +47,12 @@ func (l *Listener) Dial(ctx context.Context) (net.Conn, error) {
 	}
 }
 
-// Refused is the error of a connection to an address where nobody listens.
+// Refused returns the error of a connection to an address without a listener.
 func Refused() error {
 	return &net.OpError{Op: "dial", Net: "pipe", Err: os.NewSyscallError("connect", syscall.ECONNREFUSED)}
 }
 
-// Freeze lets the listener's host lose its power: connections stay open and deliver nothing, and new ones do not come about.
+// Freeze simulates a power loss of the listener's host: connections stay open and deliver no data, and new connections are not established.
 func (l *Listener) Freeze() { l.freeze() }
 
 // Accept implements [net.Listener].

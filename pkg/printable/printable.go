@@ -1,5 +1,5 @@
-// Package printable makes text that came from outside fit for a terminal: it can neither move the cursor, change colours or
-// the order of the text, nor fill the screen.
+// Package printable escapes untrusted text for a terminal, so that it can neither move the cursor, change colours or the
+// order of the text, nor fill the screen.
 package printable
 
 import (
@@ -10,7 +10,7 @@ import (
 	"unicode/utf8"
 )
 
-// Text is s with everything escaped that a terminal could take for a command.
+// Text returns s with all bytes and runes escaped that a terminal could interpret as a command.
 func Text(s string) string {
 	if utf8.ValidString(s) && !strings.ContainsFunc(s, unprintable) {
 		return s
@@ -29,10 +29,10 @@ func Text(s string) string {
 	return b.String()
 }
 
-// unprintable runes are control characters, and those that reorder text.
+// unprintable reports whether a rune is not printable, such as control characters and characters that reorder text.
 func unprintable(r rune) bool { return !unicode.IsPrint(r) }
 
-// Short is [Text] of no more than the first limit bytes; dots say that there are more.
+// Short returns [Text] of at most the first limit bytes, followed by "..." when s is longer.
 func Short(s string, limit int) string {
 	if len(s) > limit {
 		s = strings.ToValidUTF8(s[:limit], "") + "..."
