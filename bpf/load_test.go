@@ -17,11 +17,8 @@ import (
 	"github.com/waggle-net/waggle/pkg/testnet"
 )
 
-// The verifier's budgets for one program, in processed instructions. Programs for a resize of maps of flows, which are attached only briefly, have more code.
-const (
-	verifierBudget = 14_000
-	resizeBudget   = 16_000
-)
+// verifierBudget is the verifier's budget for one program, in processed instructions.
+const verifierBudget = 14_000
 
 func TestMapSpecs_AreTheContract(t *testing.T) {
 	t.Parallel()
@@ -141,14 +138,9 @@ func passTheVerifier(t *testing.T, constants, most map[string]uint32) {
 			if !ok {
 				t.Skip("the kernel does not tell how many instructions it verified: needs 5.16")
 			}
-			budget := uint32(verifierBudget)
-			if constants[VariableResizeNumber] != 0 {
-				budget = resizeBudget
-			} else {
-				most[name] = max(most[name], n)
-			}
-			if n > budget {
-				t.Errorf("%s: the verifier processed %d instructions, the budget is %d", name, n, budget)
+			most[name] = max(most[name], n)
+			if n > verifierBudget {
+				t.Errorf("%s: the verifier processed %d instructions, the budget is %d", name, n, verifierBudget)
 			}
 		}
 	}
