@@ -19,7 +19,7 @@ import (
 	"github.com/waggle-net/waggle/pkg/tables/sources"
 )
 
-// load fills the tables from the copy on disk, all of it or nothing. They become usable, and not initialized.
+// load fills the tables from the copy on disk, from all of it or not at all. The tables become usable, not initialized.
 func (s *Source) load(health cell.Health) {
 	if s.settings.Copy == "" {
 		return
@@ -52,7 +52,7 @@ func (s *Source) loadFile() error {
 	for _, r := range raw {
 		table, ok := s.set.ByName(r.Table)
 		if !ok {
-			continue // of another version of the agent
+			continue // a table of another version of the agent
 		}
 		row, err := table.Decode(r.Row)
 		if err != nil {
@@ -88,13 +88,13 @@ func (s *Source) fill(h snapshot.Header, rows map[string][]k8sobjects.Row) error
 	return nil
 }
 
-// settle lets the first lists of all tables come before the first copy.
+// settle is the pause before the first copy, so that it contains the first lists of all tables.
 const settle = 2 * time.Second
 
-// copyAgain is after how long an unchanged copy is written again, so that its age says how old the knowledge is.
+// copyAgain is the time after which an unchanged copy is written again, so that the age of the file is the age of its content.
 const copyAgain = time.Hour
 
-// copies writes the copy when tables have changed, no more often than settings say, and what is not in it yet at the end.
+// copies writes the copy after changes of the tables, with a pause of at least Settings.CopyEvery between writes, and once at the end if it is out of date.
 func (s *Source) copies(ctx context.Context, health cell.Health) {
 	if s.settings.Copy == "" {
 		return
@@ -128,13 +128,13 @@ func (s *Source) copies(ctx context.Context, health cell.Health) {
 	}
 }
 
-// changed waits for a change until ctx ends, but no longer than limit. The end of ctx does not hide a change.
+// changed waits for a change until ctx ends, at most for limit, and reports whether there is one, also if ctx has ended.
 func changed(ctx context.Context, channels []<-chan struct{}, limit time.Duration) bool {
 	waiting, cancel := context.WithTimeout(ctx, limit)
 	defer cancel()
 	watch := statedb.NewWatchSet()
 	watch.Add(channels...)
-	_, _ = watch.Wait(waiting, 0) // when both are there it may choose the end
+	_, _ = watch.Wait(waiting, 0) // with both a change and the end, Wait may report either
 	return slices.ContainsFunc(channels, func(ch <-chan struct{}) bool {
 		select {
 		case <-ch:
@@ -145,8 +145,7 @@ func changed(ctx context.Context, channels []<-chan struct{}, limit time.Duratio
 	})
 }
 
-// complete lists the tables that may be copied, or none while all that is known comes from the copy itself.
-// The channels are closed when that changes, or what the tables hold.
+// complete lists the tables to copy, none while all usable tables come from the copy itself. A channel closes when the list or the content of a table changes.
 func (s *Source) complete(txn statedb.ReadTxn) (watch []<-chan struct{}, names []string) {
 	fresh := false
 	for _, t := range s.set.All() {
@@ -166,7 +165,7 @@ func (s *Source) complete(txn statedb.ReadTxn) (watch []<-chan struct{}, names [
 	return watch, names
 }
 
-// lacks tells whether a copy of some tables lacks one that the node needs.
+// lacks reports whether names lacks a table that the node requires.
 func (s *Source) lacks(names []string) bool {
 	return slices.ContainsFunc(s.set.All(), func(t tables.Table) bool { return !s.set.Optional(t.Name()) && !slices.Contains(names, t.Name()) })
 }
@@ -192,7 +191,7 @@ func (s *Source) copy(txn statedb.ReadTxn, names []string) error {
 	return s.stamp(names, h.Written)
 }
 
-// shown is what a row is stored as. The encoder would encode a row that encodes itself twice.
+// shown returns the form in which a row is stored. The encoder would encode a row with an encoding of its own twice.
 func shown(row k8sobjects.Row) any {
 	if ep, ok := row.(*cilium.Endpoint); ok {
 		return ep.Fields()
@@ -200,7 +199,7 @@ func shown(row k8sobjects.Row) any {
 	return row
 }
 
-// stamp says in sources how old the copy is.
+// stamp writes the time of the copy to the rows of sources.
 func (s *Source) stamp(names []string, written time.Time) error {
 	txn := s.set.Write([]tables.Table{}...)
 	defer txn.Abort()
@@ -215,7 +214,7 @@ func (s *Source) stamp(names []string, written time.Time) error {
 	return nil
 }
 
-// pause waits, no longer than until ctx ends.
+// pause waits for d or until ctx ends.
 func pause(ctx context.Context, d time.Duration) {
 	timer := time.NewTimer(d)
 	defer timer.Stop()

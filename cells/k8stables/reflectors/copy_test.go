@@ -6,7 +6,7 @@ import (
 	"time"
 )
 
-// An agent that ends copies what has changed, however little time the machine gives it to look.
+// An agent that stops writes changes to the copy, also if its context has ended before it checks for them.
 func TestChanged_EndHidesNoChange(t *testing.T) {
 	t.Parallel()
 	ended, cancel := context.WithCancel(t.Context())
