@@ -207,10 +207,10 @@ func TestHealthz_SaysWhichAPIServerAnswers(t *testing.T) {
 	t.Parallel()
 	second := apiservers.Server{Server: "https://192.0.2.2", Reachable: apiservers.No, Error: "refused", Since: at}
 	for want, first := range map[string]apiservers.Server{
-		`"kubernetes":{"msg":"from manifests","state":"Ok"}`:                                                           {},
-		`"kubernetes":{"msg":"from manifests, https://192.0.2.1","state":"Ok"}`:                                        {Reachable: apiservers.Yes},
-		`"kubernetes":{"msg":"https://192.0.2.1 has not answered yet","state":"Failure"}`:                              {Reachable: apiservers.Unknown},
-		`"kubernetes":{"msg":"https://192.0.2.1 is of no use since 2026-01-02T03:04:05Z: no route","state":"Failure"}`: {Reachable: apiservers.No, Error: "no route", Since: at},
+		`"kubernetes":{"msg":"from manifests","state":"Ok"}`:                                                          {},
+		`"kubernetes":{"msg":"from manifests, https://192.0.2.1","state":"Ok"}`:                                       {Reachable: apiservers.Yes},
+		`"kubernetes":{"msg":"https://192.0.2.1 has not responded yet","state":"Failure"}`:                            {Reachable: apiservers.Unknown},
+		`"kubernetes":{"msg":"https://192.0.2.1 is unusable since 2026-01-02T03:04:05Z: no route","state":"Failure"}`: {Reachable: apiservers.No, Error: "no route", Since: at},
 	} {
 		f := newFixture(t)
 		if first.Reachable != "" {

@@ -16,7 +16,7 @@ const (
 	retryAfter = "1"
 )
 
-var errStopping = errors.New("the agent stops: call again, the next one is there in a moment")
+var errStopping = errors.New("the agent is stopping: retry in a few seconds")
 
 // drain lets requests finish when the agent stops. Its two contexts are canceled one after the other.
 type drain struct {

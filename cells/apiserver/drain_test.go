@@ -181,5 +181,5 @@ func TestDrain_RefusesNewRequests(t *testing.T) {
 	if r.Header.Get("Retry-After") != retryAfter {
 		t.Errorf("headers %v", r.Header)
 	}
-	f.expect(r, http.StatusServiceUnavailable, `"the agent stops: call again, the next one is there in a moment"`)
+	f.expect(r, http.StatusServiceUnavailable, `"the agent is stopping: retry in a few seconds"`)
 }

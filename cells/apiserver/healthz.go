@@ -134,7 +134,7 @@ func (a *api) kubernetes(txn statedb.ReadTxn) models.K8SStatus {
 		text := fmt.Sprintf("%s from the copy on disk of %s, since %s", which, written.UTC().Format(time.RFC3339),
 			since.UTC().Format(time.RFC3339))
 		if written.IsZero() { // manifests have no copy on disk
-			text = fmt.Sprintf("%s in doubt since %s: %s", which, since.UTC().Format(time.RFC3339), why)
+			text = fmt.Sprintf("%s possibly incomplete since %s: %s", which, since.UTC().Format(time.RFC3339), why)
 		}
 		return models.K8SStatus{State: models.K8SStatusStateWarning, Msg: strings.TrimSuffix(text+"; "+failure, "; ")}
 	case failure != "":
@@ -153,9 +153,9 @@ func (a *api) apiServer(txn statedb.ReadTxn) (server, failure string) {
 		switch {
 		case !s.Active:
 		case s.Error != "":
-			return "", fmt.Sprintf("%s is of no use since %s: %s", s.Server, s.Since.UTC().Format(time.RFC3339), s.Error)
+			return "", fmt.Sprintf("%s is unusable since %s: %s", s.Server, s.Since.UTC().Format(time.RFC3339), s.Error)
 		case s.Reachable != apiservers.Yes:
-			return "", s.Server + " has not answered yet"
+			return "", s.Server + " has not responded yet"
 		default:
 			return ", " + s.Server, ""
 		}

@@ -22,7 +22,7 @@ func (a *api) waitRestored(r *http.Request) error {
 	case <-a.Manager.Restored():
 		return nil
 	case <-r.Context().Done():
-		return fmt.Errorf("the agent is starting: the endpoints of the run before are not restored yet: %w", r.Context().Err())
+		return fmt.Errorf("the agent is starting: the endpoints of the previous run are not restored yet: %w", r.Context().Err())
 	}
 }
 

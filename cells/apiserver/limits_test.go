@@ -97,7 +97,7 @@ func TestAllocation_WaitsForRestore(t *testing.T) {
 	cancel()
 	w := httptest.NewRecorder()
 	f.handler.ServeHTTP(w, httptest.NewRequestWithContext(ctx, "POST", "/v1/ipam", nil))
-	f.expect(w.Result(), 502, `"the agent is starting: the endpoints of the run before are not restored yet: context canceled"`)
+	f.expect(w.Result(), 502, `"the agent is starting: the endpoints of the previous run are not restored yet: context canceled"`)
 	if len(f.allocator.asked) != 0 {
 		t.Error("an address was given before the restored ones were held")
 	}

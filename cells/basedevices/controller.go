@@ -91,9 +91,9 @@ func (c *controller) run(ctx context.Context, health cell.Health, done func(stat
 			}
 		}
 		if taken != nil {
-			health.Degraded("routes or settings are wanted by somebody else", taken)
+			health.Degraded("routes or settings have another owner", taken)
 		} else {
-			health.OK("Devices are known")
+			health.OK("desired devices are up to date")
 		}
 		heartbeat.IdleFor(ctx, endpointfeed.FullPassInterval)
 		full, alive = endpointfeed.Wait(ctx, changed)

@@ -57,7 +57,7 @@ func (k *netlinkKernel) Get(name string) (end, bool, error) {
 	}
 	a := link.Attrs()
 	if a.Name != name { // found by an alternative name: a foreign link
-		return end{}, false, errors.New("another link has it as an alternative name: take that name away from " + a.Name)
+		return end{}, false, errors.New("another link has it as an alternative name: remove that name from " + a.Name)
 	}
 	e := end{Index: a.Index, Type: link.Type(), PeerIndex: a.ParentIndex, MTU: a.MTU,
 		Up: a.RawFlags&unix.IFF_UP != 0, NoARP: a.RawFlags&unix.IFF_NOARP != 0}

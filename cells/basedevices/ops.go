@@ -95,7 +95,7 @@ func (o *ops) nameBack(names ...string) error {
 			continue // the caller gets the same error
 		}
 		if err := o.kernel.Rename(index, name); err != nil {
-			return fmt.Errorf("give the link with index %d its name %s back: %w", index, name, err)
+			return fmt.Errorf("rename the link with index %d back to %s: %w", index, name, err)
 		}
 	}
 	return nil

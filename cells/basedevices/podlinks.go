@@ -61,9 +61,9 @@ func (p *podLinks) run(ctx context.Context, health cell.Health) error {
 			err = p.update(txn, list)
 		}
 		if err != nil {
-			health.Degraded("settings of pod links are wanted by somebody else", err)
+			health.Degraded("settings of pod links have another owner", err)
 		} else {
-			health.OK("Settings of pod links are known")
+			health.OK("desired settings of pod links are up to date")
 		}
 		heartbeat.IdleFor(ctx, endpointfeed.FullPassInterval)
 		full, alive = endpointfeed.Wait(ctx, changed)

@@ -35,7 +35,7 @@ func registerRepair(jobs job.Group, r repair) {
 func (r *repair) run(ctx context.Context, health cell.Health) error {
 	return drift.Compare(ctx, r.Drift, func(txn statedb.ReadTxn) time.Duration {
 		recheck := r.mark(txn, time.Now())
-		health.OK("Devices are as wanted")
+		health.OK("devices match the desired state")
 		return recheck
 	}, r.Table, r.Devices, r.Addresses)
 }

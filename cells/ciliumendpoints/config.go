@@ -18,9 +18,9 @@ var DefaultConfig = Config{QPS: 10, Burst: 30}
 
 // Flags adds the flags; the values of c are the defaults.
 func (c Config) Flags(flags *pflag.FlagSet) {
-	flags.Bool("disable-endpoint-crd", c.Disable, "Write no CiliumEndpoint objects; those that exist stay")
-	flags.Float64("ciliumendpoint-write-qps", c.QPS, "Writes of CiliumEndpoint objects a second")
-	flags.Int("ciliumendpoint-write-burst", c.Burst, "Writes of CiliumEndpoint objects at once")
+	flags.Bool("disable-endpoint-crd", c.Disable, "Write no CiliumEndpoint objects; existing ones are kept")
+	flags.Float64("ciliumendpoint-write-qps", c.QPS, "Maximum rate of writes of CiliumEndpoint objects, per second")
+	flags.Int("ciliumendpoint-write-burst", c.Burst, "Maximum burst of writes of CiliumEndpoint objects")
 }
 
 func (c Config) check() error {

@@ -63,7 +63,7 @@ func (c *controller) run(ctx context.Context, health cell.Health) error {
 				return err
 			}
 		} else {
-			health.OK("waiting for pods, their identities, this node's address and the CiliumEndpoint objects there are")
+			health.OK("waiting for pods, their identities, this node's address and the existing CiliumEndpoint objects")
 		}
 
 		heartbeat.IdleFor(ctx, endpointfeed.FullPassInterval)
@@ -92,7 +92,7 @@ func (c *controller) pass(txn statedb.ReadTxn, health cell.Health, complete bool
 		}
 		health.Degraded(fmt.Sprintf("%d pods cannot be published", len(c.nameless)), errors.Join(some...))
 	} else {
-		health.OK("endpoints of pods are wanted as CiliumEndpoint objects")
+		health.OK("desired CiliumEndpoint objects are up to date")
 	}
 	return nil
 }
@@ -164,7 +164,7 @@ func (c *controller) row(txn statedb.ReadTxn, ep *endpoints.Endpoint) (*object, 
 		}
 	}
 	if row.PodUID == "" {
-		return nil, fmt.Errorf("endpoint %d: nobody knows the UID of pod %s: neither the runtime nor the table k8s-pods has it",
+		return nil, fmt.Errorf("endpoint %d: the UID of pod %s is unknown: neither the runtime nor the table k8s-pods has it",
 			ep.ID, ep.PodName())
 	}
 	return row, nil

@@ -47,7 +47,7 @@ func (p params) report(ctx context.Context, health cell.Health) error {
 			}
 		}
 		if cause != "" {
-			health.Degraded(fmt.Sprintf("%d of %d CiliumEndpoint objects are behind", behind, total), errors.New(cause))
+			health.Degraded(fmt.Sprintf("%d of %d CiliumEndpoint objects are out of date", behind, total), errors.New(cause))
 		} else {
 			health.OK(fmt.Sprintf("%d CiliumEndpoint objects, %d to be written", total, behind))
 		}

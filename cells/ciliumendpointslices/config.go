@@ -24,9 +24,9 @@ var DefaultConfig = Config{Most: 100, Limits: `[{"nodes":0,"limit":10,"burst":20
 func (c Config) Flags(flags *pflag.FlagSet) {
 	flags.Bool("enable-cilium-endpoint-slice", c.Enable,
 		"Write CiliumEndpointSlices in the cluster role, and read them instead of the CiliumEndpoints of other nodes once they are complete")
-	flags.Int("ces-max-ciliumendpoints-per-ces", c.Most, "Pods in one CiliumEndpointSlice, 1 to 1000")
+	flags.Int("ces-max-ciliumendpoints-per-ces", c.Most, "Maximum number of pods in one CiliumEndpointSlice, 1 to 1000")
 	flags.String("ces-rate-limits", c.Limits,
-		"Writes of CiliumEndpointSlices a second and at once, from a number of nodes on, as JSON; the entry with the most nodes that the cluster has counts")
+		"Rate and burst of writes of CiliumEndpointSlices by minimum number of nodes, as JSON; the entry with the largest minimum that the cluster reaches applies")
 }
 
 // rateLimit is an entry of --ces-rate-limits.

@@ -97,7 +97,7 @@ type endpointEvent struct {
 func (t *term) readEndpoint(object runtime.Object) (e endpointEvent, _ error) {
 	o, ok := object.(*ciliumv2.CiliumEndpoint)
 	if !ok {
-		return e, fmt.Errorf("an object of type %T came where CiliumEndpoints should be", object)
+		return e, fmt.Errorf("unexpected object of type %T, want a CiliumEndpoint", object)
 	}
 	e.key, e.uid = o.Namespace+"/"+o.Name, string(o.UID)
 	if e.sliced, e.err = k8sobjects.SlicedEndpoint(o); e.sliced == nil {
@@ -105,7 +105,7 @@ func (t *term) readEndpoint(object runtime.Object) (e endpointEvent, _ error) {
 	}
 	entry := e.sliced.Entry()
 	if e.digest, e.size = digest(&entry); e.size > entrySize {
-		e.sliced, e.err = nil, fmt.Errorf("its entry has %d bytes, of %d", e.size, entrySize)
+		e.sliced, e.err = nil, fmt.Errorf("its entry has %d bytes, at most %d are allowed", e.size, entrySize)
 	}
 	return e, nil
 }
@@ -176,7 +176,7 @@ type sliceEvent struct {
 func readSlice(object runtime.Object) (e sliceEvent, _ error) {
 	o, ok := object.(*ciliumv2.CiliumEndpointSlice)
 	if !ok {
-		return e, fmt.Errorf("an object of type %T came where CiliumEndpointSlices should be", object)
+		return e, fmt.Errorf("unexpected object of type %T, want a CiliumEndpointSlice", object)
 	}
 	return sliceEvent{look(o), isOurs(o)}, nil
 }

@@ -53,7 +53,7 @@ func (r *remover) lead(ctx context.Context, health cell.Health) error {
 		if err := r.sayIncomplete(ctx); err != nil {
 			return err
 		}
-		health.OK(fmt.Sprintf("%d slices will be removed; until then agents go over to CiliumEndpoints", len(left)))
+		health.OK(fmt.Sprintf("%d slices will be removed after agents have switched to CiliumEndpoints", len(left)))
 		if err := heartbeat.Sleep(ctx, graceTime); err != nil {
 			return err
 		}

@@ -63,14 +63,14 @@ func (t *term) judge() (text string, problem error) {
 	case !t.complete && t.says.err != nil:
 		return text, fmt.Errorf("%s: %w", ciliumv2.CompleteSlice, t.says.err)
 	case late(p.queue) && !t.complete:
-		return text, fmt.Errorf("agents read CiliumEndpoints until %d slices have been written once; --ces-rate-limits bounds how fast", len(p.unwritten))
+		return text, fmt.Errorf("agents read CiliumEndpoints until %d slices have been written once; --ces-rate-limits limits the rate", len(p.unwritten))
 	case late(p.queue):
-		return text, errors.New("changes of pods reach other nodes late: raise --ces-rate-limits, and --k8s-client-qps where that is lower")
+		return text, errors.New("changes of pods reach other nodes late: raise --ces-rate-limits, and --k8s-client-qps if it is lower")
 	case late(p.last):
-		return text, fmt.Errorf("changes of pods of %d nodes come late, as each has more than %d a second: %s", len(p.over), budgetRate,
+		return text, fmt.Errorf("changes of pods of %d nodes are delayed because each node has more than %d per second: %s", len(p.over), budgetRate,
 			printable.Text(strings.Join(first(maps.Keys(p.over)), ", ")))
 	case len(t.leftOut) > 0:
-		return fmt.Sprintf("%s; changes of %d CiliumEndpoints are left out", text, len(t.leftOut)), some(t.leftOut)
+		return fmt.Sprintf("%s; changes of %d CiliumEndpoints are in no slice", text, len(t.leftOut)), some(t.leftOut)
 	}
 	return text, nil
 }

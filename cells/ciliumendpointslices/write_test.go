@@ -141,7 +141,7 @@ func TestSlices_OfANodeWithManyChanges(t *testing.T) {
 				}
 			}
 		}
-		reports(t, r, cell.StatusDegraded, "changes of pods of 1 nodes come late, as each has more than 1 a second: restless")
+		reports(t, r, cell.StatusDegraded, "changes of pods of 1 nodes are delayed because each node has more than 1 per second: restless")
 		time.Sleep(2 * time.Minute)
 		reports(t, r, cell.StatusOK, "302 pods in 302 slices, 0 slices to be written")
 		pods, _ := held(server)
@@ -202,7 +202,7 @@ func TestSlices_AreReportedNowAndThen(t *testing.T) {
 		if n := now - before; n < 1 || n > 4 {
 			t.Errorf("%d reports in two seconds", n)
 		}
-		reports(t, r, cell.StatusDegraded, "(?s)changes of 200 CiliumEndpoints are left out.*a/w000.*a/w001.*a/w002")
+		reports(t, r, cell.StatusDegraded, "(?s)changes of 200 CiliumEndpoints are in no slice.*a/w000.*a/w001.*a/w002")
 	})
 }
 

@@ -12,5 +12,5 @@ var DefaultConfig = Config{AutoCreate: true}
 
 // Flags registers the flag of the cell.
 func (c Config) Flags(flags *pflag.FlagSet) {
-	flags.Bool("auto-create-cilium-node-resource", c.AutoCreate, "Make the CiliumNode of this node; without, one that is there is still kept up to date")
+	flags.Bool("auto-create-cilium-node-resource", c.AutoCreate, "Create the CiliumNode of this node; false only keeps an existing one up to date")
 }

@@ -74,7 +74,7 @@ func (c *controller) write(ctx context.Context, want wanted, update *nodeupdates
 	switch {
 	case apierrors.IsNotFound(err) && !c.Config.AutoCreate:
 		update.State = nodeupdates.Waiting
-		update.Message = "somebody to make it (--auto-create-cilium-node-resource=false)"
+		update.Message = "another program to create it (--auto-create-cilium-node-resource=false)"
 		return nil
 	case apierrors.IsNotFound(err):
 		return c.wrote(c.Client.Create(ctx, kubeapi.CiliumNodes, "", want.object(), nil))
@@ -96,7 +96,7 @@ func (c *controller) write(ctx context.Context, want wanted, update *nodeupdates
 	metadata["resourceVersion"] = live.ResourceVersion
 	patch, err := json.Marshal(changes)
 	if err != nil {
-		return fmt.Errorf("make the patch of CiliumNode %s: %w", live.Name, err)
+		return fmt.Errorf("encode the patch of CiliumNode %s: %w", live.Name, err)
 	}
 	return c.wrote(c.Client.Patch(ctx, kubeapi.CiliumNodes, "", live.Name, types.MergePatchType, patch, nil))
 }
@@ -121,7 +121,7 @@ func (c *controller) wanted(txn statedb.ReadTxn, watch *statedb.WatchSet) (wante
 	case !source.Usable():
 		return wanted{}, "the Nodes of the cluster to be read"
 	case !found:
-		return wanted{}, "the Node " + c.Agent.NodeName + " (is that the name? see --node-name and K8S_NODE_NAME)"
+		return wanted{}, "the Node " + c.Agent.NodeName + " (if the name is wrong, set --node-name or K8S_NODE_NAME)"
 	case node.UID == "":
 		return wanted{}, "the UID of the Node " + c.Agent.NodeName
 	}

@@ -41,7 +41,7 @@ var DefaultConfig = Config{Address: "127.0.0.1:9234"}
 
 // Flags adds the flags to a set.
 func (c Config) Flags(flags *pflag.FlagSet) {
-	flags.String("operator-api-serve-addr", c.Address, "Address (host:port) on which the cluster role answers probes of health and serves its metrics; empty for none")
+	flags.String("operator-api-serve-addr", c.Address, "Address (host:port) on which the cluster role serves health probes and metrics; empty for none")
 }
 
 // timeout bounds the reading of a probe and the writing of its answer.
@@ -76,7 +76,7 @@ func (p params) start(ctx cell.HookContext) error {
 	}
 	heartbeat.AddVital(p.Jobs, "serve", func(ctx context.Context, health cell.Health) error {
 		if at.listener == nil {
-			p.Log.Info("Another replica on this node answers probes until it ends", "address", at.address)
+			p.Log.Info("Another replica on this node serves the health port until it stops", "address", at.address)
 			if err := at.wait(ctx, health); err != nil || at.listener == nil {
 				return err
 			}
@@ -130,7 +130,7 @@ func newHandler(in inputs) handler {
 
 // judge returns the line for /readyz. It begins with Failure when this replica could not become the leader.
 func judge(txn statedb.ReadTxn, leaders statedb.Table[leadership.Leadership], modules statedb.Table[health.Status]) string {
-	line := "Failure - " + version.String() + ": the Lease was not read yet"
+	line := "Failure - " + version.String() + ": the Lease has not been read yet"
 	for l := range leaders.All(txn) {
 		switch {
 		case l.Error != "":

@@ -63,7 +63,7 @@ func isReplica(ctx context.Context, address string) bool {
 
 // wait waits until the other replica has closed the port, and listens on it.
 func (p *port) wait(ctx context.Context, health cell.Health) error {
-	health.OK("another replica on this node has " + p.address + " and answers probes")
+	health.OK("another replica on this node listens on " + p.address + " and serves health probes")
 	hangs := 0
 	for p.listener == nil {
 		if err := heartbeat.Sleep(ctx, p.pause); err != nil {

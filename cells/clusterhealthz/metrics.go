@@ -8,10 +8,10 @@ import (
 
 // The first metric has the name and labels of Cilium's operator.
 var (
-	identityEntries = prometheus.NewDesc("cilium_operator_identity_gc_entries", "CiliumIdentities of the last round of their collection, by what became of them: alive or deleted.", []string{"status"}, nil)
-	identityUnused  = prometheus.NewDesc("waggle_cluster_identities_unused", "CiliumIdentities to which no CiliumEndpoint refers, at the last round.", nil, nil)
-	identityOverdue = prometheus.NewDesc("waggle_cluster_identities_overdue", "CiliumIdentities that the last round should have deleted and did not.", nil, nil)
-	leads           = prometheus.NewDesc("waggle_cluster_leader", "1 for the replica that leads, 0 for others.", nil, nil)
+	identityEntries = prometheus.NewDesc("cilium_operator_identity_gc_entries", "CiliumIdentities at the last garbage collection round, by status: alive or deleted.", []string{"status"}, nil)
+	identityUnused  = prometheus.NewDesc("waggle_cluster_identities_unused", "CiliumIdentities to which no CiliumEndpoint refers, at the last garbage collection round.", nil, nil)
+	identityOverdue = prometheus.NewDesc("waggle_cluster_identities_overdue", "CiliumIdentities whose deletion was overdue at the end of the last garbage collection round.", nil, nil)
+	leads           = prometheus.NewDesc("waggle_cluster_leader", "1 for the leader, 0 for other replicas.", nil, nil)
 	degraded        = prometheus.NewDesc("waggle_cluster_modules_degraded", "Degraded parts of modules.", nil, nil)
 )
 

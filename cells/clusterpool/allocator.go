@@ -41,7 +41,7 @@ func (a *allocator) run(ctx context.Context, health cell.Health) error {
 			return a.commit(nil)
 		})
 	if err != nil {
-		health.Degraded("give pod CIDRs to nodes", err)
+		health.Degraded("assign pod CIDRs to nodes", err)
 	}
 	return err
 }

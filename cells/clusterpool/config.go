@@ -32,11 +32,11 @@ var DefaultConfig = Config{
 func (c Config) Flags(flags *pflag.FlagSet) {
 	flags.Bool("enable-ipv4", c.EnableIPv4, "Give pods IPv4 addresses")
 	flags.Bool("enable-ipv6", c.EnableIPv6, "Give pods IPv6 addresses")
-	flags.String("ipam", c.IPAM, "Where the pod CIDRs of this node come from: kubernetes (its Node) or cluster-pool (its CiliumNode)")
-	flags.StringSlice("cluster-pool-ipv4-cidr", c.IPv4CIDR, "IPv4 CIDRs out of which nodes get theirs with --ipam=cluster-pool; the first one is used up first")
-	flags.Int("cluster-pool-ipv4-mask-size", c.IPv4Size, "Prefix length of a node's IPv4 CIDR out of the cluster pool")
-	flags.StringSlice("cluster-pool-ipv6-cidr", c.IPv6CIDR, "IPv6 CIDRs out of which nodes get theirs with --ipam=cluster-pool; the first one is used up first")
-	flags.Int("cluster-pool-ipv6-mask-size", c.IPv6Size, "Prefix length of a node's IPv6 CIDR out of the cluster pool")
+	flags.String("ipam", c.IPAM, "Source of the pod CIDRs of this node: kubernetes (its Node) or cluster-pool (its CiliumNode)")
+	flags.StringSlice("cluster-pool-ipv4-cidr", c.IPv4CIDR, "IPv4 CIDRs from which the CIDRs of nodes are allocated with --ipam=cluster-pool, in this order")
+	flags.Int("cluster-pool-ipv4-mask-size", c.IPv4Size, "Prefix length of a node's IPv4 CIDR from the cluster pool")
+	flags.StringSlice("cluster-pool-ipv6-cidr", c.IPv6CIDR, "IPv6 CIDRs from which the CIDRs of nodes are allocated with --ipam=cluster-pool, in this order")
+	flags.Int("cluster-pool-ipv6-mask-size", c.IPv6Size, "Prefix length of a node's IPv6 CIDR from the cluster pool")
 }
 
 // family is an address family with a pool.
@@ -84,7 +84,7 @@ func newPool(texts []string, size, bits int) (cidrpool.Pool, error) {
 	for _, text := range texts {
 		cidr, err := netip.ParsePrefix(text)
 		if err != nil || cidr.Addr().BitLen() != bits {
-			return cidrpool.Pool{}, fmt.Errorf("%q is no CIDR of this family", text)
+			return cidrpool.Pool{}, fmt.Errorf("%q is not a CIDR of this family", text)
 		}
 		cidrs = append(cidrs, cidr)
 	}

@@ -57,7 +57,7 @@ func read(nodes []ciliumv2.CiliumNode) (all []holding, broken map[int]string) {
 		for _, text := range nodes[i].Spec.IPAM.PodCIDRs {
 			prefix, err := netip.ParsePrefix(text)
 			if err != nil || prefix.Addr().Is4In6() {
-				broken[i] = fmt.Sprintf("%q in spec.ipam.podCIDRs is no CIDR: correct or remove it", text)
+				broken[i] = fmt.Sprintf("%q in spec.ipam.podCIDRs is not a CIDR: correct or remove it", text)
 				continue
 			}
 			all = append(all, holding{i, prefix.Masked()})
@@ -114,7 +114,7 @@ func (f family) plan(nodes []ciliumv2.CiliumNode, all []holding, broken map[int]
 		}
 		row := podcidrpool.CIDR{Node: nodes[i].Name, Family: f.name}
 		if n := len(noted(nodes[i])); n >= maxNoted { // otherwise one agent could exhaust the pool by listing its CIDR and then removing it
-			row.State, row.Reason = podcidrpool.Invalid, fmt.Sprintf("%d CIDRs in %s, of at most %d: delete the pods with addresses of former ones", n, ciliumv2.PodRangesAnnotation, maxNoted)
+			row.State, row.Reason = podcidrpool.Invalid, fmt.Sprintf("%d CIDRs in %s, of at most %d: delete the pods with addresses of previous ones", n, ciliumv2.PodRangesAnnotation, maxNoted)
 			rows = append(rows, row)
 			continue
 		}

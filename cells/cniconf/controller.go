@@ -120,7 +120,7 @@ func (c *controller) once(watcher *fsnotify.Watcher) (cniconfig.State, error) {
 	if err == nil && c.Options.CNIExclusive {
 		var renamed []string
 		if renamed, err = putAside(path); len(renamed) > 0 {
-			c.Log.Info("Put other CNI configurations aside", "names", renamed, "suffix", backup)
+			c.Log.Info("Renamed other CNI configurations", "names", renamed, "suffix", backup)
 		}
 	}
 	if err := errors.Join(err, watcher.Add(filepath.Dir(path))); err != nil {
@@ -130,7 +130,7 @@ func (c *controller) once(watcher *fsnotify.Watcher) (cniconfig.State, error) {
 	case err != nil:
 		return cniconfig.Failed, err
 	case len(before) > 0:
-		return cniconfig.Shadowed, fmt.Errorf("runtimes use %s, which comes before %s by name, so new pods do not come to this agent: "+
+		return cniconfig.Shadowed, fmt.Errorf("runtimes use %s, which comes before %s by name, so this agent does not attach new pods: "+
 			"remove it, or set --cni-exclusive", strings.Join(before, ", "), path)
 	}
 	return cniconfig.Written, nil
@@ -142,7 +142,7 @@ func (c *controller) tell(health cell.Health, state cniconfig.State, err error) 
 		health.OK("the CNI configuration is written")
 		return c.report(state, "")
 	}
-	health.Degraded("the CNI configuration is not as it must be", err)
+	health.Degraded("the CNI configuration is not in effect", err)
 	return c.report(state, err.Error())
 }
 

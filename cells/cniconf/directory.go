@@ -25,7 +25,7 @@ func ensure(path string, contents []byte) (wrote bool, err error) {
 		return false, nil
 	}
 	if err := os.MkdirAll(filepath.Dir(path), 0o755); err != nil {
-		return false, fmt.Errorf("make the directory of the CNI configuration: %w", err)
+		return false, fmt.Errorf("create the directory of the CNI configuration: %w", err)
 	}
 	if err := replace(path, contents); err != nil {
 		return false, fmt.Errorf("write the CNI configuration: %w", err)
@@ -97,7 +97,7 @@ func putAside(path string) (renamed []string, err error) {
 		case err == nil:
 			renamed = append(renamed, name)
 		case !errors.Is(err, fs.ErrNotExist):
-			errs = append(errs, fmt.Errorf("put another CNI configuration aside: %w", err))
+			errs = append(errs, fmt.Errorf("rename another CNI configuration: %w", err))
 		}
 	}
 	return renamed, errors.Join(errs...)

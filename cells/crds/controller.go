@@ -44,7 +44,7 @@ func (c *controller) run(ctx context.Context, health cell.Health) error {
 		watch.Add(changed)
 		next := often
 		if apiservers.Away(txn, c.Servers) {
-			health.Degraded("the definitions of custom resources are not known", errors.New("no API server answers"))
+			health.Degraded("the definitions of custom resources are unknown", errors.New("no API server responds"))
 		} else {
 			rows, err := c.ask(ctx, txn)
 			if ctx.Err() != nil {
@@ -132,7 +132,7 @@ func report(health cell.Health, rows []Definition, failed error) (well bool) {
 	for _, row := range rows {
 		name := row.Name
 		if row.State == Old {
-			name = fmt.Sprintf("%s (has version %q, wanted is %s)", row.Name, row.Found, row.Want)
+			name = fmt.Sprintf("%s (version %q, want %s)", row.Name, row.Found, row.Want)
 		}
 		names[row.State] = append(names[row.State], name)
 	}
@@ -144,11 +144,11 @@ func report(health cell.Health, rows []Definition, failed error) (well bool) {
 	}
 	switch {
 	case len(faults) > 0:
-		health.Degraded("definitions of custom resources are missing or old", errors.New(strings.Join(faults, "; ")+"; "+remedy))
+		health.Degraded("definitions of custom resources are missing or out of date", errors.New(strings.Join(faults, "; ")+"; "+remedy))
 	case failed != nil:
 		health.Degraded("the definitions of custom resources cannot be read", failed)
 	default:
-		health.OK(fmt.Sprintf("%d definitions are as wanted", len(rows)))
+		health.OK(fmt.Sprintf("%d definitions are up to date", len(rows)))
 		return true
 	}
 	return false

@@ -117,7 +117,7 @@ func (c *collector) run(ctx context.Context, health cell.Health) error {
 			if ctx.Err() != nil {
 				return nil
 			}
-			return fmt.Errorf("collect flows that are over: %w", err)
+			return fmt.Errorf("collect expired flows: %w", err)
 		}
 		c.ended, c.known = time.Now(), p.known
 		if !last.IsZero() {
@@ -143,7 +143,7 @@ func (c *collector) report(p *pass) string {
 	for _, m := range natmap.Maps() {
 		translated += p.found[m.Name].entries
 	}
-	return fmt.Sprintf("%d flows, %d entries of translated ones; the next look is due in %s", flows, translated, c.interval())
+	return fmt.Sprintf("%d flows, %d NAT entries; next pass in %s", flows, translated, c.interval())
 }
 
 // publish writes the table conntrack, and with [collector.publishUsage] the table nat-usage.

@@ -16,7 +16,7 @@ import (
 
 func newCommands(c *collector) upstream.ScriptCmdsOut {
 	return upstream.NewScriptCmds(map[string]script.Cmd{
-		"ct/list": command("List the flows that the programs remember", false, func(f filter, how flags) (string, error) {
+		"ct/list": command("List the tracked flows", false, func(f filter, how flags) (string, error) {
 			rows, err := c.flows(f)
 			if err != nil || how.json {
 				return asJSON(rows, err)
@@ -30,16 +30,16 @@ func newCommands(c *collector) upstream.ScriptCmdsOut {
 			}
 			return columns(talkerHeader, rows, talker.columns), nil
 		}),
-		"ct/flush": command("Forget flows: the next packet of each is judged as if it were the first", true,
+		"ct/flush": command("Delete flows: the next packet of each is evaluated as the first packet of a new flow", true,
 			func(f filter, how flags) (string, error) {
 				if f.empty() != how.all {
-					return "", errors.New("say which flows: --endpoint, --pod or --address; or --all, and nothing else")
+					return "", errors.New("select flows with --endpoint, --pod or --address, or all flows with --all alone")
 				}
 				n, err := c.flush(f)
 				if err != nil || how.json {
 					return asJSON(map[string]int{"deleted": n}, err)
 				}
-				return fmt.Sprintf("%d flows were forgotten\n", n), nil
+				return fmt.Sprintf("%d flows were deleted\n", n), nil
 			}),
 	})
 }

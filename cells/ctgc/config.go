@@ -25,8 +25,8 @@ var DefaultConfig = Config{MaxInterval: maxInterval}
 // Flags adds the flags; the values of c are the defaults.
 func (c Config) Flags(flags *pflag.FlagSet) {
 	flags.Duration("conntrack-gc-interval", c.Interval,
-		"How often flows that are over are taken out of the maps, from 10s; 0 adapts it to how many there are")
-	flags.Duration("conntrack-gc-max-interval", c.MaxInterval, "Longest interval that is adapted to, from 10s")
+		"Interval of the garbage collection of expired flows, at least 10s; 0 adapts it to their number")
+	flags.Duration("conntrack-gc-max-interval", c.MaxInterval, "Maximum of the adapted interval, at least 10s")
 }
 
 func (c Config) check() error {

@@ -81,7 +81,7 @@ func (k *keptPrefixes) strays(nat natKernel, f *natmap.Flow) (bool, error) {
 
 // followKept deletes translated flows that the node would no longer translate and that get no reply.
 func (c *collector) followKept(ctx context.Context, health cell.Health) error {
-	health.OK("Waiting for the prefixes towards which pods keep their addresses")
+	health.OK("waiting for the prefixes that are excluded from masquerading")
 	kept := &keptPrefixes{table: c.exclusions}
 	var due []time.Time // scans of the last change
 	for {
@@ -109,9 +109,9 @@ func (c *collector) followKept(ctx context.Context, health cell.Health) error {
 		heartbeat.Busy(ctx)
 		ended, err := c.collectStranded(kept.end)
 		if err != nil {
-			return fmt.Errorf("collect flows to where pods keep their addresses: %w", err)
+			return fmt.Errorf("collect masqueraded flows to excluded prefixes: %w", err)
 		}
-		health.OK(fmt.Sprintf("Pods keep their addresses towards %d prefixes; %d entries of flows ended that did not", len(kept.prefixes), ended))
+		health.OK(fmt.Sprintf("%d prefixes are excluded from masquerading; %d entries of masqueraded flows to them were deleted", len(kept.prefixes), ended))
 	}
 }
 

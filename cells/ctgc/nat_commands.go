@@ -13,14 +13,14 @@ import (
 
 func newNatCommands(c *collector) upstream.ScriptCmdsOut {
 	return upstream.NewScriptCmds(map[string]script.Cmd{
-		"nat/list": natCommand("List the translated flows that the programs remember", false, func(f natFilter, how flags) (string, error) {
+		"nat/list": natCommand("List the translated flows", false, func(f natFilter, how flags) (string, error) {
 			rows, err := c.translations(f)
 			if err != nil || how.json {
 				return asJSON(rows, err)
 			}
 			return columns(translationHeader, rows, translation.columns), nil
 		}),
-		"nat/top": natCommand("List the endpoints with the most translated flows, and the targets for which most ports are used", false,
+		"nat/top": natCommand("List the endpoints with the most translated flows, and the destinations with the most ports in use", false,
 			func(f natFilter, how flags) (string, error) {
 				rows, err := c.natTalkers(f)
 				if err != nil || how.json {
@@ -28,16 +28,16 @@ func newNatCommands(c *collector) upstream.ScriptCmdsOut {
 				}
 				return columns(natTalkerHeader, rows, natTalker.columns), nil
 			}),
-		"nat/flush": natCommand("Forget translated flows: connections break, datagrams find their way anew", true,
+		"nat/flush": natCommand("Delete translated flows: connections break, the next datagram of a flow is translated again", true,
 			func(f natFilter, how flags) (string, error) {
 				if f.empty() != how.all {
-					return "", errors.New("say which flows: --endpoint, --pod, --address or --service; or --all, and nothing else")
+					return "", errors.New("select flows with --endpoint, --pod, --address or --service, or all flows with --all alone")
 				}
 				n, err := c.flushNat(f)
 				if err != nil || how.json {
 					return asJSON(map[string]int{"deleted": n}, err)
 				}
-				return fmt.Sprintf("%d translated flows were forgotten\n", n), nil
+				return fmt.Sprintf("%d translated flows were deleted\n", n), nil
 			}),
 	})
 }

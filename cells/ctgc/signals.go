@@ -123,7 +123,7 @@ func (c *collector) hear(ctx context.Context, health cell.Health) error {
 	defer ring.Close()
 	stop := context.AfterFunc(ctx, func() { _ = ring.Close() }) // wakes the read
 	defer stop()
-	health.OK("Waiting for signals")
+	health.OK("waiting for signals")
 	for {
 		heartbeat.IdleFor(ctx, signalWait)
 		s, err := ring.Read(time.Now().Add(signalWait))

@@ -119,7 +119,7 @@ func (o *ownAddresses) end(p *pass, f *natmap.Flow) (uint64, error) {
 
 // followNode deletes translated flows whose address the node has lost, so that the next packet gets another address.
 func (c *collector) followNode(ctx context.Context, health cell.Health) error {
-	health.OK("Waiting for the addresses of the node")
+	health.OK("waiting for the addresses of the node")
 	own := &ownAddresses{table: c.nodes, devices: c.devices, grace: c.grace}
 	var due []time.Time // scans; a change does not postpone the next one
 	for {
@@ -148,9 +148,9 @@ func (c *collector) followNode(ctx context.Context, health cell.Health) error {
 		heartbeat.Busy(ctx)
 		ended, err := c.collectStranded(own.end)
 		if err != nil {
-			return fmt.Errorf("collect flows under addresses that the node has lost: %w", err)
+			return fmt.Errorf("collect flows of removed node addresses: %w", err)
 		}
-		health.OK(fmt.Sprintf("The node has %d addresses; %d entries of flows under others ended", len(own.here), ended))
+		health.OK(fmt.Sprintf("the node has %d addresses; %d entries of flows of removed addresses were deleted", len(own.here), ended))
 	}
 }
 

@@ -44,7 +44,7 @@ var lateSweeps = []time.Duration{200 * time.Millisecond, 2 * time.Second}
 // sweep scans the translated flows whenever services or backends have changed, so that clients get other backends with their next packet. It evaluates no other
 // property of flows, because it runs often.
 func (c *collector) sweep(ctx context.Context, health cell.Health) error {
-	health.OK("Waiting for services")
+	health.OK("waiting for services")
 	defer func() {
 		if ctx.Err() != nil {
 			c.served.close()
@@ -60,12 +60,12 @@ func (c *collector) sweep(ctx context.Context, health cell.Health) error {
 		heartbeat.Busy(ctx)
 		took, n, err := c.sweepOnce()
 		if err != nil {
-			return fmt.Errorf("collect flows of services that are gone: %w", err)
+			return fmt.Errorf("collect flows of removed services: %w", err)
 		}
 		if c.served.answers.forget() && len(late) == 0 {
 			late = lateSweeps[1:]
 		}
-		health.OK(fmt.Sprintf("%d entries looked through", n))
+		health.OK(fmt.Sprintf("%d entries scanned", n))
 		if heartbeat.Sleep(ctx, budget.rest(took)) != nil {
 			return nil
 		}

@@ -8,7 +8,7 @@ import (
 )
 
 // Cell writes desired routes to the kernel. It owns the routes with protocol [tables.Protocol].
-var Cell = cell.Module("desired-routes", "Routes that the agent wants",
+var Cell = cell.Module("desired-routes", "Routes of the agent",
 	cell.ProvidePrivate(newKernel), // netlink
 	Reconciler,
 )

@@ -49,13 +49,13 @@ func retryPrune(ctx context.Context, health cell.Health, outcomes <-chan error, 
 		case err := <-outcomes:
 			if err == nil {
 				backoff, again = job.ExponentialBackoff{Min: time.Second, Max: time.Minute}, nil
-				health.OK("Nothing of ours is left over")
+				health.OK("no stale routes remain")
 				continue
 			}
 			if backoff.Min == 0 {
 				backoff = job.ExponentialBackoff{Min: time.Second, Max: time.Minute}
 			}
-			health.Degraded("routes of ours that nobody wants could not be removed", err)
+			health.Degraded("stale routes could not be removed", err)
 			again = time.After(backoff.Wait())
 		case <-again:
 			again = nil

@@ -36,7 +36,7 @@ func (r *repair) run(ctx context.Context, health cell.Health) error {
 	return drift.Compare(ctx, r.Drift, func(txn statedb.ReadTxn) time.Duration {
 		recheck := r.mark(txn, time.Now())
 		r.again(r.failed(txn, tried))
-		health.OK("Routes are as wanted")
+		health.OK("routes match the desired state")
 		return recheck
 	}, r.Table, r.Routes, r.Devices, r.Addresses)
 }
@@ -103,7 +103,7 @@ func (r *repair) found(txn statedb.ReadTxn, row *tables.Route) string {
 		if have.Protocol == tables.Protocol {
 			return "changed"
 		}
-		return fmt.Sprintf("replaced by one of protocol %d", have.Protocol)
+		return fmt.Sprintf("replaced by a route of protocol %d", have.Protocol)
 	}
 	return "missing"
 }

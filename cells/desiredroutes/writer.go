@@ -78,7 +78,7 @@ func (w *writer) insert(txn statedb.WriteTxn, owner string, routes []tables.Rout
 		old, _, found := w.table.Get(txn, tables.ByKey(r.Key()))
 		switch {
 		case found && old.Owner != owner:
-			errs = append(errs, fmt.Errorf("want route %s in table %d: %s has one", r.Dst, r.Table, old.Owner))
+			errs = append(errs, fmt.Errorf("want route %s in table %d: %s owns it", r.Dst, r.Table, old.Owner))
 			continue
 		case found && old.Equal(&r):
 			continue

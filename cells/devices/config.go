@@ -18,8 +18,8 @@ var DefaultConfig = Config{}
 // Flags registers the flags of the cell.
 func (c Config) Flags(flags *pflag.FlagSet) {
 	flags.StringSlice("devices", c.Devices,
-		"Links that lead out of the node, e.g. eth0,bond+ (+ stands for anything, !eth1 excludes); default: detect them")
+		"Devices to other nodes and external networks, e.g. eth0,bond+ (+ matches any suffix, !eth1 excludes); default: detected")
 	flags.String("direct-routing-device", c.DirectRoutingDevice,
-		"The one of them towards other nodes, e.g. eth1 or bond+; default: the one with the node's address, or the only one")
-	flags.Bool("force-device-detection", c.ForceDeviceDetection, "Detect links also when --devices names some")
+		"Device of --devices to other nodes, e.g. eth1 or bond+; default: the device with the node's address, or the only one")
+	flags.Bool("force-device-detection", c.ForceDeviceDetection, "Detect devices in addition to the devices of --devices")
 }

@@ -62,7 +62,7 @@ func (o *observer) run(ctx context.Context, health cell.Health) error {
 }
 
 // errLost means that the kernel dropped notifications because the agent did not read them in time.
-var errLost = errors.New("announcements of the kernel were lost")
+var errLost = errors.New("notifications of the kernel were lost")
 
 func lost(cause error) error {
 	if cause == nil {
@@ -184,7 +184,7 @@ func (o *observer) list() error {
 	if _, err := b.commit(); err != nil {
 		return err
 	}
-	o.health.OK("Following the kernel")
+	o.health.OK("following the notifications of the kernel")
 	return nil
 }
 

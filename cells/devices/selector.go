@@ -27,7 +27,7 @@ func newSelector(c Config) (selector, error) {
 	s := selector{detect: c.ForceDeviceDetection}
 	if name := c.DirectRoutingDevice; name != "" {
 		if open, _ := strings.CutSuffix(name, "+"); !validPattern(pattern{text: open}) {
-			return selector{}, fmt.Errorf("--direct-routing-device: %q is no interface name: use eth0 or eth+", name)
+			return selector{}, fmt.Errorf("--direct-routing-device: %q is not an interface name: use eth0 or eth+", name)
 		}
 	}
 	named := false
@@ -36,7 +36,7 @@ func newSelector(c Config) (selector, error) {
 		p.text, p.exclude = strings.CutPrefix(p.text, "!")
 		p.text, p.open = strings.CutSuffix(p.text, "+")
 		if !validPattern(p) {
-			return selector{}, fmt.Errorf("--devices: %q is no interface name: use eth0, eth+ or !eth1", entry)
+			return selector{}, fmt.Errorf("--devices: %q is not an interface name: use eth0, eth+ or !eth1", entry)
 		}
 		named = named || !p.exclude
 		s.names = append(s.names, p)

@@ -13,7 +13,7 @@ import (
 )
 
 // Cell records repairs of changed kernel objects.
-var Cell = cell.Module("drift", "Account of repairs",
+var Cell = cell.Module("drift", "Repairs of kernel objects",
 	cell.Config(DefaultConfig),
 	cell.ProvidePrivate(tables.NewTable), // only the ledger writes
 	cell.Provide(
@@ -34,7 +34,7 @@ var DefaultConfig = Config{VerifyInterval: 25 * time.Second}
 // Flags registers the flag of the cell.
 func (c Config) Flags(flags *pflag.FlagSet) {
 	flags.Duration("verify-interval", c.VerifyInterval,
-		"How often maps, programs, sysctls and rules are read back; the kernel announces most other changes at once")
+		"Interval of the verification of maps, programs, sysctls and rules; the kernel announces most other changes immediately")
 }
 
 func newWatch(c Config, db *statedb.DB, table statedb.RWTable[tables.Repair]) (drift.Watch, error) {

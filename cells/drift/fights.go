@@ -33,7 +33,7 @@ func registerFights(jobs job.Group, db *statedb.DB, table statedb.RWTable[tables
 			rows, changed := table.AllWatch(txn)
 			total, newest, fights := sum(rows, time.Now())
 			if total > logged {
-				log.Warn("Somebody else changed what is ours; it is being repaired", "kind", newest.Kind, "object", newest.What,
+				log.Warn("Another program changed an object of the agent, which repairs it", "kind", newest.Kind, "object", newest.What,
 					"found", newest.Found, "repairs", total)
 				logged = total
 			}
@@ -66,10 +66,10 @@ func sum(rows func(func(tables.Repair, statedb.Revision) bool), now time.Time) (
 // report writes the count in brackets: health does not treat a change inside brackets as news.
 func report(health cell.Health, total uint64, fights []error) {
 	if len(fights) > 0 {
-		health.Degraded("Somebody else changes what is ours again and again: find and stop it", errors.Join(fights...))
+		health.Degraded("another program changes objects of the agent repeatedly: find and stop it", errors.Join(fights...))
 		return
 	}
-	health.OK(fmt.Sprintf("Nobody fights for what is ours (%d repairs)", total))
+	health.OK(fmt.Sprintf("no repair conflicts (%d repairs)", total))
 }
 
 // wait waits for a change; during a conflict also for its end, which no row announces.

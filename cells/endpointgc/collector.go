@@ -42,7 +42,7 @@ func (c *collector) lead(ctx context.Context, health cell.Health) {
 		case ctx.Err() != nil:
 			return
 		case err != nil:
-			health.Degraded("look for stale objects", err)
+			health.Degraded("scan for stale objects", err)
 		default:
 			health.OK(fmt.Sprintf("%d stale objects, %d deleted in the last round", suspects-deleted, deleted))
 		}

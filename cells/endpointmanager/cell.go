@@ -16,7 +16,7 @@ var Cell = module(newKernel)
 
 // module builds the cell with the given constructor of kernel, so that tests run with a fake.
 func module(kernel any) cell.Cell {
-	return cell.Module("endpoint-manager", "Which attachments are wanted",
+	return cell.Module("endpoint-manager", "Endpoints of this node",
 		cell.Config(DefaultConfig),
 		cell.ProvidePrivate(
 			newTable,                    // only this cell writes endpoints

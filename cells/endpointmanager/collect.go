@@ -95,7 +95,7 @@ func report(suspects map[uint16]*suspect) string {
 	if len(suspects) == 0 {
 		return "every endpoint has its link"
 	}
-	return fmt.Sprintf("looking at %d endpoints whose pods may have ended", len(suspects))
+	return fmt.Sprintf("checking %d endpoints whose pods may have ended", len(suspects))
 }
 
 // wait returns when a watched table has changed or the pause is over. It returns false when the agent is stopping.

@@ -63,7 +63,7 @@ func (m *manager) means(e deletequeue.Entry, ep *endpoints.Endpoint) (bool, erro
 	}
 	all, err := m.kernel.links()
 	if err != nil {
-		return false, fmt.Errorf("tell whether endpoint %d was made later: %w", ep.ID, err)
+		return false, fmt.Errorf("check whether endpoint %d was created later: %w", ep.ID, err)
 	}
 	there, _, _ := all.of(ep)
 	return !there, nil

@@ -59,7 +59,7 @@ func (m *manager) ofPod(txn statedb.ReadTxn, ep *endpoints.Endpoint, live *k8s.P
 	namespace, _, found := m.namespaces.Get(txn, k8s.NamespaceByName(ep.K8sNamespace))
 	missing := ""
 	if !found && m.live != nil { // without Kubernetes no row of the namespace arrives
-		missing = "those of namespace " + ep.K8sNamespace + ", which is not read yet"
+		missing = "labels of namespace " + ep.K8sNamespace + ", which is not read yet"
 	}
 	return fromPod{endpoint.WithOthers(labels.OfPod(m.cluster, pod, namespace), ep.Labels), missing, pod.Ports}
 }
@@ -77,9 +77,9 @@ func (m *manager) unread(txn statedb.ReadTxn, ep *endpoints.Endpoint) string {
 	case ep.Restored:
 		return ep.LabelsMissing
 	case source.WaitingFor == "":
-		return fmt.Sprintf("those of pod %s: no manifests are read yet", ep.PodName())
+		return fmt.Sprintf("labels of pod %s: no manifests are read yet", ep.PodName())
 	}
-	return fmt.Sprintf("those of pod %s: the manifests are not all read: %s", ep.PodName(), source.WaitingFor)
+	return fmt.Sprintf("labels of pod %s: not all manifests are read: %s", ep.PodName(), source.WaitingFor)
 }
 
 // podOf returns the row of an endpoint's pod. A row with another UID is another incarnation of the pod and is ignored.
@@ -152,7 +152,7 @@ func (m *manager) follow(ep *endpoints.Endpoint, now fromPod) error {
 	err := m.files.Write(fileName(ep.ID), changed)
 	if delete(m.behind, ep.ID); err != nil {
 		m.behind[ep.ID] = true
-		err = fmt.Errorf("write down the labels of endpoint %d, which count all the same: %w", ep.ID, err)
+		err = fmt.Errorf("write the labels of endpoint %d, which are in effect already: %w", ep.ID, err)
 	}
 	if changed == ep {
 		return err
@@ -176,7 +176,7 @@ func (m *manager) followPods(ctx context.Context, health cell.Health) error {
 		next := endpointfeed.FullPassInterval
 		switch {
 		case err != nil:
-			health.Degraded("labels of endpoints are not on file; a restart would begin with those of before", err)
+			health.Degraded("state files of endpoints have stale labels; a restart would begin with them", err)
 			next = retryFiles
 		case len(incomplete) > 0:
 			health.Degraded(fmt.Sprintf("labels of %d endpoints are incomplete", len(incomplete)),

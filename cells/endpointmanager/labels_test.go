@@ -76,7 +76,7 @@ func TestLabels_AreMissingUntilTheManifestsAreRead(t *testing.T) {
 		for n := 1; n <= 2; n++ {
 			ep, err := r.Create(t.Context(), request(n))
 			require.NoError(t, err)
-			require.Contains(t, ep.LabelsMissing, "those of pod "+ep.PodName()+": ")
+			require.Contains(t, ep.LabelsMissing, "labels of pod "+ep.PodName()+": ")
 		}
 		r.setPod(t, &k8s.Pod{Namespace: "default", Name: "pod-1", UID: "uid-1", Labels: map[string]string{"app": "a"}})
 		r.read(t, sources.Synced)
@@ -155,7 +155,7 @@ func TestFollowPods_WithoutAPlaceForTheFile(t *testing.T) {
 	r.setPod(t, &k8s.Pod{Namespace: "default", Name: "pod-1", UID: "uid-1", Labels: map[string]string{"app": "a"}})
 	for range 2 {
 		_, _, err = r.refreshLabels()
-		require.ErrorContains(t, err, "write down the labels of endpoint 1")
+		require.ErrorContains(t, err, "write the labels of endpoint 1")
 		require.Equal(t, "a", r.rows()[0].Labels["k8s:app"])
 	}
 	require.NoError(t, errors.Join(os.Remove(r.files.Dir()), os.Rename(away, r.files.Dir())))

@@ -48,7 +48,7 @@ func (m *manager) followLeftFiles(ctx context.Context, health cell.Health) error
 		heartbeat.Busy(ctx)
 		backoff := job.ExponentialBackoff{Min: 100 * time.Millisecond, Max: time.Minute}
 		for remain, err := m.removeLeftFiles(); remain > 0; remain, err = m.removeLeftFiles() {
-			health.Degraded(fmt.Sprintf("the files of %d endpoints that are gone cannot be removed", remain), err)
+			health.Degraded(fmt.Sprintf("the files of %d deleted endpoints cannot be removed", remain), err)
 			if heartbeat.Sleep(ctx, backoff.Wait()) != nil {
 				return nil
 			}

@@ -183,8 +183,8 @@ func TestCreate_WaitReturnsWhenReady(t *testing.T) {
 func TestCreate_WaitTimesOutWithTheCauseAndUndoesEverything(t *testing.T) {
 	t.Parallel()
 	for want, state := range map[string]*endpointstates.EndpointState{
-		"nothing took the endpoint up": nil,
-		"bpf-links of x: map is full":  {ID: 1, Attachment: "container-1:eth0", Error: "bpf-links of x: map is full"},
+		"no controller has processed the endpoint": nil,
+		"bpf-links of x: map is full":              {ID: 1, Attachment: "container-1:eth0", Error: "bpf-links of x: map is full"},
 		"waiting for a row in endpoint-facts": {ID: 1, Attachment: "container-1:eth0",
 			State: endpointstates.WaitingForIdentity, Waiting: "a row in endpoint-facts"},
 	} {

@@ -57,11 +57,11 @@ func (m *manager) learnPod(ctx context.Context, ep *endpoints.Endpoint) *k8s.Pod
 	}
 	pod, err := m.live(ctx, ep.K8sNamespace, ep.K8sPodName)
 	if err == nil && !pod.HasUID(ep.K8sUID) {
-		err = errors.New("the API server knows another pod of this name, with UID " + pod.UID)
+		err = errors.New("the API server has another pod of this name, with UID " + pod.UID)
 	}
 	if err != nil {
 		ep.Labels = endpoint.WithOthers(labels.OfNamespace(m.cluster, ep.K8sNamespace), ep.Labels)
-		ep.LabelsMissing = fmt.Sprintf("those of pod %s, which the watch has not shown: %s", ep.PodName(), err)
+		ep.LabelsMissing = fmt.Sprintf("labels of pod %s, which the watch has not delivered: %s", ep.PodName(), err)
 		m.log.Warn("The labels of a new pod are not known yet", "pod", ep.PodName(), "error", err)
 		return nil
 	}

@@ -120,7 +120,7 @@ func TestCreate_GoesOnWithTheNamespaceWhenNobodyKnowsThePod(t *testing.T) {
 			ep, _ := r.create(t)
 			want := map[string]string{"k8s:io.kubernetes.pod.namespace": "default", "k8s:io.cilium.k8s.policy.cluster": "c1"}
 			require.Equal(t, want, ep.Labels)
-			require.Contains(t, ep.LabelsMissing, "those of pod default/pod-1")
+			require.Contains(t, ep.LabelsMissing, "labels of pod default/pod-1")
 			require.Contains(t, ep.LabelsMissing, what)
 			waitSettled()
 			require.Contains(t, health.text, "Degraded labels of 1 endpoints are incomplete: endpoint 1")
@@ -168,7 +168,7 @@ func TestCreate_SaysWhenTheNamespaceIsNotRead(t *testing.T) {
 		r.setPod(t, onePod("web"))
 		ep, took := r.create(t)
 		require.Equal(t, podWait, took)
-		require.Equal(t, "those of namespace default, which is not read yet", ep.LabelsMissing)
+		require.Equal(t, "labels of namespace default, which is not read yet", ep.LabelsMissing)
 		require.Equal(t, "web", ep.Labels["k8s:app"])
 		r.setNamespace(t, &k8s.Namespace{Name: "default"})
 		_, incomplete, err := r.refreshLabels()
@@ -188,7 +188,7 @@ func TestCreate_SilentAPIServer_TakesTwoAndAHalfSeconds(t *testing.T) {
 		r := withKubernetes(t, newPodSource(server.Client(t), settings.Agent{NodeName: "bee"}))
 		ep, took := r.create(t)
 		require.Equal(t, 2500*time.Millisecond, took)
-		require.Contains(t, ep.LabelsMissing, "those of pod default/pod-1")
+		require.Contains(t, ep.LabelsMissing, "labels of pod default/pod-1")
 		require.Len(t, server.Requests(), 1)
 	})
 }

@@ -60,7 +60,7 @@ func readable(files []statefile.File) error {
 	for _, f := range files {
 		known := f.Err == nil || errors.Is(f.Err, statefile.ErrCorrupt) || errors.Is(f.Err, statefile.ErrForeign)
 		if !known && !errors.Is(f.Err, fs.ErrNotExist) { // a file that was removed after the list was made holds nothing
-			return fmt.Errorf("%s: %w: nobody knows which addresses it holds; make it readable, or remove it if its pod is gone",
+			return fmt.Errorf("%s: %w: its addresses are unknown; make it readable, or remove it if its pod is gone",
 				f.Name, f.Err)
 		}
 	}
@@ -120,7 +120,7 @@ func idOf(name string) (uint16, bool) {
 func (m *manager) checkLinks(list []found) {
 	all, err := m.kernel.links()
 	if err != nil {
-		m.log.Warn("Cannot tell whether the links of restored endpoints exist", "error", err)
+		m.log.Warn("Cannot check whether the links of restored endpoints exist", "error", err)
 		return
 	}
 	for _, f := range list {

@@ -283,7 +283,7 @@ func TestRestore_FileThatCannotBeReadStopsTheStartAndStays(t *testing.T) {
 			err := readable([]statefile.File{{Name: "1.json"}, {Name: "2.json", Err: fmt.Errorf("open: %w", failure)}})
 			require.ErrorIs(t, err, failure)
 			require.ErrorContains(t, err, "2.json")
-			require.ErrorContains(t, err, "nobody knows which addresses it holds")
+			require.ErrorContains(t, err, "its addresses are unknown")
 		})
 	}
 	require.NoError(t, readable([]statefile.File{{Err: statefile.ErrCorrupt}, {Err: statefile.ErrForeign}, {Err: syscall.ENOENT}}))

@@ -22,7 +22,7 @@ func registerVerify(jobs job.Group, m *manager, watch drift.Watch) {
 // verifyFiles writes missing files again. It returns an error when no file can be written, because then no pod can be attached.
 func (m *manager) verifyFiles(repairs driftrepairs.Writer) error {
 	if err := m.files.Writable(); err != nil {
-		return fmt.Errorf("no pod can be attached, for what must survive a restart cannot be kept: %w", err)
+		return fmt.Errorf("no pod can be attached because state files cannot be written: %w", err)
 	}
 	rows := map[string]*endpoints.Endpoint{}
 	var names []string

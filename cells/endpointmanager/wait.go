@@ -46,7 +46,7 @@ func (m *manager) waitReady(ctx context.Context, ep *endpoints.Endpoint) error {
 func notReady(s *endpointstates.EndpointState, known bool, cause error) error {
 	switch {
 	case !known:
-		return fmt.Errorf("%w: %w: nothing took the endpoint up; see the module endpoint-state in the agent's health",
+		return fmt.Errorf("%w: %w: no controller has processed the endpoint; see the module endpoint-state in the agent's health",
 			endpoint.ErrNotReady, cause)
 	case s.Error != "":
 		return fmt.Errorf("%w: %w: %w", endpoint.ErrNotReady, cause, errors.New(s.Error))

@@ -183,7 +183,7 @@ func report(health cell.Health, problems []error, n, undecided int) {
 	if len(problems) == 0 {
 		message := fmt.Sprintf("%d endpoints", n)
 		if undecided > 0 {
-			message += fmt.Sprintf(", and %d that wait for their policy", undecided)
+			message += fmt.Sprintf(", and %d waiting for their policy", undecided)
 		}
 		health.OK(message)
 		return

@@ -77,7 +77,7 @@ func newestFirst(rows iter.Seq[*endpoints.Endpoint]) []*endpoints.Endpoint {
 func (d *desired) check(ep *endpoints.Endpoint, gw gateways) error {
 	switch {
 	case ep.HostIfIndex <= 0:
-		return errors.New("the index of its host interface is not known")
+		return errors.New("the index of its host interface is unknown")
 	case ep.IPv4.IsValid() && !gw.ipv4.IsValid():
 		return errors.New("waiting for the IPv4 router address of this node (see the table local-node)")
 	case ep.IPv6.IsValid() && !gw.ipv6.IsValid():

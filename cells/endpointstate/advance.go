@@ -45,11 +45,11 @@ func advance(old *endpointstates.EndpointState, ep *endpoints.Endpoint, o observ
 func notice(ep *endpoints.Endpoint, o observation) string {
 	switch {
 	case ep.LabelsMissing != "":
-		return "labels are not known: " + ep.LabelsMissing
+		return "unknown: " + ep.LabelsMissing
 	case ep.Doubt != "":
 		return "it works, but " + ep.Doubt
 	case identity.IsProvisional(o.identity):
-		notice := "its identity is this node's own, until the cluster has one for its labels"
+		notice := "its identity is local to this node until the cluster has one for its labels"
 		if o.why != "" {
 			notice += ": " + o.why
 		}
@@ -87,7 +87,7 @@ func (u *updates) retire(old *endpointstates.EndpointState, gone bool, now time.
 func explain(s state) string {
 	switch s {
 	case endpointstates.WaitingForIdentity:
-		return "wanted; its identity and its rows are to come"
+		return "created; its identity and its rows are pending"
 	case endpointstates.Restoring:
 		return "read from its state file"
 	case endpointstates.WaitingToRegenerate:
@@ -95,11 +95,11 @@ func explain(s state) string {
 	case endpointstates.Regenerating:
 		return "rows of the datapath are being written"
 	case endpointstates.Ready:
-		return "the kernel has its facts, addresses and programs"
+		return "its map entries and programs are in the kernel"
 	case endpointstates.Disconnecting:
 		return "deleted; its rows are being removed"
 	case endpointstates.Disconnected:
-		return "no row of the datapath is left"
+		return "all rows of the datapath are removed"
 	}
 	return ""
 }

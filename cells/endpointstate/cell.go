@@ -12,7 +12,7 @@ import (
 )
 
 // Cell writes the table endpoint-states.
-var Cell = cell.Module("endpoint-state", "What became of each endpoint",
+var Cell = cell.Module("endpoint-state", "States of endpoints",
 	cell.ProvidePrivate(newTable), // only this cell writes endpoint-states
 	cell.Provide(
 		statedb.RWTable[*endpointstates.EndpointState].ToTable,

@@ -13,7 +13,7 @@ func TestNotice_SaysWhatKeepsAnIdentityFromBeingTheClusters(t *testing.T) {
 	t.Parallel()
 	own := identity.ProvisionalScope + 1
 	require.Empty(t, notice(&endpoints.Endpoint{}, observation{identity: 300}))
-	require.Equal(t, "its identity is this node's own, until the cluster has one for its labels", notice(&endpoints.Endpoint{}, observation{identity: own}))
-	require.Equal(t, "its identity is this node's own, until the cluster has one for its labels: all are taken",
+	require.Equal(t, "its identity is local to this node until the cluster has one for its labels", notice(&endpoints.Endpoint{}, observation{identity: own}))
+	require.Equal(t, "its identity is local to this node until the cluster has one for its labels: all are taken",
 		notice(&endpoints.Endpoint{}, observation{identity: own, why: "all are taken"}))
 }

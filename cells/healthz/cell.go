@@ -27,7 +27,7 @@ var DefaultConfig = Config{Port: 9879}
 
 // Flags adds the flags to a set.
 func (c Config) Flags(flags *pflag.FlagSet) {
-	flags.Int("agent-health-port", c.Port, "TCP port on 127.0.0.1 and ::1 for probes of health; 0 for none")
+	flags.Int("agent-health-port", c.Port, "TCP port on 127.0.0.1 and ::1 for health probes; 0 for none")
 }
 
 // port is the checked flag; 0 for none.

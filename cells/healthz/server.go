@@ -47,7 +47,7 @@ func (p params) start(cell.HookContext) error {
 		return err
 	}
 	if len(listeners) == 0 {
-		p.Log.Warn("Probes of health are not answered: neither 127.0.0.1 nor ::1 exists, is the loopback device up?")
+		p.Log.Warn("Health probes are not served: neither 127.0.0.1 nor ::1 exists; set the loopback device up")
 	}
 	for _, l := range listeners {
 		heartbeat.Add(p.Jobs, "serve-"+family(l), func(ctx context.Context, health cell.Health) error {

@@ -31,12 +31,12 @@ var DefaultConfig = Config{AllocationMode: modeCRD, Grace: time.Second}
 
 // Flags adds the flags; the values of c are the defaults.
 func (c Config) Flags(flags *pflag.FlagSet) {
-	flags.String("identity-allocation-mode", c.AllocationMode, "Where numbers of label sets come from: crd (CiliumIdentity "+
-		"objects). Modes with a kvstore are taken for crd")
+	flags.String("identity-allocation-mode", c.AllocationMode, "Source of identities of label sets: crd (CiliumIdentity "+
+		"objects). Modes with a kvstore act as crd")
 	flags.String("labels", c.Labels, "Rules [source:][!]regexp, separated by commas or spaces, that include (or with ! exclude) "+
-		"labels whose key begins so in identities; one that includes leaves out all that none includes")
-	flags.String("label-prefix-file", c.LabelPrefixFile, "JSON file with rules in the place of the default ones")
-	flags.Duration(graceFlag, c.Grace, "Time that an endpoint waits for a number of the cluster before it gets one of this node")
+		"labels whose key starts with a match in identities; an including rule excludes all labels that no rule includes")
+	flags.String("label-prefix-file", c.LabelPrefixFile, "JSON file with rules that replace the default ones")
+	flags.Duration(graceFlag, c.Grace, "Time that an endpoint waits for an identity of the cluster before it gets one local to this node")
 	_ = flags.MarkHidden(graceFlag)
 }
 

@@ -76,7 +76,7 @@ func newController(p params) *controller {
 // run has no debounce interval: an ADD waits for the number of its endpoint.
 func (c *controller) run(ctx context.Context, health cell.Health) error {
 	if err := c.numbers.load(c.Log); err != nil {
-		health.Degraded("numbers of the run before cannot be read", err)
+		health.Degraded("identities of the previous run cannot be read", err)
 		return err
 	}
 	if err := c.subscribe(); err != nil {

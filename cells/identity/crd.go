@@ -64,12 +64,12 @@ func (b *crd) provisional(txn statedb.ReadTxn, in input, key string, s set, now 
 	}
 	own := b.numbers.own(key, s, identities.Provisional)
 	out.number = own.number
-	why := errors.New("the API server has not answered yet")
+	why := errors.New("the API server has not responded yet")
 	switch {
 	case own.problem != nil:
 		why = own.problem
 	case s.partial:
-		why = errors.New("labels of its endpoints are not known; see the module endpoint-manager")
+		why = errors.New("labels of its endpoints are unknown; see the module endpoint-manager")
 	case failed:
 		out.why = row.Full // other errors differ between attempts, and each would change all rows
 		why = errors.New(row.Status.GetError())

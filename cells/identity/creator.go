@@ -94,7 +94,7 @@ func (c *creator) Update(ctx context.Context, txn statedb.ReadTxn, _ statedb.Rev
 		}
 		id = 0
 	}
-	return fmt.Errorf("create an identity for %s: %d numbers in a row were taken by others", w.name(), createAttempts)
+	return fmt.Errorf("create an identity for %s: %d numbers in a row were taken by other nodes", w.name(), createAttempts)
 }
 
 // first returns the first number to try: the number of a request without a reply, of the row's object, or of the endpoints; 0 without one.

@@ -82,7 +82,7 @@ func (n *numbers) save() error {
 			err = n.files.Remove(name(id))
 		}
 		if err != nil {
-			return fmt.Errorf("identity %d may be another after a restart: %w", id, err)
+			return fmt.Errorf("identity %d may change after a restart: %w", id, err)
 		}
 		delete(n.dirty, id)
 	}

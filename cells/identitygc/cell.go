@@ -17,7 +17,7 @@ import (
 )
 
 // Cell deletes unused CiliumIdentities.
-var Cell = cell.Module("identity-gc", "Removal of CiliumIdentities that nobody has",
+var Cell = cell.Module("identity-gc", "Removal of unused CiliumIdentities",
 	cell.Config(DefaultConfig),
 	cell.ProvidePrivate(identityrounds.NewTable), // only this cell may write
 	cell.Provide(statedb.RWTable[identityrounds.Round].ToTable),
@@ -38,10 +38,10 @@ var DefaultConfig = Config{Interval: 15 * time.Minute, Timeout: 30 * time.Minute
 
 // Flags registers the flags of the cell.
 func (c Config) Flags(flags *pflag.FlagSet) {
-	flags.Duration("identity-gc-interval", c.Interval, "Time between two looks for CiliumIdentities that nobody has; 0 never looks")
-	flags.Duration("identity-heartbeat-timeout", c.Timeout, "After how long without a CiliumEndpoint that has it a CiliumIdentity is deleted")
-	flags.Int("identity-gc-rate-limit", c.Limit, "CiliumIdentities that are deleted at most in --identity-gc-rate-interval")
-	flags.Duration("identity-gc-rate-interval", c.LimitInterval, "The time that --identity-gc-rate-limit is for")
+	flags.Duration("identity-gc-interval", c.Interval, "Time between two scans for unused CiliumIdentities; 0 disables the scans")
+	flags.Duration("identity-heartbeat-timeout", c.Timeout, "Time without a CiliumEndpoint that refers to it after which a CiliumIdentity is deleted")
+	flags.Int("identity-gc-rate-limit", c.Limit, "Maximum number of CiliumIdentities that are deleted in --identity-gc-rate-interval")
+	flags.Duration("identity-gc-rate-interval", c.LimitInterval, "Interval of --identity-gc-rate-limit")
 }
 
 type params struct {

@@ -67,14 +67,14 @@ func (c *collector) lead(ctx context.Context, health cell.Health) {
 		case ctx.Err() != nil:
 			return
 		case err != nil:
-			health.Degraded("look for CiliumIdentities that nobody has", err)
+			health.Degraded("scan for unused CiliumIdentities", err)
 		case blind:
-			health.OK("no CiliumEndpoint has an identity: nothing is known of who has which, and nothing is deleted")
+			health.OK("no CiliumEndpoint has an identity: the use of identities is unknown, and none is deleted")
 		case round.Overdue > before.Overdue:
-			health.Degraded("delete CiliumIdentities that nobody has", fmt.Errorf("%d are overdue, %d were after the round before, and %d were deleted: "+
+			health.Degraded("delete unused CiliumIdentities", fmt.Errorf("%d are overdue, %d were after the previous round, and %d were deleted: "+
 				"raise --identity-gc-rate-limit", round.Overdue, before.Overdue, round.Deleted))
 		default:
-			health.OK(fmt.Sprintf("%d identities, nobody has %d of them, %d deleted in the last round", round.All, round.Unused, round.Deleted))
+			health.OK(fmt.Sprintf("%d identities, %d of them unused, %d deleted in the last round", round.All, round.Unused, round.Deleted))
 		}
 		if err == nil {
 			before = round
@@ -97,7 +97,7 @@ func (c *collector) note(round *identityrounds.Round) error {
 		_, _, err = c.Rounds.Insert(txn, *round)
 	}
 	if err != nil {
-		return fmt.Errorf("note what a round found: %w", err)
+		return fmt.Errorf("store the result of a round: %w", err)
 	}
 	txn.Commit()
 	return nil
@@ -148,7 +148,7 @@ func (c *collector) round(ctx context.Context) (round identityrounds.Round, blin
 		}
 		round.Overdue--
 		if gone {
-			c.Log.Info("Deleted a CiliumIdentity that nobody has", "identity", o.Name)
+			c.Log.Info("Deleted an unused CiliumIdentity", "identity", o.Name)
 			round.Deleted++
 		}
 	}

@@ -276,7 +276,7 @@ func TestLead_ABacklogThatGrowsIsDegraded(t *testing.T) {
 		time.Sleep(time.Hour)
 		synctest.Wait()
 		require.NoError(t, last.Error)
-		require.Contains(t, last.Status, "1 identities, nobody has 0 of them", "without new identities")
+		require.Contains(t, last.Status, "1 identities, 0 of them unused", "without new identities")
 		cancel()
 		<-done
 	})

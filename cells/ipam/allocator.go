@@ -107,7 +107,7 @@ func (a *allocator) RestoreDone() {
 	}
 	txn := a.db.WriteTxn(a.table)
 	if err := a.holdRemembered(txn); err != nil {
-		a.log.Warn("What was handed out or released just before the start is not known completely", "error", err)
+		a.log.Warn("Allocations and releases of the previous run are not completely known", "error", err)
 	}
 	a.initialized(txn)
 	txn.Commit()

@@ -274,7 +274,7 @@ func TestApply_NewRangeKeepsWhatRuns(t *testing.T) {
 				t.Errorf("%s of the old range is still %q", gone, got)
 			}
 		}
-		if dump := a.dump(); !strings.Contains(dump, "1 of earlier ranges") {
+		if dump := a.dump(); !strings.Contains(dump, "1 of previous ranges") {
 			t.Errorf("the dump hides the old address:\n%s", dump)
 		}
 		if found, err := a.Release(old.Addr, "", "c1:eth0"); !found || err != nil {

@@ -156,7 +156,7 @@ func (a *allocator) report(health cell.Health) {
 		health.Degraded("no addresses for pods", fmt.Errorf("%w: %s", ipam.ErrNoRange, strings.Join(missing, "; ")))
 		return
 	}
-	health.OK("Giving addresses from " + strings.Join(ready, " and "))
+	health.OK("allocating addresses from " + strings.Join(ready, " and "))
 }
 
 // newGenerator returns a random generator with a seed that cannot be predicted.

@@ -13,7 +13,7 @@ import (
 )
 
 // errRestoring is the error of requests before the addresses of restored endpoints are held.
-var errRestoring = errors.New("addresses of earlier endpoints are still being restored")
+var errRestoring = errors.New("addresses of previous endpoints are still being restored")
 
 // Claim implements [ipam.Allocator]. A claim and the expiry of its allocation are serialized by mu: the first one wins, and a claim that fails changes nothing.
 func (a *allocator) Claim(claims []ipam.Claim) error {
@@ -57,7 +57,7 @@ func (a *allocator) claimable(txn statedb.ReadTxn, c ipam.Claim, now time.Time) 
 	row, _, ok := a.table.Get(txn, ipamaddresses.ByAddr(c.Addr))
 	switch {
 	case !ok && c.UUID != "":
-		return address{}, fmt.Errorf("%w: nobody has it", ipam.ErrExpired)
+		return address{}, fmt.Errorf("%w: the address has no owner", ipam.ErrExpired)
 	case !ok:
 		return address{Addr: c.Addr, Pool: pool}, a.available(txn, f, c.Addr)
 	case row.State == ipamaddresses.Quarantined && c.UUID != "":

@@ -38,8 +38,8 @@ var DefaultConfig = Config{
 // Flags adds the flags; the values of c are the defaults.
 func (c Config) Flags(flags *pflag.FlagSet) {
 	flags.String("ipam-default-ip-pool", c.DefaultPool, "Name of the pool of the node's pod CIDRs")
-	flags.String("ipam-allocation-strategy", c.Strategy, "Which free address is next: random or sequential")
-	flags.Duration("ipam-release-quarantine", c.Quarantine, "How long a released address is not given to anybody else")
+	flags.String("ipam-allocation-strategy", c.Strategy, "Order of allocation of free addresses: random or sequential")
+	flags.Duration("ipam-release-quarantine", c.Quarantine, "Time in which a released address is not allocated to another owner")
 }
 
 // settings is the validated form of [Config].

@@ -20,7 +20,7 @@ func (a *allocator) quarantine(txn statedb.WriteTxn, row address, now time.Time)
 	row.State, row.Since, row.Expiry = ipamaddresses.Quarantined, now, now.Add(a.settings.quarantine)
 	row.UUID = ""
 	if err := a.ledger.write(row); err != nil { // a full disk must not block the deletion of a pod
-		a.log.Warn("A released address will not rest after a restart", "address", row.Addr, "error", err)
+		a.log.Warn("A released address will not be quarantined after a restart", "address", row.Addr, "error", err)
 	}
 	_, _, err := a.table.Insert(txn, row)
 	return err
@@ -55,7 +55,7 @@ func (a *allocator) expireLoop(ctx context.Context, health cell.Health) error {
 		heartbeat.Busy(ctx)
 		next, err := a.expire(time.Now())
 		if err != nil {
-			health.Degraded("end addresses", err)
+			health.Degraded("expire addresses", err)
 			return err
 		}
 		health.OK("Running")

@@ -54,7 +54,7 @@ func (l ledger) read() (rows []address, notes []error, err error) {
 		}
 		row, err := parseRow(file, addr)
 		if err != nil {
-			notes = append(notes, fmt.Errorf("%s rests, for nobody knows who had it: %w", addr, err))
+			notes = append(notes, fmt.Errorf("%s is quarantined because its owner is unknown: %w", addr, err))
 		}
 		rows = append(rows, row)
 	}

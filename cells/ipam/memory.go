@@ -31,7 +31,7 @@ func (m memory) unread(txn statedb.ReadTxn, watch *statedb.WatchSet) string {
 		return ""
 	}
 	watch.Add(changed)
-	return "the CiliumNodes of the cluster, which may know the router address of an earlier run"
+	return "the CiliumNodes of the cluster, which may know the router address of the previous run"
 }
 
 // of lists the router and health addresses of a family, preferred ones first. They are not validated; the caller checks them against the range.

@@ -44,7 +44,7 @@ type wanted struct {
 // follow applies the ranges whenever they change. It starts after the addresses of restored endpoints are held, so that a new router address is never one of
 // them.
 func (r ranges) follow(ctx context.Context, health cell.Health) error {
-	health.OK("Waiting until the addresses of earlier endpoints are held")
+	health.OK("waiting until the addresses of previous endpoints are held")
 	heartbeat.Idle(ctx)
 	select {
 	case <-ctx.Done():
@@ -53,7 +53,7 @@ func (r ranges) follow(ctx context.Context, health cell.Health) error {
 	}
 	kept, err := r.File.read()
 	if err != nil {
-		r.Log.Warn("Router addresses of the last run are lost", "error", err)
+		r.Log.Warn("Router addresses of the previous run are lost", "error", err)
 	}
 	for {
 		heartbeat.Busy(ctx)
@@ -68,7 +68,7 @@ func (r ranges) follow(ctx context.Context, health cell.Health) error {
 		// A stored router address is replaced only by one that is in use, not by an unknown one.
 		if remember := inUse.orElse(kept); remember != kept {
 			if err := r.File.write(remember); err != nil {
-				health.Degraded("remember router addresses", err)
+				health.Degraded("store router addresses", err)
 				return err
 			}
 			kept = remember

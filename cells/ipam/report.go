@@ -100,7 +100,7 @@ func (a *allocator) dump() string {
 		}
 		u := ipam.Count(txn, a.table, f.name, f.free.Prefix())
 		usages = append(usages, u)
-		fmt.Fprintf(&out, "%s: %d quarantined, %d excluded, %d of earlier ranges, %d quarantines cut short\n",
+		fmt.Fprintf(&out, "%s: %d quarantined, %d excluded, %d of previous ranges, %d quarantines cut short\n",
 			f.name, u.Quarantined, u.Excluded, u.Outside, f.events.EarlyReuses)
 	}
 	if len(usages) > 0 {

@@ -58,7 +58,7 @@ func (f *routerFile) read() (routers, error) {
 		}
 		if err != nil {
 			aside, asideErr := f.store.SetAside(file.Name)
-			return routers{}, fmt.Errorf("read router addresses (set aside as %s, %v): %w", aside, asideErr, err)
+			return routers{}, fmt.Errorf("read router addresses (moved to %s, %v): %w", aside, asideErr, err)
 		}
 	}
 	return r, nil

@@ -9,7 +9,7 @@ import (
 )
 
 // Cell merges claims of identities and writes them to the ipcache maps.
-var Cell = cell.Module("ipcache", "Identities behind prefixes",
+var Cell = cell.Module("ipcache", "Identities of prefixes",
 	cell.ProvidePrivate(newKernel), // the real maps; tests provide a fake
 	implementation,
 )

@@ -296,11 +296,11 @@ func (r *remote) report(health cell.Health, complete bool) error {
 		return err
 	}
 	if len(errs) > 0 && complete {
-		health.Degraded(fmt.Sprintf("%d addresses of pods elsewhere are not believed; see the table refused-claims", len(r.refused)),
+		health.Degraded(fmt.Sprintf("%d addresses of pods on other nodes are rejected; see the table refused-claims", len(r.refused)),
 			errors.Join(errs...))
 		return nil
 	}
-	health.OK(fmt.Sprintf("%d addresses of pods elsewhere, %d wait for policies", r.addresses, len(r.pending)))
+	health.OK(fmt.Sprintf("%d addresses of pods on other nodes, %d wait for policies", r.addresses, len(r.pending)))
 	return nil
 }
 

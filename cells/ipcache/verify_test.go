@@ -99,7 +99,7 @@ func TestPrivilegedVerifier_SlicesReachEveryEntry(t *testing.T) {
 		v.prune = func() { pruned = true; _ = v.kernel.Delete(stranger) }
 		pass()
 		want := map[string]bool{changed.String() + " has another value": true, gone.String() + " is missing": true,
-			stranger.String() + " is nobody's": true}
+			stranger.String() + " has no owner": true}
 		for _, f := range l.findings {
 			delete(want, f.Found)
 		}

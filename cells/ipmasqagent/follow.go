@@ -43,9 +43,9 @@ func (f *follower) run(ctx context.Context, health cell.Health) error {
 		}
 		switch {
 		case err != nil:
-			health.Degraded("the file changes nothing: what was read before stays", err)
+			health.Degraded("the file is not applied: the previous prefixes stay in effect", err)
 		case !found:
-			health.OK(fmt.Sprintf("%s is not there: %d prefixes excluded by default", f.Config.Path, len(rows)))
+			health.OK(fmt.Sprintf("%s does not exist: %d prefixes excluded by default", f.Config.Path, len(rows)))
 		default:
 			health.OK(fmt.Sprintf("%s excludes %d prefixes", f.Config.Path, len(rows)))
 		}

@@ -30,14 +30,14 @@ var DefaultConfig = Config{Enable: true, Servers: []string{}, ServerURLs: []stri
 
 // Flags adds the flags to a set.
 func (c Config) Flags(flags *pflag.FlagSet) {
-	flags.Bool("enable-k8s", c.Enable, "Use the API server, where there is one")
-	flags.StringSlice("k8s-api-server", c.Servers, "Addresses of API servers, in order of preference; without a scheme, http is meant. In a pod, token and CA stay those of the ServiceAccount")
-	flags.StringSlice("k8s-api-server-urls", c.ServerURLs, "More addresses of API servers, behind those of k8s-api-server")
-	flags.String("k8s-kubeconfig-path", c.Kubeconfig, "Kubeconfig that says where the API server is and who we are")
+	flags.Bool("enable-k8s", c.Enable, "Use the API server if there is one")
+	flags.StringSlice("k8s-api-server", c.Servers, "Addresses of API servers, in order of preference; the default scheme is http. In a pod, the token and the CA of the ServiceAccount are used")
+	flags.StringSlice("k8s-api-server-urls", c.ServerURLs, "More addresses of API servers, with lower preference than --k8s-api-server")
+	flags.String("k8s-kubeconfig-path", c.Kubeconfig, "Kubeconfig with the address of the API server and the credentials")
 	flags.Float32("k8s-client-qps", c.QPS, "Requests per second to the API server, watches not counted")
-	flags.Int("k8s-client-burst", c.Burst, "Requests that may be sent at once after a pause")
-	flags.Duration("k8s-client-connection-timeout", c.ConnectTimeout, "Time for a connection to an API server to come about")
-	flags.Duration("k8s-client-connection-keep-alive", c.KeepAlive, "Silence after which an API server is asked for a sign of life; without one, the connection is given up after half of this")
+	flags.Int("k8s-client-burst", c.Burst, "Maximum burst of requests to the API server")
+	flags.Duration("k8s-client-connection-timeout", c.ConnectTimeout, "Timeout of connecting to an API server")
+	flags.Duration("k8s-client-connection-keep-alive", c.KeepAlive, "Idle time after which a connection to an API server is probed; without a response, it is closed after half of this time")
 }
 
 // settings is the checked form of [Config].

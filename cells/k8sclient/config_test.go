@@ -97,10 +97,10 @@ func TestNewSettings_ErrorsNameTheFlag(t *testing.T) {
 		"--k8s-api-server=ftp://a:":                   func(c *Config) { c.Servers = []string{"ftp://a"} },
 		"--k8s-api-server-urls=a::":                   func(c *Config) { c.ServerURLs = []string{"a:"} },
 		"--k8s-api-server with --k8s-api-server-urls": func(c *Config) { c.Servers, c.ServerURLs = []string{"https://a"}, []string{"b"} },
-		"--k8s-kubeconfig-path=/none: open /none: no such file or directory: name a file": func(c *Config) { c.Kubeconfig = "/none" },
-		"--k8s-kubeconfig-path=" + garbage + ": this is no kubeconfig":                    func(c *Config) { c.Kubeconfig = garbage },
-		"--k8s-kubeconfig-path=" + empty + ": current-context \"\" names no cluster":      func(c *Config) { c.Kubeconfig = empty },
-		"--k8s-kubeconfig-path=" + program:                                                func(c *Config) { c.Kubeconfig = program },
+		"--k8s-kubeconfig-path=/none: open /none: no such file or directory: name an existing file": func(c *Config) { c.Kubeconfig = "/none" },
+		"--k8s-kubeconfig-path=" + garbage + ": this is not a kubeconfig":                           func(c *Config) { c.Kubeconfig = garbage },
+		"--k8s-kubeconfig-path=" + empty + ": current-context \"\" names no cluster":                func(c *Config) { c.Kubeconfig = empty },
+		"--k8s-kubeconfig-path=" + program:                                                          func(c *Config) { c.Kubeconfig = program },
 	} {
 		c := DefaultConfig
 		change(&c)

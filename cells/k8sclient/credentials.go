@@ -38,7 +38,7 @@ func credentials(kubeconfig string, servers []string, env environment) (config *
 	case len(servers) > 0:
 		config, origin = &rest.Config{}, "--k8s-api-server="+strings.Join(servers, ",")
 	default:
-		return nil, "neither --k8s-api-server nor --k8s-kubeconfig-path is set, and this is no pod with a ServiceAccount", nil
+		return nil, "neither --k8s-api-server nor --k8s-kubeconfig-path is set, and this is not a pod with a ServiceAccount", nil
 	}
 	if len(servers) > 0 {
 		config.Host = servers[0]
@@ -50,11 +50,11 @@ func fromKubeconfig(path string) (*rest.Config, error) {
 	file, err := clientcmd.LoadFromFile(path)
 	switch {
 	case errors.Is(err, fs.ErrNotExist):
-		return nil, fmt.Errorf("%w: name a file that is there, or leave the flag out in a pod with a ServiceAccount", err)
+		return nil, fmt.Errorf("%w: name an existing file, or omit the flag in a pod with a ServiceAccount", err)
 	case errors.Is(err, fs.ErrPermission):
 		return nil, err
 	case err != nil:
-		return nil, fmt.Errorf("this is no kubeconfig (kubectl config view --raw --minify prints one): %w", err)
+		return nil, fmt.Errorf("this is not a kubeconfig (kubectl config view --raw --minify prints one): %w", err)
 	}
 	if context := file.Contexts[file.CurrentContext]; context == nil || file.Clusters[context.Cluster] == nil {
 		return nil, fmt.Errorf("current-context %q names no cluster of the file: kubectl config use-context sets it", file.CurrentContext)

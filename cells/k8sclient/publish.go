@@ -50,7 +50,7 @@ func (p params) publish(ctx context.Context, health cell.Health) error {
 func (p params) explain(rows []apiservers.Server) {
 	for i := range rows {
 		if p.Settings.byService && rows[i].Reachable == apiservers.No && rows[i].Error != "" {
-			rows[i].Error += " (this is the Service kubernetes, which needs kube-proxy; where there is none, say with --k8s-api-server where the API server is)"
+			rows[i].Error += " (this is the Service kubernetes, which needs kube-proxy; without kube-proxy, set --k8s-api-server to the address of the API server)"
 		}
 	}
 }
@@ -75,11 +75,11 @@ func (p params) report(rows []apiservers.Server, health cell.Health) {
 		switch {
 		case !row.Active:
 		case row.Error != "":
-			health.Degraded(row.Server+" is of no use", errors.New(row.Error))
+			health.Degraded(row.Server+" is unusable", errors.New(row.Error))
 		case row.Reachable == apiservers.Yes:
-			health.OK(row.Server + " answers")
+			health.OK(row.Server + " responds")
 		default:
-			health.OK(row.Server + " was not asked yet")
+			health.OK(row.Server + " has not been contacted yet")
 		}
 	}
 }
@@ -90,10 +90,10 @@ func (p params) log(rows []apiservers.Server, away bool) bool {
 		switch {
 		case !row.Active:
 		case row.Error != "" && !away:
-			p.Log.Warn("The API server is of no use, and is tried again", "server", row.Server, "error", row.Error)
+			p.Log.Warn("The API server is unusable, and is retried", "server", row.Server, "error", row.Error)
 			away = true
 		case row.Well() && away:
-			p.Log.Info("The API server answers again", "server", row.Server)
+			p.Log.Info("The API server responds again", "server", row.Server)
 			away = false
 		}
 	}

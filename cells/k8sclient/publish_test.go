@@ -21,10 +21,10 @@ func TestLog_OneLineForEachOutage(t *testing.T) {
 	}{
 		{apiservers.Server{Reachable: apiservers.Unknown}, ""},
 		{apiservers.Server{Reachable: apiservers.Yes}, ""},
-		{apiservers.Server{Reachable: apiservers.No, Error: "refused"}, "level=WARN msg=\"The API server is of no use, and is tried again\" server=https://a error=refused"},
+		{apiservers.Server{Reachable: apiservers.No, Error: "refused"}, "level=WARN msg=\"The API server is unusable, and is retried\" server=https://a error=refused"},
 		{apiservers.Server{Reachable: apiservers.No, Error: "time-out"}, ""},
 		{apiservers.Server{Reachable: apiservers.Unknown}, ""},
-		{apiservers.Server{Reachable: apiservers.Yes}, "level=INFO msg=\"The API server answers again\" server=https://a"},
+		{apiservers.Server{Reachable: apiservers.Yes}, "level=INFO msg=\"The API server responds again\" server=https://a"},
 		{apiservers.Server{Reachable: apiservers.Yes}, ""},
 	} {
 		step.active.Server, step.active.Active = "https://a", true

@@ -38,7 +38,7 @@ func (c controller) annotations(txn statedb.ReadTxn, watch *statedb.WatchSet, no
 	it.update.Wanted = show(want)
 	changes, foreign := plan(node.Annotations, want)
 	if len(foreign) > 0 {
-		it.update.Message = "left alone, for somebody else wrote it: " + strings.Join(foreign, ", ")
+		it.update.Message = "not overwritten because the value is foreign: " + strings.Join(foreign, ", ")
 	}
 	it.differs = len(changes) > 0
 	it.write = func(ctx context.Context, live *corev1.Node) error { return c.annotate(ctx, live, want) }
@@ -110,7 +110,7 @@ func (c controller) annotate(ctx context.Context, live *corev1.Node, want map[st
 	patch, err := json.Marshal(map[string]any{"metadata": map[string]any{
 		"resourceVersion": live.ResourceVersion, "annotations": changes}})
 	if err != nil {
-		return fmt.Errorf("make the patch of annotations: %w", err)
+		return fmt.Errorf("encode the patch of annotations: %w", err)
 	}
 	return c.patch(ctx, types.MergePatchType, patch, live, "status")
 }

@@ -12,7 +12,7 @@ import (
 )
 
 // Cell writes annotations, conditions and taint removals to the Node object of this node.
-var Cell = cell.Module("k8s-node", "What the agent writes to its Node",
+var Cell = cell.Module("k8s-node", "Updates of the Node by the agent",
 	cell.Config(DefaultConfig),
 	cell.ProvidePrivate(
 		nodeupdates.NewNodeTable, // only this cell may write

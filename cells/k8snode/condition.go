@@ -74,7 +74,7 @@ func (c controller) removeTaints(ctx context.Context, live *corev1.Node) error {
 	}
 	patch, err := json.Marshal(steps)
 	if err != nil {
-		return fmt.Errorf("make the patch of taints: %w", err)
+		return fmt.Errorf("encode the patch of taints: %w", err)
 	}
 	return c.patch(ctx, types.JSONPatchType, patch, live)
 }
@@ -86,7 +86,7 @@ func (c controller) patch(ctx context.Context, kind types.PatchType, data []byte
 		return err
 	}
 	if changed.UID != live.UID {
-		return errors.New("the Node was made anew meanwhile")
+		return errors.New("the Node was recreated meanwhile")
 	}
 	*live = *changed
 	return nil

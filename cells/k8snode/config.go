@@ -22,7 +22,7 @@ var DefaultConfig = Config{TaintKey: "node.cilium.io/agent-not-ready"}
 // Flags registers the flags of the cell.
 func (c Config) Flags(flags *pflag.FlagSet) {
 	flags.Bool("annotate-k8s-node", c.Annotate, "Write pod CIDRs, router and health addresses into annotations of the Node")
-	flags.Bool("set-network-paths-condition", c.Paths, "Set the condition "+k8s.PathsCondition+" of the Node by the tests of the paths to other nodes")
+	flags.Bool("set-network-paths-condition", c.Paths, "Set the condition "+k8s.PathsCondition+" of the Node from the tests of the paths to other nodes")
 	flags.String("agent-not-ready-taint-key", c.TaintKey, "Key of the taints that are removed from the Node when pods can be attached")
 }
 

@@ -88,7 +88,7 @@ func (c controller) items(txn statedb.ReadTxn, watch *statedb.WatchSet) []item {
 	case !source.Usable():
 		missing = "the Nodes of the cluster to be read"
 	case node == nil:
-		missing = "the Node " + c.Agent.NodeName + " (is that the name? see --node-name and K8S_NODE_NAME)"
+		missing = "the Node " + c.Agent.NodeName + " (if the name is wrong, set --node-name or K8S_NODE_NAME)"
 	}
 	if node == nil {
 		node = &k8s.Node{}

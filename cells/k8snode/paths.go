@@ -74,7 +74,7 @@ func (c controller) paths(txn statedb.ReadTxn, watch *statedb.WatchSet, node *k8
 	case !it.differs:
 		c.Paths.due = time.Time{}
 	case c.Paths.delay(c.Nodes.NumObjects(txn), watch):
-		it.wait(fmt.Sprintf("its turn: one write in %v at most", pathsSpacing(c.Nodes.NumObjects(txn))))
+		it.wait(fmt.Sprintf("its turn: at most one write in %v", pathsSpacing(c.Nodes.NumObjects(txn))))
 	}
 	return it, true
 }
@@ -212,7 +212,7 @@ func (s *pathsState) wrote(uid string, v pathsVerdict, next time.Time) {
 func (c controller) patchCondition(ctx context.Context, live *corev1.Node, condition any) error {
 	patch, err := json.Marshal(map[string]any{"status": map[string]any{"conditions": []any{condition}}})
 	if err != nil {
-		return fmt.Errorf("make the condition: %w", err)
+		return fmt.Errorf("encode the condition: %w", err)
 	}
 	return c.patch(ctx, types.StrategicMergePatchType, patch, live, "status")
 }

@@ -37,12 +37,12 @@ var DefaultConfig = Config{
 func (c Config) Flags(flags *pflag.FlagSet) {
 	flags.String("manifests-dir", c.Dir,
 		"Directory of YAML and JSON files with Kubernetes objects (default <state-dir>/manifests)")
-	flags.Duration("manifests-resync-interval", c.Reread, "How often all manifests are read again, whatever the watch says")
+	flags.Duration("manifests-resync-interval", c.Reread, "Interval at which all manifests are read again, even without a notification of the watch")
 	flags.Duration("k8s-sync-timeout", c.SyncTimeout,
-		"How long to wait for the first lists of the API server before ending, with neither a copy of them nor pods of an earlier run; 0 waits for ever")
-	flags.String("lib-dir", c.LibDir, "Directory for files that outlive a restart of the machine")
+		"Timeout of the first lists of the API server, after which the agent stops if it has neither a copy of them nor pods of a previous run; 0 waits forever")
+	flags.String("lib-dir", c.LibDir, "Directory for files that survive a restart of the machine")
 	flags.Bool("k8s-snapshot", c.Snapshot, "Keep a copy of Kubernetes objects in <lib-dir>/k8s-snapshot, to start without the API server")
-	flags.Duration("k8s-snapshot-interval", c.SnapshotWait, "Least time between two writes of that copy")
+	flags.Duration("k8s-snapshot-interval", c.SnapshotWait, "Minimum time between two writes of that copy")
 	flags.Bool("enable-cilium-endpoint-slice", c.Slices,
 		"Write CiliumEndpointSlices in the cluster role, and read them instead of the CiliumEndpoints of other nodes once they are complete")
 }
@@ -60,7 +60,7 @@ const minReread = 50 * time.Millisecond
 func newSettings(c Config, a agent.Agent, client *kubeapi.Client) (settings, error) {
 	if client != nil && c.Dir != "" {
 		return settings{}, fmt.Errorf("--manifests-dir=%q and --k8s-api-server, --k8s-kubeconfig-path or an account inside the "+
-			"cluster: objects come from the one or the other; to read manifests, give --enable-k8s=false", c.Dir)
+			"cluster: only one source of objects is possible; to read manifests, set --enable-k8s=false", c.Dir)
 	}
 	if c.Dir == "" {
 		c.Dir = filepath.Join(a.StateDir, "manifests")

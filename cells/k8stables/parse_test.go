@@ -288,7 +288,7 @@ func TestDirectory_OddEntries(t *testing.T) {
 	if err != nil {
 		t.Fatal(err)
 	}
-	want := map[string]string{"folder.yaml": "no regular file", "dangling.yml": "no such file", "huge.json": "larger than"}
+	want := map[string]string{"folder.yaml": "not a regular file", "dangling.yml": "no such file", "huge.json": "larger than"}
 	for _, p := range out {
 		if p.Status != rejected || !strings.Contains(p.Reason, want[p.File]) || want[p.File] == "" {
 			t.Errorf("%s: %s: %s", p.File, p.Status, p.Reason)

@@ -57,7 +57,7 @@ func (s *source) run(ctx context.Context, health cell.Health) error {
 // missing, it may not be mounted yet. An empty directory means that there are no objects.
 func (s *source) doubt(dir *directory) string {
 	if dir.missing && s.past() {
-		return dir.path + " does not exist, and pods of an earlier run are there"
+		return dir.path + " does not exist, but pods of the previous run do"
 	}
 	return ""
 }

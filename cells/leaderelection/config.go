@@ -26,7 +26,7 @@ func (c Config) Flags(flags *pflag.FlagSet) {
 		"Namespace of the Lease waggle-cluster; default: environment K8S_NAMESPACE, then POD_NAMESPACE, then kube-system")
 	flags.Duration("leader-election-lease-duration", c.LeaseDuration, "Time without a renewal after which another replica takes over, in whole seconds")
 	flags.Duration("leader-election-renew-deadline", c.RenewDeadline, "Time without a renewal after which the leader stops its work")
-	flags.Duration("leader-election-retry-period", c.RetryPeriod, "Time between two attempts to take or to renew the Lease")
+	flags.Duration("leader-election-retry-period", c.RetryPeriod, "Time between two attempts to acquire or to renew the Lease")
 }
 
 // settings is the checked form of [Config].
@@ -52,7 +52,7 @@ func newSettings(c Config) (settings, error) {
 		return settings{}, fmt.Errorf("--leader-election-retry-period=%s: must be more than 0", c.RetryPeriod)
 	case c.RenewDeadline <= c.RetryPeriod*6/5:
 		return settings{}, fmt.Errorf("--leader-election-renew-deadline=%s: must be more than 1.2 times --leader-election-retry-period=%s, "+
-			"or no second attempt fits in", c.RenewDeadline, c.RetryPeriod)
+			"or there is no time for a second attempt", c.RenewDeadline, c.RetryPeriod)
 	case c.LeaseDuration <= c.RenewDeadline:
 		return settings{}, fmt.Errorf("--leader-election-lease-duration=%s: must be more than --leader-election-renew-deadline=%s, "+
 			"or two replicas could lead at once", c.LeaseDuration, c.RenewDeadline)

@@ -161,7 +161,7 @@ func (e *elector) publish(row leadership.Leadership) error {
 		e.log.Info("Leadership", "lease", row.Lease, "leads", leads, "leader", row.Leader, "identity", row.Identity)
 	}
 	if row.Error != "" && e.row.Error == "" {
-		e.log.Warn("The Lease cannot be read or written, and is tried again", "lease", row.Lease, "error", row.Error)
+		e.log.Warn("The Lease cannot be read or written, and is retried", "lease", row.Lease, "error", row.Error)
 	}
 	e.row = row
 	txn := e.db.WriteTxn(e.table)
@@ -176,11 +176,11 @@ func (e *elector) publish(row leadership.Leadership) error {
 func (e *elector) report(health cell.Health) {
 	switch {
 	case e.row.Error != "":
-		health.Degraded("take or renew the Lease "+e.row.Lease, errors.New(e.row.Error))
+		health.Degraded("acquire or renew the Lease "+e.row.Lease, errors.New(e.row.Error))
 	case !e.row.Until.IsZero():
 		health.OK("this replica leads")
 	case e.row.Leader == "":
-		health.OK("nobody leads yet")
+		health.OK("no replica leads yet")
 	default:
 		health.OK(e.row.Leader + " leads")
 	}
@@ -213,7 +213,7 @@ func (e *elector) release(ctx context.Context) error {
 	ctx, cancel := context.WithTimeout(ctx, releaseTimeout)
 	defer cancel()
 	if _, err := e.leases.update(ctx, released(e.seen, time.Now())); err != nil {
-		e.log.Info("The Lease could not be given back, others will wait for it to end", "lease", row.Lease, "error", err)
+		e.log.Info("The Lease could not be released, other replicas wait until it expires", "lease", row.Lease, "error", err)
 	}
 	return nil
 }

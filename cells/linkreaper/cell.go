@@ -3,7 +3,7 @@ package linkreaper
 import "github.com/cilium/hive/cell"
 
 // Cell deletes the link group of deleted pods, and links without an endpoint. The two jobs are separate, so that slow requests of one do not delay the other.
-var Cell = cell.Module("link-reaper", "Deletion of the links of pods that are gone",
+var Cell = cell.Module("link-reaper", "Deletion of the links of deleted pods",
 	cell.ProvidePrivate(newKernel), // netlink
 	Reaper,
 )

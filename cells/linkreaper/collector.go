@@ -68,7 +68,7 @@ func (c *collector) run(ctx context.Context, health cell.Health, interval time.D
 }
 
 // errUnknownLink prevents all deletions: any stray link may be the link of that endpoint.
-var errUnknownLink = errors.New("an endpoint in quarantine does not tell its link: delete the endpoint when its pod is gone")
+var errUnknownLink = errors.New("the link of an endpoint in quarantine is unknown: delete the endpoint when its pod is gone")
 
 // collect runs one scan.
 func (c *collector) collect() error {

@@ -19,8 +19,8 @@ var DefaultConfig = Config{Interval: 30 * time.Second}
 // Flags registers the flag of the cell. c contains its default.
 func (c Config) Flags(flags *pflag.FlagSet) {
 	flags.Duration("pod-link-gc-interval", c.Interval,
-		"Time between two looks for links of pods that belong to no endpoint; what five looks in a row find is deleted; below 23s that may be "+
-			"the link of an ADD that is slow, which then fails; 0 never looks")
+		"Time between two scans for links of pods that belong to no endpoint; a link that five scans in a row find is deleted; below 23s this may be "+
+			"the link of a slow ADD, which then fails; 0 disables the scans")
 }
 
 func (c Config) validate() error {

@@ -12,7 +12,7 @@ import (
 // severalOrphans is the number of links in use without an endpoint from which the state files count as lost, if no endpoint was restored.
 const severalOrphans = 2
 
-var errOrphans = errors.New("the state files of the run before are not where this one looks: start it with the --state-dir of before, or " +
+var errOrphans = errors.New("the state files of that run are not in the state directory: start the agent with the previous --state-dir, or " +
 	"delete the pods that are on this node")
 
 // orphans returns the links of pods that a previous run attached, if no endpoint was restored: the state directory was removed or replaced. These links stay
@@ -48,7 +48,7 @@ func (c *collector) spareOrphans(txn statedb.ReadTxn, stray map[int]string) erro
 		delete(stray, index)
 	}
 	if len(c.spared) > 0 {
-		return fmt.Errorf("%d pods were attached by an earlier run: %w", len(c.spared), errOrphans)
+		return fmt.Errorf("%d pods were attached by the previous run: %w", len(c.spared), errOrphans)
 	}
 	return nil
 }

@@ -60,10 +60,10 @@ func (r *reaper) run(ctx context.Context, health cell.Health) error {
 			} else {
 				backoff = job.ExponentialBackoff{Min: retryMin, Max: retryMax}
 			}
-			r.log.Debug("Deleted links of pods that are gone", "count", n, "error", err)
+			r.log.Debug("Deleted links of deleted pods", "count", n, "error", err)
 		}
 		if again == nil {
-			health.OK(fmt.Sprintf("No link is left over (%d deleted)", deleted))
+			health.OK(fmt.Sprintf("no link of a deleted pod remains (%d deleted)", deleted))
 		}
 		heartbeat.Idle(ctx)
 		select {
@@ -77,7 +77,7 @@ func (r *reaper) run(ctx context.Context, health cell.Health) error {
 }
 
 // errForeign means that the group contains a link that the plugin has not created.
-var errForeign = errors.New("not made by the plugin, but in the group of deleted links: give it another group")
+var errForeign = errors.New("foreign, but in the group of deleted links: move it to another group")
 
 // reap deletes the members that the plugin has created, and returns their number. It reads them from the kernel, because the table may lag behind. For a single
 // link it reads only that link, because the time to list all links grows with the number of pods.

@@ -14,7 +14,7 @@ import (
 )
 
 // Cell steps the monitor, and records stalls.
-var Cell = cell.Module("liveness", "Loops rows and transactions that hang",
+var Cell = cell.Module("liveness", "Watchdog of loops rows and transactions",
 	cell.Provide(
 		heartbeat.NewMonitor, // used by the job groups of all modules
 		commands,             // the command "liveness"

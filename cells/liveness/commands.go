@@ -13,7 +13,7 @@ import (
 // commands provides the command "liveness", which prints the verdict and the names of all loops.
 func commands(m *heartbeat.Monitor) upstream.ScriptCmdOut {
 	return upstream.NewScriptCmd("liveness", script.Command(
-		script.CmdUsage{Summary: "Print what hangs and the names of all loops that are watched"},
+		script.CmdUsage{Summary: "Print what hangs, and the names of all watched loops"},
 		func(s *script.State, _ ...string) (script.WaitFunc, error) {
 			return func(s *script.State) (stdout, stderr string, err error) {
 				var out strings.Builder

@@ -86,7 +86,7 @@ func TestCell_LeavesARecordThatTheNextRunReports(t *testing.T) {
 		d.thaw <- struct{}{}
 		time.Sleep(2 * heartbeat.Interval)
 		stop(t, h)
-		if n := strings.Count(log.String(), "something hangs"); n != 1 || !strings.Contains(log.String(), "What hung goes on") {
+		if n := strings.Count(log.String(), "something hangs"); n != 1 || !strings.Contains(log.String(), "Nothing hangs any longer") {
 			t.Errorf("%d times in the log:\n%s", n, &log)
 		}
 	})

@@ -27,7 +27,7 @@ func (j *judge) writeDown(ctx context.Context, health cell.Health) error {
 			j.record(wedges)
 			health.Degraded("the agent must be restarted", errors.New(wedges[0].What))
 		case len(wedges) == 0 && wedged:
-			j.Log.Info("What hung goes on")
+			j.Log.Info("Nothing hangs any longer")
 			health.OK("nothing hangs")
 		}
 		wedged = len(wedges) > 0
@@ -61,8 +61,8 @@ func (j *judge) sayWhyTheLastRunEnded() {
 	head, path, err := heartbeat.TakeRecord(j.Settings.StateDir)
 	switch {
 	case err != nil:
-		j.Log.Warn("What the run before has left about its end cannot be read", "error", err)
+		j.Log.Warn("The record of a stall of the previous run cannot be read", "error", err)
 	case head != "":
-		j.Log.Warn("Something hung in the run before, which may be why it ended", "what", head, "stacks", path)
+		j.Log.Warn("The previous run recorded a stall, which may be why it ended", "what", head, "stacks", path)
 	}
 }

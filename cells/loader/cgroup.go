@@ -81,7 +81,7 @@ func (t *tcxLinks) AttachGroup(key, group, hook string, p *program) error {
 		return err
 	}
 	if err := os.MkdirAll(t.dir, 0o700); err != nil {
-		return fmt.Errorf("make directory for pinned links: %w", err)
+		return fmt.Errorf("create directory for pinned links: %w", err)
 	}
 	l, err := link.AttachCgroup(link.CgroupOptions{Path: path, Attach: cgroupHooks[hook], Program: p.loaded})
 	if err != nil {
@@ -97,7 +97,7 @@ func (t *tcxLinks) AttachGroup(key, group, hook string, p *program) error {
 // groupRefused adds the likely causes to EPERM.
 func groupRefused(err error) error {
 	if errors.Is(err, unix.EPERM) {
-		return fmt.Errorf("%w: a program that somebody attached there without BPF_F_ALLOW_MULTI keeps others out (bpftool cgroup tree), "+
+		return fmt.Errorf("%w: a foreign program without BPF_F_ALLOW_MULTI excludes others from this cgroup (bpftool cgroup tree), "+
 			"or the agent lacks CAP_NET_ADMIN", err)
 	}
 	return err
@@ -136,7 +136,7 @@ func findGroup(group string) (path string, id uint64, err error) {
 	}
 	stat, err := os.Stat(path)
 	if err != nil {
-		return "", 0, fmt.Errorf("look at the cgroup: %w", err)
+		return "", 0, fmt.Errorf("read the cgroup: %w", err)
 	}
 	return path, stat.Sys().(*syscall.Stat_t).Ino, nil
 }
@@ -159,12 +159,12 @@ func netnsCookie() (uint64, error) {
 		fd, err = unix.Socket(unix.AF_INET6, unix.SOCK_DGRAM|unix.SOCK_CLOEXEC, 0)
 	}
 	if err != nil {
-		return 0, fmt.Errorf("ask for the cookie of the network namespace: %w", err)
+		return 0, fmt.Errorf("read the cookie of the network namespace: %w", err)
 	}
 	defer unix.Close(fd)
 	cookie, err := unix.GetsockoptUint64(fd, unix.SOL_SOCKET, unix.SO_NETNS_COOKIE)
 	if err != nil {
-		return 0, fmt.Errorf("ask for the cookie of the network namespace: %w", err)
+		return 0, fmt.Errorf("read the cookie of the network namespace: %w", err)
 	}
 	return cookie, nil
 }

@@ -35,13 +35,13 @@ const (
 
 // Flags adds the flags; the values of c are the defaults.
 func (c Config) Flags(flags *pflag.FlagSet) {
-	flags.Duration("bpf-ct-timeout-regular-tcp", c.TCPTimeout, "How long a TCP connection that stands is remembered without a packet")
-	flags.Duration("bpf-ct-timeout-regular-tcp-syn", c.TCPSynTimeout, "How long a TCP connection is that nobody has answered")
-	flags.Duration("bpf-ct-timeout-regular-tcp-fin", c.TCPCloseTimeout, "How long a TCP connection is that both sides have closed")
-	flags.Duration("bpf-ct-timeout-regular-any", c.AnyTimeout, "How long a flow of another protocol is")
-	flags.Bool("bpf-events-policy-verdict-enabled", c.Verdicts, "Report each new connection and what policies say of it")
-	flags.String("ipv4-service-loopback-address", c.LoopbackIPv4, "IPv4 address from which a pod meets itself when it is the backend of the service that it asks")
-	flags.String("ipv6-service-loopback-address", c.LoopbackIPv6, "IPv6 address from which a pod meets itself when it is the backend of the service that it asks")
+	flags.Duration("bpf-ct-timeout-regular-tcp", c.TCPTimeout, "Idle timeout of an established TCP flow")
+	flags.Duration("bpf-ct-timeout-regular-tcp-syn", c.TCPSynTimeout, "Lifetime of a TCP flow without a reply")
+	flags.Duration("bpf-ct-timeout-regular-tcp-fin", c.TCPCloseTimeout, "Lifetime of a TCP flow after both sides have closed it")
+	flags.Duration("bpf-ct-timeout-regular-any", c.AnyTimeout, "Idle timeout of a flow of another protocol")
+	flags.Bool("bpf-events-policy-verdict-enabled", c.Verdicts, "Report the policy verdict of each new flow")
+	flags.String("ipv4-service-loopback-address", c.LoopbackIPv4, "IPv4 source address of a flow from a pod to a service whose selected backend is the same pod")
+	flags.String("ipv6-service-loopback-address", c.LoopbackIPv6, "IPv6 source address of a flow from a pod to a service whose selected backend is the same pod")
 }
 
 // check returns an error if a value is invalid.
@@ -57,7 +57,7 @@ func (c Config) check() error {
 	for flag, addr := range map[string]string{"ipv4": c.LoopbackIPv4, "ipv6": c.LoopbackIPv6} {
 		a, err := netip.ParseAddr(addr)
 		if err != nil || a.Is4() != (flag == "ipv4") || a.Zone() != "" || a.IsUnspecified() || a.IsMulticast() || a.IsLoopback() {
-			return fmt.Errorf("--%s-service-loopback-address=%s: want an address of that family which nobody else has", flag, addr)
+			return fmt.Errorf("--%s-service-loopback-address=%s: want an unused unicast address of that family", flag, addr)
 		}
 	}
 	return nil

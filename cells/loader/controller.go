@@ -171,9 +171,9 @@ func (c *controller) report(health cell.Health, complete bool) {
 	_, held := c.device(txn, podlink.HoldDevice)
 	switch {
 	case !held:
-		health.OK("Waiting for the device " + podlink.HoldDevice)
+		health.OK("waiting for the device " + podlink.HoldDevice)
 	case !complete:
-		health.OK("Waiting for the entries of all endpoints in maps that are new; until then hooks stay as they are")
+		health.OK("waiting for the entries of all endpoints in new maps; until then hooks are unchanged")
 	default:
 		health.OK(fmt.Sprintf("%d attachments", c.Table.NumObjects(txn)))
 	}

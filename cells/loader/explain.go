@@ -43,11 +43,11 @@ func remedy(err error, refused bool) string {
 	case errors.Is(err, unix.EPERM) && !refused:
 		return "; give the agent CAP_BPF, CAP_PERFMON and CAP_NET_ADMIN"
 	case errors.Is(err, ebpf.ErrNotSupported):
-		return "; the kernel lacks what the programs need: run Linux 6.1 or newer"
+		return "; the kernel lacks features that the programs need: run Linux 6.1 or newer"
 	case errors.Is(err, ebpf.ErrMapIncompatible):
 		return "; a pinned map does not fit the programs: see the table bpf-maps"
 	case refused:
-		return "; this kernel does not accept the programs: go back to the agent that was here before, and report these lines with " +
+		return "; this kernel does not accept the programs: go back to the previous version of the agent, and report these lines with " +
 			"the kernel's version"
 	}
 	return ""

@@ -20,10 +20,10 @@ func TestExplain_SaysWhatCanBeDone(t *testing.T) {
 		wants []string
 	}{
 		"the verifier refuses a program": {errVerifier,
-			[]string{"r0 = *(u64 *)(r9 +0) | R9 !read_ok;", "does not accept the programs: go back to the agent"}},
+			[]string{"r0 = *(u64 *)(r9 +0) | R9 !read_ok;", "does not accept the programs: go back to the previous version of the agent"}},
 		"a function is missing": {fmt.Errorf("load program pod_egress: %w", &ebpf.VerifierError{Cause: unix.EINVAL,
 			Log: []string{"12: (85) call unknown#99999", "invalid func unknown#99999", "processed 13 insns"}}),
-			[]string{"call unknown#99999 | invalid func unknown#99999;", "go back to the agent"}},
+			[]string{"call unknown#99999 | invalid func unknown#99999;", "go back to the previous version of the agent"}},
 		"a feature is missing": {fmt.Errorf("ring buffers: %w", ebpf.ErrNotSupported), []string{"run Linux 6.1 or newer"}},
 		"no memory":            {fmt.Errorf("load program pod_egress: %w", unix.ENOMEM), []string{"free memory on the node"}},
 		"a map does not fit":   {fmt.Errorf("map metrics: %w", ebpf.ErrMapIncompatible), []string{"see the table bpf-maps"}},

@@ -73,18 +73,18 @@ func (g *generation) start(cell.HookContext) error {
 func (g *generation) retry(ctx context.Context, health cell.Health, err error) error {
 	said := ""
 	for attempt, pause := 2, firstReload; err != nil; attempt, pause = attempt+1, min(2*pause, lastReload) {
-		message := fmt.Sprintf("Datapath generation %d cannot be loaded. Programs of an earlier run are kept", g.number)
+		message := fmt.Sprintf("datapath generation %d cannot be loaded; programs of the previous run stay attached", g.number)
 		health.Degraded(message, err)
 		if err.Error() != said { // once for each reason, not for each try
 			said = err.Error()
-			g.params.Log.Warn("Programs cannot be loaded; those of an earlier run stay attached", "generation", g.number, "error", err)
+			g.params.Log.Warn("Programs cannot be loaded; programs of the previous run stay attached", "generation", g.number, "error", err)
 		}
 		if heartbeat.Sleep(ctx, pause) != nil {
 			return nil
 		}
 		err = g.load(attempt)
 	}
-	health.OK(fmt.Sprintf("Datapath generation %d is loaded", g.number))
+	health.OK(fmt.Sprintf("datapath generation %d is loaded", g.number))
 	return g.reload(ctx, health)
 }
 

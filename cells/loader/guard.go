@@ -75,11 +75,11 @@ func (t *traffic) Guard() error {
 // reportGuard reports the number of packets that the rules have dropped.
 func reportGuard(health cell.Health, seen observed) {
 	if seen.Unchecked != nil {
-		health.Degraded("The kernel does not check who speaks with this node's addresses: load nft_fib_inet, or use a kernel with CONFIG_NFT_FIB_INET, and restart the agent",
+		health.Degraded("the kernel does not drop packets from outside with a source address of this node: load nft_fib_inet, or use a kernel with CONFIG_NFT_FIB_INET, and restart the agent",
 			seen.Unchecked)
 		return
 	}
 	d := seen.Dropped
-	health.OK(fmt.Sprintf("Dropped %d packets of pod links without their programs, %d from outside with an address of this node",
+	health.OK(fmt.Sprintf("dropped %d packets of pod links without their programs, %d from outside with a source address of this node",
 		d.Unmarked.Packets, d.NodeSource.Packets))
 }

@@ -121,8 +121,8 @@ type observed struct {
 }
 
 var (
-	errNoFilter    = errors.New("no program of an earlier run is attached")
-	errWrongDevice = errors.New("the device is not the one that the endpoint was made with")
+	errNoFilter    = errors.New("no program of the previous run is attached")
+	errWrongDevice = errors.New("the device is not the one that the endpoint was created with")
 )
 
 // blocks returns the two blocks of every pod link.

@@ -38,7 +38,7 @@ func (o *ops) Update(_ context.Context, _ statedb.ReadTxn, _ statedb.Revision, a
 	case attachments.PodLink:
 		return o.kernel.Pods.Join(a.IfIndex, a.Device, a.MTU)
 	}
-	return fmt.Errorf("attach %s: kind %q is not known", a.Device, a.Kind)
+	return fmt.Errorf("attach %s: unknown kind %q", a.Device, a.Kind)
 }
 
 // program returns the program that the hook of a row must run; nil leaves the hook unchanged.

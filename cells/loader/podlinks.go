@@ -69,7 +69,7 @@ func (w linkWatch) run(ctx context.Context, health cell.Health) error {
 				wait, cancel = context.WithTimeout(ctx, drift.Grace)
 			}
 		}
-		health.OK("Links of pods are as they were made")
+		health.OK("links of pods are unchanged")
 		heartbeat.Idle(ctx)
 		_, _ = changed.Wait(wait, 0) // an error means that the grace period or ctx has ended
 		cancel()

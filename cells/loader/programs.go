@@ -94,7 +94,7 @@ func (o *objects) load(object string, maps map[string]*ebpf.Map, out map[string]
 		o.loaded = append(o.loaded, p)
 		info, err := p.Info()
 		if err != nil {
-			return fmt.Errorf("read back program %s: %w", name, err)
+			return fmt.Errorf("verify program %s: %w", name, err)
 		}
 		id, _ := info.ID()
 		out[name] = program{Name: name, ID: uint32(id), loaded: p, steps: all.steps}
@@ -182,7 +182,7 @@ func configureResize(spec *ebpf.CollectionSpec, maps map[string]*ebpf.Map) error
 	}
 	var state uint32
 	if err := maps[bpf.MapResizeState].Lookup(uint32(0), &state); err != nil {
-		return fmt.Errorf("read the number of the change of the size of maps: %w", err)
+		return fmt.Errorf("read the number of the resize of maps: %w", err)
 	}
 	n, _ := bpf.ReadResizeState(state)
 	return errors.Join(number.Set(n), resized.Set(bits))

@@ -60,10 +60,10 @@ func (g *generation) raiseProtocol(health cell.Health) error {
 		err = g.params.Kernel.State.SetProtocol(bpf.ProtocolHighest)
 	}
 	if err != nil {
-		health.Degraded("Hooks keep to the protocol before", err)
+		health.Degraded("hooks use the previous protocol", err)
 		return err
 	}
-	health.OK(fmt.Sprintf("All hooks run generation %d, protocol %d", g.number, bpf.ProtocolHighest))
+	health.OK(fmt.Sprintf("all hooks run generation %d, protocol %d", g.number, bpf.ProtocolHighest))
 	return nil
 }
 

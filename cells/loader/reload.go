@@ -32,10 +32,10 @@ func (g *generation) reload(ctx context.Context, health cell.Health) error {
 			return nil
 		}
 		if err := g.replace(attempt); err != nil {
-			health.Degraded("Programs that look into maps of another size are kept", err)
+			health.Degraded("programs that use maps of the previous size stay attached", err)
 		}
 	}
-	health.OK(fmt.Sprintf("Datapath generation %d is loaded", g.number))
+	health.OK(fmt.Sprintf("datapath generation %d is loaded", g.number))
 	if g.await(ctx, g.runs) {
 		g.params.Kernel.Programs.Unload()
 	}

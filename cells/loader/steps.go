@@ -35,7 +35,7 @@ func (s steps) pin(p *program) error {
 		return nil
 	}
 	if err := os.MkdirAll(s.dir, 0o700); err != nil {
-		return fmt.Errorf("make the directory for steps of programs: %w", err)
+		return fmt.Errorf("create the directory for steps of programs: %w", err)
 	}
 	same, err := p.steps.Clone() // the library pins no handle a second time
 	if err == nil {
@@ -76,14 +76,14 @@ func (s steps) unpinOthers(p *program) error {
 		return nil
 	}
 	if err := bpfmaps.AwaitPackets(); err != nil {
-		return fmt.Errorf("remove the pins of steps of earlier programs: %w", err)
+		return fmt.Errorf("remove the pins of steps of previous programs: %w", err)
 	}
 	var errs []error
 	for _, path := range others {
 		errs = append(errs, os.Remove(path))
 	}
 	if err := errors.Join(errs...); err != nil {
-		return fmt.Errorf("remove the pins of steps of earlier programs: %w", err)
+		return fmt.Errorf("remove the pins of steps of previous programs: %w", err)
 	}
 	return nil
 }
@@ -102,9 +102,9 @@ func unpinned(a *attachments.Attachment, seen observed) error {
 func reportSteps(health cell.Health, rows iter.Seq2[*attachments.Attachment, statedb.Revision], seen observed) {
 	for a := range rows {
 		if err := unpinned(a, seen); err != nil && !repairable(err) {
-			health.Degraded("Without an agent, programs of pods drop ARP, ICMP errors and new flows to services: mount the BPF file system read-write", err)
+			health.Degraded("without an agent, programs of pods drop ARP, ICMP errors and new flows to services: mount the BPF file system read-write", err)
 			return
 		}
 	}
-	health.OK("The steps of programs are pinned")
+	health.OK("the steps of programs are pinned")
 }

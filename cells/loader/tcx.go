@@ -68,13 +68,13 @@ func (t *tcxLinks) probe() (bool, error) {
 	nothing, err := ebpf.NewProgram(&ebpf.ProgramSpec{Type: ebpf.SchedCLS, License: "GPL",
 		Instructions: asm.Instructions{asm.Mov.Imm(asm.R0, 0), asm.Return()}})
 	if err != nil {
-		return false, fmt.Errorf("ask the kernel for tcx: load a program: %w", err)
+		return false, fmt.Errorf("probe the kernel for tcx: load a program: %w", err)
 	}
 	defer nothing.Close()
 	_, err = link.AttachTCX(link.TCXOptions{Interface: math.MaxInt32, Program: nothing, Attach: ebpf.AttachTCXEgress})
 	found := errors.Is(err, unix.ENODEV) // a kernel with tcx looks up the device
 	if !found && !errors.Is(err, link.ErrNotSupported) {
-		return false, fmt.Errorf("ask the kernel for tcx: attach to no device: %w", err)
+		return false, fmt.Errorf("probe the kernel for tcx: attach to no device: %w", err)
 	}
 	t.haveTCX = &found
 	return found, nil
@@ -193,7 +193,7 @@ const movingSuffix = "_moving"
 // create attaches a link ahead of all other programs on the hook, and pins it.
 func (t *tcxLinks) create(key, pin string, at place, p *program) error {
 	if err := os.MkdirAll(t.dir, 0o700); err != nil {
-		return fmt.Errorf("make directory for pinned links: %w", err)
+		return fmt.Errorf("create directory for pinned links: %w", err)
 	}
 	l, err := link.AttachTCX(link.TCXOptions{Interface: at.IfIndex, Program: p.loaded, Attach: at.attachType(), Anchor: link.Head()})
 	if err != nil {
@@ -260,7 +260,7 @@ func (t *tcxLinks) refuseTheirs(key string, at place) error {
 	}
 	for _, f := range filters {
 		if f.Ours() && !slices.Contains(bpf.Programs(), f.Name) {
-			return fmt.Errorf("attach to %s: its filter with priority %d and handle %#x is somebody else's, %q: remove that, or use Linux 6.6 or newer, where both have room",
+			return fmt.Errorf("attach to %s: its filter with priority %d and handle %#x is foreign, %q: remove it, or use Linux 6.6 or newer, where both can be attached",
 				key, f.Priority, f.Handle, f.Name)
 		}
 	}
@@ -369,7 +369,7 @@ func (t *tcxLinks) adoptHook(at place) error {
 			if rtnl.IsGone(err) {
 				continue
 			}
-			return fmt.Errorf("find the device of a filter of ours: %w", err)
+			return fmt.Errorf("find the device of a filter of the agent: %w", err)
 		}
 		if key := pinOf(l.Attrs().Name, at.Hook); t.filters[key] == (place{}) {
 			t.filters[key] = at

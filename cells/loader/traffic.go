@@ -107,7 +107,7 @@ func (t *traffic) Join(ifindex int, name string, mtu int) error {
 	link, err := t.links.LinkByIndex(ifindex)
 	if err != nil {
 		if rtnl.IsGone(err) {
-			return fmt.Errorf("attach %s: no device has index %d: %w; delete the pod's sandbox and let it be made again",
+			return fmt.Errorf("attach %s: no device has index %d: %w; delete the pod's sandbox, which kubelet recreates",
 				name, ifindex, errWrongDevice)
 		}
 		return fmt.Errorf("attach %s: %w", name, err)
@@ -143,7 +143,7 @@ func renamed(link netlink.Link, name string) bool {
 func check(a *netlink.LinkAttrs, name string) error {
 	switch {
 	case a.Name != name:
-		return fmt.Errorf("attach %s: the device with index %d is %s now: %w; delete the pod's sandbox and let it be made again",
+		return fmt.Errorf("attach %s: the device with index %d is %s now: %w; delete the pod's sandbox, which kubelet recreates",
 			name, a.Index, a.Name, errWrongDevice)
 	case a.Group == podlink.DeletedGroup:
 		return fmt.Errorf("attach %s: it is being deleted: %w", name, errWrongDevice)
@@ -166,7 +166,7 @@ func (t *traffic) up(link netlink.Link) error {
 			continue
 		}
 		if err := t.tc.AddLinkFlags(a.Index, flag); err != nil {
-			return fmt.Errorf("take ARP off %s and set it up: %w", a.Name, err)
+			return fmt.Errorf("disable ARP on %s and set it up: %w", a.Name, err)
 		}
 	}
 	return nil

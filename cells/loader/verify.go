@@ -164,14 +164,14 @@ func (v *verifier) reportOrder(before statedb.ReadTxn, seen observed) error {
 		}
 	}
 	if len(ahead) == 0 {
-		v.order.OK("Nobody's programs run ahead of ours")
+		v.order.OK("no foreign program runs ahead of the agent's")
 		return errors.Join(errs...)
 	}
 	var named []error
 	for _, a := range ahead[:min(len(ahead), maxNamed)] {
 		named = append(named, errors.New(a))
 	}
-	v.order.Degraded(fmt.Sprintf("%d programs of others see packets of pods before ours do: they may let pass what ours drop",
+	v.order.Degraded(fmt.Sprintf("%d foreign programs see packets of pods before the agent's programs: they may forward packets that those would drop",
 		len(ahead)), errors.Join(named...))
 	return errors.Join(errs...)
 }

@@ -15,7 +15,7 @@ func newCommands(m bpfmaps.Maps) upstream.ScriptCmdOut {
 		script.CmdUsage{
 			Summary: "Print the entries of a BPF map",
 			Args:    "name",
-			Detail:  []string{"One line for each entry, sorted by key. The table bpf-maps has the names."},
+			Detail:  []string{"One line per entry, sorted by key. The table bpf-maps lists the names."},
 		},
 		func(_ *script.State, args ...string) (script.WaitFunc, error) {
 			if len(args) != 1 {

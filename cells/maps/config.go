@@ -63,18 +63,18 @@ const rangesShare = 4
 
 // Flags adds one flag for each size; the values of c are the defaults.
 func (c Config) Flags(flags *pflag.FlagSet) {
-	flags.Int("bpf-policy-map-max", c.PolicyMax, fmt.Sprintf("Entries that all policies of this node share, %d to %d; ranges of "+
-		"ports have a quarter as many of their own", leastPolicy, mostPolicy))
-	flags.Int("bpf-cidr-map-max", c.CIDRsMax, fmt.Sprintf("Address ranges that the policies of endpoints of this node name, %d to %d", leastCIDRs, mostCIDRs))
-	flags.Int("bpf-ct-global-tcp-max", c.FlowsMax, fmt.Sprintf("Established flows of each address family, of all protocols, %d to %d",
+	flags.Int("bpf-policy-map-max", c.PolicyMax, fmt.Sprintf("Maximum number of policy entries on this node, %d to %d; entries "+
+		"with port ranges have a map of their own with a quarter of this size", leastPolicy, mostPolicy))
+	flags.Int("bpf-cidr-map-max", c.CIDRsMax, fmt.Sprintf("Maximum number of address ranges in the policies of endpoints of this node, %d to %d", leastCIDRs, mostCIDRs))
+	flags.Int("bpf-ct-global-tcp-max", c.FlowsMax, fmt.Sprintf("Maximum number of established flows per address family, all protocols together, %d to %d",
 		leastFlows, mostFlows))
-	flags.Int("bpf-lb-map-max", c.ServicesMax, fmt.Sprintf("Frontends of Services, as many backends and source ranges, and half as many again of the "+
-		"backends of all frontends, %d to %d", leastServices, mostServices))
-	flags.Int("bpf-lb-affinity-map-max", c.AffinityMax, fmt.Sprintf("Clients with session affinity, and backends of frontends with it, %d to %d",
+	flags.Int("bpf-lb-map-max", c.ServicesMax, fmt.Sprintf("Maximum number of frontends of Services, of backends and of source ranges, %d to %d; all "+
+		"frontends together have one and a half times as many backend slots", leastServices, mostServices))
+	flags.Int("bpf-lb-affinity-map-max", c.AffinityMax, fmt.Sprintf("Maximum number of clients with session affinity, and of backends of frontends with session affinity, %d to %d",
 		leastServices, mostServices))
-	flags.Int("bpf-lb-maglev-map-max", c.MaglevTables, fmt.Sprintf("Tables of Maglev, each for all frontends with the same backends, 1 to %d; they "+
-		"take memory with --bpf-lb-algorithm=maglev or --bpf-lb-algorithm-annotation only, 8 bytes for each slot", mostTables))
-	flags.Int("bpf-nat-global-max", c.NatMax, fmt.Sprintf("Entries of translated IPv4 flows, two for each, %d to %d; half as many for IPv6",
+	flags.Int("bpf-lb-maglev-map-max", c.MaglevTables, fmt.Sprintf("Maximum number of Maglev tables, 1 to %d; frontends with the same backends share a table; tables "+
+		"use memory only with --bpf-lb-algorithm=maglev or --bpf-lb-algorithm-annotation, 8 bytes per slot", mostTables))
+	flags.Int("bpf-nat-global-max", c.NatMax, fmt.Sprintf("Maximum number of NAT entries for IPv4, two per flow, %d to %d; half as many for IPv6",
 		leastNat, mostNat))
 }
 

@@ -71,7 +71,7 @@ func fillMissing(to, from *ebpf.Map, before seen) error {
 	for last := false; !last; {
 		n, err := from.BatchLookup(&cursor, keys.Interface(), values.Interface(), nil)
 		if last = errors.Is(err, ebpf.ErrKeyNotExist); err != nil && !last {
-			return fmt.Errorf("read the entries that were made since the map was copied: %w", err)
+			return fmt.Errorf("read the entries that were created after the copy of the map: %w", err)
 		}
 		for i := range n {
 			key := keys.Index(i).Bytes()
@@ -86,7 +86,7 @@ func fillMissing(to, from *ebpf.Map, before seen) error {
 		}
 	}
 	if lost > 0 {
-		return fmt.Errorf("%d entries that were made since the map was copied do not fit into the map of %d entries: %w", lost, to.MaxEntries(), why)
+		return fmt.Errorf("%d entries that were created after the copy of the map do not fit into the map of %d entries: %w", lost, to.MaxEntries(), why)
 	}
 	return nil
 }

@@ -22,7 +22,7 @@ const nextName = "_next"
 // retireAfter is how long a map of flows stays open after its replacement, because a cell may be reading it.
 const retireAfter = time.Minute
 
-var errNoResizeState = errors.New("the map " + bpf.MapResizeState + " is not open, which says which maps of flows programs use")
+var errNoResizeState = errors.New("the map " + bpf.MapResizeState + " is not open: the phase of a resize of flow maps is unknown")
 
 // flowResize is the state of a change of the size of maps of flows. Programs read the same state from the map resize_state.
 //
@@ -125,7 +125,7 @@ func (s *store) planResize(l layout, have uint32, o *opened) {
 	}
 	o.next = next
 	o.row.MaxEntries = have
-	o.row.Note = fmt.Sprintf("%d entries are configured: it gets them when every hook runs this generation", l.MaxEntries)
+	o.row.Note = fmt.Sprintf("%d entries are configured: the map is resized when every hook runs this generation", l.MaxEntries)
 }
 
 func (s *store) makeNext(l layout, have *ebpf.Map) (*ebpf.Map, error) {
@@ -201,7 +201,7 @@ func (s *store) checkRoom() error {
 			continue
 		}
 		if err := s.hasRoom(o.m, s.Kernel.Size(o.next)); err != nil {
-			errs = append(errs, fmt.Errorf("map %s cannot get %d entries yet: %w", name, s.Kernel.Size(o.next), err))
+			errs = append(errs, fmt.Errorf("map %s cannot be resized to %d entries yet: %w", name, s.Kernel.Size(o.next), err))
 		}
 	}
 	return errors.Join(errs...)
@@ -210,7 +210,7 @@ func (s *store) checkRoom() error {
 func (s *store) hasRoom(have *ebpf.Map, wanted uint32) error {
 	entries, err := s.Kernel.Count(have)
 	if err == nil && entries > wanted {
-		err = fmt.Errorf("it holds %d entries", entries)
+		err = fmt.Errorf("it has %d entries", entries)
 	}
 	return err
 }
@@ -246,11 +246,11 @@ func (s *store) migrateAll(ctx context.Context) error {
 func (s *store) migrate(name string, to, from *ebpf.Map) error {
 	err := s.Kernel.Migrate(to, from)
 	if errors.Is(err, unix.E2BIG) {
-		s.Log.Warn("Entries of a map that gets another size cannot be copied", "map", name, "error", err)
+		s.Log.Warn("Cannot copy all entries of a map that is resized", "map", name, "error", err)
 		return nil
 	}
 	if err != nil {
-		return fmt.Errorf("copy the entries of map %s, which gets another size: %w", name, err)
+		return fmt.Errorf("copy the entries of map %s, which is resized: %w", name, err)
 	}
 	return nil
 }
@@ -272,13 +272,13 @@ func (s *store) replaceFlows() error {
 		}
 		s.retired = append(s.retired, o.m)
 		row := *o.row
-		row.Note, row.Twin, row.MaxEntries = fmt.Sprintf("it had %d entries", row.MaxEntries), "", l.MaxEntries
+		row.Note, row.Twin, row.MaxEntries = fmt.Sprintf("resized from %d entries", row.MaxEntries), "", l.MaxEntries
 		row.Memory, row.Reused = s.Kernel.Memory(o.next), false
 		o.m, o.next, o.row = o.next, nil, &row
 		s.open[name] = o
 	}
 	if err := errors.Join(errs...); err != nil {
-		return fmt.Errorf("replace maps that get another size: %w", err)
+		return fmt.Errorf("replace resized maps: %w", err)
 	}
 	return s.setPhase(s.resize, bpf.ResizeNone)
 }

@@ -60,7 +60,7 @@ type kernel interface {
 }
 
 // errUnfit means that the pinned object is not a map of the requested layout.
-var errUnfit = errors.New("what is pinned there is not this map")
+var errUnfit = errors.New("the pinned object is not this map")
 
 // realKernel implements kernel with system calls.
 type realKernel struct{}
@@ -72,7 +72,7 @@ func (realKernel) Prepare(root, dir string) error {
 		return err
 	}
 	if err := os.MkdirAll(dir, 0o700); err != nil {
-		return fmt.Errorf("make directory for pinned maps: %w", err)
+		return fmt.Errorf("create directory for pinned maps: %w", err)
 	}
 	return nil
 }
@@ -141,7 +141,7 @@ func (realKernel) Count(m *ebpf.Map) (entries uint32, err error) {
 
 func (realKernel) ResizeState(m *ebpf.Map) (value uint32, err error) {
 	if err = m.Lookup(uint32(0), &value); err != nil {
-		return 0, fmt.Errorf("read how far a change of the size of maps is: %w", err)
+		return 0, fmt.Errorf("read the phase of the map resize: %w", err)
 	}
 	return value, nil
 }
@@ -152,7 +152,7 @@ func (realKernel) SetResizeState(m *ebpf.Map, value uint32) error {
 		err = bpfmaps.AwaitPackets()
 	}
 	if err != nil {
-		return fmt.Errorf("tell programs how far a change of the size of maps is: %w", err)
+		return fmt.Errorf("write the phase of the map resize for programs: %w", err)
 	}
 	return nil
 }

@@ -102,10 +102,10 @@ func (s *store) start(cell.HookContext) error {
 func (s *store) retry(ctx context.Context, failed error) error {
 	said := ""
 	for pause := firstRetry; failed != nil; pause = min(2*pause, lastRetry) {
-		s.Health.Degraded("Maps cannot be used. Programs that are attached stay as they are", failed)
+		s.Health.Degraded("Maps cannot be used; attached programs stay unchanged", failed)
 		if failed.Error() != said { // once for each reason, not for each try
 			said = failed.Error()
-			s.Log.Warn("Maps cannot be used; programs that are attached stay as they are", "error", failed)
+			s.Log.Warn("Maps cannot be used; attached programs stay unchanged", "error", failed)
 		}
 		if heartbeat.Sleep(ctx, pause) != nil {
 			return nil
@@ -262,7 +262,7 @@ func (s *store) exchange(name string) {
 	defer s.copying.Unlock()
 	if err := s.Kernel.Exchange(o.m, o.twin.m, o.twin.seen); err != nil && !o.twin.warned {
 		o.twin.warned = true
-		s.Log.Warn("Entries of a map that had another size cannot be copied", "map", name, "error", err)
+		s.Log.Warn("Cannot copy all entries between a resized map and its former map", "map", name, "error", err)
 	}
 }
 

@@ -99,10 +99,10 @@ func (s *store) openPresent(l layout, pin string, o *opened) error {
 // setAside renames a pin that does not fit to <pin>_unfit. Programs keep the map that they use, wherever its pin is.
 func (s *store) setAside(pin string, why error, o *opened) error {
 	if err := s.Kernel.Move(pin, pin+unfitSuffix); err != nil {
-		return fmt.Errorf("%w, and it cannot be moved out of the way: %w; remove it, the agent tries again", why, err)
+		return fmt.Errorf("%w, and its pin cannot be renamed: %w; remove the pin, the agent retries", why, err)
 	}
-	o.row.Note = fmt.Sprintf("%s; it was moved to %s, remove it when it is not needed", why, pin+unfitSuffix)
-	s.Log.Warn("A pinned map does not fit and was moved out of the way; it is made anew", "map", o.row.Name, "error", why,
+	o.row.Note = fmt.Sprintf("%s; it was moved to %s, remove it if it is not needed", why, pin+unfitSuffix)
+	s.Log.Warn("A pinned map does not fit and was renamed; the map is recreated", "map", o.row.Name, "error", why,
 		"movedTo", pin+unfitSuffix)
 	return nil
 }
@@ -143,7 +143,7 @@ func (s *store) fillNew(l layout, pin string, m *ebpf.Map, o *opened) error {
 	}
 	o.twin = &twin{m: old, pin: s.pin(l.Name, l.Former.Version), back: l.Former.Back}
 	o.row.Filled = !l.Former.Partial
-	o.row.Note = fmt.Sprintf("made from layout %d", l.Former.Version)
+	o.row.Note = fmt.Sprintf("created from layout %d", l.Former.Version)
 	return s.Kernel.Fill(m, old, l.Former.Forward)
 }
 
@@ -193,12 +193,12 @@ func (s *store) replaceSize(l layout, pin string, have uint32, o *opened) {
 	}
 	o.twin = &twin{m: o.m, pin: pin + resizedSuffix, resized: true, seen: make(seen)}
 	o.m, o.row.Reused = m, false
-	o.row.Note = fmt.Sprintf("it had %d entries", have)
+	o.row.Note = fmt.Sprintf("resized from %d entries", have)
 }
 
 func (s *store) keepSize(l layout, have uint32, o *opened, why error) {
 	o.row.MaxEntries = have
-	o.row.Note = fmt.Sprintf("it keeps its %d entries, %d are configured: %s", have, l.MaxEntries, why)
+	o.row.Note = fmt.Sprintf("it keeps its size of %d entries, %d are configured: %s", have, l.MaxEntries, why)
 	s.Log.Warn("A map keeps its size", "map", l.Name, "entries", have, "wanted", l.MaxEntries, "error", why)
 }
 

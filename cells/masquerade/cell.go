@@ -8,7 +8,7 @@ import (
 )
 
 // Cell maintains the maps netdevs and unmasqueraded.
-var Cell = cell.Module("masquerade", "Addresses under which packets leave the node",
+var Cell = cell.Module("masquerade", "Source addresses of packets that leave the node",
 	cell.Config(DefaultConfig),
 	cell.ProvidePrivate(newKernel), // the real maps
 	implementation,

@@ -24,11 +24,11 @@ var DefaultConfig = Config{}
 // Flags registers the flags of the cell.
 func (c Config) Flags(flags *pflag.FlagSet) {
 	flags.String("ipv4-native-routing-cidr", c.IPv4NativeRoutingCIDR,
-		"IPv4 prefix in which the network itself finds pods, so that they keep their addresses on the way there; empty for none")
+		"IPv4 prefix that the network routes to pods itself; packets of pods to it keep their source address; empty for none")
 	flags.String("ipv6-native-routing-cidr", c.IPv6NativeRoutingCIDR,
-		"IPv6 prefix in which the network itself finds pods, so that they keep their addresses on the way there; empty for none")
+		"IPv6 prefix that the network routes to pods itself; packets of pods to it keep their source address; empty for none")
 	flags.StringSlice("masquerade-exclude-cidrs", c.MasqueradeExcludeCIDRs,
-		"More prefixes, of both families, towards which pods keep their addresses")
+		"More prefixes, of both families, to which packets of pods keep their source address")
 }
 
 // rules is the checked form of the flags.

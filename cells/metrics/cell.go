@@ -39,7 +39,7 @@ var DefaultConfig = Config{}
 // Flags adds the flags to a set.
 func (c Config) Flags(flags *pflag.FlagSet) {
 	flags.String("prometheus-serve-addr", c.PrometheusServeAddr,
-		"Address (host:port) on which metrics are served at /metrics; empty serves none")
+		"Address (host:port) on which metrics are served at /metrics; empty disables the server")
 }
 
 func (c Config) listener() settings.ListenerOut {

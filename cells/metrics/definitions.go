@@ -25,9 +25,9 @@ const (
 
 // All metrics. Labels have few and fixed values.
 var (
-	hivePopulate = Definition{"waggle_hive_populate_duration_seconds", gauge, "Time it took to build all objects.", nil}
-	hiveStart    = Definition{"waggle_hive_start_duration_seconds", gauge, "Time all start hooks took.", nil}
-	hiveStatus   = Definition{"waggle_hive_status", gauge, "Components by the level of their last report.", []string{"level"}}
+	hivePopulate = Definition{"waggle_hive_populate_duration_seconds", gauge, "Time to build all objects.", nil}
+	hiveStart    = Definition{"waggle_hive_start_duration_seconds", gauge, "Time to run all start hooks.", nil}
+	hiveStatus   = Definition{"waggle_hive_status", gauge, "Components by level of their last health report.", []string{"level"}}
 
 	jobErrors   = Definition{"waggle_job_errors_total", counter, "Runs of jobs that ended in an error.", []string{"job"}}
 	jobDuration = Definition{"waggle_job_run_duration_seconds", summary, "Duration of runs of jobs.", []string{"job", "kind"}}
@@ -48,7 +48,7 @@ var (
 	reconcilerFailing = Definition{"waggle_reconciler_failing_objects", gauge,
 		"Rows whose last operation failed and is being retried.", []string{"module", "name"}}
 	pruneDuration = Definition{"waggle_reconciler_prune_duration_seconds", summary,
-		"Duration of comparing all that is ours in the kernel.", []string{"module", "name"}}
+		"Duration of comparisons of the agent's objects in the kernel with the desired ones.", []string{"module", "name"}}
 	pruneErrors = Definition{"waggle_reconciler_prune_errors_total", counter,
 		"Prunings that failed.", []string{"module", "name"}}
 
@@ -56,29 +56,29 @@ var (
 	ipamAddresses    = Definition{"waggle_ipam_addresses", gauge,
 		"Pod addresses that are not free.", []string{"family", "state"}}
 	ipamCapacity = Definition{"waggle_ipam_capacity", gauge,
-		"Addresses of the range that pods get theirs from, less network and broadcast.", []string{"family"}}
+		"Addresses of the pod CIDR, without the network and broadcast addresses.", []string{"family"}}
 	ipamEvents = Definition{"waggle_ipam_events_total", counter,
-		"What happened to addresses: allocate, release, expire (nobody claimed it), reuse-early (out of quarantine).",
+		"Events of pod addresses: allocate, release, expire (not claimed in time), reuse-early (quarantine cut short).",
 		[]string{"family", "action"}}
 
 	endpointsCollected = Definition{"waggle_endpoints_collected_total", counter,
-		"Endpoints that were removed because their pods had ended without a DEL, by the proofs of that.", []string{"proofs"}}
+		"Endpoints that were removed because their pods ended without a DEL, by the evidence.", []string{"proofs"}}
 	policyObjects = Definition{"waggle_policy_objects", gauge, "Policies that this node knows.", []string{"mode"}}
-	policyEntries = Definition{"waggle_policy_entries", gauge, "Entries of all policies that stand in a map.", []string{"map"}}
+	policyEntries = Definition{"waggle_policy_entries", gauge, "Entries of all policies in a map.", []string{"map"}}
 	policyStuck   = Definition{"waggle_policy_not_written", gauge,
-		"Compiled policies that the kernel or the size of a map keeps from being what they should be.", nil}
+		"Compiled policies that are not written completely, because the kernel rejects entries or a map is full.", nil}
 	policyNotEnforced = Definition{"waggle_policy_not_enforced", gauge,
-		"Parts of policies that are not enforced as they ask: they grant nothing, or deny more.", []string{"reason"}}
-	policyFlows = Definition{"waggle_policy_recent_flows", gauge, "Connections in the table flows by what policies say of them; audited ones would be " +
-		"denied if policies in audit mode counted.", []string{"verdict"}}
-	policyRevision = Definition{"waggle_policy_revision", gauge, "Revision of what is enforced on this node.", nil}
+		"Parts of policies that are not enforced as specified: they allow nothing, or deny more.", []string{"reason"}}
+	policyFlows = Definition{"waggle_policy_recent_flows", gauge, "Connections in the table flows by policy verdict; audited ones would be " +
+		"denied if policies in audit mode were enforced.", []string{"verdict"}}
+	policyRevision = Definition{"waggle_policy_revision", gauge, "Revision of the policies that are enforced on this node.", nil}
 
 	driftRepaired = Definition{"waggle_drift_repaired_total", counter,
-		"Objects of ours that somebody else had changed or removed, and that were put right.", []string{"kind"}}
+		"Repaired objects of the agent that another writer had changed or removed.", []string{"kind"}}
 
 	nodesAll    = Definition{"cilium_nodes_all_num", gauge, "Nodes of the cluster that this node knows, itself included.", nil}
 	nodesEvents = Definition{"cilium_nodes_all_events_received_total", counter,
-		"Changes of nodes (add, update, delete), by the kind of object that describes the node.", []string{"event_type", "source"}}
+		"Changes of nodes (add, update, delete), by kind of the object that describes the node.", []string{"event_type", "source"}}
 	nodesRefused = Definition{"waggle_nodes_refused_claims", gauge, "Addresses and pod ranges of nodes that belong to another node.", nil}
 
 	neighborEntries = Definition{"waggle_neighbor_entries", gauge,
@@ -88,57 +88,57 @@ var (
 	neighborOverflows = Definition{"waggle_neighbor_overflows_total", counter, "New neighbours that the kernel has refused since it booted.", []string{"family"}}
 
 	healthStatus = Definition{"cilium_node_health_connectivity_status", gauge,
-		"Nodes by what the probes of their addresses (type node) and of their health addresses (type endpoint) have found: reachable, unreachable or unknown.",
+		"Nodes by result of the probes of their addresses (type node) and of their health addresses (type endpoint): reachable, unreachable or unknown.",
 		[]string{"type", "status"}}
 	healthLatency = Definition{"cilium_node_health_connectivity_latency_seconds", histogram,
-		"Time until the answers of probes of nodes; a probe that failed counts as 60 s.", []string{"type", "protocol", "address_type"}}
-	unreachableNodes     = Definition{"cilium_unreachable_nodes", gauge, "Nodes with an address that does not answer probes.", nil}
-	unreachableEndpoints = Definition{"cilium_unreachable_health_endpoints", gauge, "Nodes with a health address that does not answer probes.", nil}
-	viewsDiffer          = Definition{"waggle_node_views_differing", gauge, "Nodes whose agents have known other nodes of the cluster than this one for more than a minute; see the table node-views.", nil}
-	pathTests            = Definition{"waggle_path_tests", gauge, "Tests of the paths to other nodes, through the tunnel where there is one, and of direct past it, by what is tested and its result.", []string{"test", "result"}}
-	pathFaults           = Definition{"waggle_path_faults", gauge, "Paths to other nodes by their fault: dead (the node does not answer at all), blocked or one-way (UDP to the port of the tunnel " +
-		"is dropped), size (large packets are lost), checksum (TCP is lost and ICMP passes), aggregates, or not-direct (packets of pods are lost past the tunnel, or where there is none). Paths that are healed do not count.", []string{"fault"}}
-	nodePaths = Definition{"waggle_node_paths", gauge, "Other nodes by how packets get to their pods with --routing-mode=hybrid: direct or tunnel.", []string{"mode"}}
+		"Time until the responses to probes of nodes; a failed probe counts as 60 s.", []string{"type", "protocol", "address_type"}}
+	unreachableNodes     = Definition{"cilium_unreachable_nodes", gauge, "Nodes with an address that does not respond to probes.", nil}
+	unreachableEndpoints = Definition{"cilium_unreachable_health_endpoints", gauge, "Nodes with a health address that does not respond to probes.", nil}
+	viewsDiffer          = Definition{"waggle_node_views_differing", gauge, "Nodes whose agents' list of cluster nodes has differed from this agent's for more than a minute; see the table node-views.", nil}
+	pathTests            = Definition{"waggle_path_tests", gauge, "Tests of the paths to other nodes, through the tunnel if there is one, and past it for the test direct, by test and result.", []string{"test", "result"}}
+	pathFaults           = Definition{"waggle_path_faults", gauge, "Paths to other nodes by their fault: dead (the node does not answer at all), blocked or one-way (UDP to the tunnel port " +
+		"is dropped), size (large packets are lost), checksum (TCP is lost and ICMP passes), aggregates, or not-direct (packets of pods are lost past or without a tunnel). Healed paths are not counted.", []string{"fault"}}
+	nodePaths = Definition{"waggle_node_paths", gauge, "Other nodes by path of packets to their pods with --routing-mode=hybrid: direct or tunnel.", []string{"mode"}}
 
 	claimsRefused = Definition{"waggle_ipcache_refused_claims", gauge,
-		"Addresses that objects of other nodes claim for pods and that are not believed; see the table refused-claims.", []string{"reason"}}
+		"Rejected addresses that objects of other nodes claim for pods; see the table refused-claims.", []string{"reason"}}
 
 	flowEntries = Definition{"waggle_conntrack_flows", gauge,
-		"Entries that the last pass of the collector left in a map: flows (ct_...), directions of translated ones (nat4, nat6), clients that keep their backend (affinity).", []string{"map"}}
+		"Entries in a map after the last pass of the collector: flows (ct_...), directions of translated flows (nat4, nat6), clients with session affinity (affinity).", []string{"map"}}
 	flowDeleted = Definition{"waggle_conntrack_deleted_total", counter,
-		"Entries that the collector deleted: expired, orphaned (their endpoint is gone), unserved (their service is gone, or its backend) or flushed (by an operator).", []string{"map", "reason"}}
+		"Entries that the collector deleted: expired, orphaned (their endpoint was removed), unserved (their service or its backend was removed) or flushed (by an operator).", []string{"map", "reason"}}
 	flowSignals = Definition{"waggle_conntrack_signals_total", counter,
-		"Signals of programs that refused a flow: the map is full (or no port is left for a translation), or an endpoint has used up its share.", []string{"map", "reason"}}
+		"Signals of programs that could not create a flow: the map is full (or no port is left for a translation), or an endpoint has used up its quota (share).", []string{"map", "reason"}}
 	natShareUsed = Definition{"waggle_nat_endpoint_share_used_percent", gauge,
-		"How much of its share of translated flows an endpoint has used up, as the last pass of the collector found; endpoints without any are left out.", []string{"endpoint", "pod"}}
+		"Used part of the quota (share) of translated flows of an endpoint, as of the last pass of the collector; endpoints without translated flows are left out.", []string{"endpoint", "pod"}}
 	natShareRefused = Definition{"waggle_nat_endpoint_refused_total", counter,
-		"Signals of programs that refused an endpoint a translated flow: its share was used up, or no room or no port was left.", []string{"endpoint", "pod"}}
+		"Signals of programs that could not create a translated flow for an endpoint: its quota (share) was used up, the map was full, or no port was left.", []string{"endpoint", "pod"}}
 	guardPackets = Definition{"waggle_guard_packets_total", counter,
-		"Packets that the nftables rules dropped: unmarked (from a pod's link, past our programs), node-source (from outside, with an address of this node or of a pod here).",
+		"Packets that the nftables rules dropped: unmarked (from a pod's link, not marked by the agent's programs), node-source (from outside, with an address of this node or of a pod on it).",
 		[]string{"reason"}}
 
-	serviceCount    = Definition{"waggle_services", gauge, "Services that this node balances, by type; a host port of a pod is one.", []string{"type"}}
+	serviceCount    = Definition{"waggle_services", gauge, "Services that this node balances, by type; a host port of a pod counts as one.", []string{"type"}}
 	serviceProblems = Definition{"waggle_service_problems", gauge,
-		"Services of which something is not in force; see the column Problems of the table services.", nil}
-	serviceFrontends = Definition{"waggle_service_frontends", gauge, "Addresses and ports of services, by what they come from.", []string{"type"}}
+		"Services of which a part is not in force; see the column Problems of the table services.", nil}
+	serviceFrontends = Definition{"waggle_service_frontends", gauge, "Frontends (addresses and ports) of services, by type.", []string{"type"}}
 	serviceFailed    = Definition{"waggle_service_frontends_failed", gauge,
-		"Frontends that are not in the maps as they should be, because one is full or the kernel refuses; see the statuses in the table frontends.", nil}
+		"Frontends whose map entries are out of date, because a map is full or the kernel rejects a write; see the statuses in the table frontends.", nil}
 	serviceRefused = Definition{"waggle_service_claims_refused", gauge,
-		"Addresses and ports that a service wants and another one has; see the column Refused of the table frontends.", nil}
-	serviceBackends   = Definition{"waggle_service_backends", gauge, "Who answers for services, by state.", []string{"state"}}
+		"Addresses and ports that a service claims and another service owns; see the column Refused of the table frontends.", nil}
+	serviceBackends   = Definition{"waggle_service_backends", gauge, "Backends of services, by state.", []string{"state"}}
 	serviceMapEntries = Definition{"waggle_service_map_entries", gauge,
-		"Entries in use of a map of services; waggle_bpf_map_max_entries says how many it has room for.", []string{"map"}}
+		"Entries in use of a map of services; waggle_bpf_map_max_entries is the capacity.", []string{"map"}}
 	serviceMapRefused = Definition{"waggle_service_map_refused_total", counter,
-		"What found no room in a map of services, each attempt again as well.", []string{"map"}}
+		"Writes for which a map of services had no space; each retry counts.", []string{"map"}}
 
 	mapMaxEntries = Definition{"waggle_bpf_map_max_entries", gauge, "Capacity (bytes for a ring buffer).", []string{"map"}}
 	mapMemory     = Definition{"waggle_bpf_map_memory_bytes", gauge, "Memory that the kernel charges.", []string{"map"}}
 	packets       = Definition{"waggle_datapath_packets_total", counter,
-		"Packets by verdict; the reason of forwarded ones is Success. Calls of processes that are refused at the socket count as packets.", []string{"reason", "direction"}}
+		"Packets by verdict; the reason of forwarded ones is Success. Socket calls of processes that are rejected count as packets.", []string{"reason", "direction"}}
 	packetBytes = Definition{"waggle_datapath_bytes_total", counter,
 		"Bytes by verdict; the reason of forwarded ones is Success.", []string{"reason", "direction"}}
 	vniDiffers = Definition{"waggle_tunnel_identity_differs_total", counter,
-		"Packets from the tunnel whose VNI is not the identity that ipcache has for their sender. The one of ipcache counts; many of them mean that nodes know pods late.", nil}
+		"Packets from the tunnel whose VNI differs from the identity of their sender in ipcache. The identity from ipcache applies; many such packets mean that nodes learn of pods late.", nil}
 	scrapeErrors = Definition{"waggle_metrics_read_errors_total", counter,
 		"Scrapes at which the datapath's counters could not be read.", nil}
 )

@@ -23,7 +23,7 @@ func (c Config) Flags(flags *pflag.FlagSet) {
 	flags.String("monitor-socket-path", c.MonitorSocketPath,
 		"Socket that streams events of the datapath; default: monitor1_2.sock in --state-dir")
 	flags.Int("monitor-queue-size", c.MonitorQueueSize,
-		"Events that wait for each listener of the monitor; default: 1024 for each CPU, at most 16384")
+		"Maximum number of queued events per listener of the monitor; default: 1024 per CPU, at most 16384")
 }
 
 // derived is the checked form of [Config].

@@ -30,7 +30,7 @@ const (
 	explainBurst = 20
 	explainAge   = 5 * time.Second
 	explainKnown = 512 // maximum number of cached explanations
-	unexplained  = "not looked up: too many different packets are refused at once"
+	unexplained  = "not looked up: too many different packets are dropped at once"
 )
 
 // thrifty caches explanations for explainAge and limits the rate of the calls to an explainer. It is not safe for concurrent use.

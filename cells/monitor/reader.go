@@ -212,7 +212,7 @@ func (p *pump) report(health cell.Health) {
 		message += fmt.Sprintf(", %d lost because the ring buffer was full", p.stats.missed)
 	}
 	if p.stats.unknown > 0 {
-		message += fmt.Sprintf(", %d not understood", p.stats.unknown)
+		message += fmt.Sprintf(", %d of unknown type", p.stats.unknown)
 	}
 	health.OK(message)
 }

@@ -32,7 +32,7 @@ var DefaultConfig = Config{}
 
 // Flags registers the flag of the cell.
 func (c Config) Flags(flags *pflag.FlagSet) {
-	flags.Int("mtu", c.MTU, "MTU of pod links in bytes; 0: that of the device with the node's address or default route")
+	flags.Int("mtu", c.MTU, "MTU of pod links in bytes; 0: the MTU of the device with the node's address or default route")
 }
 
 // limit is the largest MTU of a veth.

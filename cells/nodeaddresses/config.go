@@ -25,9 +25,9 @@ var DefaultConfig = Config{LocalMaxAddrScope: linkScope - 1}
 // Flags registers the flags of the cell.
 func (c Config) Flags(flags *pflag.FlagSet) {
 	flags.StringSlice("nodeport-addresses", c.NodePortAddresses,
-		"Prefixes whose addresses serve NodePort services; default: the primary address of each device and family")
+		"Prefixes of the node addresses that serve NodePort services; default: the primary address of each device and family")
 	flags.Int("local-max-addr-scope", c.LocalMaxAddrScope,
-		"Largest scope (RT_SCOPE_*) of an address of the node; 252 leaves out those of a link, 254 takes all")
+		"Largest scope (RT_SCOPE_*) of an address of the node; 252 excludes link-local addresses, 254 includes all")
 }
 
 // rules is the checked form of [Config].

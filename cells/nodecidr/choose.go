@@ -54,7 +54,7 @@ func refuseOwn(candidates []nodecidrs.Candidate, in input) {
 	for i := range candidates {
 		c := &candidates[i]
 		if c.Reason == "" && in.addressesPending {
-			c.Reason = nodecidrs.Waiting + "the addresses of this node, which it must not contain"
+			c.Reason = nodecidrs.Waiting + "the addresses of this node, which the range must not contain"
 		}
 		for _, addr := range in.addresses {
 			if c.Reason == "" && c.Prefix.Contains(addr) {
@@ -74,9 +74,9 @@ func pick(candidates []nodecidrs.Candidate, family string, enabled bool) netip.P
 		case !enabled:
 			c.Reason = fmt.Sprintf("not used: %s is disabled (--enable-%s=false)", display(family), family)
 		case winner.Chosen:
-			c.Reason = "not used: " + winner.Source + " comes first"
+			c.Reason = "not used: " + winner.Source + " has precedence"
 		default:
-			c.Chosen, c.Reason = true, "chosen: the first that is acceptable"
+			c.Chosen, c.Reason = true, "chosen: the first acceptable candidate"
 			winner = *c
 		}
 	}
@@ -92,17 +92,17 @@ func last(in input, family string, before netip.Prefix, wasDerived, required, en
 		c.Reason = fmt.Sprintf("not used: %s is disabled (--enable-%s=false)", display(family), family)
 	case before.IsValid() && !wasDerived:
 		c.Source, c.Raw, c.Prefix, c.Chosen = nodecidrs.Kept, before.String(), before, true
-		c.Reason = "chosen: nothing names a range any more, and the one in use stays until the agent restarts"
+		c.Reason = "chosen: no source names a range any longer, and the range in use stays until the agent restarts"
 	case before.IsValid():
 		c.Raw, c.Prefix, c.Chosen = before.String(), before, true
-		c.Reason = "chosen: derived earlier, and it stays until the agent restarts or a range is offered"
+		c.Reason = "chosen: derived earlier; it stays until the agent restarts or a range is offered"
 	case in.waitingFor != "":
 		c.Reason = nodecidrs.Waiting + in.waitingFor
 	case required:
 		c.Reason = nodecidrs.Waiting + missing(in, family)
 	default:
 		c.Raw, c.Prefix, c.Chosen = derived.String(), derived, true
-		c.Reason = "chosen: nothing is offered and nothing is required"
+		c.Reason = "chosen: no range is offered, and none is required"
 	}
 	return c
 }

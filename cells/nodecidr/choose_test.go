@@ -74,8 +74,8 @@ func TestChoose(t *testing.T) {
 			node:  &k8s.Node{PodCIDRs: []string{"10.1.0.0/24", "fd00:1::/64"}, PodCIDR: "10.2.0.0/24"},
 			ipv4:  "flag 10.9.0.0/24", ipv6: "flag fd00:9::/64",
 			reasons: map[string]string{
-				"ipv4/spec.podCIDRs[0]": "not used: flag comes first",
-				"ipv4/spec.podCIDR":     "not used: flag comes first",
+				"ipv4/spec.podCIDRs[0]": "not used: flag has precedence",
+				"ipv4/spec.podCIDR":     "not used: flag has precedence",
 				"ipv4/derived":          "not used: a range is offered",
 			},
 		},
@@ -89,13 +89,13 @@ func TestChoose(t *testing.T) {
 			name: "podCIDRs come before podCIDR, in any order of families",
 			node: &k8s.Node{PodCIDRs: []string{"fd00:1::/64", "10.1.0.0/24"}, PodCIDR: "10.2.0.0/24"},
 			ipv4: "spec.podCIDRs[1] 10.1.0.0/24", ipv6: "spec.podCIDRs[0] fd00:1::/64",
-			reasons: map[string]string{"ipv4/spec.podCIDR": "not used: spec.podCIDRs[1] comes first"},
+			reasons: map[string]string{"ipv4/spec.podCIDR": "not used: spec.podCIDRs[1] has precedence"},
 		},
 		{
 			name: "podCIDR comes before annotations",
 			node: &k8s.Node{PodCIDR: "10.2.0.0/24", Annotations: notes(v4Key, "10.3.0.0/24", v6Key, "fd00:3::/64")},
 			ipv4: "spec.podCIDR 10.2.0.0/24", ipv6: v6Key + " fd00:3::/64",
-			reasons: map[string]string{"ipv4/" + v4Key: "not used: spec.podCIDR comes first"},
+			reasons: map[string]string{"ipv4/" + v4Key: "not used: spec.podCIDR has precedence"},
 		},
 		{
 			name: "the new annotation comes before its alias",

@@ -28,12 +28,12 @@ var DefaultConfig = Config{IPv4Range: auto, IPv6Range: auto, IPv4Node: auto, IPv
 
 // Flags registers the flags of the cell.
 func (c Config) Flags(flags *pflag.FlagSet) {
-	flags.String("ipv4-range", c.IPv4Range, "IPv4 CIDR of the pods of this node; auto takes it from the Node")
-	flags.String("ipv6-range", c.IPv6Range, "IPv6 CIDR of the pods of this node; auto takes it from the Node")
-	flags.String("ipv4-node", c.IPv4Node, "IPv4 address of this node that a derived CIDR is made from; auto finds it")
-	flags.Bool("k8s-require-ipv4-pod-cidr", c.RequireIPv4, "Wait for an IPv4 pod CIDR in the Node instead of deriving one; always so with an API server")
-	flags.Bool("k8s-require-ipv6-pod-cidr", c.RequireIPv6, "Wait for an IPv6 pod CIDR in the Node instead of deriving one; always so with an API server")
-	flags.String("ipv6-cluster-alloc-cidr", c.IPv6ClusterRange, "IPv6 /64 out of which a derived IPv6 CIDR is taken")
+	flags.String("ipv4-range", c.IPv4Range, "IPv4 CIDR of the pods of this node; auto reads it from the Node")
+	flags.String("ipv6-range", c.IPv6Range, "IPv6 CIDR of the pods of this node; auto reads it from the Node")
+	flags.String("ipv4-node", c.IPv4Node, "IPv4 address of this node from which a CIDR is derived; auto detects it")
+	flags.Bool("k8s-require-ipv4-pod-cidr", c.RequireIPv4, "Wait for an IPv4 pod CIDR in the Node instead of deriving one; implied by an API server")
+	flags.Bool("k8s-require-ipv6-pod-cidr", c.RequireIPv6, "Wait for an IPv6 pod CIDR in the Node instead of deriving one; implied by an API server")
+	flags.String("ipv6-cluster-alloc-cidr", c.IPv6ClusterRange, "IPv6 /64 that contains derived IPv6 CIDRs")
 }
 
 // settings is the checked form of [Config].
@@ -95,7 +95,7 @@ func (s settings) checkName(a agent.Agent) error {
 	if s.source == fromManifest || !needed || a.NodeNameSource != "hostname" {
 		return nil
 	}
-	return fmt.Errorf("find the pod CIDRs of this node: nobody says which Node of the cluster it is (the host name, %q, is no "+
+	return fmt.Errorf("find the pod CIDRs of this node: the name of its Node is unknown (the host name, %q, is no "+
 		"more than a guess): set the environment variable K8S_NODE_NAME from spec.nodeName, or --node-name", a.NodeName)
 }
 

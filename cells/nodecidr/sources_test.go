@@ -50,7 +50,7 @@ func TestChoose_Sources(t *testing.T) {
 			reasons: map[string]string{
 				"ipv4/spec.podCIDRs[0]": "not used: --ipam=cluster-pool takes the CIDR from the CiliumNode",
 				"ipv4/" + v4Key:         "not used: --ipam=cluster-pool takes",
-				"ipv4/" + pool + "[2]":  "not used: " + pool + "[0] comes first",
+				"ipv4/" + pool + "[2]":  "not used: " + pool + "[0] has precedence",
 			},
 		},
 		{

@@ -75,11 +75,11 @@ func report(health cell.Health, packets []nftforward.Packet, chains []nftforward
 		for i, c := range chains {
 			names[i] = c.String()
 		}
-		health.Degraded("a firewall of this node drops what pods send to other hosts", fmt.Errorf("%s: accept packets there from devices %s* and to %s",
+		health.Degraded("a firewall of this node drops packets of pods to other hosts", fmt.Errorf("%s: accept packets there from devices %s* and to %s",
 			strings.Join(names, ", "), podlink.Prefix, podlink.HostDevice))
 	case len(packets) == 0:
-		health.OK("no device leads out of the node, or pods have no range yet")
+		health.OK("no device leads out of the node, or the pod CIDR is unknown")
 	default:
-		health.OK("nftables rules for forwarded packets do not drop those of pods by their device or address")
+		health.OK("nftables rules for forwarded packets do not drop packets of pods by their device or address")
 	}
 }

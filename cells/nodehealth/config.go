@@ -23,11 +23,11 @@ var DefaultConfig = Config{Threshold: 3, Ratio: 0.5, Rate: 10}
 
 // Flags adds the flags; the values of c are the defaults.
 func (c Config) Flags(flags *pflag.FlagSet) {
-	flags.Int("health-check-icmp-failure-threshold", c.Threshold, "ICMP echo requests without a reply after which a probe has failed, 1 to 20")
+	flags.Int("health-check-icmp-failure-threshold", c.Threshold, "Number of ICMP echo requests without a reply after which a probe fails, 1 to 20")
 	flags.Float64("connectivity-probe-frequency-ratio", c.Ratio,
-		"How seldom nodes are probed, 0 to 1: the interval is (10s + 100s * ratio) * ln(1 + nodes)")
-	flags.Int("health-check-probe-rate", c.Rate, "Nodes that are probed in a second at most, 1 to 1000")
-	flags.Int("health-check-sample", c.Sample, "Nodes without flows of pods of this node that are probed in an interval, beside ln(1 + nodes) of them, 1 to 10000; 0 probes all")
+		"Weight of the variable part of the probe interval, 0 to 1: the interval is (10s + 100s * ratio) * ln(1 + nodes)")
+	flags.Int("health-check-probe-rate", c.Rate, "Maximum number of nodes probed per second, 1 to 1000")
+	flags.Int("health-check-sample", c.Sample, "Number of nodes without flows of pods of this node that are probed per interval, in addition to ln(1 + nodes) of them, 1 to 10000; 0 probes all")
 }
 
 const (

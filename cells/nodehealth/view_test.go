@@ -164,7 +164,7 @@ func TestViews_AnAgentThatMissesANode_IsNamedByAllOthers(t *testing.T) {
 			if got := c.reported(i); !slices.Equal(got, want) {
 				t.Errorf("agent %d reports %v, want %v", i, got, want)
 			}
-			if level, text := c.level(i); level != "Degraded" || !strings.Contains(text, "look at the agent of "+nameOf(2)) {
+			if level, text := c.level(i); level != "Degraded" || !strings.Contains(text, "check the agent of "+nameOf(2)) {
 				t.Errorf("the health of agent %d is %v: %s", i, level, text)
 			}
 		}
@@ -196,7 +196,7 @@ func TestViews_AnAgentWithAnOldAddress_IsNamed(t *testing.T) {
 				t.Errorf("agent %d reports %v, want %v", i, got, want)
 			}
 		}
-		if _, text := c.level(0); !strings.Contains(text, "know 5 nodes each, which are not the same") {
+		if _, text := c.level(0); !strings.Contains(text, "know 5 nodes each, which differ") {
 			t.Errorf("the health says %s", text)
 		}
 	})

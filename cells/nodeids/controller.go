@@ -78,7 +78,7 @@ func (c *controller) run(ctx context.Context, health cell.Health) error {
 			return err
 		}
 		if n := len(c.without); n > 0 {
-			health.Degraded("Assign ids", fmt.Errorf("%d nodes get no id, because all %d are in use: their pods are not reached; the first is %s",
+			health.Degraded("Assign ids", fmt.Errorf("%d nodes get no id, because all %d are in use: their pods are unreachable; the first is %s",
 				n, tables.Max, slices.Min(slices.Collect(maps.Keys(c.without)))))
 		} else {
 			health.OK(fmt.Sprintf("%d nodes", c.Table.NumObjects(c.DB.ReadTxn())))

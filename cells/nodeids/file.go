@@ -97,7 +97,7 @@ func parseName(name string) (number int, err error) {
 		number, err = strconv.Atoi(text)
 	}
 	if err != nil || number < 0 || number > numberOf(tables.Max) || name != nameOf(number) {
-		return 0, fmt.Errorf("%w: the name is that of no file of ids", statefile.ErrCorrupt)
+		return 0, fmt.Errorf("%w: not a name of a file of ids", statefile.ErrCorrupt)
 	}
 	return number, nil
 }
@@ -110,7 +110,7 @@ func decode(number int, document []byte) (rows []*tables.NodeID, err error) {
 	ids, names := map[uint16]bool{}, map[string]bool{}
 	for _, row := range rows {
 		if row == nil || row.ID == 0 || row.ID > tables.Max || row.Name == "" || ids[row.ID] || names[row.Name] {
-			return nil, fmt.Errorf("%w: an id or a name is missing or there twice", statefile.ErrCorrupt)
+			return nil, fmt.Errorf("%w: an id or a name is missing or duplicate", statefile.ErrCorrupt)
 		}
 		if number > 0 && numberOf(row.ID) != number {
 			return nil, fmt.Errorf("%w: id %d belongs to the file %s", statefile.ErrCorrupt, row.ID, nameOf(numberOf(row.ID)))

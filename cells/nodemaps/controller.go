@@ -101,7 +101,7 @@ func (c *controller) disable(ctx context.Context, health cell.Health, why error)
 	if err := c.commit(nil, nil, true); err != nil {
 		return err
 	}
-	health.OK(fmt.Sprintf("The stack forwards what pods of different nodes exchange: %v", why))
+	health.OK(fmt.Sprintf("The stack forwards packets between pods of different nodes: %v", why))
 	heartbeat.Idle(ctx) // the job has nothing else to do
 	<-ctx.Done()
 	return nil
@@ -124,7 +124,7 @@ func (c *controller) run(ctx context.Context, health cell.Health) error {
 		rows := c.Table.NumObjects(c.DB.ReadTxn())
 		switch {
 		case !c.Agent.Tunnel():
-			health.OK(fmt.Sprintf("%d nodes, programs forward what their pods and those of this node exchange", rows))
+			health.OK(fmt.Sprintf("%d nodes, programs forward packets between their pods and pods of this node", rows))
 		case c.known.self == nil:
 			health.OK("Waiting for the address of this node in the underlay")
 		default:

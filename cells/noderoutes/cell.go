@@ -28,7 +28,7 @@ var DefaultConfig = Config{}
 // Flags registers the flags of the cell.
 func (c Config) Flags(flags *pflag.FlagSet) {
 	flags.Bool("auto-direct-node-routes", c.AutoDirectNodeRoutes,
-		"Add a route to the pods of each node on the same link, by way of that node")
+		"Add a route to the pods of each node on the same link, with that node as gateway")
 	flags.Bool("direct-routing-skip-unreachable", c.DirectRoutingSkipUnreachable,
 		"Skip nodes behind a gateway instead of reporting an error; needs --auto-direct-node-routes")
 }

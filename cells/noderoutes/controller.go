@@ -116,7 +116,7 @@ func (r *routing) report(health cell.Health, err error) {
 		through = fmt.Sprintf("%d routes past the tunnel, %d into it", r.hops, count-r.hops)
 	}
 	if len(faults) > 0 && r.Agent.Tunnel() {
-		health.Degraded(fmt.Sprintf("%s, %d ranges without one: give nodes pod ranges that no network of this node has", through, len(faults)),
+		health.Degraded(fmt.Sprintf("%s, %d ranges without a route: give nodes pod ranges outside the networks of this node", through, len(faults)),
 			errors.Join(faults[:min(len(faults), shownProblems)]...))
 		return
 	}

@@ -256,7 +256,7 @@ func (c *controller) report(health cell.Health) {
 		}
 	}
 	if err := c.Had.save(); err != nil { // the next change retries
-		health.Degraded("ranges of nodes may not be known to the next run", err)
+		health.Degraded("ranges of nodes may be unknown after a restart", err)
 		return
 	}
 	if count > 0 {

@@ -40,7 +40,7 @@ func newSeen(s settings.Agent, log *slog.Logger) *seen {
 func (s *seen) load() {
 	files, err := s.store.ReadAll()
 	if err != nil && !errors.Is(err, fs.ErrNotExist) {
-		s.log.Warn("The former ranges of nodes cannot be read; pods with addresses of them may be the world", "error", err)
+		s.log.Warn("The previous ranges of nodes cannot be read; pods with addresses in them may get the identity world", "error", err)
 	}
 	for _, f := range files {
 		if f.Name != seenFile {
@@ -52,7 +52,7 @@ func (s *seen) load() {
 		}
 		if f.Err != nil {
 			kept, err := s.store.SetAside(f.Name)
-			s.log.Warn("The former ranges of nodes cannot be used; pods with addresses of them may be the world", "keptAs", kept, "error", errors.Join(f.Err, err))
+			s.log.Warn("The previous ranges of nodes cannot be used; pods with addresses in them may get the identity world", "keptAs", kept, "error", errors.Join(f.Err, err))
 			continue
 		}
 		maps.Copy(s.ranges, ranges)
@@ -68,7 +68,7 @@ func (s *seen) take(node string, ranges []netip.Prefix) {
 		}
 		if !known && len(s.ranges) >= maxSeen {
 			if !s.full {
-				s.log.Warn("There are too many nodes to remember the ranges of all; pods with addresses of former ones may be the world", "limit", maxSeen, "node", node)
+				s.log.Warn("Cannot record the ranges of all nodes: too many nodes; pods with addresses in previous ranges may get the identity world", "limit", maxSeen, "node", node)
 			}
 			s.full = true
 			return
@@ -95,7 +95,7 @@ func (s *seen) save() error {
 		err = s.store.Write(seenFile, s.ranges)
 	}
 	if err != nil {
-		return fmt.Errorf("record the former ranges of nodes: %w: make room in the state directory", err)
+		return fmt.Errorf("record the previous ranges of nodes: %w: free space in the state directory", err)
 	}
 	s.dirty = false
 	return nil

@@ -63,7 +63,7 @@ func (k *realKernel) EndCompletion() error {
 }
 
 // errForeign means that a link has a name of the agent but was not created by it.
-var errForeign = errors.New("it is not ours: rename or delete it")
+var errForeign = errors.New("it is foreign: rename or delete it")
 
 // pair returns both ends of the pair that completes checksums, none without one. The agent owns links with both names that are each other's peers.
 func (k *realKernel) pair() ([]netlink.Link, error) {
@@ -103,7 +103,7 @@ func withoutChecksums(name string) error {
 	copy(request.name[:], name)
 	request.data = unsafe.Pointer(&value)
 	if _, _, number := unix.Syscall(unix.SYS_IOCTL, uintptr(fd), unix.SIOCETHTOOL, uintptr(unsafe.Pointer(&request))); number != 0 {
-		return fmt.Errorf("turn off its checksums: %w", number)
+		return fmt.Errorf("turn off the checksum offload: %w", number)
 	}
 	return nil
 }

@@ -94,7 +94,7 @@ func TestPrivilegedOps_ForeignDeviceInThePlaceOfThePair(t *testing.T) {
 				o := newOps(unpublished{k})
 				row := wanted()
 				row.Checksums = true
-				if err := o.Update(t.Context(), nil, 0, row); err == nil || !strings.Contains(err.Error(), "it is not ours: rename or delete it") {
+				if err := o.Update(t.Context(), nil, 0, row); err == nil || !strings.Contains(err.Error(), "it is foreign: rename or delete it") {
 					t.Errorf("got %v", err)
 				}
 				if err := o.remove(podlink.OverlayDevice); err != nil {

@@ -32,8 +32,8 @@ func outerSource(self *localnode.LocalNode, own *nodes.Node, ipv6 bool) (netip.A
 	if !primary.IsValid() {
 		return netip.Addr{}, nil
 	}
-	return primary, fmt.Errorf("other nodes expect the tunnel of this node at %s, the first InternalIP of its Node object, which no device here has: "+
-		"they drop what it sends from %s; give kubelet --node-ip=%s", expected, primary, primary)
+	return primary, fmt.Errorf("other nodes expect the tunnel of this node at %s, the first InternalIP of its Node object, which no device of this node has: "+
+		"they drop packets from %s; give kubelet --node-ip=%s", expected, primary, primary)
 }
 
 // macOf returns the MAC address of a node's tunnel device: locally administered, and the same after the device is created again.

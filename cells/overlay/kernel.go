@@ -78,7 +78,7 @@ func (k *realKernel) Get(name string) (device, bool, error) {
 	}
 	a := link.Attrs()
 	if a.Name != name { // found by an alternative name: another device
-		return device{}, false, fmt.Errorf("%s has this name as an alternative one: take that name away from it", a.Name)
+		return device{}, false, fmt.Errorf("%s has this name as an alternative name: remove the alternative name", a.Name)
 	}
 	hw, _ := mac.FromHardwareAddr(a.HardwareAddr)
 	d := device{Index: a.Index, Type: link.Type(), Group: a.Group, MAC: hw, MTU: a.MTU, Up: a.RawFlags&unix.IFF_UP != 0}

@@ -83,7 +83,7 @@ func (o *ops) ensure(row *tables.Overlay) (_ device, created bool, _ error) {
 	case err != nil:
 		return device{}, false, err
 	case found && !have.ours():
-		return device{}, false, fmt.Errorf("a %s that is not ours has this name: rename or delete it", have.Type)
+		return device{}, false, fmt.Errorf("a foreign %s has this name: rename or delete it", have.Type)
 	case found && have.Port == row.Port:
 		return have, false, nil
 	case found:

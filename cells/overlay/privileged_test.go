@@ -89,7 +89,7 @@ func TestPrivilegedOps_ForeignDeviceOfTheName(t *testing.T) {
 		}
 		o := newOps(unpublished{k})
 		err := o.Update(t.Context(), nil, 0, wanted())
-		if err == nil || !strings.Contains(err.Error(), "a bridge that is not ours has this name: rename or delete it") {
+		if err == nil || !strings.Contains(err.Error(), "a foreign bridge has this name: rename or delete it") {
 			t.Errorf("got %v", err)
 		}
 		if err := o.remove(podlink.OverlayDevice); err != nil {

@@ -38,9 +38,9 @@ func hindrance(settings agent.Agent, policies func(family int) ([]netlink.XfrmPo
 	list, err := policies(netlink.FAMILY_ALL)
 	switch {
 	case len(list) > 0: // also of a list that changed during the dump
-		return fmt.Errorf("the node has %d IPsec policies, which apply to what its stack sends and receives", len(list))
+		return fmt.Errorf("the node has %d IPsec policies, which apply to packets that its stack sends and receives", len(list))
 	case errors.Is(err, unix.EPROTONOSUPPORT), err == nil:
 		return nil
 	}
-	return fmt.Errorf("list the IPsec policies of the node, which would apply to what its stack sends and receives: %w", err)
+	return fmt.Errorf("list the IPsec policies of the node, which would apply to packets that its stack sends and receives: %w", err)
 }

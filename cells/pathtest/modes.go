@@ -51,7 +51,7 @@ func modeOf(row *tables.Test) (mode nodepaths.Mode, why string) {
 	case row.State == tables.Passed:
 		return nodepaths.Direct, row.Detail
 	case row.State == tables.Failed && row.Passes > 0:
-		return nodepaths.Tunnel, fmt.Sprintf("%d of %d tests in a row have passed after a failure: %s", row.Passes, needed(row), row.Detail)
+		return nodepaths.Tunnel, fmt.Sprintf("%d of %d consecutive tests have passed after a failure: %s", row.Passes, needed(row), row.Detail)
 	case row.Detail == "":
 		return nodepaths.Tunnel, "not tested yet"
 	}

@@ -34,7 +34,7 @@ func (f finding) says(s string) finding  { f.detail = s; return f }
 func (f finding) needs(s string) finding { f.remedy = s; return f }
 
 // noFamily is the reason why a node is not tested.
-const noFamily = "this node and the other one publish no addresses of one family in their pod ranges"
+const noFamily = "this node and the other node publish no addresses of a common family in their pod ranges"
 
 // findings evaluates a visit for each kind of test except direct. heard is the time at which the peer last sent an echo request through the tunnel.
 func (v *visit) findings(a settings.Agent, heard time.Time) map[tables.Kind]finding {
@@ -74,11 +74,11 @@ func (v *visit) lost(a settings.Agent, heard time.Time) finding {
 	switch {
 	case v.results.host.err != nil:
 		return failed(tables.Dead).says(fmt.Sprintf("node %s does not answer at all, neither %s nor at its address %s", name, where, v.peer.host)).
-			needs("see that it runs, and that the network between the nodes is up")
+			needs("check that it runs, and that the network between the nodes is up")
 	case !a.Tunnel():
 		return v.unrouted()
 	case !heard.IsZero() && !heard.Before(v.target.suspected):
-		return failed(tables.OneWay).says(fmt.Sprintf("UDP port %d from this node to node %s is blocked (what it sends arrives here)", tunnelPort, name)).
+		return failed(tables.OneWay).says(fmt.Sprintf("UDP port %d from this node to node %s is blocked (its packets arrive at this node)", tunnelPort, name)).
 			needs(fmt.Sprintf("let firewalls between the nodes and on node %s pass UDP port %d to %s", name, tunnelPort, v.peer.host))
 	}
 	return failed(tables.Blocked).says(fmt.Sprintf("UDP port %d between this node and node %s is blocked (the node itself answers)", tunnelPort, name)).
@@ -113,7 +113,7 @@ func (v *visit) sizes(overhead int) finding {
 	}
 	f = f.says(fmt.Sprintf("the path to node %s carries %s of %d bytes", name, carries, v.size))
 	if r.fits == 0 {
-		return f.needs("let the network between the nodes pass packets of the MTU of their devices, and firewalls fragments")
+		return f.needs("let the network between the nodes pass packets of the MTU of their devices, and let firewalls pass fragments")
 	}
 	return f.needs(fmt.Sprintf("raise the MTU of the network between the nodes by %d, or set --mtu=%d on all nodes", v.size-r.fits, r.fits+overhead))
 }
@@ -126,7 +126,7 @@ func (v *visit) answers(tunnelPort uint16) (sum, aggregate finding) {
 		why := unknown("the agent of the node does not answer")
 		return why, why
 	case r.fetch.err == nil && r.got < r.wanted: // the server does not support the request
-		return passed(), unknown("the agent of the node sends no long answers")
+		return passed(), unknown("the agent of the node sends no long responses")
 	case r.fetch.err == nil && r.wanted < longAnswer:
 		return passed(), unknown("not tested, because large packets are lost")
 	case r.fetch.err == nil && !(r.slow() && v.peer.host.IsValid() && r.outside.err == nil && r.outside.rtt < r.fetch.rtt/4):
@@ -139,24 +139,24 @@ func (v *visit) answers(tunnelPort uint16) (sum, aggregate finding) {
 		why := unknown("TCP to the agent of the node fails outside the tunnel as well")
 		return why, why
 	case r.got < shortAnswer:
-		return v.spoilt(), unknown("not tested, because checksums are spoilt")
+		return v.spoilt(), unknown("not tested, because checksums are corrupted")
 	}
-	return passed(), failed(tables.Aggregates).says(fmt.Sprintf("of what node %s sends by TCP only single segments pass, aggregates that a device makes of them are lost", name)).
+	return passed(), failed(tables.Aggregates).says(fmt.Sprintf("only single TCP segments from node %s arrive, aggregates that a device builds from them are lost", name)).
 		needs(fmt.Sprintf("let the firewall of this node (ufw, firewalld) pass UDP port %d, or turn off the aggregation: ethtool -K DEVICE rx-gro-hw off rx-udp-gro-forwarding off gro off", tunnelPort))
 }
 
 // spoilt is the finding that TCP is lost where ICMP passes: healed if TCP passes with checksums that the kernel completes.
 func (v *visit) spoilt() finding {
 	f := failed(tables.Spoilt).needs("turn off its offloads for tunnels on both nodes: ethtool -K DEVICE tx-udp_tnl-segmentation off tx-udp_tnl-csum-segmentation off tx-checksum-ip-generic off")
-	cause := "a device between spoils checksums of packets inside the tunnel"
+	cause := "a device on the path corrupts checksums of packets inside the tunnel"
 	if v.heals && v.results.healed.err == nil {
 		f.state = tables.Healed
-		return f.says(fmt.Sprintf("the path to node %s is healed by checksums that the kernel makes: %s", v.target.shown(), cause))
+		return f.says(fmt.Sprintf("the path to node %s is healed by checksums that the kernel computes: %s", v.target.shown(), cause))
 	}
 	if v.heals {
-		cause += ", also those that the kernel makes"
+		cause += ", also checksums that the kernel computes"
 	}
-	return f.says(fmt.Sprintf("TCP to node %s is lost inside the tunnel, where ICMP passes: %s", v.target.shown(), cause))
+	return f.says(fmt.Sprintf("TCP to node %s is lost inside the tunnel, although ICMP passes: %s", v.target.shown(), cause))
 }
 
 // after returns the row after a test that began at a given time.

@@ -13,5 +13,5 @@ var DefaultConfig = Config{}
 // Flags registers the flag of the cell.
 func (c Config) Flags(flags *pflag.FlagSet) {
 	flags.Bool("enable-pod-mtu-updates", c.Enabled,
-		"Change the MTU of running pods with that of the node; the agent then needs the capability SYS_ADMIN")
+		"Change the MTU of running pods with the MTU of the node; requires the capability SYS_ADMIN")
 }

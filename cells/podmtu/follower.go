@@ -75,7 +75,7 @@ func (f *follower) run(ctx context.Context, health cell.Health) error {
 			case !f.Config.Enabled:
 				health.OK("Running pods keep the MTU that they were attached with: --enable-pod-mtu-updates is off")
 			case row.Provisional:
-				health.OK("Running pods keep their MTU until it is certain which device counts")
+				health.OK("Running pods keep their MTU until the device that determines the MTU is known")
 			default:
 				if f.pass(ctx, txn, want) {
 					retry = minRetry
@@ -220,10 +220,10 @@ func (f *follower) report(want size, health cell.Health) (open bool) {
 		if failed > maxFailures {
 			errs = append(errs, fmt.Errorf("and %d more", failed-maxFailures))
 		}
-		health.Degraded(fmt.Sprintf("Pods may keep another MTU than %d, and %d of routes", want.Device, want.Route), errors.Join(errs...))
+		health.Degraded(fmt.Sprintf("Pods may keep another MTU than %d, or than %d for routes", want.Device, want.Route), errors.Join(errs...))
 		return true
 	}
-	health.OK(fmt.Sprintf("%d pods have an MTU of %d, and %d of routes; %d have one that was set by hand, %d are gone, %d not ready",
+	health.OK(fmt.Sprintf("%d pods have an MTU of %d, and %d for routes; %d have an MTU that was set by hand, %d are gone, %d not ready",
 		counts[tables.Follows], want.Device, want.Route, counts[tables.ByHand], counts[tables.Gone], counts[tables.Waiting]))
 	return counts[tables.Waiting] > 0
 }

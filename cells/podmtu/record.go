@@ -53,7 +53,7 @@ func (r *record) add(s size) error {
 	next := append(slices.DeleteFunc(slices.Clone(r.given), func(g size) bool { return g == s }), s)
 	next = next[max(0, len(next)-maxGiven):]
 	if err := r.store.Write(fileName, next); err != nil {
-		return fmt.Errorf("record the MTU of pods: %w: make room in the state directory; running pods keep their MTU until then", err)
+		return fmt.Errorf("record the MTU of pods: %w: free space in the state directory; running pods keep their MTU until then", err)
 	}
 	r.given = next
 	return nil

@@ -15,7 +15,7 @@ import (
 )
 
 // Cell reads the report of "waggle-agent setup". It is the only writer of the table self-tests.
-var Cell = cell.Module("self-test", "The attach that was tried on this node",
+var Cell = cell.Module("self-test", "Result of the test attach on this node",
 	cell.ProvidePrivate(func() bootID { return selftest.BootID }), // tests replace it
 	implementation,
 )

@@ -41,7 +41,7 @@ func (a answers) ServeHTTP(w http.ResponseWriter, r *http.Request) {
 	txn := a.db.ReadTxn()
 	p, _, found := a.ports.Get(txn, byNumber(number))
 	if !found {
-		http.Error(w, "no Service has this port any more", http.StatusNotFound)
+		http.Error(w, "no Service has this port any longer", http.StatusNotFound)
 		return
 	}
 	local, stale := 0, false

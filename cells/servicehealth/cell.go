@@ -41,9 +41,9 @@ var DefaultConfig = Config{HealthCheckNodePort: true}
 // Flags registers the flags of the cell.
 func (c Config) Flags(flags *pflag.FlagSet) {
 	flags.Bool("enable-health-check-nodeport", c.HealthCheckNodePort,
-		"Answer on the health check node ports of Services, from which load balancers learn where backends are")
+		"Serve the health check node ports of Services, from which load balancers learn which nodes have backends")
 	flags.String("kube-proxy-replacement-healthz-bind-address", c.HealthzAddress,
-		"Address (host:port, kube-proxy's is 0.0.0.0:10256) on which /healthz says whether this node serves Services; empty for none")
+		"Address (host:port, kube-proxy's is 0.0.0.0:10256) on which /healthz reports whether this node serves Services; empty disables the server")
 }
 
 func (c Config) listener() settings.ListenerOut {

@@ -49,7 +49,7 @@ func registerHealthz(p healthzParams) error {
 	p.Lifecycle.Append(cell.Hook{OnStart: func(cell.HookContext) error {
 		l, err := net.Listen("tcp", p.Config.HealthzAddress)
 		if err != nil {
-			return fmt.Errorf("--kube-proxy-replacement-healthz-bind-address: %w: is kube-proxy still there? stop it, or choose another address",
+			return fmt.Errorf("--kube-proxy-replacement-healthz-bind-address: %w: if kube-proxy is running, stop it, or choose another address",
 				err)
 		}
 		heartbeat.Add(p.Jobs, "serve-healthz", func(ctx context.Context, health cell.Health) error {

@@ -54,7 +54,7 @@ func (c *controller) writeBackends(rows []*backends.Backend) (added bool) {
 			delete(c.orphans, row.ID)
 			continue
 		case bpf.AddressOfBackend(have.value) != row.Address && c.refs[row.ID] > 0:
-			c.notWritten(row, fmt.Errorf("id %d is still that of %s", row.ID, bpf.AddressOfBackend(have.value)))
+			c.notWritten(row, fmt.Errorf("id %d still belongs to %s", row.ID, bpf.AddressOfBackend(have.value)))
 			continue
 		}
 		w.add(row, row.ID, value)

@@ -51,7 +51,7 @@ type sourceRange struct {
 
 func newListCommand(db *statedb.DB, maps servicemaps.Maps, table statedb.Table[*frontends.Frontend]) upstream.ScriptCmdOut {
 	return upstream.NewScriptCmd("lb/list", script.Command(script.CmdUsage{
-		Summary: "List the frontends and backends that the kernel has",
+		Summary: "List the frontends and backends in the BPF maps",
 		Flags: func(fs *pflag.FlagSet) {
 			for _, l := range servicemaps.Lists() {
 				fs.Bool(l.Name, false, l.Usage)

@@ -12,5 +12,5 @@ var DefaultConfig = Config{Seed: "JLfvgnHc2kaSUFaI"}
 
 // Flags adds the flag; the value of c is the default.
 func (c Config) Flags(flags *pflag.FlagSet) {
-	flags.String("bpf-lb-maglev-hash-seed", c.Seed, "12 bytes in base64, of which Maglev's tables are made with the backends; the same on all nodes")
+	flags.String("bpf-lb-maglev-hash-seed", c.Seed, "Seed of the Maglev tables, 12 bytes in base64; must be the same on all nodes")
 }

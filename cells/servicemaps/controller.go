@@ -93,7 +93,7 @@ func register(jobs job.Group, p params) error {
 func (c *controller) run(ctx context.Context, health cell.Health) error {
 	c.alive = func() { heartbeat.Busy(ctx) }
 	if err := c.begin(); err != nil {
-		health.Degraded("The maps of services cannot be read; what they say stays in force", err)
+		health.Degraded("The maps of services cannot be read; their entries stay in force", err)
 		return err
 	}
 	defer c.frontendChanges.Close()
@@ -164,11 +164,11 @@ func (c *controller) report(health cell.Health) {
 		}
 	})
 	if n > 0 {
-		health.Degraded(fmt.Sprintf("%d entries of services are not as they should be", n), errors.Join(errs...))
+		health.Degraded(fmt.Sprintf("%d entries of services are out of date", n), errors.Join(errs...))
 		return
 	}
 	if c.unread != nil {
-		health.Degraded("The maps of services cannot be read back; what somebody else changes there is not put right", c.unread)
+		health.Degraded("The maps of services cannot be verified; changes by other writers are not repaired", c.unread)
 		return
 	}
 	health.OK(fmt.Sprintf("Entries of frontends: %d, of backends: %d", len(c.entries), len(c.backends)))

@@ -162,7 +162,7 @@ func (f *inForce) readBackends() error {
 func (f *inForce) readSlots() (err error) {
 	size := f.sizes[f.maps.Slots.Name()]
 	if _, f.slots, err = f.maps.Slots.Dump(); err == nil && len(f.slots) != int(size) {
-		err = fmt.Errorf("read the map %s: it has %d elements, and %d were there to read", f.maps.Slots.Name(), size, len(f.slots))
+		err = fmt.Errorf("read the map %s: it has %d elements, but %d were read", f.maps.Slots.Name(), size, len(f.slots))
 	}
 	return err
 }

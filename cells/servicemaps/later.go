@@ -17,7 +17,7 @@ type later struct {
 	known   bool                         // longest is valid in this pass
 }
 
-var errLater = errors.New("there is no room until slots leave quarantine")
+var errLater = errors.New("no slots are free until quarantined slots are released")
 
 func (l *later) begin(now time.Time) { l.now, l.known = now, false }
 
@@ -34,7 +34,7 @@ func (c *controller) noSlots(p *plan, n int) {
 		return
 	}
 	c.refused[c.maps.Slots.Name()]++
-	p.fail(fmt.Errorf("the map %s has no room for %d more in a row, of %d in all: raise --bpf-lb-map-max", c.maps.Slots.Name(), n, len(c.slots)))
+	p.fail(fmt.Errorf("the map %s has no %d consecutive free slots, of %d in all: raise --bpf-lb-map-max", c.maps.Slots.Name(), n, len(c.slots)))
 }
 
 // promised returns the length of the longest run of slots that would be free without quarantine.

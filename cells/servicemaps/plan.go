@@ -218,7 +218,7 @@ func (c *controller) planTable(p *plan, next, have *entry, list []uint32, w *bat
 	made, found := c.tables.get(key, contents)
 	if !found {
 		c.refused[c.maps.Maglev.Name()]++
-		p.lacks(fmt.Errorf("the map %s has no room for another table, of %d: raise --bpf-lb-maglev-map-max; clients choose at random",
+		p.lacks(fmt.Errorf("the map %s has no space for another table, of %d: raise --bpf-lb-maglev-map-max; backends are selected at random",
 			c.maps.Maglev.Name(), len(c.tables.users)))
 		return
 	}

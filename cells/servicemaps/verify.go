@@ -71,7 +71,7 @@ func compare[K comparable, V comparable](c *controller, table servicemaps.Table[
 		have[key] = values[i]
 		if !wanted(key) {
 			strangers = append(strangers, key)
-			c.found(table.Name(), name(key)+" is nobody's")
+			c.found(table.Name(), name(key)+" has no owner")
 		}
 	}
 	return have, table.Delete(strangers).Error()

@@ -39,7 +39,7 @@ func TestAnnotations(t *testing.T) {
 		"random for one":               {true, false, serviceannotations.Algorithm, "random", random, ""},
 		"random as all":                {false, true, serviceannotations.Algorithm, "random", random, ""},
 		"maglev as all":                {true, false, serviceannotations.Algorithm, "maglev", table, ""},
-		"maglev without room":          {false, false, serviceannotations.Algorithm, "maglev", random, "annotation service.cilium.io/lb-algorithm=maglev: set --bpf-lb-algorithm-annotation, which makes room for tables"},
+		"maglev without room":          {false, false, serviceannotations.Algorithm, "maglev", random, "annotation service.cilium.io/lb-algorithm=maglev: set --bpf-lb-algorithm-annotation, which allocates tables"},
 		"an algorithm that is none":    {true, true, serviceannotations.Algorithm, "least", table, `annotation service.cilium.io/lb-algorithm="least": use random or maglev`},
 		"nothing is asked":             {false, true, "other", "maglev", random, ""},
 		"forwarding as it is":          {false, false, serviceannotations.Forwarding, "snat", random, ""},

@@ -307,7 +307,7 @@ func TestHostPort_OfAPodOfTheSameName(t *testing.T) {
 	b.insert(pod("q", "v", "10.1.0.3", "Running", "10.0.0.1", 3), pod("r", "w", "10.1.0.4", "Running", "192.0.2.9", 3))
 	b.step()
 	b.expect("two", b.owners(), "10.0.0.1:8080/TCP HostPort a/p:host-port/u2/8080[a/q:host-port/v/8080], 127.0.0.1:8080/TCP HostPort a/p:host-port/u2/8080[]")
-	b.expect("elsewhere", b.problemsOf("a/r:host-port/w/8080"), "host port 8080: hostIP 192.0.2.9 is no address of this node")
+	b.expect("elsewhere", b.problemsOf("a/r:host-port/w/8080"), "host port 8080: hostIP 192.0.2.9 is not an address of this node")
 	b.insert(pod("p", "u2", "10.1.0.2", "Succeeded", "", 2))
 	b.step()
 	b.expect("ended", b.owners(), "10.0.0.1:8080/TCP HostPort a/q:host-port/v/8080[]")
@@ -324,8 +324,8 @@ func TestRefuses_AddressesThatAreNotTheTenants(t *testing.T) {
 		"10.0.0.2":    "ExternalIPs 10.0.0.2: is an address of node two",
 		"10.1.0.9":    "ExternalIPs 10.1.0.9: lies in the pod CIDR of a node",
 		"10.96.9.9":   "ExternalIPs 10.96.9.9: lies in 10.96.0.0/16, the range of ClusterIPs",
-		"127.0.0.1":   "ExternalIPs 127.0.0.1: is no address that others could reach",
-		"169.254.1.1": "ExternalIPs 169.254.1.1: is no address that others could reach",
+		"127.0.0.1":   "ExternalIPs 127.0.0.1: is unspecified, loopback, link-local or multicast",
+		"169.254.1.1": "ExternalIPs 169.254.1.1: is unspecified, loopback, link-local or multicast",
 		"2001:db8::1": "ExternalIPs 2001:db8::1: the Service has no ClusterIP of this family",
 		"192.0.2.1":   "",
 	} {

@@ -38,11 +38,11 @@ func (c Config) Flags(flags *pflag.FlagSet) {
 	flags.Bool("enable-external-ips", c.ExternalIPs, "Serve the externalIPs of Services")
 	flags.Bool("enable-host-port", c.HostPort, "Serve the host ports of pods")
 	flags.Bool("enable-service-topology", c.Topology, "Follow the hints of EndpointSlices for zones and nodes")
-	flags.Bool("bpf-lb-external-clusterip", c.ExternalClusterIP, "Let clients outside the cluster use ClusterIPs")
-	flags.String("service-no-backend-response", c.NoBackend, "What clients of a Service without backends get: reject, or drop for no answer")
+	flags.Bool("bpf-lb-external-clusterip", c.ExternalClusterIP, "Allow clients outside the cluster to use ClusterIPs")
+	flags.String("service-no-backend-response", c.NoBackend, "Response to clients of a Service without backends: reject, or drop for no response")
 	flags.String("ipv4-service-range", c.IPv4Range,
-		"IPv4 prefix of ClusterIPs, in which no Service may have an external address; auto: only ClusterIPs that there are are refused")
-	flags.String("ipv6-service-range", c.IPv6Range, "The same for IPv6")
+		"IPv4 prefix of ClusterIPs, in which no Service may have an external address; auto: only existing ClusterIPs are reserved")
+	flags.String("ipv6-service-range", c.IPv6Range, "IPv6 prefix of ClusterIPs, in which no Service may have an external address; auto: only existing ClusterIPs are reserved")
 }
 
 // rules are the validated flags and the settings of the agent.

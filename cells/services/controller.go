@@ -62,7 +62,7 @@ func (c *controller) run(ctx context.Context, health cell.Health) error {
 	}
 	c.alive = func() { heartbeat.Busy(ctx) }
 	if err := c.restore(); err != nil {
-		health.Degraded("the maps of services cannot be read; what they say stays in force", err)
+		health.Degraded("the maps of services cannot be read; their entries stay in force", err)
 		return err
 	}
 	for {
@@ -71,7 +71,7 @@ func (c *controller) run(ctx context.Context, health cell.Health) error {
 		c.read(txn, changed)
 		var done tally
 		if waiting := c.in.waiting(txn, changed); waiting != "" {
-			health.OK("waits for " + waiting)
+			health.OK("waiting for " + waiting)
 		} else {
 			var err error
 			if done, err = c.pass(txn, changed); err != nil {
@@ -81,7 +81,7 @@ func (c *controller) run(ctx context.Context, health cell.Health) error {
 			c.Log.Debug("Services are computed", "services", done.models, "sliceEndpoints", done.endpoints, "left", done.left)
 			now := c.DB.ReadTxn()
 			if err := c.Holders.keep(now, c); err != nil { // retried after the next change
-				health.Degraded("keep for the next run who has addresses that several claim", err)
+				health.Degraded("record the owners of contested addresses", err)
 			} else {
 				health.OK(fmt.Sprintf("%d services, %d frontends, %d backends", c.Services.NumObjects(now), c.Frontends.NumObjects(now),
 					c.Backends.NumObjects(now)))
@@ -115,7 +115,7 @@ func (c *controller) restore() error {
 	c.Holders.load()
 	in, err := newInputs(c.params)
 	if err != nil {
-		return fmt.Errorf("follow the tables that services are made from: %w", err)
+		return fmt.Errorf("follow the input tables of services: %w", err)
 	}
 	c.in = in // only complete: its presence ends attempts to restore
 	return nil

@@ -209,7 +209,7 @@ func (w *world) read(list []endpoint, m *model, g *group, slice *k8s.EndpointSli
 		}
 		m.read++
 		if !usable(e.Addrs[0]) {
-			m.problem("backend %s: is no address that others could reach", e.Addrs[0])
+			m.problem("backend %s: is unspecified, loopback, link-local or multicast", e.Addrs[0])
 			m.unusable = true
 			continue
 		}

@@ -52,12 +52,12 @@ func (h holding) name() string { return strings.ReplaceAll(h.Address.String(), "
 func (h *holders) load() {
 	if _, err := os.Stat(h.files.Dir()); err == nil {
 		if err := h.files.Open(); err != nil {
-			h.log.Warn("What interrupted writes of files of addresses of services have left cannot be removed", "error", err)
+			h.log.Warn("Cannot remove temporary files of interrupted writes of service address owners", "error", err)
 		}
 	}
 	files, err := h.files.ReadAll()
 	if err != nil && !errors.Is(err, fs.ErrNotExist) {
-		h.log.Warn("Files of addresses of services cannot be read; who has one that several claim may change", "error", err)
+		h.log.Warn("Files of service address owners cannot be read; the owners of contested addresses may change", "error", err)
 	}
 	for _, f := range files {
 		var one holding
@@ -69,7 +69,7 @@ func (h *holders) load() {
 		}
 		if f.Err != nil {
 			aside, err := h.files.SetAside(f.Name)
-			h.log.Warn("A file of an address of services cannot be used; who has the address may change", "file", f.Name, "keptAs", aside,
+			h.log.Warn("A file of a service address owner cannot be used; the owner of the address may change", "file", f.Name, "keptAs", aside,
 				"error", errors.Join(f.Err, err))
 			continue
 		}

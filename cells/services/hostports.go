@@ -61,11 +61,11 @@ func (b *builder) hostPort(p *k8s.Pod, h *k8s.HostPort) {
 		return
 	}
 	if b.agent.NodePort(h.Port) {
-		b.problem("host port %d: lies in --node-port-range, whose ports are those of Services", h.Port)
+		b.problem("host port %d: lies in --node-port-range, which is reserved for Services", h.Port)
 		return
 	}
 	if h.Addr.IsValid() && !h.Addr.IsLoopback() && !b.isOwn(h.Addr) {
-		b.problem("host port %d: hostIP %s is no address of this node", h.Port, h.Addr)
+		b.problem("host port %d: hostIP %s is not an address of this node", h.Port, h.Addr)
 		return
 	}
 	for _, is4 := range []bool{true, false} {

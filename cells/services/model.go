@@ -114,7 +114,7 @@ func (w *world) maglev(m *model, algorithm string) bool {
 	case algorithm == "":
 		return w.agent.Maglev
 	case algorithm == settings.AlgorithmMaglev && !w.agent.MaglevTables():
-		m.problem("annotation %s=%s: set --bpf-lb-algorithm-annotation, which makes room for tables", serviceannotations.Algorithm, algorithm)
+		m.problem("annotation %s=%s: set --bpf-lb-algorithm-annotation, which allocates tables", serviceannotations.Algorithm, algorithm)
 		return w.agent.Maglev
 	}
 	return algorithm == settings.AlgorithmMaglev

@@ -43,7 +43,7 @@ func (w *world) reserves(a loadbalancer.Address) string {
 	case !w.isOwn(a.Addr):
 		return ""
 	case w.agent.NodePort(a.Port):
-		return "lies in --node-port-range, whose ports of this node are those of NodePorts and health checks"
+		return "lies in --node-port-range, which is reserved for NodePorts and health checks on this node"
 	case owner != "":
 		return "is the port of " + owner + " on this node"
 	}

@@ -31,7 +31,7 @@ func TestExternalIPs_ReservedPorts(t *testing.T) {
 		{own, 4240, "TCP", "is the port of --cluster-health-port on this node"},
 		{own, 8472, "UDP", "is the port of --tunnel-port on this node"},
 		{own, 9962, "TCP", "is the port of --prometheus-serve-addr on this node"},
-		{own, 30100, "UDP", "lies in --node-port-range, whose ports of this node are those of NodePorts and health checks"},
+		{own, 30100, "UDP", "lies in --node-port-range, which is reserved for NodePorts and health checks on this node"},
 		{distant, 30100, "UDP", ""},
 		{api, 6443, "TCP", "belongs to the API server"},
 		{api, 443, "TCP", ""},

@@ -40,7 +40,7 @@ func (w *world) refuses(addr netip.Addr) string {
 	nodes := w.nodes.NodesOf(addr)
 	switch {
 	case !usable(addr):
-		return "is no address that others could reach"
+		return "is unspecified, loopback, link-local or multicast"
 	case !w.isOwn(addr) && len(nodes) > 0:
 		return "is an address of node " + strings.Join(nodes, ", ")
 	case w.nodes.HoldsPods(addr):

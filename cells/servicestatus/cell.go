@@ -37,7 +37,7 @@ var DefaultConfig = Config{KubeProxyReplacement: true}
 
 // Flags adds the flags; the values of c are the defaults.
 func (c Config) Flags(flags *pflag.FlagSet) {
-	flags.Bool("kube-proxy-replacement", c.KubeProxyReplacement, "Serve Services; false leaves them all to a kube-proxy, and removes what was there to serve them")
+	flags.Bool("kube-proxy-replacement", c.KubeProxyReplacement, "Serve Services; false leaves all Services to a kube-proxy, and removes the entries of previous runs")
 	flags.String("k8s-service-proxy-name", c.ProxyName,
 		"Serve only Services with this value of the label service.kubernetes.io/service-proxy-name; empty: only those without the label")
 }

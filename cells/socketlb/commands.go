@@ -12,7 +12,7 @@ import (
 
 func newCommands(o socketlb.Options) upstream.ScriptCmdOut {
 	return upstream.NewScriptCmd("socket-lb/options", script.Command(
-		script.CmdUsage{Summary: "Say whether and for whom services are translated at the socket"},
+		script.CmdUsage{Summary: "Print whether and for which sockets services are translated at the socket"},
 		func(_ *script.State, args ...string) (script.WaitFunc, error) {
 			if len(args) != 0 {
 				return nil, script.ErrUsage

@@ -23,10 +23,10 @@ var DefaultConfig = Config{Sock: true, BindProtection: true}
 
 // Flags registers the flags of the cell.
 func (c Config) Flags(flags *pflag.FlagSet) {
-	flags.Bool("bpf-lb-sock", c.Sock, "Translate Services at the socket, before there is a packet; with --kube-proxy-replacement only")
-	flags.Bool("bpf-lb-sock-hostns-only", c.HostOnly, "Leave sockets of pods to the programs on their links")
-	flags.Bool("node-port-bind-protection", c.BindProtection, "Refuse to processes of this node to bind a port that a Service has there")
-	flags.String("cgroup-root", c.Cgroup, "Directory of cgroup2 whose sockets are translated; default: the topmost of the machine")
+	flags.Bool("bpf-lb-sock", c.Sock, "Translate Services at the socket, before a packet is sent; only with --kube-proxy-replacement")
+	flags.Bool("bpf-lb-sock-hostns-only", c.HostOnly, "Translate only sockets of the host; programs on pod links translate packets of pods")
+	flags.Bool("node-port-bind-protection", c.BindProtection, "Prevent processes of this node from binding a port that a Service uses on the node")
+	flags.String("cgroup-root", c.Cgroup, "Directory of cgroup2 whose sockets are translated; default: the root of the machine")
 }
 
 func newOptions(c Config, agent settings.Agent) (socketlb.Options, error) {

@@ -6,7 +6,7 @@ import (
 )
 
 // Cell closes connected sockets whose backend was removed.
-var Cell = cell.Module("socket-termination", "Connections to backends that are gone",
+var Cell = cell.Module("socket-termination", "Termination of connections to removed backends",
 	cell.ProvidePrivate(newKernel), // sockets; tests provide a fake
 	implementation,
 )

@@ -13,5 +13,5 @@ var DefaultConfig = Config{}
 // Flags registers the flag of the cell.
 func (c Config) Flags(flags *pflag.FlagSet) {
 	flags.Bool("bpf-lb-sock-terminate-pod-connections", c.Pods,
-		"Close connected sockets inside pods when their backend is gone; the agent then needs the capability SYS_ADMIN")
+		"Close connected sockets inside pods when their backend is removed; requires the capability SYS_ADMIN")
 }

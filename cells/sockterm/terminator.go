@@ -71,7 +71,7 @@ func (t *terminator) run(ctx context.Context, health cell.Health) error {
 	heartbeat.Busy(ctx)
 	list, err := t.Kernel.Load()
 	if err != nil {
-		return fmt.Errorf("close sockets of backends that are gone: %w", err)
+		return fmt.Errorf("close sockets of removed backends: %w", err)
 	}
 	defer list.Close()
 	for due := late; ; {
@@ -81,7 +81,7 @@ func (t *terminator) run(ctx context.Context, health cell.Health) error {
 		heartbeat.Busy(ctx)
 		begin := time.Now()
 		if err := t.pass(list, health); err != nil {
-			return fmt.Errorf("close sockets of backends that are gone: %w", err)
+			return fmt.Errorf("close sockets of removed backends: %w", err)
 		}
 		if heartbeat.Sleep(ctx, share*time.Since(begin)) != nil {
 			return nil
@@ -129,7 +129,7 @@ func (t *terminator) pass(list list, health cell.Health) error {
 	if err != nil {
 		return err
 	}
-	health.OK(fmt.Sprintf("%d sockets looked through", done.seen))
+	health.OK(fmt.Sprintf("%d sockets scanned", done.seen))
 	return nil
 }
 

@@ -64,7 +64,7 @@ func (c *controller) run(ctx context.Context, health cell.Health) error {
 			err := c.Hosts.ReplaceHost(owner, hosts)
 			c.IPCache.Replace(owner, claims(c.Agent, hosts, prefixes), true) // second: this change makes programs evaluate flows with the address again
 			if err != nil {
-				health.Degraded("an address of the node is also an endpoint's", err)
+				health.Degraded("an address of the node is also an address of an endpoint", err)
 			} else {
 				health.OK(fmt.Sprintf("%d addresses", len(hosts)))
 			}

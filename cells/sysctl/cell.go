@@ -8,7 +8,7 @@ import (
 )
 
 // Cell keeps kernel settings at the values in the table sysctls. It writes only files below <procfs>/sys/net.
-var Cell = cell.Module("sysctl", "Kernel settings that the agent wants",
+var Cell = cell.Module("sysctl", "Kernel settings that the agent requires",
 	cell.ProvidePrivate(
 		newProcfs,    // /proc/sys
 		newAnnouncer, // netlink

@@ -73,7 +73,7 @@ func (w *writer) put(txn statedb.WriteTxn, owner string, settings []tables.Setti
 		old, _, found := w.table.Get(txn, tables.ByName(s.Name))
 		switch {
 		case found && old.Owner != owner:
-			errs = append(errs, fmt.Errorf("want sysctl %s = %s: %s wants %s", s.Name, s.Value, old.Owner, old.Value))
+			errs = append(errs, fmt.Errorf("request sysctl %s = %s: %s requests %s", s.Name, s.Value, old.Owner, old.Value))
 			continue
 		case found && old.Equal(&s):
 			continue

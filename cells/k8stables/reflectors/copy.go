@@ -46,7 +46,7 @@ func (s *Source) loadFile() error {
 		return fmt.Errorf("read %s: %w", s.settings.Copy, err)
 	}
 	if h.Cluster != s.cluster {
-		return fmt.Errorf("read %s: it is of another cluster, which another authority or address stands for", s.settings.Copy)
+		return fmt.Errorf("read %s: it is of another cluster: the CA or the address of the API server differs", s.settings.Copy)
 	}
 	rows := map[string][]k8sobjects.Row{}
 	for _, r := range raw {
@@ -84,7 +84,7 @@ func (s *Source) fill(h snapshot.Header, rows map[string][]k8sobjects.Row) error
 	}
 	txn.Commit()
 	s.copied = h.Written
-	s.log.Info("Began with the copy of Kubernetes objects on disk", "written", h.Written, "rows", h.Rows)
+	s.log.Info("Started with the copy of Kubernetes objects on disk", "written", h.Written, "rows", h.Rows)
 	return nil
 }
 

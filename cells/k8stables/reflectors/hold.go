@@ -20,8 +20,8 @@ import (
 const holdFor = 5 * time.Minute
 
 // errHeld names the causes of many held rows and the remedy.
-var errHeld = errors.New("nodes that left are removed within 5 minutes, and nothing is to be done; if the API server was restored from a backup, or its lists are incomplete, " +
-	"restart kubelet on the nodes that kubectl get nodes does not show, or their pods are no longer reached")
+var errHeld = errors.New("nodes that have left the cluster are removed within 5 minutes, without any action; if the API server was restored from a backup, or its lists are incomplete, " +
+	"restart kubelet on the nodes that kubectl get nodes does not show, or their pods become unreachable")
 
 // lacking counts the rows that the last list lacks.
 type lacking struct{ rows, of int }
@@ -30,7 +30,7 @@ type lacking struct{ rows, of int }
 func (l lacking) many() bool { return 10*l.rows > l.of }
 
 func (l lacking) String() string {
-	return fmt.Sprintf("%d of %d objects are kept, which the last list of the API server lacks", l.rows, l.of)
+	return fmt.Sprintf("%d of %d objects are kept although the last list of the API server lacks them", l.rows, l.of)
 }
 
 // claims returns the pod ranges and the exclusive addresses of a Node or CiliumNode. An ExternalIP is not exclusive: nodes behind one NAT share it.

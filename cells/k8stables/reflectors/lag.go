@@ -15,17 +15,17 @@ import (
 func (m *merger) report(txn statedb.ReadTxn, health cell.Health) {
 	switch m.from {
 	case unknown:
-		health.OK("waiting for lists; the pods of other nodes are those of before")
+		health.OK("waiting for lists; the pods of other nodes may be stale")
 	case fromEndpoints:
 		if time.Since(m.began) < slicesTimeout {
 			health.OK("slices are not complete yet; all CiliumEndpoints are read")
 			return
 		}
 		health.Degraded("slices are not complete; all CiliumEndpoints are read",
-			errors.New("look at the health of the cluster role, which must run with --enable-cilium-endpoint-slice"))
+			errors.New("check the health of the cluster role, which must run with --enable-cilium-endpoint-slice"))
 	case fromSlices:
 		if !m.leaving.IsZero() {
-			health.OK("slices are not complete any more; until all CiliumEndpoints are listed, slices take away no pods")
+			health.OK("slices are no longer complete; until all CiliumEndpoints are listed, slices remove no pods")
 			return
 		}
 		if time.Since(m.compared) >= tick {
@@ -40,7 +40,7 @@ func (m *merger) report(txn statedb.ReadTxn, health cell.Health) {
 		}
 		if late > 0 {
 			health.Degraded(fmt.Sprintf("slices lag behind: they lack %d pods of this node", late),
-				errors.New("other nodes do not know these pods yet: look at the health of the cluster role"))
+				errors.New("other nodes do not know these pods yet: check the health of the cluster role"))
 			return
 		}
 		health.OK(fmt.Sprintf("pods of other nodes are read from %d slices", len(m.slices)-1))

@@ -55,7 +55,7 @@ func shrink(in runtime.Object, nodeName string) (*object, error) {
 }
 
 // errAskForList makes a reflector list instead of streaming.
-var errAskForList = errors.New("a list by quorum is wanted")
+var errAskForList = errors.New("a list by quorum is required")
 
 // listWatch lists and watches objects of the API server. It shrinks each page and each event when it arrives, so that the objects of a large cluster
 // are never in memory at once.

@@ -55,7 +55,7 @@ type Source struct {
 func New(settings Settings, set *tables.Set, client *kubeapi.Client, carryOn func() bool, shutdown hive.Shutdowner,
 	log *slog.Logger) (*Source, error) {
 	if reasons := validation.IsValidLabelValue(settings.NodeName); settings.Slices && len(reasons) > 0 {
-		log.Warn("All CiliumEndpoints are read, and no CiliumEndpointSlices: those of this node cannot be asked for, as its name is no value of a label",
+		log.Warn("All CiliumEndpoints are read, and no CiliumEndpointSlices: a selector for this node is impossible because its name is not a valid label value",
 			"node", settings.NodeName, "reason", reasons[0])
 		settings.Slices = false
 	}

@@ -55,7 +55,7 @@ func (s *Source) awaitSync(ctx context.Context, health cell.Health) {
 
 func (s *Source) tooLate(missing []string) error {
 	return fmt.Errorf("wait for the API server: after --k8s-sync-timeout=%v these tables are not complete, and neither a copy "+
-		"of them nor pods of an earlier run are there to carry on with: %s", s.settings.SyncTimeout, strings.Join(missing, "; "))
+		"of them nor pods of a previous run exist: %s", s.settings.SyncTimeout, strings.Join(missing, "; "))
 }
 
 // missing returns the required tables that are incomplete, each with its last error, and a channel that closes when a source changes.

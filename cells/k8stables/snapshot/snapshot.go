@@ -185,7 +185,7 @@ func Read(path string) ([]byte, error) {
 	case err != nil:
 		return nil, err
 	case !info.Mode().IsRegular():
-		return nil, fmt.Errorf("read %s: it is no regular file", path)
+		return nil, fmt.Errorf("read %s: it is not a regular file", path)
 	case info.Size() > maxFile:
 		return nil, fmt.Errorf("read %s: it is larger than %d bytes", path, maxFile)
 	}
@@ -196,7 +196,7 @@ func Read(path string) ([]byte, error) {
 func SetAside(path string) (string, error) {
 	to := path + ".bad"
 	if err := os.Rename(path, to); err != nil {
-		return "", fmt.Errorf("set a copy aside: %w", err)
+		return "", fmt.Errorf("move a copy: %w", err)
 	}
 	return to, nil
 }
