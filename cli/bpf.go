@@ -21,21 +21,21 @@ import (
 
 // bpfCommand prints the contents of the kernel's maps in readable form.
 func (a *app) bpfCommand() *cobra.Command {
-	group := &cobra.Command{Use: "bpf", Short: "Show what stands in the maps of the datapath"}
+	group := &cobra.Command{Use: "bpf", Short: "Show entries of the maps of the datapath"}
 	group.AddCommand(a.bpfPolicyCommand(), a.bpfIPCacheCommand(), a.ctCommand(), a.natCommand(), a.lbCommand())
 	return group
 }
 
 func (a *app) bpfPolicyCommand() *cobra.Command {
 	group := &cobra.Command{Use: "policy", Short: "Show the compiled policies of endpoints"}
-	list := a.simple("list", "List the compiled policies, which endpoints share",
+	list := a.simple("list", "List the compiled policies; endpoints may share one",
 		showRows(a, "policy-entries", []string{"ID", "ENTRIES", "RANGES", "USERS", "POLICIES", "STATUS"}, (*policyentries.Policy).TableRow))
 	get := &cobra.Command{
-		Use: "get [ENDPOINT]", Short: "Show the entries that the kernel has, of all policies or of an endpoint's", Args: cobra.MaximumNArgs(1),
-		Long: "Show the entries that the kernel has, of all policies or of an endpoint's.\n\n" +
-			"ENDPOINT is a number or NAMESPACE/POD. A packet passes when an entry allows it and none denies it; policy 1 allows\n" +
-			"everything, 0 nothing, and the local host passes without an entry (--allow-localhost). Ranges of ports stand as the\n" +
-			"kernel has them, cut at powers of two. waggle identity get and waggle ip list say who an identity is.",
+		Use: "get [ENDPOINT]", Short: "Show the entries in the kernel, of all policies or of the policy of one endpoint", Args: cobra.MaximumNArgs(1),
+		Long: "Show the entries in the kernel, of all policies or of the policy of one endpoint.\n\n" +
+			"ENDPOINT is a number or NAMESPACE/POD. A packet is allowed if an entry allows it and none denies it; policy 1 allows\n" +
+			"all packets, 0 none, and packets of the local host need no entry (--allow-localhost). Port ranges are shown as in\n" +
+			"the kernel, split at powers of two. waggle identity get and waggle ip list show the owner of an identity.",
 		RunE: func(cmd *cobra.Command, args []string) error {
 			return a.ask(cmd, func(ctx context.Context, c *client.Client) error {
 				if len(args) == 0 {

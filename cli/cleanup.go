@@ -10,13 +10,13 @@ import (
 	"github.com/waggle-net/waggle/pkg/inventory"
 )
 
-const cleanupHelp = `Remove everything that "waggle inventory" lists, and put kernel settings and CNI configurations back as they were.
+const cleanupHelp = `Remove everything that "waggle inventory" lists, and restore kernel settings and CNI configurations.
 
-The agent and its setup must have ended. While pods are attached nothing is removed: runtimes need the plugin to detach them, so
-delete or drain them first; their deletion works without the agent. --with-pods cuts them off instead, for a machine that is about to be
-reset: pods that are deleted afterwards stay Terminating until another network takes over or the runtime is reset.
+Stop the agent and its setup first. While pods are attached nothing is removed: runtimes need the plugin to detach them, so
+delete or drain them first; their deletion works without the agent. --with-pods disconnects them instead, for a machine that is about to
+be reset: pods that are deleted afterwards stay Terminating until another network plugin is installed or the runtime is reset.
 
-What cannot be removed is reported, and the rest goes. Call it again then, also when it was killed.`
+Objects that cannot be removed are reported, and the others are removed. Run the command again then, and also if it was killed.`
 
 const cleanupExamples = `  waggle cleanup --dry-run
   waggle cleanup
@@ -25,7 +25,7 @@ const cleanupExamples = `  waggle cleanup --dry-run
 func (a *app) cleanupCommand() *cobra.Command {
 	var withPods, dryRun, stay bool
 	cmd := &cobra.Command{
-		Use: "cleanup", Short: "Remove everything of Waggle from this machine", Long: cleanupHelp, Example: cleanupExamples, Args: cobra.NoArgs,
+		Use: "cleanup", Short: "Remove all objects of Waggle from this machine", Long: cleanupHelp, Example: cleanupExamples, Args: cobra.NoArgs,
 		RunE: func(cmd *cobra.Command, _ []string) error {
 			m, err := machine(cmd)
 			if err != nil {
@@ -42,9 +42,9 @@ func (a *app) cleanupCommand() *cobra.Command {
 			return nil
 		},
 	}
-	cmd.Flags().BoolVar(&withPods, "with-pods", false, "Cut off pods that are attached, instead of refusing")
-	cmd.Flags().BoolVar(&dryRun, "dry-run", false, "Print what would be removed, and change nothing")
-	cmd.Flags().BoolVar(&stay, "stay", false, "After success wait to be ended, as the main process of a DaemonSet's pod")
+	cmd.Flags().BoolVar(&withPods, "with-pods", false, "Disconnect attached pods instead of reporting an error")
+	cmd.Flags().BoolVar(&dryRun, "dry-run", false, "Print the objects that would be removed, and change nothing")
+	cmd.Flags().BoolVar(&stay, "stay", false, "After success wait for a signal, as the main process of a DaemonSet's pod")
 	return a.withOutput(withPaths(cmd))
 }
 

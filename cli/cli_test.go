@@ -111,14 +111,14 @@ func TestOutput(t *testing.T) {
 	summary := "Agent:                 Ok - 1.2\nNode:                  default/node-1\nCluster health:        2/3 reachable; unreachable: node-\\x1b[2J\n" +
 		"Paths:                 1/3 passed, 1 unknown, 1 failed\n  c\\x1b[2J:            UDP port 8472 is blocked: open it\n" +
 		"Node views:            2 agents know other nodes than this one\n" +
-		"  d\\x1b[2J:            the agent of d\\x1b[2J knows 2 nodes and this one 3: look at the agent of d\\x1b[2J. Compare waggle node list on both nodes, and restart that agent if they still differ\n" +
-		"  e:                   the agents of e and of this node know 3 nodes each, which are not the same or have other addresses: look at the agent of node-1. Compare waggle node list on both nodes, and restart that agent if they still differ\n" +
+		"  d\\x1b[2J:            the agent of d\\x1b[2J knows 2 nodes and this one 3: check the agent of d\\x1b[2J. Compare waggle node list on both nodes, and restart that agent if they still differ\n" +
+		"  e:                   the agents of e and of this node know 3 nodes each, which differ in nodes or addresses: check the agent of node-1. Compare waggle node list on both nodes, and restart that agent if they still differ\n" +
 		"Kubernetes:            Ok - from manifests\n" +
 		"IPAM:                  IPv4: 1/254 allocated from 10.0.1.0/24\nDatapath:              veth links, programs attached with tc, 0 maps\n" +
 		"Programs:              datapath generation 2 (pod_egress 101, pod_ingress 102)\n" +
 		"Routing:               Network: Tunnel [vxlan], 1 direct, 1 tunnel   Host: BPF\n" +
 		"KubeProxyReplacement:  -\nMasquerading:          Disabled\nDevices:               -\n" +
-		"Endpoints:             1, 1 ready\nPolicies:              2, 1 in audit mode, 1 not enforced as written; see waggle policy list\nPods:                  1 run without an endpoint, and have our network once they are restarted: shop/old\nSelf-test:             attach failed - ping: no answer\n" +
+		"Endpoints:             1, 1 ready\nPolicies:              2, 1 in audit mode, 1 not enforced as written; see waggle policy list\nPods:                  1 run without an endpoint, and must be restarted to use Waggle's network: shop/old\nSelf-test:             attach failed - ping: no answer\n" +
 		"Repairs:               4, last: route 10.0.1.0/24 (missing) at 2026-01-02T03:04:06Z; see waggle db show drift-repairs\n" +
 		"Unprotected:           encrypt\\x1b[2J: nothing is encrypted\nIgnored options:       kvstore\nModules:               1 OK, 1 Degraded, 0 Stopped\n"
 	for _, tc := range []struct{ args, want string }{
@@ -171,7 +171,7 @@ func TestExitCodes(t *testing.T) {
 		stdout, stderr string
 	}{
 		{"status --brief", exitFailed, "Failure - 1.2: waiting for a Node\n", ""},
-		{"endpoint get 9", exitFailed, "", "waggle: there is no endpoint 9 on this node: waggle endpoint list shows those that there are\n"},
+		{"endpoint get 9", exitFailed, "", "waggle: there is no endpoint 9 on this node: waggle endpoint list shows the existing ones\n"},
 		{"endpoint delete 7", exitFailed, "", "waggle: delete endpoint 7: disk full (status 500)\n"},
 		{"endpoint get", exitUsage, "", "waggle: waggle endpoint get: accepts 1 arg(s), received 0\n"},
 		{"endpoint nonsense", exitUsage, "", "waggle: waggle endpoint: no such command \"nonsense\"; see waggle endpoint --help\n"},

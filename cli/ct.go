@@ -14,11 +14,11 @@ type ctFilter struct {
 }
 
 func (a *app) ctCommand() *cobra.Command {
-	group := &cobra.Command{Use: "ct", Short: "Show and forget the flows that the datapath remembers"}
+	group := &cobra.Command{Use: "ct", Short: "Show and delete flows of the datapath"}
 	group.AddCommand(
 		a.ctSubcommand("list", "List flows", "ct/list", "  waggle bpf ct list --pod default/web\n  waggle bpf ct list --address 10.244.1.7 -o json"),
-		a.ctSubcommand("top", "List endpoints by the number of their flows, with packets and bytes of both directions; COUNTED is what goes against their share", "ct/top", ""),
-		a.ctSubcommand("flush", "Forget flows: the next packet of each is judged as if it were the first", "ct/flush",
+		a.ctSubcommand("top", "List endpoints by the number of their flows, with packets and bytes of both directions; COUNTED is the number that counts against their quota", "ct/top", ""),
+		a.ctSubcommand("flush", "Delete flows: policies evaluate the next packet of each as the first one", "ct/flush",
 			"  waggle bpf ct flush --pod default/web\n  waggle bpf ct flush --all"),
 	)
 	return a.withShellSocket(group)

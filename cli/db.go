@@ -20,7 +20,7 @@ import (
 func (a *app) dbCommand() *cobra.Command {
 	group := &cobra.Command{
 		Use: "db", Short: "Show the agent's tables", Args: cobra.NoArgs,
-		Long: "Show the agent's tables. Without a subcommand: their names and sizes.",
+		Long: "Show the agent's tables. Without a subcommand, show their names and sizes.",
 		RunE: func(cmd *cobra.Command, _ []string) error { return a.shellRun(cmd, "db") },
 	}
 	var columns []string
@@ -44,7 +44,7 @@ func (a *app) dbCommand() *cobra.Command {
 			})
 		},
 	}
-	show.Flags().StringSliceVar(&columns, "columns", nil, "Only these columns")
+	show.Flags().StringSliceVar(&columns, "columns", nil, "Show only these columns")
 	list := &cobra.Command{
 		Use: "list", Short: "List the tables", Args: cobra.NoArgs,
 		RunE: func(cmd *cobra.Command, _ []string) error {
@@ -59,7 +59,7 @@ func (a *app) dbCommand() *cobra.Command {
 		},
 	}
 	get := &cobra.Command{
-		Use: "get TABLE INDEX KEY", Short: "Show the rows that an index finds", Args: cobra.ExactArgs(3),
+		Use: "get TABLE INDEX KEY", Short: "Show the rows with a key in an index", Args: cobra.ExactArgs(3),
 		Example: "  waggle db get endpoints pod default/web",
 		RunE: func(cmd *cobra.Command, args []string) error {
 			if a.output == "" {

@@ -33,10 +33,10 @@ func (a *app) endpointCommand() *cobra.Command {
 		a.output = cmp.Or(a.output, "json")
 		return a.show(endpoint, nil)
 	})
-	history := a.endpointByID("log ID", "Show what happened to an endpoint, newest first", a.endpointLog)
+	history := a.endpointByID("log ID", "Show the events of an endpoint, newest first", a.endpointLog)
 	health := a.endpointByID("health ID", "Show the health of an endpoint", a.endpointHealth)
 	labels := a.endpointByID("labels ID", "Show the labels of an endpoint", a.endpointLabels)
-	remove := a.endpointByID("delete ID", "Detach an endpoint from the datapath and give its addresses back",
+	remove := a.endpointByID("delete ID", "Detach an endpoint from the datapath and release its addresses",
 		func(ctx context.Context, c *client.Client, id string) error {
 			if err := c.DeleteEndpoint(ctx, id); err != nil {
 				return err
@@ -74,7 +74,7 @@ func endpointID(typed string) string {
 // hinted replaces a not-found error with one that contains the missing name and the command that lists existing ones.
 func hinted(err error, what, list string) error {
 	if errors.Is(err, client.ErrNotFound) {
-		return notThere{fmt.Errorf("there is no %s: %s shows those that there are", what, list)}
+		return notThere{fmt.Errorf("there is no %s: %s shows the existing ones", what, list)}
 	}
 	return err
 }

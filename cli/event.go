@@ -97,7 +97,7 @@ func side(a netip.Addr, port uint16) string {
 func (e event) text() string {
 	switch e.Type {
 	case "lost":
-		return fmt.Sprintf("!! %d events were lost: more come than can be read", e.Lost)
+		return fmt.Sprintf("!! %d events were lost: they arrive faster than they are read", e.Lost)
 	case "unknown":
 		return "?? " + e.Error
 	case kindWhy:

@@ -19,13 +19,13 @@ import (
 // healthCommand corresponds to Cilium's program cilium-health.
 func (a *app) healthCommand() *cobra.Command {
 	var how healthDetail
-	group := &cobra.Command{Use: "health", Short: "Show which nodes this node reaches"}
+	group := &cobra.Command{Use: "health", Short: "Show the nodes that this node reaches"}
 	status := &cobra.Command{
-		Use: "status", Short: "List the nodes and how many of their addresses answer", Args: cobra.NoArgs,
+		Use: "status", Short: "List the nodes and the number of their addresses that answer", Args: cobra.NoArgs,
 		RunE: func(cmd *cobra.Command, _ []string) error { return a.health(cmd.Context(), how) },
 	}
-	status.Flags().BoolVar(&how.probe, "probe", false, "Probe all nodes now, for 20s at most, and not only show the last probes")
-	status.Flags().BoolVar(&how.verbose, "verbose", false, "Each address with its round-trip times or errors")
+	status.Flags().BoolVar(&how.probe, "probe", false, "Probe all nodes now, for at most 20s, instead of showing the last probes")
+	status.Flags().BoolVar(&how.verbose, "verbose", false, "Show each address with its round-trip times or errors")
 	status.Flags().StringVar(&how.socket, "health-socket", "", "Socket of the health API (default: "+v1beta.SocketName+" beside the agent's socket)")
 	group.AddCommand(a.withOutput(status))
 	return group
@@ -50,7 +50,7 @@ func (a *app) health(ctx context.Context, how healthDetail) error {
 	defer c.Close()
 	s, err := c.NodeHealth(ctx, how.probe)
 	if err != nil {
-		return fmt.Errorf("%w; with --enable-health-checking=false there is no such socket", err)
+		return fmt.Errorf("%w; the socket does not exist with --enable-health-checking=false", err)
 	}
 	return a.show(s, func(w io.Writer) { healthText(w, s, how.verbose) })
 }
@@ -83,7 +83,7 @@ func healthText(w io.Writer, s *v1beta.HealthStatusResponse, verbose bool) {
 	fmt.Fprintln(w, printable.Text(head))
 	if len(s.NotProbed) > 0 {
 		const shown = 3
-		text := fmt.Sprintf("%d nodes were not probed in time, and what is shown of them is older: %s", len(s.NotProbed),
+		text := fmt.Sprintf("%d nodes were not probed in time, so their results are older: %s", len(s.NotProbed),
 			strings.Join(s.NotProbed[:min(len(s.NotProbed), shown)], ", "))
 		if more := len(s.NotProbed) - shown; more > 0 {
 			text += fmt.Sprintf(" and %d more", more)

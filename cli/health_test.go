@@ -43,7 +43,7 @@ default/a:
 `
 	for args, want := range map[string]string{
 		"health status":         head + list,
-		"health status --probe": head + `4 nodes were not probed in time, and what is shown of them is older: default/a, default/b\x1b[2J, default/c and 1 more` + "\n" + list,
+		"health status --probe": head + `4 nodes were not probed in time, so their results are older: default/a, default/b\x1b[2J, default/c and 1 more` + "\n" + list,
 		"health status --verbose": head + details + `default/b\x1b[2J:
   Host connectivity to 192.0.2.2:
     ICMP to stack:   Connection\ttimed out\a
@@ -61,7 +61,7 @@ default/d:
 		t.Errorf("exit %d, %s", code, out)
 	}
 	code, _, errs := run(t, socket, "health", "status") // the default socket is beside the agent's
-	if code != exitUnreachable || !strings.Contains(errs, "health.sock") || !strings.Contains(errs, "with --enable-health-checking=false there is no such socket") {
+	if code != exitUnreachable || !strings.Contains(errs, "health.sock") || !strings.Contains(errs, "the socket does not exist with --enable-health-checking=false") {
 		t.Errorf("without the socket: exit %d, %s", code, errs)
 	}
 }

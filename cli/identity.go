@@ -15,7 +15,7 @@ import (
 )
 
 func (a *app) identityCommand() *cobra.Command {
-	group := &cobra.Command{Use: "identity", Short: "Show security identities and the labels they stand for"}
+	group := &cobra.Command{Use: "identity", Short: "Show security identities and their labels"}
 	list := a.simple("list", "List the identities that this node knows (address ranges of policies: waggle ip list)",
 		showRows(a, "identities", []string{"ID", "SOURCE", "LABELS"}, func(i *identities.Identity) []string {
 			return []string{strconv.FormatUint(uint64(i.ID), 10), string(i.Source), strings.Join(identities.List(i.Labels), ",")}
@@ -44,7 +44,7 @@ func (a *app) identityGet(ctx context.Context, c *client.Client, id string) erro
 // unmanagedText returns the number of pods without an endpoint and the names of the first few.
 func unmanagedText(s *models.StatusResponse) string {
 	const most = 5
-	text := strconv.Itoa(len(s.UnmanagedPods)) + " run without an endpoint, and have our network once they are restarted: " +
+	text := strconv.Itoa(len(s.UnmanagedPods)) + " run without an endpoint, and must be restarted to use Waggle's network: " +
 		strings.Join(s.UnmanagedPods[:min(len(s.UnmanagedPods), most)], ", ")
 	if len(s.UnmanagedPods) > most {
 		text += " and more; see -o json"

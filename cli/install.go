@@ -14,14 +14,14 @@ const installHelp = `Print the manifests that install Waggle in a cluster, for k
 
     waggle install | kubectl apply -f -
 
-The same call updates an installation; unchanged objects stay as they are. Nothing is sent anywhere by this command itself.
+The same command updates an installation; it does not change unchanged objects. The command itself sends nothing.
 
-It works as it is where the controller manager gives each node a pod CIDR (--allocate-node-cidrs). The agents serve
-Services, so kube-proxy may go. Where there is none, they cannot reach the API server by its Service before they serve it:
-say with --k8s-api-server where it is.
+The defaults suit clusters in which the controller manager assigns a pod CIDR to each node (--allocate-node-cidrs). The agents
+serve Services, so kube-proxy can be removed. Without kube-proxy, agents cannot reach the API server through its Service before
+they serve it: set its address with --k8s-api-server.
 
-Options of the agents are set with --set, by the names of their flags; they go into the ConfigMap waggle-config.
-Kubernetes 1.30 or newer is needed.`
+--set sets options of the agents by the names of their flags; they are stored in the ConfigMap waggle-config.
+Kubernetes 1.30 or newer is required.`
 
 const installExamples = `  waggle install | kubectl apply -f -
   waggle install --set enable-ipv6=true --k8s-api-server https://192.0.2.10:6443 | kubectl apply -f -
@@ -39,7 +39,7 @@ func (a *app) installCommand() *cobra.Command {
 	}
 	flags := cmd.Flags()
 	flags.StringVar(&o.Namespace, "namespace", "kube-system", "Namespace of the agents")
-	flags.StringVar(&o.Image, "image", "", "Image of the agents (default waggle.local/waggle with the tag of this version, as make image makes it)")
+	flags.StringVar(&o.Image, "image", "", "Image of the agents (default waggle.local/waggle with the tag of this version, as built by make image)")
 	flags.StringVar(&o.CNIBinDir, "cni-bin-dir", "/opt/cni/bin", "Directory of the nodes in which container runtimes look for CNI plugins")
 	flags.StringArrayVar(&o.Set, "set", nil, "Option of the agents as `key=value`; may be repeated")
 	flags.StringVar(&o.APIServer, "k8s-api-server", "", "Address of the API server for the agents (default: the Service kubernetes)")

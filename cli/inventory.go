@@ -10,16 +10,16 @@ import (
 	"github.com/waggle-net/waggle/pkg/inventory"
 )
 
-const inventoryHelp = `List everything of Waggle on this machine: links, routes, filters, the nftables table, pinned maps and programs, kernel
-settings that were changed, files. Each line says who makes the object and how it is known to be ours; what cannot be proven
-ours is not listed. "waggle cleanup" removes exactly this.
+const inventoryHelp = `List all objects of Waggle on this machine: links, routes, filters, the nftables table, pinned maps and programs, kernel
+settings that were changed, files. Each line names the owner of the object and the proof of ownership; objects without such a
+proof are not listed. "waggle cleanup" removes exactly these objects.
 
-The kernel and the disk are asked, not the agent, so it does not matter whether one runs. Give the options of the agent that say
-where it keeps things, or its --config-dir. Run it as root, in the network namespace of the agent.`
+The command reads the kernel and the disk and does not call the agent, which need not run. Set the path options of the agent
+or its --config-dir. Run the command as root, in the network namespace of the agent.`
 
 func (a *app) inventoryCommand() *cobra.Command {
 	return a.withOutput(withPaths(&cobra.Command{
-		Use: "inventory", Short: "List everything of Waggle on this machine, with the proof that it is ours", Long: inventoryHelp, Args: cobra.NoArgs,
+		Use: "inventory", Short: "List all objects of Waggle on this machine, with the proof of ownership", Long: inventoryHelp, Args: cobra.NoArgs,
 		RunE: func(cmd *cobra.Command, _ []string) error {
 			m, err := machine(cmd)
 			if err != nil {
@@ -39,7 +39,7 @@ func (a *app) shown(objects []inventory.Object, err error) error {
 	}
 	return errors.Join(a.show(objects, func(w io.Writer) {
 		if len(objects) == 0 && err == nil {
-			fmt.Fprintln(w, "There is nothing of Waggle.")
+			fmt.Fprintln(w, "This machine has no objects of Waggle.")
 		}
 		objectsText(w, objects)
 	}), err)

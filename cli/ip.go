@@ -16,14 +16,14 @@ import (
 )
 
 func (a *app) ipCommand() *cobra.Command {
-	group := &cobra.Command{Use: "ip", Short: "Show which identity stands behind which address"}
+	group := &cobra.Command{Use: "ip", Short: "Show the identities of addresses"}
 	list := a.simple("list", "List the addresses and prefixes whose identity this node knows",
 		func(ctx context.Context, c *client.Client) error { return a.ips(ctx, c, "") })
 	get := a.withOutput(&cobra.Command{
-		Use: "get ADDRESS|PREFIX", Short: "Show one address, or all that lie inside a prefix", Args: cobra.ExactArgs(1),
+		Use: "get ADDRESS|PREFIX", Short: "Show one address, or all entries inside a prefix", Args: cobra.ExactArgs(1),
 		RunE: func(cmd *cobra.Command, args []string) error {
 			return a.ask(cmd, func(ctx context.Context, c *client.Client) error {
-				return hinted(a.ips(ctx, c, args[0]), "entry inside "+args[0], "waggle bpf ipcache get shows the one around it, waggle ip list")
+				return hinted(a.ips(ctx, c, args[0]), "entry inside "+args[0], "waggle bpf ipcache get shows the one that contains it, waggle ip list")
 			})
 		},
 	})
@@ -53,7 +53,7 @@ func podName(m models.IPListEntryMetadata) string {
 }
 
 func (a *app) bpfIPCacheCommand() *cobra.Command {
-	group := &cobra.Command{Use: "ipcache", Short: "Show the identities behind addresses that the kernel has"}
+	group := &cobra.Command{Use: "ipcache", Short: "Show the identities of addresses in the kernel"}
 	list := a.simple("list", "List the entries of the maps ipcache and ipcache_prefixes",
 		func(ctx context.Context, c *client.Client) error {
 			entries, err := ipcacheEntries(ctx, c)
@@ -63,11 +63,11 @@ func (a *app) bpfIPCacheCommand() *cobra.Command {
 			return a.showIPCache(entries)
 		})
 	get := a.withOutput(&cobra.Command{
-		Use: "get ADDRESS", Short: "Show the entry that counts for an address", Args: cobra.ExactArgs(1),
+		Use: "get ADDRESS", Short: "Show the entry with the longest prefix that contains an address", Args: cobra.ExactArgs(1),
 		RunE: func(cmd *cobra.Command, args []string) error {
 			addr, err := netip.ParseAddr(args[0])
 			if err != nil {
-				return usage{fmt.Errorf("%q: want an address, as 10.0.0.7 or fd00::7", args[0])}
+				return usage{fmt.Errorf("%q: want an address such as 10.0.0.7 or fd00::7", args[0])}
 			}
 			return a.ask(cmd, func(ctx context.Context, c *client.Client) error {
 				entries, err := ipcacheEntries(ctx, c)
@@ -76,7 +76,7 @@ func (a *app) bpfIPCacheCommand() *cobra.Command {
 				}
 				best := longest(entries, addr)
 				if best == nil {
-					return fmt.Errorf("no entry holds %s: the kernel takes it for the world", addr)
+					return fmt.Errorf("no entry contains %s: the kernel assigns it the identity world", addr)
 				}
 				return a.showIPCache([]ipcacheEntry{*best})
 			})

@@ -61,7 +61,7 @@ func (a *app) ipamCommand() *cobra.Command {
 }
 
 func (a *app) dropsCommand() *cobra.Command {
-	return a.simple("drops", "List the packets that the datapath refused lately, with the reason",
+	return a.simple("drops", "List the recently dropped packets, with the reason",
 		showRows(a, "drops", []string{"TIME", "REASON", "DIRECTION", "ENDPOINT", "PROTO", "SOURCE", "DESTINATION", "LENGTH", "LOCATION", "POLICY"},
 			func(d *drops.Drop) []string {
 				row := d.TableRow()
@@ -71,7 +71,7 @@ func (a *app) dropsCommand() *cobra.Command {
 }
 
 func (a *app) bootstrapCommand() *cobra.Command {
-	return a.simple("bootstrap", "Show how long each start hook took",
+	return a.simple("bootstrap", "Show the duration of each start hook",
 		showRows(a, "bootstrap", []string{"ORDER", "MODULE", "HOOK", "DETAIL", "DURATION"}, func(h health.Hook) []string {
 			return []string{strconv.Itoa(h.Order), h.Module, function(h.Hook), function(h.Detail), h.Duration.Round(time.Microsecond).String()}
 		}))
@@ -129,7 +129,7 @@ func (a *app) mapGet(ctx context.Context, c *client.Client, name string) error {
 }
 
 func (a *app) configCommand() *cobra.Command {
-	return a.simple("config", "Show the configuration that the agent runs with", func(ctx context.Context, c *client.Client) error {
+	return a.simple("config", "Show the configuration of the running agent", func(ctx context.Context, c *client.Client) error {
 		config, err := c.Config(ctx)
 		if err != nil {
 			return err

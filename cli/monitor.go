@@ -45,7 +45,7 @@ func (a *app) monitorCommand() *cobra.Command {
 				}
 			}
 			if a.output == "yaml" {
-				return usage{errors.New("-o yaml: events are a stream; use json, one in a line")}
+				return usage{errors.New("-o yaml: events are a stream; use json, one event per line")}
 			}
 			if socket == "" {
 				socket = a.beside(monitorSocketName)
@@ -53,8 +53,8 @@ func (a *app) monitorCommand() *cobra.Command {
 			return a.monitor(cmd.Context(), strings.TrimPrefix(socket, "unix://"), f)
 		},
 	}
-	cmd.Flags().StringSliceVarP(&f.kinds, "type", "t", nil, "Only these types: drop, trace, policy-verdict")
-	cmd.Flags().Uint16Var(&f.endpoint, "related-to", 0, "Only events of the endpoint with this id")
+	cmd.Flags().StringSliceVarP(&f.kinds, "type", "t", nil, "Print only these types: drop, trace, policy-verdict")
+	cmd.Flags().Uint16Var(&f.endpoint, "related-to", 0, "Print only events of the endpoint with this id")
 	cmd.Flags().StringVar(&socket, "monitor-socket", "",
 		"Socket of the stream (default: "+monitorSocketName+" beside the agent's socket)")
 	return a.withOutput(cmd)
@@ -64,7 +64,7 @@ func (a *app) monitorCommand() *cobra.Command {
 func (a *app) monitor(ctx context.Context, socket string, f filter) error {
 	conn, err := new(net.Dialer).DialContext(ctx, "unix", socket)
 	if err != nil {
-		return fmt.Errorf("watch events: %w at %s: %w: check that waggle-agent runs and that its --monitor-socket-path is this",
+		return fmt.Errorf("watch events: %w at %s: %w: check that waggle-agent runs and that its --monitor-socket-path is this path",
 			client.ErrUnreachable, socket, err)
 	}
 	defer conn.Close()

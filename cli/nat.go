@@ -10,9 +10,9 @@ import (
 )
 
 func (a *app) lbCommand() *cobra.Command {
-	group := &cobra.Command{Use: "lb", Short: "Show the services that the datapath balances"}
+	group := &cobra.Command{Use: "lb", Short: "Show the services of the datapath"}
 	list := &cobra.Command{
-		Use: "list", Short: "List the frontends that the kernel has, each with its backends", Args: cobra.NoArgs,
+		Use: "list", Short: "List the frontends in the kernel, each with its backends", Args: cobra.NoArgs,
 		RunE: func(cmd *cobra.Command, _ []string) error {
 			only, err := servicemaps.ChosenList(cmd.Flags().GetBool)
 			if err != nil {
@@ -33,11 +33,11 @@ func (a *app) lbCommand() *cobra.Command {
 }
 
 func (a *app) natCommand() *cobra.Command {
-	group := &cobra.Command{Use: "nat", Short: "Show and forget the translated flows that the datapath remembers"}
+	group := &cobra.Command{Use: "nat", Short: "Show and delete translated flows of the datapath"}
 	group.AddCommand(
 		a.natSubcommand("list", "List translated flows", "nat/list", "  waggle bpf nat list --service shop/web\n  waggle bpf nat list --pod default/web -o json"),
-		a.natSubcommand("top", "List endpoints by the number of their translated flows, with how much of their share is used up, and targets by the ports that are used up for them", "nat/top", ""),
-		a.natSubcommand("flush", "Forget translated flows: connections break, datagrams find their way anew", "nat/flush",
+		a.natSubcommand("top", "List endpoints by the number of their translated flows, with the used part of their quota, and destinations by the number of their used source ports", "nat/top", ""),
+		a.natSubcommand("flush", "Delete translated flows: connections break, the next datagram creates a new flow", "nat/flush",
 			"  waggle bpf nat flush --service shop/web\n  waggle bpf nat flush --all"),
 	)
 	return a.withShellSocket(group)
@@ -58,7 +58,7 @@ func (a *app) natSubcommand(use, short, command, example string) *cobra.Command 
 		},
 	}
 	a.filterFlags(cmd, &f)
-	cmd.Flags().StringVar(&service, "service", "", "Only flows of this service, as NAMESPACE/NAME")
+	cmd.Flags().StringVar(&service, "service", "", "Select flows of this service, as NAMESPACE/NAME")
 	return a.withOutput(cmd)
 }
 
@@ -73,17 +73,17 @@ func (a *app) shellValue(cmd *cobra.Command, args []string) error {
 	}
 	var value any
 	if err := json.Unmarshal([]byte(text), &value); err != nil {
-		return fmt.Errorf("read what the agent said to %s: %w", args[0], err)
+		return fmt.Errorf("read the output of %s: %w", args[0], err)
 	}
 	return a.show(value, nil)
 }
 
 // filterFlags adds the flags of commands that select flows.
 func (a *app) filterFlags(cmd *cobra.Command, f *ctFilter) {
-	cmd.Flags().Uint16Var(&f.endpoint, "endpoint", 0, "Only flows of the endpoint with this id")
-	cmd.Flags().StringVar(&f.pod, "pod", "", "Only flows of this pod, as NAMESPACE/NAME")
-	cmd.Flags().StringVar(&f.address, "address", "", "Only flows from or to this address")
+	cmd.Flags().Uint16Var(&f.endpoint, "endpoint", 0, "Select flows of the endpoint with this id")
+	cmd.Flags().StringVar(&f.pod, "pod", "", "Select flows of this pod, as NAMESPACE/NAME")
+	cmd.Flags().StringVar(&f.address, "address", "", "Select flows from or to this address")
 	if cmd.Name() == "flush" {
-		cmd.Flags().BoolVar(&f.all, "all", false, "All flows")
+		cmd.Flags().BoolVar(&f.all, "all", false, "Select all flows")
 	}
 }

@@ -21,7 +21,7 @@ import (
 func (a *app) nodeCommand() *cobra.Command {
 	group := &cobra.Command{Use: "node", Short: "Show nodes"}
 	get := a.withOutput(&cobra.Command{
-		Use: "get NAME", Short: "Show one node: addresses, pod ranges and refused claims", Args: cobra.ExactArgs(1),
+		Use: "get NAME", Short: "Show one node: addresses, pod CIDRs and rejected claims", Args: cobra.ExactArgs(1),
 		RunE: func(cmd *cobra.Command, args []string) error {
 			return a.ask(cmd, func(ctx context.Context, c *client.Client) error { return a.node(ctx, c, args[0]) })
 		},
@@ -98,7 +98,7 @@ func modesOf(ctx context.Context, c *client.Client) (map[string]string, error) {
 // nodeIDCommand is a separate command group, as in Cilium's command line.
 func (a *app) nodeIDCommand() *cobra.Command {
 	group := &cobra.Command{Use: "nodeid", Short: "Show the ids of nodes"}
-	group.AddCommand(a.simple("list", "List the ids by which BPF maps name nodes, with the addresses of each node", a.nodeIDs))
+	group.AddCommand(a.simple("list", "List the ids of nodes in BPF maps, with the addresses of each node", a.nodeIDs))
 	return group
 }
 

@@ -19,16 +19,16 @@ import (
 )
 
 func (a *app) policyCommand() *cobra.Command {
-	group := &cobra.Command{Use: "policy", Short: "Show network policies, and say why packets pass or not"}
-	list := a.simple("list", "List the policies, with what of them is not enforced", a.policyList)
+	group := &cobra.Command{Use: "policy", Short: "Show network policies, and explain their verdicts"}
+	list := a.simple("list", "List the policies, with the parts that are not enforced", a.policyList)
 	get := &cobra.Command{
-		Use: "get [POLICY]", Short: "Show the policies as this agent understands them, as JSON (or YAML)", Args: cobra.MaximumNArgs(1),
-		Long: "Show the policies as this agent understands them, as JSON (or YAML).\n\nPOLICY is NAME, NAMESPACE/NAME or \"KIND NAMESPACE/NAME\".",
+		Use: "get [POLICY]", Short: "Show the policies as parsed by this agent, as JSON (or YAML)", Args: cobra.MaximumNArgs(1),
+		Long: "Show the policies as parsed by this agent, as JSON (or YAML).\n\nPOLICY is NAME, NAMESPACE/NAME or \"KIND NAMESPACE/NAME\".",
 		RunE: func(cmd *cobra.Command, args []string) error {
 			return a.ask(cmd, func(ctx context.Context, c *client.Client) error { return a.policyGet(ctx, c, args) })
 		},
 	}
-	selectors := a.simple("selectors", "List the choices of peers that policies make, and whom they choose now", a.policySelectors)
+	selectors := a.simple("selectors", "List the peer selectors of policies, and the identities that they select", a.policySelectors)
 	group.AddCommand(list, a.withOutput(get), selectors, a.policyExplainCommand(), a.policyWhatIfCommand())
 	return group
 }
@@ -112,16 +112,16 @@ func numbers(list []int64) string {
 func (a *app) policyExplainCommand() *cobra.Command {
 	var p models.GetPolicyExplainParams
 	cmd := &cobra.Command{
-		Use: "explain", Short: "Say whether one may connect to another, and why", Args: cobra.NoArgs,
-		Long: "Say whether one may connect to another, and why: the policies of now are asked, and what the kernel has is compared.\n\n" +
-			"Each of both is an address, NAMESPACE/POD, or an identity as id:NUMBER. Of pods with both families IPv4 is asked.\n" +
-			"Of a service give the address: policies are judged towards the backends behind it, after the translation.\n" +
-			"Only endpoints of this node have a policy here: for the other side ask on its node.",
+		Use: "explain", Short: "Explain whether a source may connect to a destination", Args: cobra.NoArgs,
+		Long: "Explain whether a source may connect to a destination: evaluate the current policies, and compare the verdict with the kernel's.\n\n" +
+			"Each of them is an address, NAMESPACE/POD, or an identity as id:NUMBER. For pods with both families IPv4 is evaluated.\n" +
+			"For a service use its address: policies are evaluated for its backends, after the translation.\n" +
+			"This node has policies only for its own endpoints: run the command on the other node for the other side.",
 		Example: "  waggle policy explain --from shop/cart --to 10.0.1.7 --port 80/TCP\n" +
 			"  waggle policy explain --from shop/cart --to 10.96.0.1 --port 80/TCP\n  waggle policy explain --from 192.0.2.1 --to shop/web --port 8/ICMP",
 		RunE: func(cmd *cobra.Command, _ []string) error {
 			if p.From == "" || p.To == "" || p.Port == "" {
-				return usage{errors.New("give --from, --to and --port, as in waggle policy explain --from shop/cart --to 10.0.1.7 --port 80/TCP")}
+				return usage{errors.New("set --from, --to and --port, as in waggle policy explain --from shop/cart --to 10.0.1.7 --port 80/TCP")}
 			}
 			return a.ask(cmd, func(ctx context.Context, c *client.Client) error {
 				e, err := c.PolicyExplain(ctx, p)
@@ -132,9 +132,9 @@ func (a *app) policyExplainCommand() *cobra.Command {
 			})
 		},
 	}
-	cmd.Flags().StringVar(&p.From, "from", "", "Who connects")
-	cmd.Flags().StringVar(&p.To, "to", "", "Who is connected to")
-	cmd.Flags().StringVar(&p.Port, "port", "", "PORT/PROTOCOL; of ICMP the type, as 8/ICMP")
+	cmd.Flags().StringVar(&p.From, "from", "", "Source of the connection")
+	cmd.Flags().StringVar(&p.To, "to", "", "Destination of the connection")
+	cmd.Flags().StringVar(&p.Port, "port", "", "PORT/PROTOCOL; for ICMP the type, as 8/ICMP")
 	return a.withOutput(cmd)
 }
 
@@ -142,13 +142,13 @@ func (a *app) policyWhatIfCommand() *cobra.Command {
 	var files []string
 	var change models.PolicyWhatIf
 	cmd := &cobra.Command{
-		Use: "what-if", Short: "Say which recorded flows of this node a change of policies would deny or allow", Args: cobra.NoArgs,
-		Long: "Say which recorded flows of this node a change of policies would deny or allow. Nothing is changed.\n\n" +
-			"Policies of the files replace those of the same kind and name. What was not seen lately on this node is not judged.",
+		Use: "what-if", Short: "Show which recorded flows of this node a change of policies would deny or allow", Args: cobra.NoArgs,
+		Long: "Show which recorded flows of this node a change of policies would deny or allow. The command changes nothing.\n\n" +
+			"Policies in the files replace policies of the same kind and name. Only recently recorded flows of this node are evaluated.",
 		Example: "  waggle policy what-if -f new.yaml\n  waggle policy what-if --delete shop/web -o json",
 		RunE: func(cmd *cobra.Command, _ []string) error {
 			if len(files)+len(change.Delete) == 0 {
-				return usage{errors.New("give policies with -f FILE, or --delete")}
+				return usage{errors.New("set -f FILE or --delete")}
 			}
 			text, err := a.readFiles(files)
 			if err != nil {
@@ -164,7 +164,7 @@ func (a *app) policyWhatIfCommand() *cobra.Command {
 			})
 		},
 	}
-	cmd.Flags().StringSliceVarP(&files, "file", "f", nil, "Files of policies as for kubectl; - is the standard input")
+	cmd.Flags().StringSliceVarP(&files, "file", "f", nil, "Files with policies, as for kubectl; - is the standard input")
 	cmd.Flags().StringSliceVar(&change.Delete, "delete", nil, "Policies that would be deleted: NAME, NAMESPACE/NAME or \"KIND NAMESPACE/NAME\"")
 	return a.withOutput(cmd)
 }

@@ -21,7 +21,7 @@ func switchedOff(c *models.DaemonConfiguration) (what []string) {
 		{"enable-cilium-network-policy", "CiliumNetworkPolicies and CiliumClusterwideNetworkPolicies are"},
 	} {
 		if value, found := c.Status.DaemonConfigurationMap[kind.flag]; found && fmt.Sprint(value) == "false" {
-			what = append(what, kind.objects+" left out on this node (--"+kind.flag+"=false)")
+			what = append(what, kind.objects+" ignored on this node (--"+kind.flag+"=false)")
 		}
 	}
 	return what

@@ -71,7 +71,7 @@ From:  shop/web, 10.0.1.8, identity 300 [k8s:app=web], in 10.0.0.0/8 (16777217)
 To:    shop/cart, 10.0.1.7, endpoint 7, identity 301 []
 Port:  81/TCP
 
-Egress of the sender: not asked: not an endpoint of this node
+Egress of the sender: not evaluated: not an endpoint of this node
 
 Ingress of the receiver: denied
   no rule allows it
@@ -96,12 +96,12 @@ Service:  shop/cart at 10.96.0.1:80/TCP (ClusterIP), for internal clients: 17 ba
   kernel: not in the kernel yet
   10.0.9.9 8080/TCP: allowed by this node
   shop/cart 10.0.1.7 8080/TCP: denied in ingress of the receiver
-  and 1 that are not known any more
-  and 14 more, which were not looked at
+  and 1 that are no longer known
+  and 14 more, which were not evaluated
 
 Towards shop/cart, 10.0.1.7, endpoint 7, identity 301 [], port 8080/TCP:
 
-Egress of the sender: not asked: not an endpoint of this node
+Egress of the sender: not evaluated: not an endpoint of this node
 
 Ingress of the receiver: denied
   no rule allows it
@@ -112,8 +112,8 @@ Known connections:
 `},
 		{"policy what-if -f " + file, `replaces NetworkPolicy shop/cart
 Service x: Ignored: it is no policy
-Looked at 3 flows of this node, recorded since 2026-01-02T03:04:05Z.
-1 more are of endpoints or peers that are gone, and were left out.
+Evaluated 3 flows of this node, recorded since 2026-01-02T03:04:05Z.
+1 more were skipped, because their endpoints or peers no longer exist.
 
 1 would be DENIED:
 FROM      TO         FAMILY  PORT    DIRECTION  COUNT  LAST                  WHY
@@ -146,13 +146,13 @@ FROM      TO         FAMILY  PORT    DIRECTION  COUNT  LAST                  WHY
 		args, stderr string
 		code         int
 	}{
-		{"policy get shop/none", "waggle: there is no policy shop/none: waggle policy list shows those that there are\n", exitFailed},
-		{"policy explain --from shop/web --to shop/cart", "waggle: give --from, --to and --port, as in waggle policy explain " +
+		{"policy get shop/none", "waggle: there is no policy shop/none: waggle policy list shows the existing ones\n", exitFailed},
+		{"policy explain --from shop/web --to shop/cart", "waggle: set --from, --to and --port, as in waggle policy explain " +
 			"--from shop/cart --to 10.0.1.7 --port 80/TCP\n", exitUsage},
-		{"policy what-if", "waggle: give policies with -f FILE, or --delete\n", exitUsage},
+		{"policy what-if", "waggle: set -f FILE or --delete\n", exitUsage},
 		{"policy what-if -f " + file + ".not", "waggle: read policies: open " + file + ".not: no such file or directory\n", exitFailed},
 		{"bpf policy get 8", "waggle: endpoint 8 has no policy yet: the kernel drops all its packets\n", exitFailed},
-		{"bpf policy get 9", "waggle: there is no endpoint 9 on this node: waggle endpoint list shows those that there are\n", exitFailed},
+		{"bpf policy get 9", "waggle: there is no endpoint 9 on this node: waggle endpoint list shows the existing ones\n", exitFailed},
 	} {
 		if code, _, errs := run(t, socket, strings.Fields(tc.args)...); code != tc.code || errs != tc.stderr {
 			t.Errorf("%s: exit %d, %s", tc.args, code, errs)
@@ -166,8 +166,8 @@ func TestPolicyList_SaysWhatTheNodeSwitchesOff(t *testing.T) {
 	const one = `{"policies":[{"ref":{"kind":"NetworkPolicy","namespace":"shop","name":"cart"},"subjects":2}]}`
 	const (
 		never  = "no policy is enforced on this node (--enable-policy=never)"
-		k8s    = "NetworkPolicies are left out on this node (--enable-k8s-networkpolicy=false)"
-		cilium = "CiliumNetworkPolicies and CiliumClusterwideNetworkPolicies are left out on this node (--enable-cilium-network-policy=false)"
+		k8s    = "NetworkPolicies are ignored on this node (--enable-k8s-networkpolicy=false)"
+		cilium = "CiliumNetworkPolicies and CiliumClusterwideNetworkPolicies are ignored on this node (--enable-cilium-network-policy=false)"
 	)
 	for name, tc := range map[string]struct {
 		config, mode string

@@ -50,10 +50,10 @@ func serviceSideText(w io.Writer, e *models.PolicyExplanation) {
 		}
 	}
 	if s.Missing > 0 {
-		line(w, "  and %d that are not known any more", s.Missing)
+		line(w, "  and %d that are no longer known", s.Missing)
 	}
 	if more := s.Backends - len(e.Backends) - s.Missing; more > 0 {
-		line(w, "  and %d more, which were not looked at", more)
+		line(w, "  and %d more, which were not evaluated", more)
 	}
 	fmt.Fprintln(w)
 	line(w, "Towards %s, port %s:", partyText(&shown.To), shown.Port)
@@ -102,7 +102,7 @@ func partyText(p *models.PolicyParty) string {
 func sideText(w io.Writer, name string, s *models.PolicySide) {
 	fmt.Fprintln(w)
 	if !s.Here {
-		line(w, "%s: not asked: %s", name, s.Message)
+		line(w, "%s: not evaluated: %s", name, s.Message)
 		return
 	}
 	line(w, "%s: %s", name, s.Verdict)
@@ -171,12 +171,12 @@ func differenceText(w io.Writer, d *models.PolicyDifference) {
 	}
 	switch {
 	case d.Flows == 0:
-		fmt.Fprintln(w, "No flow is recorded on this node that could be looked at: this says nothing about the change.")
+		fmt.Fprintln(w, "This node has no recorded flow to evaluate, so the effect of the change is unknown.")
 	default:
-		line(w, "Looked at %d flows of this node, recorded since %s.", d.Flows, d.Since)
+		line(w, "Evaluated %d flows of this node, recorded since %s.", d.Flows, d.Since)
 	}
 	if d.Unknown > 0 {
-		line(w, "%d more are of endpoints or peers that are gone, and were left out.", d.Unknown)
+		line(w, "%d more were skipped, because their endpoints or peers no longer exist.", d.Unknown)
 	}
 	if len(d.Denied)+len(d.Allowed) == 0 && d.Flows > 0 {
 		fmt.Fprintln(w, "None of them would become denied or allowed.")

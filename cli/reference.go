@@ -11,7 +11,7 @@ import (
 // Reference writes the description of all commands as Markdown. Documentation/cmdref.md is its output.
 func Reference(w io.Writer) {
 	fmt.Fprint(w, "# Command reference\n\nGenerated from the command itself: `go generate ./cli`.\n\n"+
-		"Exit codes: 0 done, 1 the agent is not well or refused, 2 the command line is wrong, 3 nobody answers.\n")
+		"Exit codes: 0 success, 1 the agent rejected the request or pods cannot be attached, 2 wrong arguments, 3 the agent does not answer.\n")
 	root := (&app{}).root()
 	root.InitDefaultCompletionCmd()
 	reference(w, root)

@@ -86,7 +86,7 @@ func exitCode(err error) int {
 func (a *app) root() *cobra.Command {
 	root := &cobra.Command{
 		Use:               "waggle",
-		Short:             "Show what the Waggle agent on this node does",
+		Short:             "Show the state of the Waggle agent on this node",
 		SilenceErrors:     true,
 		SilenceUsage:      true,
 		DisableAutoGenTag: true,
@@ -96,7 +96,7 @@ func (a *app) root() *cobra.Command {
 	flags := root.PersistentFlags()
 	flags.StringVarP(&a.host, "host", "H", "", "Socket of the agent, as unix://PATH or PATH (environment "+client.SocketEnv+
 		"; default "+client.DefaultSocket+")")
-	flags.DurationVar(&a.timeout, "timeout", 30*time.Second, "How long to wait for an answer; 0 means for ever")
+	flags.DurationVar(&a.timeout, "timeout", 30*time.Second, "Timeout of an answer; 0 means none")
 	root.AddCommand(
 		a.statusCommand(), a.endpointCommand(), a.identityCommand(), a.policyCommand(), a.serviceCommand(), a.bpfCommand(), a.ipCommand(), a.ipamCommand(), a.mapCommand(), a.nodeCommand(), a.nodeIDCommand(), a.healthCommand(), a.configCommand(),
 		a.dbCommand(), a.shellCommand(), a.bootstrapCommand(), a.monitorCommand(), a.dropsCommand(), a.installCommand(), a.inventoryCommand(), a.cleanupCommand(),
@@ -140,7 +140,7 @@ func (a *app) checkFlags() error {
 
 // withOutput adds the flag -o.
 func (a *app) withOutput(cmd *cobra.Command) *cobra.Command {
-	cmd.Flags().StringVarP(&a.output, "output", "o", "", "Print for programs: json or yaml")
+	cmd.Flags().StringVarP(&a.output, "output", "o", "", "Output format for programs: json or yaml")
 	return cmd
 }
 

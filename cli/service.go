@@ -15,7 +15,7 @@ import (
 )
 
 func (a *app) serviceCommand() *cobra.Command {
-	group := &cobra.Command{Use: "service", Short: "Show the services that this node balances"}
+	group := &cobra.Command{Use: "service", Short: "Show the services of this node"}
 	list := a.simple("list", "List the addresses of services, each with its backends", func(ctx context.Context, c *client.Client) error {
 		list, err := c.Services(ctx)
 		if err != nil {

@@ -55,7 +55,7 @@ func (a *app) interactive(ctx context.Context) error {
 		io.Writer
 	}{a.stdin, a.stdout}, prompt)
 	console.AutoCompleteCallback = a.complete(ctx)
-	fmt.Fprintln(console, `This shell changes nothing, but for ct/flush and nat/flush. Try "help", "db" and "db/show endpoints"; leave with Ctrl-D.`)
+	fmt.Fprintln(console, `Only ct/flush and nat/flush change state. Try "help", "db" and "db/show endpoints"; exit with Ctrl-D.`)
 	for {
 		line, err := console.ReadLine()
 		switch {

@@ -36,8 +36,8 @@ func (a *app) statusCommand() *cobra.Command {
 			return a.ask(cmd, func(ctx context.Context, c *client.Client) error { return a.status(ctx, c, how) })
 		},
 	}
-	cmd.Flags().BoolVar(&how.brief, "brief", false, "Only one line")
-	cmd.Flags().BoolVar(&how.verbose, "verbose", false, "Also modules that are well")
+	cmd.Flags().BoolVar(&how.brief, "brief", false, "Print only one line")
+	cmd.Flags().BoolVar(&how.verbose, "verbose", false, "Also show healthy modules")
 	return a.withOutput(cmd)
 }
 
@@ -298,7 +298,7 @@ func programsText(programs []bpfprograms.Program) string {
 	var text []string
 	for _, p := range programs {
 		if p.Error != "" {
-			return fmt.Sprintf("degraded: datapath generation %d, programs of an earlier run are kept: %s", p.Generation, p.Error)
+			return fmt.Sprintf("degraded: datapath generation %d, programs of the previous run are kept: %s", p.Generation, p.Error)
 		}
 		text = append(text, fmt.Sprintf("%s %d", p.Name, p.ID))
 	}

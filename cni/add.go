@@ -54,7 +54,7 @@ func (p *plugin) add(ctx context.Context, conf *netConf, args *skel.CmdArgs) err
 	a := &addition{plugin: p, args: args, conf: conf, podArg: pod, agent: agentcall.New(conf.SocketPath)}
 	if failed := a.run(ctx); failed != nil {
 		if err := a.undo.run(); err != nil {
-			failed.Details += fmt.Sprintf(" (and what was done could not be undone: %v; DEL will)", err)
+			failed.Details += fmt.Sprintf(" (and the completed steps could not be undone: %v; DEL undoes them)", err)
 		}
 		return failed
 	}
@@ -69,7 +69,7 @@ func (a *addition) run(ctx context.Context) *types.Error {
 	}
 	defer a.ns.Close()
 	for _, steps := range [][]step{
-		{{"wait for the agent", a.awaitAgent}, {"look for names in use", a.checkFree}},
+		{{"wait for the agent", a.awaitAgent}, {"check for names in use", a.checkFree}},
 		{{"allocate addresses", a.allocate}, {"create the link", a.createLink}},
 		{{"create the endpoint", a.createEndpoint}, {"configure the pod", a.configurePod}},
 		{{"wait for the kernel", a.awaitUsable}},
@@ -98,7 +98,7 @@ func (a *addition) atOnce(ctx context.Context, steps []step) *types.Error {
 	do := func(i int) {
 		begin := time.Now()
 		if failures[i] = steps[i].run(ctx); failures[i] == nil {
-			a.log.Debug("A step is done", "step", steps[i].name, "duration", time.Since(begin))
+			a.log.Debug("Step completed", "step", steps[i].name, "duration", time.Since(begin))
 		}
 	}
 	var others sync.WaitGroup
@@ -151,7 +151,7 @@ func (a *addition) linkFailure(err error) *types.Error {
 			"send DEL for this attachment before another ADD")
 	case errors.Is(err, errPodLinkTaken):
 		return failure(types.ErrInvalidEnvironmentVariables, fmt.Errorf("CNI_IFNAME %s: %w", a.args.IfName, err),
-			"choose another name, or send DEL for the attachment that has it")
+			"choose another name, or send DEL for the attachment that uses it")
 	default:
 		return failure(codeKernel, err, "")
 	}
@@ -178,7 +178,7 @@ func (a *addition) createLink(context.Context) *types.Error {
 	a.undo.link = func(context.Context) error { return deleteLink(a.host, a.spec.hostName) }
 	var err error
 	if a.link, err = findHostLink(a.host, a.spec.hostName); err == nil && a.link == nil {
-		err = fmt.Errorf("link %s went away", a.spec.hostName)
+		err = fmt.Errorf("link %s was deleted", a.spec.hostName)
 	}
 	if err != nil {
 		return failure(codeKernel, err, "is another program deleting links?")

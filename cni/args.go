@@ -109,7 +109,7 @@ func checkAttachment(args *skel.CmdArgs) *types.Error {
 	}
 	if strings.Contains(args.IfName, "%") {
 		return failure(types.ErrInvalidEnvironmentVariables,
-			fmt.Errorf("CNI_IFNAME: %q: contains %%, of which the kernel would make a number", args.IfName), "")
+			fmt.Errorf("CNI_IFNAME: %q: contains %%, which the kernel would replace by a number", args.IfName), "")
 	}
 	return nil
 }

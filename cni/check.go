@@ -122,7 +122,7 @@ func (e *expected) checkKernel(ns *podNamespace) error {
 		return err
 	}
 	if link == nil || link.group != podlink.Group {
-		return fmt.Errorf("host end %s: is gone", e.host.Name)
+		return fmt.Errorf("host end %s: does not exist", e.host.Name)
 	}
 	if err := e.checkLink("host end "+e.host.Name, link.attrs, e.host); err != nil {
 		return err

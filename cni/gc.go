@@ -41,7 +41,7 @@ func (p *plugin) gc(ctx context.Context, conf *netConf, args *skel.CmdArgs) erro
 		}
 	}
 	if len(errs) > 0 {
-		return failure(codeRefused, errors.Join(errs...), "the others are deleted; the next GC tries these again")
+		return failure(codeRefused, errors.Join(errs...), "the others are deleted; the next GC retries these")
 	}
 	return nil
 }

@@ -86,7 +86,7 @@ func findHostLink(host *rtnl.Handle, name string) (*hostLink, error) {
 	}
 	a := link.Attrs()
 	if a.Name != name { // the kernel also matches alternative names
-		return nil, fmt.Errorf("look up link %s: %s carries that name as an alternative one", name, a.Name)
+		return nil, fmt.Errorf("look up link %s: %s has it as an alternative name", name, a.Name)
 	}
 	return &hostLink{name: name, index: a.Index, peer: a.ParentIndex, group: a.Group, attrs: a}, nil
 }

@@ -18,7 +18,7 @@ type podNamespace struct {
 
 // openNamespace opens the namespace in CNI_NETNS. It rejects other files and the plugin's own namespace.
 func openNamespace(path string) (*podNamespace, *types.Error) {
-	const remedy = "the pod's sandbox is gone or its path is wrong; the runtime must make a new one"
+	const remedy = "the pod's sandbox no longer exists or its path is wrong; the runtime must create a new one"
 	// Without O_NONBLOCK, opening a named pipe at this path would block indefinitely.
 	fd, err := unix.Open(path, unix.O_RDONLY|unix.O_CLOEXEC|unix.O_NONBLOCK, 0)
 	if err != nil {

@@ -37,7 +37,7 @@ func (p *plugin) status(ctx context.Context, conf *netConf, args *skel.CmdArgs) 
 	}
 	if exhausted(health.IPAM.Status) {
 		return failure(types.ErrPluginNotAvailable, errors.New("no address is left: "+health.IPAM.Status),
-			"see waggle ipam list for who has them")
+			"see waggle ipam list for their owners")
 	}
 	return nil
 }

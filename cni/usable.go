@@ -42,7 +42,7 @@ func (a *addition) awaitUsable(ctx context.Context) *types.Error {
 		}
 		select {
 		case <-waiting.Done():
-			return failure(codeKernel, fmt.Errorf("wait until the pod can send and receive: %s after %v", missing, usableTimeout), "did somebody set an end of the link down?")
+			return failure(codeKernel, fmt.Errorf("wait until the pod can send and receive: %s after %v", missing, usableTimeout), "did another program set an end of the link down?")
 		case <-time.After(pause):
 		}
 	}

@@ -47,7 +47,7 @@ func (a *agent) dropCapabilities(lifecycle cell.Lifecycle, log *slog.Logger) {
 		}
 		after, err := capabilities.Effective()
 		if missing := needed &^ after; err == nil && missing != 0 {
-			log.Warn("The agent lacks capabilities; the kernel will refuse parts of its work", "missing", missing)
+			log.Warn("The agent lacks capabilities; the kernel will reject some operations", "missing", missing)
 		}
 		if err == nil && before != after {
 			log.Info("Dropped capabilities", "kept", after)

@@ -12,7 +12,7 @@ import (
 func (a *agent) hiveCommand() *cobra.Command {
 	show := &cobra.Command{
 		Use:   "hive",
-		Short: "Print cells, what they provide, their configuration and hooks; start nothing",
+		Short: "Print cells with their provided types, configuration and hooks; start nothing",
 		Args:  cobra.NoArgs,
 		RunE: func(cmd *cobra.Command, _ []string) error {
 			if err := a.populate(cmd); err != nil {

@@ -52,7 +52,7 @@ func (a *agent) build(args []string) error {
 // checkRole returns an error if the parsed role differs from the one that build found in the command line.
 func (a *agent) checkRole() error {
 	if role := a.flags.Lookup(config.RoleFlag).Value.String(); role != a.role {
-		return fmt.Errorf("--%s=%s was taken for the value of another option: write --option=value", config.RoleFlag, role)
+		return fmt.Errorf("--%s=%s was parsed as the value of another option: write --option=value", config.RoleFlag, role)
 	}
 	return nil
 }

@@ -141,7 +141,7 @@ func killedBy(s os.Signal) int {
 
 // recordStop writes the stacks of a hanging stop. The next run reports them.
 func (a *agent) recordStop(log *slog.Logger) {
-	const what = "the agent was asked to stop and did not"
+	const what = "the agent did not stop after a stop signal"
 	dir, err := a.flags.GetString("state-dir")
 	if err != nil || a.role == config.RoleCluster {
 		log.Warn("Stopping takes long", "stacks", string(heartbeat.Stacks()))

@@ -26,18 +26,18 @@ func (a *agent) setupCommand() *cobra.Command {
 	var f setupFlags
 	cmd := &cobra.Command{
 		Use:   "setup",
-		Short: "Mount bpffs, install the CNI plugin, try an attach once the agent is ready, then wait",
-		Long: "Do what needs more rights than the agent has: mount the BPF file system, install the CNI plugin, and once the\n" +
-			"agent is ready attach a namespace for a test. Then give all capabilities away and wait to be ended.",
+		Short: "Mount bpffs, install the CNI plugin, run a self-test once the agent is ready, then wait",
+		Long: "Perform the steps that need more privileges than the agent has: mount the BPF file system, install the CNI plugin, and\n" +
+			"attach a namespace as a self-test once the agent is ready. Then drop all capabilities and wait for a signal.",
 		Args: cobra.NoArgs,
 		RunE: func(cmd *cobra.Command, _ []string) error { return a.setup(cmd, f) },
 	}
 	flags := cmd.Flags()
 	flags.StringVar(&f.cniBinDir, "cni-bin-dir", defaultCNIBinDir, "Directory in which container runtimes look for CNI plugins")
 	flags.StringVar(&f.pluginPath, "cni-plugin-path", "", "CNI plugin to install; default: waggle-cni beside this program")
-	flags.StringVar(&f.hostRoot, "host-root", "/", "Directory in which this program sees the root of the host, or its etc alone, which is unmounted after one look unless this is /; to find out where the container runtime looks for CNI plugins")
+	flags.StringVar(&f.hostRoot, "host-root", "/", "Directory with the root of the host, or with its etc alone, from which the directories of the container runtime are read; etc is unmounted afterwards unless this is /")
 	flags.BoolVar(&f.prepared, "prepared", false, "Do nothing; exit 0 when bpffs is mounted and the plugin is installed, for a startup probe")
-	flags.BoolVar(&f.once, "once", false, "Exit after one self-test, with its outcome")
+	flags.BoolVar(&f.once, "once", false, "Exit after one self-test; the exit code is its result")
 	return cmd
 }
 
@@ -69,7 +69,7 @@ func setupOptions(cmd *cobra.Command, f setupFlags) (o setup.Options, err error)
 	if o.PluginPath == "" {
 		self, err := os.Executable()
 		if err != nil {
-			return o, fmt.Errorf("find the CNI plugin beside this program: %w: name it with --cni-plugin-path", err)
+			return o, fmt.Errorf("find the CNI plugin beside this program: %w: set its path with --cni-plugin-path", err)
 		}
 		o.PluginPath = filepath.Join(filepath.Dir(self), "waggle-cni")
 	}

@@ -17,7 +17,7 @@ const (
 
 // addStopFlag registers the flag in a set of flags.
 func addStopFlag(flags *pflag.FlagSet) {
-	flags.Duration(stopTimeoutFlag, stopTimeout, "Time from SIGTERM to the end of the process, whatever still runs then")
+	flags.Duration(stopTimeoutFlag, stopTimeout, "Time from SIGTERM to the end of the process, even if loops still run")
 	_ = flags.MarkHidden(stopTimeoutFlag)
 }
 

@@ -46,7 +46,7 @@ func TestErrors_SayWhatToCheck(t *testing.T) {
 	}
 	l.SetUnlinkOnClose(false)
 	l.Close()
-	if err := New(stale).ReleaseIP(t.Context(), "10.0.0.1", ""); !errors.Is(err, ErrUnreachable) || !strings.Contains(err.Error(), "left over") {
+	if err := New(stale).ReleaseIP(t.Context(), "10.0.0.1", ""); !errors.Is(err, ErrUnreachable) || !strings.Contains(err.Error(), "is stale") {
 		t.Errorf("a stale socket: %v", err)
 	}
 	for body, want := range map[string]string{

@@ -89,7 +89,7 @@ func Unanswered(op, socket string, err error) error {
 	}
 	var dial *net.OpError
 	if !errors.As(err, &dial) || dial.Op != "dial" {
-		return fmt.Errorf("%s: the agent at %s gave no answer: %w", op, socket, err)
+		return fmt.Errorf("%s: the agent at %s did not answer: %w", op, socket, err)
 	}
 	return fmt.Errorf("%s: %w at %s: %w: %s", op, ErrUnreachable, socket, cause(err), hint(err))
 }
@@ -108,9 +108,9 @@ func hint(err error) string {
 	case errors.Is(err, fs.ErrPermission):
 		return "run as root or as a member of the group waggle"
 	case errors.Is(err, fs.ErrNotExist):
-		return "check that waggle-agent runs and that --socket-path (or --state-dir) names this place"
+		return "check that waggle-agent runs and that --socket-path (or --state-dir) names this path"
 	case errors.Is(err, syscall.ECONNREFUSED):
-		return "the socket is left over: check why waggle-agent ended"
+		return "the socket is stale: check why waggle-agent ended"
 	}
 	return "check that waggle-agent runs"
 }

@@ -57,7 +57,7 @@ func (c *Client) WaitConfig(ctx context.Context, patience Patience) (*Config, er
 
 func orNothing(reasons []string) string {
 	if len(reasons) == 0 {
-		return "nothing that it names"
+		return "an unnamed condition"
 	}
 	return strings.Join(reasons, "; ")
 }

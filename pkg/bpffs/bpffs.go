@@ -24,7 +24,7 @@ func Ensure(root string) (mounted bool, err error) {
 		source = sourceMade
 	}
 	if err := os.MkdirAll(root, 0o700); err != nil {
-		return false, fmt.Errorf("make mount point of the BPF file system: %w", err)
+		return false, fmt.Errorf("create mount point of the BPF file system: %w", err)
 	}
 	const flags = unix.MS_NOSUID | unix.MS_NODEV | unix.MS_NOEXEC | unix.MS_RELATIME
 	if err := unix.Mount(source, root, "bpf", flags, "mode=0700"); err != nil {
@@ -37,7 +37,7 @@ func Ensure(root string) (mounted bool, err error) {
 func Is(root string) (bool, error) {
 	var fs unix.Statfs_t
 	if err := unix.Statfs(root, &fs); err != nil {
-		return false, fmt.Errorf("look at file system of %s: %w", root, err)
+		return false, fmt.Errorf("stat file system of %s: %w", root, err)
 	}
 	return fs.Type == unix.BPF_FS_MAGIC, nil
 }

@@ -20,7 +20,7 @@ const (
 )
 
 // ErrInUse means that something is pinned in the BPF file system.
-var ErrInUse = errors.New("something else is pinned there")
+var ErrInUse = errors.New("the file system has foreign pins")
 
 // Ours reports whether [Ensure] mounted the file system on root, in this run or a previous one.
 func Ours(root string) (bool, error) {
@@ -63,7 +63,7 @@ func Unmount(root string) error {
 func Others(root, except string) (names []string, err error) {
 	entries, err := os.ReadDir(root)
 	if err != nil {
-		return nil, fmt.Errorf("look into the BPF file system: %w", err)
+		return nil, fmt.Errorf("read the BPF file system: %w", err)
 	}
 	for _, e := range entries {
 		if name := e.Name(); name != "maps.debug" && name != "progs.debug" && filepath.Join(root, name) != except {

@@ -16,7 +16,7 @@ func Refused(err error) error {
 	}
 	simplest, cause := ebpf.NewMap(&ebpf.MapSpec{Type: ebpf.Array, KeySize: 4, ValueSize: 4, MaxEntries: 1})
 	if cause != nil {
-		return fmt.Errorf("%w; this was found out by creating maps, and the kernel refuses even the simplest: %w", err, cause)
+		return fmt.Errorf("%w; the probe creates maps, and the kernel rejects even the simplest one: %w", err, cause)
 	}
 	_ = simplest.Close()
 	return err

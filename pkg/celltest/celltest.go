@@ -62,7 +62,7 @@ func Run(t *testing.T, pattern string, cells func(t testing.TB) []cell.Cell) {
 	t.Cleanup(cancel)
 	// Scripts wait for other tests before they begin, so the time counts from the start of a script.
 	end := time.AfterFunc(math.MaxInt64, func() {
-		t.Errorf("a script goes on %v after the last one began: it waits for what does not come", timeout)
+		t.Errorf("a script still runs %v after the start of the last one: its condition does not become true", timeout)
 		cancel()
 	})
 	t.Cleanup(func() { end.Stop() })

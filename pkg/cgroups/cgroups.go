@@ -18,7 +18,7 @@ const hybrid = "unified"
 // rootInode is the inode of the root group of every hierarchy. A process that sees another inode at the root is in a cgroup namespace.
 const rootInode = 1
 
-const remedy = "mount cgroup2 (mount -t cgroup2 none /run/waggle/cgroup2) where the agent sees it, or name the mount by --cgroup-root"
+const remedy = "mount cgroup2 (mount -t cgroup2 none /run/waggle/cgroup2) where the agent can see it, or set its path with --cgroup-root"
 
 // Resolve checks a group that the user named and returns its path. For a mount point of version 1 it returns the mount of version 2 below it.
 func Resolve(path string) (string, error) {
@@ -30,7 +30,7 @@ func Resolve(path string) (string, error) {
 	if _, err := os.Stat(path); err != nil {
 		return "", fmt.Errorf("use --cgroup-root=%s: %w: %s", path, err, remedy)
 	}
-	return "", fmt.Errorf("use --cgroup-root=%s: it is no directory of cgroup2: %s", path, remedy)
+	return "", fmt.Errorf("use --cgroup-root=%s: it is not a directory of cgroup2: %s", path, remedy)
 }
 
 // Root finds the root group of the machine among the mounts of this process.
@@ -48,7 +48,7 @@ func root(mounts string) (string, error) {
 	}
 	if len(found) > 0 {
 		return "", fmt.Errorf("find the root of cgroup2: %s begins below it, as in a container: mount /sys/fs/cgroup of the machine into "+
-			"the container and name it by --cgroup-root", strings.Join(found, ", "))
+			"the container and set its path with --cgroup-root", strings.Join(found, ", "))
 	}
 	return "", fmt.Errorf("find the root of cgroup2: it is not mounted: %s", remedy)
 }
@@ -57,7 +57,7 @@ func root(mounts string) (string, error) {
 func Mounts(file string) (paths []string, err error) {
 	text, err := os.ReadFile(file)
 	if err != nil {
-		return nil, fmt.Errorf("look for cgroup2: %w", err)
+		return nil, fmt.Errorf("find cgroup2: %w", err)
 	}
 	for line := range strings.Lines(string(text)) {
 		before, after, _ := strings.Cut(line, " - ")
@@ -75,7 +75,7 @@ var unescape = strings.NewReplacer(`\040`, " ", `\011`, "\t", `\012`, "\n", `\13
 func isGroup(path string) (bool, error) {
 	var fs unix.Statfs_t
 	if err := unix.Statfs(path, &fs); err != nil {
-		return false, fmt.Errorf("look at %s: %w", path, err)
+		return false, fmt.Errorf("stat %s: %w", path, err)
 	}
 	return fs.Type == unix.CGROUP2_SUPER_MAGIC, nil
 }

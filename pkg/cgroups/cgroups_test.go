@@ -40,7 +40,7 @@ func TestRoot_SaysWhatHelps(t *testing.T) {
 func TestResolve_SaysWhatHelps(t *testing.T) {
 	t.Parallel()
 	_, err := Resolve(t.TempDir())
-	require.ErrorContains(t, err, "it is no directory of cgroup2: mount cgroup2")
+	require.ErrorContains(t, err, "it is not a directory of cgroup2: mount cgroup2")
 	_, err = Resolve("/no-such-folder")
 	require.ErrorIs(t, err, os.ErrNotExist)
 	require.ErrorContains(t, err, "--cgroup-root=/no-such-folder")

@@ -24,7 +24,7 @@ const maxBits = 62
 // New checks that the CIDRs are of one family, do not overlap and can be divided. [Pool.Free] uses them in this order.
 func New(cidrs []netip.Prefix, size int) (Pool, error) {
 	if len(cidrs) == 0 {
-		return Pool{}, errors.New("no CIDR is given")
+		return Pool{}, errors.New("no CIDR is configured")
 	}
 	p := Pool{size: size}
 	for _, c := range cidrs {
@@ -36,9 +36,9 @@ func New(cidrs []netip.Prefix, size int) (Pool, error) {
 		case c.Addr().BitLen() != cidrs[0].Addr().BitLen():
 			return Pool{}, fmt.Errorf("%s and %s are of different families", cidrs[0], c)
 		case size < c.Bits() || size > c.Addr().BitLen():
-			return Pool{}, fmt.Errorf("%s cannot be cut into subnets of length %d", c, size)
+			return Pool{}, fmt.Errorf("%s cannot be split into subnets of length %d", c, size)
 		case size-c.Bits() > maxBits:
-			return Pool{}, fmt.Errorf("%s has too many subnets of length %d: a length of at most %d will do", c, size, c.Bits()+maxBits)
+			return Pool{}, fmt.Errorf("%s has too many subnets of length %d: use a length of at most %d", c, size, c.Bits()+maxBits)
 		}
 		if i := slices.IndexFunc(p.cidrs, c.Overlaps); i >= 0 {
 			return Pool{}, fmt.Errorf("%s and %s overlap", p.cidrs[i], c)

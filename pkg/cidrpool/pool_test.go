@@ -24,8 +24,8 @@ func TestNew_Refuses(t *testing.T) {
 	}{
 		{nil, 24, "no CIDR"},
 		{prefixes("10.0.0.0/8", "fd00::/104"), 24, "different families"},
-		{prefixes("10.0.0.0/25"), 24, "10.0.0.0/25 cannot be cut into subnets of length 24"},
-		{prefixes("10.0.0.0/8"), 33, "cannot be cut"},
+		{prefixes("10.0.0.0/25"), 24, "10.0.0.0/25 cannot be split into subnets of length 24"},
+		{prefixes("10.0.0.0/8"), 33, "cannot be split"},
 		{prefixes("10.0.0.0/8", "10.1.0.0/16"), 24, "10.0.0.0/8 and 10.1.0.0/16 overlap"},
 		{prefixes("fd00::/8"), 96, "too many subnets"},
 		{prefixes("::ffff:10.0.0.0/104"), 112, "not a CIDR"},

@@ -94,7 +94,7 @@ func (c *Client) PolicyExplain(ctx context.Context, p models.GetPolicyExplainPar
 
 // PolicyWhatIf returns the recorded flows whose verdict would change with a change of policies. It changes no policy.
 func (c *Client) PolicyWhatIf(ctx context.Context, change models.PolicyWhatIf) (*models.PolicyDifference, error) {
-	return call[*models.PolicyDifference](ctx, c, "weigh the change of policies",
+	return call[*models.PolicyDifference](ctx, c, "evaluate the change of policies",
 		func(ctx context.Context) (*http.Response, error) { return c.api.PostPolicyWhatIf(ctx, change) })
 }
 

@@ -19,7 +19,7 @@ func Rows[T any](ctx context.Context, c *Client, table string) ([]T, error) {
 	}
 	rows, found := tables[table]
 	if !found {
-		return nil, fmt.Errorf("%s: the answer of the agent at %s does not hold it", op, c.socket)
+		return nil, fmt.Errorf("%s: the answer of the agent at %s does not contain it", op, c.socket)
 	}
 	return rows, nil
 }

@@ -18,9 +18,9 @@ const DirFlag = "config-dir"
 func AddFlags(flags *pflag.FlagSet) {
 	flags.String(DirFlag, "", "Directory with one file for each option (a mounted ConfigMap)")
 	flags.Bool("debug", false, "Log decisions with their inputs")
-	flags.StringSlice(AcceptFlag, nil, "Options of Cilium that the agent may ignore although they protect something in Cilium, "+
+	flags.StringSlice(AcceptFlag, nil, "Options of Cilium that the agent may ignore although they enable a protection in Cilium, "+
 		"e.g. enable-wireguard,enable-host-firewall")
-	flags.String(RoleFlag, RoleNode, "What this process does: node (the agent of a node) or cluster (work for the whole cluster, one of several replicas)")
+	flags.String(RoleFlag, RoleNode, "Role of this process: node (the agent of a node) or cluster (work for the whole cluster, one of several replicas)")
 }
 
 // Source is the source of an option's value. A smaller number has precedence.
@@ -132,7 +132,7 @@ func (e *Effective) ignore(options map[string]entry) {
 		}
 	}
 	if len(meaningless) > 0 {
-		e.Warnings = append(e.Warnings, "options of Cilium that mean nothing here are ignored: "+strings.Join(meaningless, ", "))
+		e.Warnings = append(e.Warnings, "options of Cilium without effect in Waggle are ignored: "+strings.Join(meaningless, ", "))
 	}
 	if len(unprotected) > 0 {
 		e.Warnings = append(e.Warnings, "options of Cilium protect what Waggle does not: "+strings.Join(unprotected, ", "))

@@ -124,7 +124,7 @@ func TestLoad_Refuses(t *testing.T) {
 		"all mistakes at once": {map[string]string{"device-mtu": "big", "nod-name": "x"}, []string{"WAGGLE_DEBUG=perhaps"},
 			[]string{"--device-mtu", "nod-name", "--debug"}},
 		"a directory that names a directory": {map[string]string{"config-dir": "/x"}, nil, []string{"cannot name a directory"}},
-		"binary":                             {map[string]string{"node-name": "\xff"}, nil, []string{"/node-name: is no UTF-8 text"}},
+		"binary":                             {map[string]string{"node-name": "\xff"}, nil, []string{"/node-name: is not UTF-8 text"}},
 		"NUL":                                {map[string]string{"node-name": "a\x00b"}, nil, []string{"contains a NUL byte"}},
 		"too large":                          {map[string]string{"node-name": strings.Repeat("x", maxFile+1)}, nil, []string{"/node-name: is larger than"}},
 		"a long key":                         {map[string]string{strings.Repeat("k", 200): "x"}, nil, []string{"kkk...\""}},
@@ -161,7 +161,7 @@ func TestLoad_DirectoryThatIsNoConfiguration(t *testing.T) {
 	}
 	dir := t.TempDir()
 	must(t, os.Mkdir(filepath.Join(dir, "sub"), 0o755))
-	if got := load(dir); !strings.Contains(got, "/sub: is no regular file") {
+	if got := load(dir); !strings.Contains(got, "/sub: is not a regular file") {
 		t.Errorf("directory in the directory: %q", got)
 	}
 	var files = map[string]string{}

@@ -47,7 +47,7 @@ func readFile(path string) (string, error) {
 		return "", pathless(err)
 	}
 	if !info.Mode().IsRegular() {
-		return "", errors.New("is no regular file; a configuration directory holds one file for each option")
+		return "", errors.New("is not a regular file; a configuration directory has one file for each option")
 	}
 	f, err := os.Open(path)
 	if err != nil {
@@ -67,7 +67,7 @@ func parseFile(content []byte) (string, error) {
 		return "", fmt.Errorf("is larger than %d bytes", maxFile)
 	}
 	if !utf8.Valid(content) {
-		return "", errors.New("is no UTF-8 text")
+		return "", errors.New("is not UTF-8 text")
 	}
 	value := strings.TrimRight(string(content), "\r\n")
 	if strings.ContainsRune(value, 0) {

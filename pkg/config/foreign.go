@@ -16,7 +16,7 @@ func AddForeign(flags *pflag.FlagSet) {
 		if flags.Lookup(name) != nil {
 			return
 		}
-		flags.AddFlag(&pflag.Flag{Name: name, Usage: "Accepted for Cilium's sake and ignored", Value: value, Hidden: true,
+		flags.AddFlag(&pflag.Flag{Name: name, Usage: "Accepted for compatibility with Cilium and ignored", Value: value, Hidden: true,
 			NoOptDefVal: noValue, Annotations: map[string][]string{foreignMark: nil}})
 	}
 	for name := range strings.FieldsSeq(foreignSwitches) {

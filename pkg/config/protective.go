@@ -30,7 +30,7 @@ var protections = []protection{
 	{"static-cnp-path", given,
 		"policies in files of the directory are not enforced", "apply them with kubectl"},
 	{"bpf-lb-source-range-all-types", enabled,
-		"loadBalancerSourceRanges hold for addresses of load balancers only", "limit clients of node ports and external IPs in the network, or by policies for the backends"},
+		"loadBalancerSourceRanges apply to addresses of load balancers only", "limit clients of node ports and external IPs in the network, or by policies for the backends"},
 	{"enable-xdp-prefilter", enabled, prefilterLost, prefilterRemedy},
 	{"prefilter-device", func(value string) bool { return value != "undefined" }, prefilterLost, prefilterRemedy}, // of Cilium 1.9 and older
 }

@@ -7,7 +7,7 @@ func cidrGroup() Definition {
 		Names{Kind: "CiliumCIDRGroup", Plural: ciliumCIDRGroups, Singular: "ciliumcidrgroup", ShortNames: []string{"ccg"}},
 		"Cluster", nil, []Column{age},
 		object("CiliumCIDRGroup is a list of CIDRs outside the cluster. Policies refer to it by its name or its labels.", map[string]Schema{
-			"spec": object("What is in the group.", map[string]Schema{
+			"spec": object("Members of the group.", map[string]Schema{
 				"externalCIDRs": list("CIDRs or addresses; an empty list is a group that matches nothing.", cidr("")),
 			}).require("externalCIDRs"),
 		}).require("spec"))

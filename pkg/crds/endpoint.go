@@ -16,47 +16,47 @@ func endpoint() Definition {
 			column("IPv4", "string", "networking.addressing[0].ipv4", 0),
 			column("IPv6", "string", "networking.addressing[0].ipv6", 0),
 		},
-		object("CiliumEndpoint describes one pod to all nodes. It is named as the Pod is.", map[string]Schema{
+		object("CiliumEndpoint describes one pod to all nodes. It has the name of the Pod.", map[string]Schema{
 			"status": endpointStatus(),
 		}))
 }
 
 func endpointStatus() Schema {
-	return object("What is known of the pod.", map[string]Schema{
+	return object("State of the pod.", map[string]Schema{
 		"id":                   count("Id of the endpoint on its node."),
 		"external-identifiers": endpointIdentifiers(),
 		"identity": object("Security identity.", map[string]Schema{
 			"id":     count("Number of the identity."),
-			"labels": list("Labels that it stands for, as source:key=value, sorted.", words("")),
+			"labels": list("Labels of the identity, as source:key=value, sorted.", words("")),
 		}),
-		"networking": object("Where the pod is reached.", map[string]Schema{
+		"networking": object("Addresses of the pod and of its node.", map[string]Schema{
 			"addressing": list("Addresses, one entry for each interface.", addressPair("")),
 			"node":       words("Address of the node."),
 		}).require("addressing"),
-		"encryption": encryption("Key with which the node encrypts."),
+		"encryption": encryption("Encryption key of the node."),
 		"state": oneOf("State of the endpoint.", "creating", "waiting-for-identity", "not-ready", "waiting-to-regenerate", "regenerating",
 			"restoring", "ready", "disconnecting", "disconnected", "invalid"),
 		"named-ports": list("Named ports of the containers, sorted.", object("", map[string]Schema{
 			"name":     words("Name of the port."),
-			"port":     number("Its number.", 0, 65535),
+			"port":     number("Number of the port.", 0, 65535),
 			"protocol": words("TCP, UDP or SCTP."),
 		})),
 		"service-account":   words("ServiceAccount of the pod."),
-		"health":            foreign("Kept as it is."),
-		"policy":            foreign("Kept as it is."),
-		"visibility-policy": words("Kept as it is."),
-		"controllers":       foreignList("Kept as it is."),
-		"log":               foreignList("Kept as it is."),
+		"health":            foreign("Kept unchanged."),
+		"policy":            foreign("Kept unchanged."),
+		"visibility-policy": words("Kept unchanged."),
+		"controllers":       foreignList("Kept unchanged."),
+		"log":               foreignList("Kept unchanged."),
 	})
 }
 
 func endpointIdentifiers() Schema {
 	return object("Names of the endpoint outside the agent.", map[string]Schema{
 		"cni-attachment-id":  words("Container id and interface."),
-		"container-id":       words("Id of the container that holds the pod's network."),
-		"container-name":     words("Kept as it is."),
-		"docker-endpoint-id": words("Kept as it is."),
-		"docker-network-id":  words("Kept as it is."),
+		"container-id":       words("Id of the container with the pod's network namespace."),
+		"container-name":     words("Kept unchanged."),
+		"docker-endpoint-id": words("Kept unchanged."),
+		"docker-network-id":  words("Kept unchanged."),
 		"k8s-namespace":      words("Namespace of the pod."),
 		"k8s-pod-name":       words("Name of the pod."),
 		"pod-name":           words("Namespace and name of the pod with a slash between."),

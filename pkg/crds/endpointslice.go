@@ -29,7 +29,7 @@ func slicedEndpoint() Schema {
 		"encryption":      of["encryption"],
 		"named-ports":     of["named-ports"],
 		"service-account": of["service-account"],
-		"waggle": object("What agents of Waggle have to know of the CiliumEndpoint to believe it.", map[string]Schema{
+		"waggle": object("Properties of the CiliumEndpoint with which agents of Waggle validate the entry.", map[string]Schema{
 			"uid":     words("UID of the CiliumEndpoint."),
 			"created": number("Time at which it was created, in seconds since 1970.", 0, 1<<40),
 			"node":    words("Name of the node that wrote it."),

@@ -9,7 +9,7 @@ func identity() Definition {
 				JSONPath: `.metadata.labels.io\.kubernetes\.pod\.namespace`},
 			age,
 		},
-		object("CiliumIdentity gives a number, which is its name, to a set of labels.", map[string]Schema{
+		object("CiliumIdentity assigns a number, which is its name, to a set of labels.", map[string]Schema{
 			"metadata": object("", map[string]Schema{"name": matching("The number, decimal.", `^[1-9][0-9]{0,9}$`)}),
 			"security-labels": dictionary("Labels of the identity: source:key and value. They never change.",
 				words("")),

@@ -12,18 +12,18 @@ func node() Definition {
 			addressColumn("InternalIP", "Address of the node"),
 			age,
 		},
-		object("CiliumNode describes one node to all others. It is named as the Node is.", map[string]Schema{
+		object("CiliumNode describes one node to all others. It has the name of the Node.", map[string]Schema{
 			"spec":   nodeSpec(),
-			"status": foreign("Written by operators of other networks; kept as it is."),
+			"status": foreign("Written by operators of other networks; kept unchanged."),
 		}).require("spec"))
 }
 
 func nodeSpec() Schema {
 	address := object("", map[string]Schema{
-		"type": words("Kind of address: that of a Node's address, or CiliumInternalIP for the router."),
+		"type": words("Type of the address: a type of Node addresses, or CiliumInternalIP for the router."),
 		"ip":   words("The address."),
 	})
-	return object("What a node says of itself, and the pod CIDRs it was given.", map[string]Schema{
+	return object("Properties that the node publishes, and the pod CIDRs assigned to it.", map[string]Schema{
 		"addresses":  list("Addresses of the node.", address),
 		"health":     addressPair("Addresses that answer health probes."),
 		"ingress":    addressPair("Addresses of the node's ingress proxy."),
@@ -31,20 +31,20 @@ func nodeSpec() Schema {
 		"bootid":     words("Changes when the node boots."),
 		"ipam": object("Pod addresses.", map[string]Schema{
 			"podCIDRs":            list("CIDRs of the pods of this node, at most one of each family in use.", formatted("", "cidr")),
-			"pool":                foreign("Kept as it is."),
-			"ipv6-pool":           foreign("Kept as it is."),
-			"pools":               foreign("Kept as it is."),
-			"min-allocate":        count("Kept as it is."),
-			"max-allocate":        count("Kept as it is."),
-			"pre-allocate":        count("Kept as it is."),
-			"max-above-watermark": count("Kept as it is."),
-			"static-ip-tags":      dictionary("Kept as it is.", words("")),
+			"pool":                foreign("Kept unchanged."),
+			"ipv6-pool":           foreign("Kept unchanged."),
+			"pools":               foreign("Kept unchanged."),
+			"min-allocate":        count("Kept unchanged."),
+			"max-allocate":        count("Kept unchanged."),
+			"pre-allocate":        count("Kept unchanged."),
+			"max-above-watermark": count("Kept unchanged."),
+			"static-ip-tags":      dictionary("Kept unchanged.", words("")),
 		}),
-		"instance-id":   words("Kept as it is."),
-		"nodeidentity":  count("Kept as it is."),
-		"eni":           foreign("Kept as it is."),
-		"azure":         foreign("Kept as it is."),
-		"alibaba-cloud": foreign("Kept as it is."),
+		"instance-id":   words("Kept unchanged."),
+		"nodeidentity":  count("Kept unchanged."),
+		"eni":           foreign("Kept unchanged."),
+		"azure":         foreign("Kept unchanged."),
+		"alibaba-cloud": foreign("Kept unchanged."),
 	})
 }
 

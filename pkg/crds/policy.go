@@ -9,7 +9,7 @@ func policy() Definition {
 }
 
 func clusterwidePolicy() Definition {
-	nodes := map[string]Schema{"nodeSelector": selector("Nodes that the rule is for, by their labels.")}
+	nodes := map[string]Schema{"nodeSelector": selector("Nodes that the rule applies to, by their labels.")}
 	return define(
 		Names{Kind: "CiliumClusterwideNetworkPolicy", Plural: ciliumClusterwideNetworkPolicies,
 			Singular: "ciliumclusterwidenetworkpolicy", ShortNames: []string{"ccnp"}, Categories: []string{"ciliumpolicy"}},
@@ -31,7 +31,7 @@ func policyObject(description string, rule Schema) Schema {
 	one.Description = "A rule."
 	root := object(description, map[string]Schema{
 		"spec":   one,
-		"specs":  list("Rules, as if each stood in a policy of its own.", rule),
+		"specs":  list("Rules; each has the effect of a separate policy.", rule),
 		"status": policyStatus(),
 	})
 	// With a status subresource the root of a schema must not have alternatives.
@@ -43,14 +43,14 @@ func policyStatus() Schema {
 	condition := object("", map[string]Schema{
 		"type":               words("Valid."),
 		"status":             words("True, False or Unknown."),
-		"reason":             words("One word for programs."),
-		"message":            words("A sentence for people."),
-		"lastTransitionTime": formatted("When the status changed.", "date-time"),
+		"reason":             words("Reason as one word, for programs."),
+		"message":            words("Description of the status, for users."),
+		"lastTransitionTime": formatted("Time of the last change of the status.", "date-time"),
 	}).require("type", "status")
-	return object("What became of the policy.", map[string]Schema{
-		"conditions":         list("Whether the policy can be understood.", condition),
-		"derivativePolicies": foreign("Kept as it is."),
-		"nodes":              foreign("Kept as it is."),
+	return object("Status of the policy.", map[string]Schema{
+		"conditions":         list("Whether the policy is valid.", condition),
+		"derivativePolicies": foreign("Kept unchanged."),
+		"nodes":              foreign("Kept unchanged."),
 	})
 }
 
@@ -60,16 +60,16 @@ func rule() Schema {
 		"key": words("Key."), "value": words("Value."), "source": words("Source, for instance k8s."),
 	}).require("key")
 	return object("", map[string]Schema{
-		"description":      words("For people."),
-		"labels":           list("Labels of the rule, by which it is named in verdicts.", label),
-		"endpointSelector": strict(selector("Pods that the rule is for.")),
-		"enableDefaultDeny": object("Whether what no rule allows is denied; by default in the directions that the rule has.",
-			map[string]Schema{"ingress": yes("To the pods."), "egress": yes("From the pods.")}),
-		"ingress":     list("What may come in; an empty list, or an empty entry, allows nothing by itself.", ingressAllow()),
-		"ingressDeny": list("What may not come in, whatever else allows it.", ingress(deniedPorts())),
-		"egress":      list("What may go out.", egressAllow()),
-		"egressDeny":  list("What may not go out, whatever else allows it.", egress(deniedPorts())),
-		"log": object("Text that goes with verdicts of the rule.", map[string]Schema{
+		"description":      words("Description of the rule, for users."),
+		"labels":           list("Labels of the rule, which identify it in verdicts.", label),
+		"endpointSelector": strict(selector("Pods that the rule applies to.")),
+		"enableDefaultDeny": object("Whether traffic that no rule allows is denied; the default is the directions of the rule.",
+			map[string]Schema{"ingress": yes("Traffic to the pods."), "egress": yes("Traffic from the pods.")}),
+		"ingress":     list("Allowed traffic to the pods; an empty list, or an empty entry, allows nothing by itself.", ingressAllow()),
+		"ingressDeny": list("Denied traffic to the pods, even if a rule allows it.", ingress(deniedPorts())),
+		"egress":      list("Allowed traffic from the pods.", egressAllow()),
+		"egressDeny":  list("Denied traffic from the pods, even if a rule allows it.", egress(deniedPorts())),
+		"log": object("Text that is reported with verdicts of the rule.", map[string]Schema{
 			"value": Schema{Type: "string", Description: "The text.", MaxLength: 32},
 		}),
 	})

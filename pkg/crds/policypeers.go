@@ -2,8 +2,8 @@ package crds
 
 // authentication returns the field of authentication, which only allowing entries have.
 func authentication() map[string]Schema {
-	return map[string]Schema{"authentication": object("Whether the peer must prove who it is.", map[string]Schema{
-		"mode": oneOf("What is wanted.", "disabled", "required", "test-always-fail"),
+	return map[string]Schema{"authentication": object("Authentication of the peer.", map[string]Schema{
+		"mode": oneOf("Mode of the authentication.", "disabled", "required", "test-always-fail"),
 	}).require("mode")}
 }
 
@@ -46,19 +46,19 @@ func egress(ports Schema) Schema {
 func selector(description string) Schema {
 	expression := object("", map[string]Schema{
 		"key":      words("Key of the label."),
-		"operator": oneOf("What must hold.", "In", "NotIn", "Exists", "DoesNotExist"),
+		"operator": oneOf("Operator of the condition.", "In", "NotIn", "Exists", "DoesNotExist"),
 		"values":   list("Values, for In and NotIn.", words("")),
 	}).require("key", "operator")
 	return object(description, map[string]Schema{
-		"matchLabels":      dictionary("Labels that must be there.", Schema{Type: "string", MaxLength: 63}),
-		"matchExpressions": list("Conditions that must all hold.", expression),
+		"matchLabels":      dictionary("Required labels.", Schema{Type: "string", MaxLength: 63}),
+		"matchExpressions": list("Conditions, all of which must be true.", expression),
 	})
 }
 
 // strict rejects selectors that agents cannot parse, except for keys of matchLabels, which a schema cannot check. If the subject of a policy does not parse, a
 // cluster-wide policy selects no endpoint, and any other policy isolates all pods of its namespace.
 func strict(s Schema) Schema {
-	key := matching("Key of the label; a source and a colon may stand before it.", `^[^:]+(:.+)?$`)
+	key := matching("Key of the label; may begin with a source and a colon.", `^[^:]+(:.+)?$`)
 	operators := func(values ...string) Schema { return Schema{Enum: values} }
 	expression := s.Properties["matchExpressions"].Items.with(map[string]Schema{"key": key})
 	expression.AnyOf = []Schema{
@@ -80,7 +80,7 @@ const objectName = `^[a-z0-9]([-a-z0-9]*[a-z0-9])?(\.[a-z0-9]([-a-z0-9]*[a-z0-9]
 func cidrSet() Schema {
 	return object("", map[string]Schema{
 		"cidr":              cidr("The CIDR."),
-		"except":            list("CIDRs in it that are not meant.", cidr("")),
+		"except":            list("CIDRs in it that are excluded.", cidr("")),
 		"cidrGroupRef":      Schema{Type: "string", Description: "Name of a CiliumCIDRGroup.", Pattern: objectName, MaxLength: 253},
 		"cidrGroupSelector": selector("CiliumCIDRGroups, by their labels."),
 	}).exactlyOne("cidr", "cidrGroupRef", "cidrGroupSelector")
@@ -92,13 +92,13 @@ func entity() Schema {
 }
 
 func service() Schema {
-	namespace := words("Its namespace; by default the policy's.")
+	namespace := words("Namespace of the Service; by default the policy's.")
 	return object("", map[string]Schema{
 		"k8sService": object("A Service by name.", map[string]Schema{
-			"serviceName": words("Its name."), "namespace": namespace,
+			"serviceName": words("Name of the Service."), "namespace": namespace,
 		}),
 		"k8sServiceSelector": object("Services by labels.", map[string]Schema{
-			"selector": selector("Their labels."), "namespace": namespace,
+			"selector": selector("Labels of the Services."), "namespace": namespace,
 		}).require("selector"),
 	})
 }
@@ -111,7 +111,7 @@ func groups() Schema {
 func fqdn() Schema {
 	const name = `[-a-zA-Z0-9_.]+\.?`
 	return object("", map[string]Schema{
-		"matchName":    Schema{Type: "string", Description: "A name, whole.", Pattern: `^(` + name + `)$`, MaxLength: 255},
-		"matchPattern": Schema{Type: "string", Description: "A name in which * stands for anything.", Pattern: `^[-a-zA-Z0-9_.*]+$`, MaxLength: 255},
+		"matchName":    Schema{Type: "string", Description: "A complete name.", Pattern: `^(` + name + `)$`, MaxLength: 255},
+		"matchPattern": Schema{Type: "string", Description: "A name in which * matches any characters.", Pattern: `^[-a-zA-Z0-9_.*]+$`, MaxLength: 255},
 	}).exactlyOne("matchName", "matchPattern")
 }

@@ -22,16 +22,16 @@ func deniedPorts() Schema {
 func allowedPorts() Schema {
 	return list("Ports at the receiver.", object("", map[string]Schema{
 		"ports":          ports(),
-		"serverNames":    list("Names that TLS may ask for.", words("")),
-		"terminatingTLS": tlsContext("How TLS of the client ends."),
-		"originatingTLS": tlsContext("How TLS to the server begins."),
-		"listener": object("Proxy that the traffic goes through.", map[string]Schema{
-			"envoyConfig": object("Where the listener is defined.", map[string]Schema{
+		"serverNames":    list("Allowed server names in TLS.", words("")),
+		"terminatingTLS": tlsContext("Termination of the TLS connection from the client."),
+		"originatingTLS": tlsContext("Origination of the TLS connection to the server."),
+		"listener": object("Proxy that receives the traffic.", map[string]Schema{
+			"envoyConfig": object("Object that defines the listener.", map[string]Schema{
 				"kind": oneOf("Kind of the object.", "CiliumEnvoyConfig", "CiliumClusterwideEnvoyConfig"),
-				"name": words("Its name."),
+				"name": words("Name of the object."),
 			}).require("name"),
 			"name":     words("Name of the listener."),
-			"priority": number("Order among listeners of the same port; 1 goes first.", 0, 100),
+			"priority": number("Order among listeners of the same port; 1 is first.", 0, 100),
 		}).require("envoyConfig", "name"),
 		"rules": inside(),
 	}))
@@ -39,28 +39,28 @@ func allowedPorts() Schema {
 
 // inside returns the schema of rules of layer 7, for one protocol only.
 func inside() Schema {
-	return object("Requests that are allowed.", map[string]Schema{
+	return object("Allowed requests.", map[string]Schema{
 		"http":    list("Requests of HTTP.", http()),
-		"dns":     list("Names that may be asked for.", fqdn()),
+		"dns":     list("Allowed names in queries.", fqdn()),
 		"kafka":   list("Requests of Kafka.", kafka()),
 		"l7proto": words("Name of another protocol."),
-		"l7":      list("Its requests.", dictionary("", words(""))),
+		"l7":      list("Requests of the other protocol.", dictionary("", words(""))),
 	})
 }
 
 func http() Schema {
-	secret := secret("Secret that holds the value.")
+	secret := secret("Secret with the value.")
 	match := object("", map[string]Schema{
 		"name":     words("Name of the header."),
-		"value":    words("Value that it must have."),
+		"value":    words("Required value of the header."),
 		"secret":   secret,
-		"mismatch": oneOf("What happens when it has not.", "LOG", "ADD", "DELETE", "REPLACE"),
+		"mismatch": oneOf("Action if the value differs.", "LOG", "ADD", "DELETE", "REPLACE"),
 	}).require("name")
 	return object("", map[string]Schema{
 		"method":        words("Regular expression of the method."),
 		"path":          words("Regular expression of the path."),
 		"host":          words("Regular expression of the host."),
-		"headers":       list("Headers that must be there.", words("")),
+		"headers":       list("Required headers.", words("")),
 		"headerMatches": list("Headers with their values.", match),
 	})
 }
@@ -70,14 +70,14 @@ func kafka() Schema {
 		"role":       oneOf("Kinds of requests.", "produce", "consume"),
 		"apiKey":     words("Name of a kind of request."),
 		"apiVersion": words("Version of the protocol."),
-		"clientID":   words("Name that the client gives itself."),
+		"clientID":   words("Id of the client."),
 		"topic":      Schema{Type: "string", Description: "Topic.", MaxLength: 255},
 	})
 }
 
 func tlsContext(description string) Schema {
 	return object(description, map[string]Schema{
-		"secret":      secret("Secret that holds certificate and key."),
+		"secret":      secret("Secret with certificate and key."),
 		"trustedCA":   words("Key of the secret with the authorities."),
 		"certificate": words("Key of the secret with the certificate."),
 		"privateKey":  words("Key of the secret with the private key."),
@@ -86,7 +86,7 @@ func tlsContext(description string) Schema {
 
 func secret(description string) Schema {
 	return object(description, map[string]Schema{
-		"name": words("Its name."), "namespace": words("Its namespace."),
+		"name": words("Name of the Secret."), "namespace": words("Namespace of the Secret."),
 	}).require("name")
 }
 

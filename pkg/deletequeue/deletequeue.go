@@ -87,11 +87,11 @@ func parse(content []byte) (e Entry, err error) {
 // validate checks that the names are valid in the CNI specification and in Linux.
 func (e Entry) validate() error {
 	if e.NewestInterface < 0 {
-		return fmt.Errorf("newest-interface: %d is no index", e.NewestInterface)
+		return fmt.Errorf("newest-interface: %d is not an index", e.NewestInterface)
 	}
 	if len(e.IfName) > maxInterface || !utf8.ValidString(e.IfName) ||
 		strings.ContainsFunc(e.IfName, func(r rune) bool { return r <= ' ' || r == 0x7f || r == '/' || r == ':' }) {
-		return fmt.Errorf("interface-name: %.40q is none", e.IfName)
+		return fmt.Errorf("interface-name: %.40q is not a name of an interface", e.IfName)
 	}
 	return validateContainer(e.ContainerID)
 }

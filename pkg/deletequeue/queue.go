@@ -53,7 +53,7 @@ func (q *Queue) Enqueue(e Entry) error {
 		return fmt.Errorf("queue the deletion: %w", err)
 	}
 	if len(entries) >= MaxEntries && !slices.Contains(entries, path) {
-		return fmt.Errorf("queue the deletion: %w: %s holds %d entries; start the agent, it empties the queue",
+		return fmt.Errorf("queue the deletion: %w: %s holds %d entries; start the agent, which empties the queue",
 			ErrFull, q.dir, len(entries))
 	}
 	return writeFile(q.dir, path, content)

@@ -22,7 +22,7 @@ const (
 // while it fails or returns true, because rows are being written. An error of next ends Follow: from then on only the timer detects drift.
 func Follow(ctx context.Context, health cell.Health, next func(context.Context) error, look func() (again bool, err error)) error {
 	limiter := rate.NewLimiter(rate.Every(pace), burst)
-	health.OK("Listening")
+	health.OK("listening")
 	for {
 		heartbeat.Idle(ctx)
 		err := next(ctx)
@@ -30,7 +30,7 @@ func Follow(ctx context.Context, health cell.Health, next func(context.Context) 
 			return nil
 		}
 		if err != nil {
-			health.Degraded("Not listening any more: changes are found on the timer only", err)
+			health.Degraded("no notifications from the kernel: only the timer detects drift", err)
 			return nil
 		}
 		again := true
@@ -40,11 +40,11 @@ func Follow(ctx context.Context, health cell.Health, next func(context.Context) 
 			}
 			heartbeat.Busy(ctx)
 			if again, err = look(); err != nil {
-				health.Degraded("The kernel cannot be read", err)
+				health.Degraded("the kernel cannot be read", err)
 				again = true
 				continue
 			}
-			health.OK("Listening")
+			health.OK("listening")
 		}
 	}
 }

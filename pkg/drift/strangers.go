@@ -26,7 +26,7 @@ func Strangers[K any](ctx context.Context, w Watch, mapName string, seen []K, st
 	for _, key := range seen {
 		if still(key) {
 			findings = append(findings, driftrepairs.Finding{Kind: driftrepairs.MapEntry, What: mapName,
-				Found: fmt.Sprintf("%v is nobody's", key)})
+				Found: fmt.Sprintf("%v has no owner", key)})
 		}
 	}
 	if len(findings) > 0 {

@@ -27,14 +27,14 @@ const (
 // ParseLabels parses labels of the form "source:key=value" into "source:key" -> value; "=value" is optional. It never returns an empty map.
 func ParseLabels(labels []string) (map[string]string, error) {
 	if len(labels) > maxLabels {
-		return nil, fmt.Errorf("labels: %d are given, at most %d are taken", len(labels), maxLabels)
+		return nil, fmt.Errorf("labels: %d are set, at most %d are accepted", len(labels), maxLabels)
 	}
 	var parsed map[string]string
 	var errs []error
 	for _, label := range labels {
 		key, value, err := parseLabel(label)
 		if err == nil && hasOther(parsed, key, value) {
-			err = errors.New("its key is given twice, with different values")
+			err = errors.New("its key is set twice, with different values")
 		}
 		if err != nil {
 			errs = append(errs, fmt.Errorf("labels: %s: %w", clip(label), err))
@@ -60,13 +60,13 @@ func parseLabel(label string) (key, value string, err error) {
 	case !found || source == "" || name == "":
 		return "", "", errors.New("want source:key=value")
 	case slices.Contains(forbidden, source):
-		return "", "", errors.New("the source " + source + " cannot be asked for")
+		return "", "", errors.New("the source " + source + " is reserved")
 	case len(source) > maxLabelSource || len(name) > maxLabelKey || len(value) > maxLabelValue:
 		return "", "", fmt.Errorf("source, key and value may have %d, %d and %d characters", maxLabelSource, maxLabelKey,
 			maxLabelValue)
 	}
 	if source != SourceK8s && Surrounding(name) { // a selector of any source would accept it as the actual label
-		return "", "", errors.New("its key says what surrounds a pod, which only Kubernetes can")
+		return "", "", errors.New("its key describes the environment of a pod, which only labels of Kubernetes can")
 	}
 	for _, c := range []byte(source) {
 		if !isAlnum(c) && c != '-' && c != '.' && c != '_' {

@@ -104,7 +104,7 @@ func parseAddress(id, family string) (Ref, error) {
 		return Ref{}, fmt.Errorf("%w: want an IP address", ErrInvalid)
 	}
 	if a.Is4In6() || a.Zone() != "" || a.Is4() != (family == "ipv4") {
-		return Ref{}, fmt.Errorf("%w: is no plain address of family %s", ErrInvalid, family)
+		return Ref{}, fmt.Errorf("%w: is not a plain address of family %s", ErrInvalid, family)
 	}
 	return Ref{Kind: RefAddress, Addr: a}, nil
 }

@@ -68,14 +68,14 @@ func (r *Request) checkMACs() error {
 
 func (r *Request) checkAddresses() error {
 	if !r.IPv4.IsValid() && !r.IPv6.IsValid() {
-		return errors.New("addressing: neither ipv4 nor ipv6 is given")
+		return errors.New("addressing: neither ipv4 nor ipv6 is set")
 	}
 	var errs []error
 	if r.IPv4.IsValid() && !r.IPv4.Is4() {
-		errs = append(errs, fmt.Errorf("ipv4: %s is no IPv4 address", r.IPv4))
+		errs = append(errs, fmt.Errorf("ipv4: %s is not an IPv4 address", r.IPv4))
 	}
 	if r.IPv6.IsValid() && (!r.IPv6.Is6() || r.IPv6.Is4In6() || r.IPv6.Zone() != "") {
-		errs = append(errs, fmt.Errorf("ipv6: %s is no plain IPv6 address", clip(r.IPv6.String())))
+		errs = append(errs, fmt.Errorf("ipv6: %s is not a plain IPv6 address", clip(r.IPv6.String())))
 	}
 	for _, a := range []netip.Addr{r.IPv4, r.IPv6} {
 		if a.IsValid() && (a.IsUnspecified() || a.IsLoopback() || a.IsMulticast()) {
@@ -169,7 +169,7 @@ func checkText(name, value string, longest int) error {
 		return field(name, fmt.Errorf("longer than %d bytes", longest))
 	}
 	if !utf8.ValidString(value) || strings.ContainsFunc(value, func(r rune) bool { return !unicode.IsPrint(r) }) {
-		return field(name, fmt.Errorf("%s: holds characters that cannot be printed", clip(value)))
+		return field(name, fmt.Errorf("%s: has characters that cannot be printed", clip(value)))
 	}
 	return nil
 }

@@ -245,7 +245,7 @@ func TestMonitor_FindsARowThatNobodyAttempts(t *testing.T) {
 		}
 		// Repeated writes of the row do not hide that the reconciler does not attempt it.
 		w.insert("wax")
-		if got := steps(5); len(got) != 1 || !strings.HasPrefix(got[0].What, "row wax of table combs waits, and bees/reconcile-combs attempts nothing") {
+		if got := steps(5); len(got) != 1 || !strings.HasPrefix(got[0].What, "row wax of table combs is pending, and bees/reconcile-combs attempts no row") {
 			t.Fatalf("after 34 s: %+v", got)
 		}
 	})

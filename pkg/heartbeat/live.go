@@ -7,14 +7,14 @@ import (
 )
 
 // remedy is the remedy of every stall.
-const remedy = "restart the agent, running pods do not notice; its log says where the stacks of all goroutines are"
+const remedy = "restart the agent, which does not interrupt running pods; its log names the file with the stacks of all goroutines"
 
 // Live returns one line of text and whether the process is responsive. It takes no table lock and waits only if the monitor has not stepped for long,
 // for two steps at most.
 func (m *Monitor) Live(ctx context.Context) (line string, live bool) {
 	wedges := m.Wedges()
 	if at := m.stepped.Load(); at != nil && time.Since(*at) > idleLimit && !m.stepsAgain(ctx, at) {
-		wedges = []Wedge{{What: "loop of the monitor hangs: no loop is judged", Since: *at, For: time.Since(*at)}}
+		wedges = []Wedge{{What: "loop of the monitor hangs: no loop is checked", Since: *at, For: time.Since(*at)}}
 	}
 	if len(wedges) == 0 {
 		return "", true

@@ -148,10 +148,10 @@ func (p *pending[Obj]) judge(now int64, txn statedb.ReadTxn) (wrong string, sinc
 		return "", 0 // the check of the loop limits the time of an attempt
 	}
 	if since := max(p.since-1, p.attempted.Load()); now-since > int64(pendingLimit) {
-		return fmt.Sprintf("row %s of table %s waits, and %s attempts nothing", row, p.table.Name(), p.name), since
+		return fmt.Sprintf("row %s of table %s is pending, and %s attempts no row", row, p.table.Name(), p.name), since
 	}
 	if now-p.oldestAt > int64(starvedLimit) {
-		return fmt.Sprintf("row %s of table %s waits, and %s attempts only others", row, p.table.Name(), p.name), p.oldestAt
+		return fmt.Sprintf("row %s of table %s is pending, and %s attempts only other rows", row, p.table.Name(), p.name), p.oldestAt
 	}
 	return "", 0
 }

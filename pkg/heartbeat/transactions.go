@@ -84,7 +84,7 @@ func (m *Monitor) heldTooLong(now int64) iter.Seq2[string, int64] {
 func (h *hold) holder() string {
 	by := h.by.Load()
 	if by == nil {
-		return "somebody"
+		return "an unknown caller"
 	}
 	frames := runtime.CallersFrames(by[:])
 	for {

@@ -81,7 +81,7 @@ func explainPanic(r any) error {
 		for _, m := range cyclicCaller.FindAllStringSubmatch(text, -1) {
 			chain = append(chain, m[1])
 		}
-		return fault("constructors need each other: %s", strings.Join(chain, " needs "))
+		return fault("constructors depend on each other: %s", strings.Join(chain, " needs "))
 	}
 	return fault("%s", oneLine(text))
 }

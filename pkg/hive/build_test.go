@@ -68,7 +68,7 @@ func TestBroken(t *testing.T) {
 		},
 		"constructors need each other": {
 			[]cell.Cell{cell.Provide(newWax, newHoneyFromWax), needHoney},
-			[]string{"constructors need each other: ", ".newWax needs ", ".newHoneyFromWax"},
+			[]string{"constructors depend on each other: ", ".newWax needs ", ".newHoneyFromWax"},
 		},
 		"a flag is declared twice": {
 			[]cell.Cell{cell.Module("one", "One", cell.Config(limits{})), cell.Module("two", "Two", cell.Config(limits{}))},

@@ -31,8 +31,8 @@ func (v values) masqFile() (folder, file string, err error) {
 	folder, file = path.Dir(path.Clean(value)), path.Base(path.Clean(value))
 	for _, t := range v.taken() {
 		if within(t, folder) || within(folder, t) {
-			return "", "", fmt.Errorf("--set %s=%s: a ConfigMap is mounted as its folder, %s, and the agent has other files in %s: "+
-				"name one in a folder of its own, such as /etc/config/ip-masq-agent", flag, value, folder, t)
+			return "", "", fmt.Errorf("--set %s=%s: a ConfigMap is mounted on its directory, %s, and the agent has other files in %s: "+
+				"use a file in a separate directory, such as /etc/config/ip-masq-agent", flag, value, folder, t)
 		}
 	}
 	return folder, file, nil

@@ -39,14 +39,14 @@ func Defaults() Settings {
 
 // fixed are options whose values the manifests depend on.
 var fixed = map[string]string{
-	"config-dir":                "the manifests mount the ConfigMap where they say so themselves",
-	"procfs":                    "the manifests mount a writable part of procfs where they say so themselves",
-	"node-name":                 "each agent has the name of its own node",
-	"bpf-root":                  "the manifests mount it at its usual place",
+	"config-dir":                "the manifests set the mount point of the ConfigMap",
+	"procfs":                    "the manifests set the mount point of the writable part of procfs",
+	"node-name":                 "each agent uses the name of its own node",
+	"bpf-root":                  "the manifests mount it at the default path",
 	"role":                      "the manifests start both roles",
-	"lib-dir":                   "the manifests mount it at its usual place",
+	"lib-dir":                   "the manifests mount it at the default path",
 	"leader-election-namespace": "the Lease is in the namespace of --namespace, and so is the Role for it",
-	"state-dir":                 "the manifests mount it at its usual place",
+	"state-dir":                 "the manifests mount it at the default path",
 }
 
 // newSettings applies the options of the command line, key=value, to the defaults. It reports all mistakes at once.
@@ -152,7 +152,7 @@ func addFlag(flags *pflag.FlagSet, name, kind string) error {
 	case "stringToString":
 		flags.StringToString(name, nil, "")
 	default:
-		return fmt.Errorf("flag %s of the agent has the unknown type %s: teach package install about it", name, kind)
+		return fmt.Errorf("flag %s of the agent has the unknown type %s: add the type to package install", name, kind)
 	}
 	return nil
 }

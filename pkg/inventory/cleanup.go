@@ -15,11 +15,11 @@ import (
 // Errors of [Machine.Cleanup] before the first removal.
 var (
 	ErrRunning = errors.New("nothing was removed: stop it first")
-	ErrPods    = errors.New("nothing was removed: delete or drain these pods first, or give --with-pods to cut them off")
+	ErrPods    = errors.New("nothing was removed: delete or drain these pods first, or set --with-pods to disconnect them")
 )
 
 // errJudged prevents the removal of filters, nftables rules and maps: without them the packets of the remaining pods would not be evaluated.
-var errJudged = errors.New("links of pods are left, and so is everything that judges their packets: call again")
+var errJudged = errors.New("links of pods remain, and so do the programs and maps that filter their packets: run the command again")
 
 // Cleanup removes the objects of [Machine.List] and returns the removed ones. It continues after errors and joins them; a further call retries the
 // remaining objects, also after a call that was killed. It removes nothing while an agent or its setup runs, or while pods are attached unless withPods
@@ -65,7 +65,7 @@ func (m *Machine) Cleanup(withPods bool) (removed []Object, err error) {
 	errs = append(errs, err)
 	errs = distinct(errs)
 	if len(errs) == 0 && len(after) > 0 {
-		errs = append(errs, fmt.Errorf("%d objects are there again or still, %s first: see what makes them, then call again", len(after), after[0]))
+		errs = append(errs, fmt.Errorf("%d objects still exist or were recreated, first %s: find the program that creates them, then run the command again", len(after), after[0]))
 	}
 	return removed, errors.Join(errs...)
 }
@@ -107,7 +107,7 @@ func (m *Machine) Refusal(withPods bool) error {
 func (m *Machine) inUse(withPods bool) error {
 	links, err := m.podLinks()
 	if err != nil {
-		return fmt.Errorf("nothing was removed, for nobody knows which pods are attached: %w", err)
+		return fmt.Errorf("nothing was removed, because the attached pods are unknown: %w", err)
 	}
 	if pods := attached(links); len(pods) > 0 && !withPods {
 		are := "pods are"

@@ -25,7 +25,7 @@ func (m *Machine) cniConf() (found []Object, err error) {
 	}
 	ours, err := callsOurPlugin(path)
 	if ours {
-		found = append(found, entry{path: path}.object("cell cniconf", "path, and it calls "+setup.PluginName))
+		found = append(found, entry{path: path}.object("cell cniconf", "path, and its plugin is "+setup.PluginName))
 	}
 	errs := []error{err}
 	names, _ := filepath.Glob(filepath.Join(escapeGlob(filepath.Dir(path)), "*"+cniconfig.TemporarySuffix)) // the pattern is valid; it also finds the bare suffix
@@ -75,7 +75,7 @@ func (m *Machine) cniConfAside() (found []Object, err error) {
 		if _, err := os.Lstat(original); !errors.Is(err, fs.ErrNotExist) {
 			continue
 		}
-		found = append(found, Object{Name: path, Owner: "cell cniconf", Proof: "name", Note: "gets its name back: " + filepath.Base(original),
+		found = append(found, Object{Name: path, Owner: "cell cniconf", Proof: "name", Note: "is renamed to " + filepath.Base(original),
 			remove: func() error { return os.Rename(path, original) }})
 	}
 	return found, err
@@ -94,7 +94,7 @@ func (m *Machine) cniPlugin() (found []Object, err error) {
 			return nil, fmt.Errorf("read %s: %w", path, statErr)
 		} // otherwise it is not a Go program, and so not Waggle's
 	default:
-		found = append(found, entry{path: path}.object("waggle-agent setup", "name, and the package that it was built from"))
+		found = append(found, entry{path: path}.object("waggle-agent setup", "name and package path of the build"))
 	}
 	temporary, err := tree(filepath.Join(m.paths.CNIBinDir, setup.TemporaryName))
 	for _, e := range temporary {

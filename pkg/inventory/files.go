@@ -88,7 +88,7 @@ func (m *Machine) keepRecord(found []Object) []Object {
 	return found
 }
 
-var errPending = errors.New("call again, it is needed then")
+var errPending = errors.New("run the command again, which needs it")
 
 // directories finds the state directory and the library directory, unless they contain other files.
 func (m *Machine) directories() (found []Object, err error) {

@@ -123,7 +123,7 @@ func (m *Machine) find(k kind) ([]Object, error) {
 		found[i].Kind = k.name
 	}
 	if err != nil {
-		err = fmt.Errorf("look for %s objects: %w", k.name, err)
+		err = fmt.Errorf("list %s objects: %w", k.name, err)
 	}
 	return found, err
 }

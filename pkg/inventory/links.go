@@ -23,9 +23,9 @@ func (m *Machine) podLinks() (found []Object, err error) {
 			remove: func() error { return m.deleteLink(a.Name, isPodLink) }}
 		switch {
 		case a.Group == podlink.DeletedGroup:
-			o.Note = "waits for its deletion"
+			o.Note = "pending deletion"
 		case a.RawFlags&unix.IFF_UP == 0:
-			o.Note = "never finished" // the agent sets the link up in its last step
+			o.Note = "incomplete attachment" // the agent sets the link up in its last step
 		default:
 			o.Note, o.pod = "a pod's", true
 		}
@@ -153,7 +153,7 @@ func (m *Machine) addresses() (found []Object, err error) {
 			ip, _ := netip.AddrFromSlice(a.IP)
 			ones, _ := a.Mask.Size()
 			found = append(found, Object{Name: netip.PrefixFrom(ip.Unmap(), ones).String(), Owner: "cell basedevices",
-				Proof: "on " + podlink.HostDevice, Note: "goes with its link"})
+				Proof: "on " + podlink.HostDevice, Note: "removed with its link"})
 		}
 	}
 	return found, nil

@@ -55,7 +55,7 @@ func (m *Machine) unmount() error {
 	if made {
 		// Without a state directory the marker cannot be written, and an empty directory may be left.
 		if err := os.WriteFile(m.marker(), []byte(m.paths.BPFRoot), 0o600); err != nil && !errors.Is(err, fs.ErrNotExist) {
-			return fmt.Errorf("remember that we made %s: %w", m.paths.BPFRoot, err)
+			return fmt.Errorf("record the creation of %s: %w", m.paths.BPFRoot, err)
 		}
 	}
 	return errors.Join(bpffs.Unmount(m.paths.BPFRoot), remove(m.marker()))

@@ -13,7 +13,7 @@ func (m *Machine) sysctls() (found []Object, err error) {
 	kernel, record := sysctlfs.Below(m.paths.Procfs), sysctlrecord.New(m.paths.StateDir)
 	pending, err := record.Pending(kernel)
 	for i, p := range pending {
-		o := Object{Name: p.Name, Owner: "cell sysctl", Proof: "record of what it was", Note: fmt.Sprintf("%s, was %s", p.Have, p.Want)}
+		o := Object{Name: p.Name, Owner: "cell sysctl", Proof: "record of the previous value", Note: fmt.Sprintf("%s, was %s", p.Have, p.Want)}
 		if i == 0 {
 			o.remove = func() error { return record.Restore(kernel) }
 		}

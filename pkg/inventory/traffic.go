@@ -24,9 +24,9 @@ func (m *Machine) clsacts() (found []Object, err error) {
 		if !ours {
 			continue
 		}
-		o := Object{Name: "clsact of " + l.Attrs().Name, Owner: "cell loader", Proof: "on a link of ours", Note: "goes with its link"}
+		o := Object{Name: "clsact of " + l.Attrs().Name, Owner: "cell loader", Proof: "on a link of Waggle", Note: "removed with its link"}
 		if b := all[index]; b != (tc.Blocks{}) {
-			o.Note = fmt.Sprintf("blocks %#x and %#x; goes with its link", b.Ingress, b.Egress)
+			o.Note = fmt.Sprintf("blocks %#x and %#x; removed with its link", b.Ingress, b.Egress)
 		}
 		found = append(found, o)
 	}
@@ -46,7 +46,7 @@ func (m *Machine) filters() (found []Object, err error) {
 				continue
 			}
 			found = append(found, Object{Name: f.Name + " of " + at.String(), Owner: "cell loader",
-				Proof: "number of the block, priority and handle", Note: "goes with the last link of the block",
+				Proof: "number of the block, priority and handle", Note: "removed with the last link of the block",
 				remove: func() error { return m.traffic.DeleteFilter(at) }})
 		}
 	}

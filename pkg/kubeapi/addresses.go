@@ -27,7 +27,7 @@ func ParseServers(addresses []string) ([]string, error) {
 			first = parsed
 		}
 		if parsed.Scheme != first.Scheme || parsed.Path != first.Path {
-			return nil, fmt.Errorf("%q: scheme and path must be those of %q: one address stands in for the other", address, first)
+			return nil, fmt.Errorf("%q: scheme and path must be the same as in %q, because each address can replace the other", address, first)
 		}
 		if !slices.Contains(out, parsed.String()) {
 			out = append(out, parsed.String())
@@ -47,7 +47,7 @@ func parseServer(address string) (*url.URL, error) {
 	case parsed.Scheme != "http" && parsed.Scheme != "https":
 		return nil, fmt.Errorf("the scheme is http or https, not %q", parsed.Scheme)
 	case parsed.User != nil || parsed.RawQuery != "" || parsed.Fragment != "" || parsed.ForceQuery:
-		return nil, errors.New("only scheme, host, port and path belong here")
+		return nil, errors.New("only scheme, host, port and path are allowed")
 	}
 	if err := checkHost(parsed); err != nil {
 		return nil, err
@@ -59,7 +59,7 @@ func checkHost(parsed *url.URL) error {
 	host, port := parsed.Hostname(), parsed.Port()
 	switch {
 	case host == "" || strings.ContainsAny(host, " \t%\"'<>"):
-		return errors.New("a host is needed, as in https://10.0.0.1:6443")
+		return errors.New("the host is missing, want an address such as https://10.0.0.1:6443")
 	case strings.Contains(host, ":") && net.ParseIP(host) == nil:
 		return errors.New("not an IPv6 address")
 	case port == "" && strings.HasSuffix(parsed.Host, ":"):

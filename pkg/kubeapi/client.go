@@ -96,8 +96,8 @@ func (c *Client) connect(config *rest.Config, connection Connection, addresses [
 	case len(parsed) == 0:
 		return errors.New("no address is known")
 	case config.ExecProvider != nil || config.AuthProvider != nil:
-		return errors.New("the kubeconfig wants a program or a plugin run for credentials, which an agent does not do: " +
-			"give it a token or a client certificate")
+		return errors.New("the kubeconfig uses a program or a plugin for credentials, which an agent does not run: " +
+			"use a token or a client certificate")
 	}
 	var urls []*url.URL
 	for _, address := range parsed {

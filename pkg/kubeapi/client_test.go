@@ -56,7 +56,7 @@ func TestTokenIsReadAgain(t *testing.T) {
 	if !apierrors.IsUnauthorized(err) {
 		t.Fatalf("with the old token: %v", err)
 	}
-	wantError(t, err, "get nodes one at "+s.URL(), "the token has expired or is of another cluster")
+	wantError(t, err, "get nodes one at "+s.URL(), "the token has expired or belongs to another cluster")
 	if row := rows(client)[s.URL()]; row.Reachable != apiservers.Yes || !strings.Contains(row.Error, "401") {
 		t.Errorf("the server that refuses us is %+v", row)
 	}
@@ -95,7 +95,7 @@ func TestCertificates(t *testing.T) {
 func TestWrongScheme(t *testing.T) {
 	t.Parallel()
 	secure := kubetest.New(t, kubetest.WithTLS(kubetest.NewAuthority(t)))
-	wantError(t, get(t, newClient(t, &rest.Config{}, secure.Address()), "one"), "write https:// in front of the address")
+	wantError(t, get(t, newClient(t, &rest.Config{}, secure.Address()), "one"), "prefix the address with https://")
 	plain := kubetest.New(t)
 	wantError(t, get(t, newClient(t, &rest.Config{}, "https://"+plain.Address()), "one"), "write http:// if this server does not speak TLS")
 }
@@ -137,7 +137,7 @@ func TestNew_RefusesWhatCannotWork(t *testing.T) {
 		"no address":                       {},
 		"scheme is http or https":          {Host: "unix:///run/x"},
 		"read the CA of the API server":    {Host: "https://a", TLSClientConfig: rest.TLSClientConfig{CAFile: "/does/not/exist"}},
-		"give it a token or a client":      {Host: "https://a", ExecProvider: &clientcmdapi.ExecConfig{Command: "x"}},
+		"use a token or a client":          {Host: "https://a", ExecProvider: &clientcmdapi.ExecConfig{Command: "x"}},
 		"unable to load root certificates": {Host: "https://a", TLSClientConfig: rest.TLSClientConfig{CAData: []byte("x")}},
 	} {
 		_, err := kubeapi.New(config)

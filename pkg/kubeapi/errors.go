@@ -36,7 +36,7 @@ func (u unreachable) Unwrap() []error {
 	return causes
 }
 
-const credentialsRemedy = "the API server does not know our credentials: the token has expired or is of another cluster; " +
+const credentialsRemedy = "the API server rejects the agent's credentials: the token has expired or belongs to another cluster; " +
 	"check the ServiceAccount or the kubeconfig"
 
 // explain returns the text of a connection error, with the remedy if one is known.
@@ -91,7 +91,7 @@ func remedy(verb string, r Resource, name string, err error) string {
 	case apierrors.IsUnauthorized(err):
 		return ": " + credentialsRemedy
 	case apierrors.IsForbidden(err):
-		return fmt.Sprintf(": our account lacks the verb %s on %s: apply the roles that \"waggle install\" prints", verb, r)
+		return fmt.Sprintf(": the account lacks the verb %s on %s: apply the roles that \"waggle install\" prints", verb, r)
 	case apierrors.IsNotFound(err) && name == "" && r.GroupVersion.Group == "cilium.io":
 		return ": the CustomResourceDefinition is missing: apply what \"waggle install\" prints"
 	}

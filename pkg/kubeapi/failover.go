@@ -109,8 +109,8 @@ func (f failover) judge(request *http.Request, i int, response *http.Response) (
 }
 
 var (
-	errNoServer = errors.New("something that is no API server answers")
-	errWantsTLS = errors.New("it does not understand http: write https:// in front of the address (without a scheme, http is meant)")
+	errNoServer = errors.New("the server that answers is not an API server")
+	errWantsTLS = errors.New("the server does not speak http: prefix the address with https:// (the default scheme is http)")
 )
 
 // repeatable reports whether a request may be repeated: it was never sent, or it only reads.

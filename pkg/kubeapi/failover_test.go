@@ -168,7 +168,7 @@ func TestFailover_CutsTheWatchesOfTheOldServer(t *testing.T) {
 	if n := len(b.Requests()); n != 1 {
 		t.Errorf("the next server has seen %d requests", n)
 	}
-	if row := rows(client)[a.URL()]; !strings.Contains(row.Error, "no API server") || row.Reachable != apiservers.No {
+	if row := rows(client)[a.URL()]; !strings.Contains(row.Error, "not an API server") || row.Reachable != apiservers.No {
 		t.Errorf("the old server is %+v", row)
 	}
 }

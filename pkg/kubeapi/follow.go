@@ -36,7 +36,7 @@ const (
 )
 
 // errListAgain means that a watch cannot be resumed.
-var errListAgain = errors.New("changes are lost")
+var errListAgain = errors.New("changes were lost")
 
 // Run lists the objects of all namespaces and follows their changes until ctx ends, a request fails, or a function does.
 func (f *Follower[R]) Run(ctx context.Context) error {

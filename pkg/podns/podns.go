@@ -26,7 +26,7 @@ func Open(path string, inode uint64) (netns.NsHandle, error) {
 	var stat unix.Stat_t
 	err = unix.Fstat(int(ns), &stat)
 	if err == nil && stat.Ino != inode {
-		err = fmt.Errorf("%w: it is another one by now", ErrGone)
+		err = fmt.Errorf("%w: the path leads to another one", ErrGone)
 	}
 	if err != nil {
 		return ns, errors.Join(fmt.Errorf("open the network namespace %s: %w", path, err), ns.Close())

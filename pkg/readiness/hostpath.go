@@ -22,7 +22,7 @@ func hostPath(txn statedb.ReadTxn, t Tables) string {
 	}
 	device, _, found := t.Devices.Get(txn, desireddevices.ByName(podlink.HostDevice))
 	if !found {
-		return "the link " + podlink.HostDevice + " to be wanted"
+		return "the row of the link " + podlink.HostDevice
 	}
 	if why := pending("link "+device.Name, device.Status); why != "" {
 		return why
@@ -30,7 +30,7 @@ func hostPath(txn statedb.ReadTxn, t Tables) string {
 	key := attachments.Attachment{Kind: attachments.TCX, Device: podlink.HostDevice, Hook: "egress"}
 	program, _, found := t.Attachments.Get(txn, attachments.ByKey(key.Key()))
 	if !found {
-		return "the program of " + podlink.HostDevice + " to be wanted"
+		return "the row of the program of " + podlink.HostDevice
 	}
 	if why := pending(fmt.Sprintf("program %s on %s", program.Program, program.Device), program.Status); why != "" {
 		return why
@@ -56,7 +56,7 @@ func routes(txn statedb.ReadTxn, t Tables) string {
 			key := fmt.Sprintf("%d/%s", desiredroutes.MainTable, prefix.Masked())
 			route, _, found := t.Routes.Get(txn, desiredroutes.ByKey(key))
 			if !found {
-				return fmt.Sprintf("a route to %s to be wanted", prefix.Masked())
+				return fmt.Sprintf("the row of the route to %s", prefix.Masked())
 			}
 			if why := pending("route "+route.Dst.String(), route.Status); why != "" {
 				return why

@@ -63,7 +63,7 @@ func Judge(txn statedb.ReadTxn, t Tables) Verdict {
 		}
 	}
 	if init, _ := t.Endpoints.Initialized(txn); !init {
-		missing("the endpoints of the run before to be restored")
+		missing("the endpoints of the previous run to be restored")
 	}
 	missing(node(txn, t.LocalNode))
 	if _, _, found := t.MTUs.Get(txn, mtus.ByPrefix(mtus.Default)); !found {
@@ -135,7 +135,7 @@ func node(txn statedb.ReadTxn, table statedb.Table[*localnode.LocalNode]) string
 // packets to the world. [heartbeat.Monitor.Behind] reports rows that are not in the kernel.
 func hosts(txn statedb.ReadTxn, table statedb.Table[*bpfendpoints.Address]) string {
 	if slices.Contains(table.PendingInitializers(txn), bpfendpoints.HostInitializer) {
-		return "the addresses of this node to be told to the datapath"
+		return "the addresses of this node to be complete in the datapath"
 	}
 	return ""
 }

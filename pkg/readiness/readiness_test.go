@@ -83,18 +83,18 @@ func TestJudge_EachThingThatIsMissing(t *testing.T) {
 	w := newWorld(t)
 	want := []string{
 		"table k8s-nodes: manifests: the directory /m",
-		"the endpoints of the run before to be restored",
+		"the endpoints of the previous run to be restored",
 		"the pod CIDR and the router address of this node",
 		"the MTU of the network to be known",
 		"the datapath's programs to be loaded",
-		"the link waggle_host to be wanted",
+		"the row of the link waggle_host",
 		"link waggle_host to be in the kernel",
-		"the program of waggle_host to be wanted",
+		"the row of the program of waggle_host",
 		"program host_egress on waggle_host to be in the kernel",
-		"a route to 10.1.0.0/24 to be wanted",
+		"the row of the route to 10.1.0.0/24",
 		"route 10.1.0.0/24: network is down",
 		"kernel setting net/ipv4/ip_forward to be in the kernel",
-		"the addresses of this node to be told to the datapath",
+		"the addresses of this node to be complete in the datapath",
 	}
 	insert(t, w.db, w.sources, sources.Source{Table: "k8s-nodes", Producer: "manifests", State: sources.Waiting, WaitingFor: "the directory /m"})
 	block := &attachments.Attachment{Kind: attachments.Block, Device: "pod-links", Hook: "ingress", Program: "pod_egress"}

@@ -17,7 +17,7 @@ type Listener struct {
 }
 
 // ErrLost means that notifications were lost: any object may have changed.
-var ErrLost = errors.New("announcements of the kernel were lost")
+var ErrLost = errors.New("notifications of the kernel were lost")
 
 // Listen subscribes to groups in the network namespace of the calling thread. what names the objects in errors.
 func Listen(what string, protocol int, groups ...uint) (*Listener, error) {

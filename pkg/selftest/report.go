@@ -97,7 +97,7 @@ func Read(stateDir string) (r Report, err error) {
 		return r, fmt.Errorf("%s: has more than %d bytes: remove it", path, maxSize)
 	}
 	if err := parse(text, &r); err != nil {
-		return r, fmt.Errorf("%s: %w: remove it, and the next self-test writes another", path, err)
+		return r, fmt.Errorf("%s: %w: remove it; the next self-test writes a new one", path, err)
 	}
 	return r, nil
 }

@@ -10,8 +10,8 @@ func Lists() []List {
 	return []List{
 		{"frontends", "List the frontends without their backends"},
 		{"backends", "List the backends alone"},
-		{"revnat", "List the address that each id of a frontend stands for, which answers get"},
-		{"source-ranges", "List the prefixes whose clients alone may use a frontend"},
+		{"revnat", "List the address of each id of a frontend, which is the source address of replies"},
+		{"source-ranges", "List the source ranges of frontends"},
 	}
 }
 
@@ -23,7 +23,7 @@ func ChosenList(given func(flag string) (bool, error)) (only string, err error) 
 		case err != nil:
 			return "", err
 		case on && only != "":
-			return "", fmt.Errorf("give one of --%s and --%s", only, l.Name)
+			return "", fmt.Errorf("set one of --%s and --%s", only, l.Name)
 		case on:
 			only = l.Name
 		}

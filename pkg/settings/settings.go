@@ -17,7 +17,7 @@ import (
 )
 
 // Cell provides [Agent] to every cell.
-var Cell = cell.Module("settings", "Flags that many cells read",
+var Cell = cell.Module("settings", "Flags that several cells read",
 	cell.Config(DefaultFlags),
 	cell.Provide(New),
 )
@@ -105,28 +105,28 @@ func (f Flags) Flags(flags *pflag.FlagSet) {
 	flags.Bool("enable-ipv4", f.EnableIPv4, "Give pods IPv4 addresses")
 	flags.Bool("enable-ipv6", f.EnableIPv6, "Give pods IPv6 addresses")
 	flags.String("state-dir", f.StateDir, "Directory for endpoint files, queues and the default sockets (a tmpfs)")
-	flags.String("bpf-root", f.BPFRoot, "Mount point of the BPF file system; mounted when nothing is mounted there")
+	flags.String("bpf-root", f.BPFRoot, "Mount point of the BPF file system; the agent mounts it if necessary")
 	flags.String("procfs", f.Procfs, "Mount point of procfs, under which sysctls are written")
-	flags.String("ipam", f.IPAM, "Where the pod CIDRs of this node come from: kubernetes (its Node) or cluster-pool (its CiliumNode)")
+	flags.String("ipam", f.IPAM, "Source of the pod CIDRs of this node: kubernetes (its Node) or cluster-pool (its CiliumNode)")
 	flags.String("cluster-name", f.Cluster, "Name of the cluster, in the labels of pods and the names of nodes")
 	flags.Bool("kube-proxy-replacement", f.KubeProxyReplacement,
-		"Serve Services; false leaves them all to a kube-proxy, and removes what was there to serve them")
+		"Serve Services; false leaves all Services to a kube-proxy, and removes the entries of previous runs")
 	flags.StringSlice("node-port-range", f.NodePortRange, "First and last port of NodePort services, e.g. 30000,32767")
-	flags.String("bpf-lb-algorithm", f.Algorithm, "How a client from outside the cluster comes to a backend of a Service: random, or maglev, "+
-		"by which all nodes choose the same")
-	flags.Bool("bpf-lb-algorithm-annotation", f.AlgorithmAnnotation, "Let Services choose with the annotation service.cilium.io/lb-algorithm, which makes "+
-		"room for Maglev's tables; without it the annotation cannot choose maglev unless that is the algorithm of all")
-	flags.Int("bpf-lb-maglev-table-size", f.MaglevTableSize, "Slots of a table of Maglev: 251, 509, 1021, 2039, 4093, 8191, 16381, 32749, 65521 or "+
-		"131071; a hundred times the backends of a Service, the same on all nodes")
-	flags.Bool("enable-ipv4-masquerade", f.EnableIPv4Masquerade, "Let pods speak with the outside under the node's IPv4 address")
-	flags.Bool("enable-ipv6-masquerade", f.EnableIPv6Masquerade, "Let pods speak with the outside under the node's IPv6 address")
-	flags.Bool("enable-bpf-masquerade", f.EnableBPFMasquerade, "Masquerade in eBPF; there is no other way, so false masquerades nothing")
-	flags.Int("bpf-ct-endpoint-share", f.EndpointShare, "How much of the tables of connections, and of those of translated ones, one endpoint may "+
-		"fill, in percent, 1 to 100")
+	flags.String("bpf-lb-algorithm", f.Algorithm, "Algorithm that chooses the backend of a Service for a client outside the cluster: random, or maglev, "+
+		"with which all nodes choose the same one")
+	flags.Bool("bpf-lb-algorithm-annotation", f.AlgorithmAnnotation, "Let the annotation service.cilium.io/lb-algorithm of a Service select the algorithm, which reserves "+
+		"capacity for Maglev's tables; if false, the annotation cannot select maglev unless it is the algorithm of all Services")
+	flags.Int("bpf-lb-maglev-table-size", f.MaglevTableSize, "Slots of a Maglev table: 251, 509, 1021, 2039, 4093, 8191, 16381, 32749, 65521 or "+
+		"131071; use at least a hundred times the number of backends of a Service, and the same value on all nodes")
+	flags.Bool("enable-ipv4-masquerade", f.EnableIPv4Masquerade, "Translate the source address of connections from pods to the outside to the node's IPv4 address")
+	flags.Bool("enable-ipv6-masquerade", f.EnableIPv6Masquerade, "Translate the source address of connections from pods to the outside to the node's IPv6 address")
+	flags.Bool("enable-bpf-masquerade", f.EnableBPFMasquerade, "Masquerade in eBPF; there is no other implementation, so false disables masquerading")
+	flags.Int("bpf-ct-endpoint-share", f.EndpointShare, "Quota of one endpoint in the tables of flows and of translated flows, "+
+		"in percent, 1 to 100")
 	f.tunnelFlags(flags)
 	flags.Bool("enable-health-checking", f.HealthChecking, "Probe the nodes of the cluster, and answer their probes")
 	flags.Bool("enable-endpoint-health-checking", f.EndpointHealthChecking,
-		"Give waggle_host a second address, which answers as a pod would, when there is an API server to announce it; probe those of other nodes")
+		"Give waggle_host a health address, which answers as the address of a pod does, if an API server can publish it; probe the health addresses of other nodes")
 	flags.Int("cluster-health-port", f.HealthPort, "TCP port on which nodes answer probes, the same on all nodes")
 	flags.String("node-name", f.NodeName, "Name of this node; default: environment K8S_NODE_NAME, then the host name")
 }

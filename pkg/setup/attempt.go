@@ -133,7 +133,7 @@ func (t *trial) clean(ctx context.Context) error {
 		id := e.Status.ExternalIdentifiers.ContainerID
 		if strings.HasPrefix(id, containerPrefix) {
 			if err := t.plugin.call(ctx, "DEL", id, "", nil, nil); err != nil {
-				errs = append(errs, fmt.Errorf("remove what an earlier self-test left: %w", err))
+				errs = append(errs, fmt.Errorf("remove the remains of a previous self-test: %w", err))
 			}
 		}
 	}
@@ -167,7 +167,7 @@ func (t *trial) ping(ctx context.Context) error {
 	case policy.Egress.Isolated:
 		for _, ip := range t.result.IPs {
 			if err := ping(ctx, ip.Address.Addr()); err != nil {
-				return fmt.Errorf("policies isolate what pods send, so the node asks: %w", err)
+				return fmt.Errorf("policies isolate egress of the pod, so the node pings it: %w", err)
 			}
 		}
 		return nil
@@ -235,7 +235,7 @@ func (t *trial) verify(ctx context.Context) error {
 	case errors.Is(err, client.ErrNotFound):
 		return nil
 	case err == nil:
-		return errors.New("the endpoint is still there after DEL")
+		return errors.New("the endpoint still exists after DEL")
 	}
 	return err
 }

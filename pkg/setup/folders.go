@@ -66,7 +66,7 @@ func wrongFolders(root, binDir, confDir string) string {
 	if len(runtimes) == 0 && !host.has(filepath.Join(binDir, "loopback")) {
 		for _, dir := range otherBinDirs {
 			if host.has(filepath.Join(dir, "loopback")) && !host.same(dir, binDir) {
-				return fmt.Sprintf("there are plugins in %s, and none in %s: if the container runtime looks there, use --cni-bin-dir %s", dir, binDir, dir)
+				return fmt.Sprintf("plugins are in %s, and not in %s: if the container runtime looks there, use --cni-bin-dir %s", dir, binDir, dir)
 			}
 		}
 	}

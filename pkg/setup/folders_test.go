@@ -78,7 +78,7 @@ func TestWrongFolders_OfDistributions(t *testing.T) {
 		"CRI-O of a distribution":       {files: map[string]string{"/etc/crio/crio.conf": "", "/etc/crio/crio.conf.d/10-crio.conf": "[crio.network]\nplugin_dirs = [\n\t\"/usr/libexec/cni\",\n]\n"}, want: []string{"CRI-O (/etc/crio/crio.conf) looks for plugins in /usr/libexec/cni", "--cni-bin-dir /usr/libexec/cni"}},
 		"CRI-O, the last file wins":     {files: map[string]string{"/etc/crio/crio.conf.d/1.conf": "[crio.network]\nplugin_dirs = [\"/usr/lib/cni\"]\n", "/etc/crio/crio.conf.d/2.conf": "[crio.network]\nplugin_dirs = [\"/opt/cni/bin/\"]\nnetwork_dir = \"/etc/cni/net.d/\"\n"}},
 		"two runtimes, both elsewhere":  {files: map[string]string{"/etc/containerd/config.toml": debian, "/etc/crio/crio.conf": "[crio.network]\nnetwork_dir = \"/etc/crio/net.d\"\n"}, want: []string{"/usr/lib/cni. CRI-O", "reads configurations in /etc/crio/net.d and not in /etc/cni/net.d"}},
-		"plugins elsewhere":             {files: map[string]string{"/usr/libexec/cni/loopback": ""}, want: []string{"there are plugins in /usr/libexec/cni, and none in /opt/cni/bin"}},
+		"plugins elsewhere":             {files: map[string]string{"/usr/libexec/cni/loopback": ""}, want: []string{"plugins are in /usr/libexec/cni, and not in /opt/cni/bin"}},
 		"plugins in both":               {files: map[string]string{"/usr/libexec/cni/loopback": "", "/opt/cni/bin/loopback": ""}},
 		"a key of another section":      {files: map[string]string{"/etc/containerd/config.toml": "bin_dir = \"/x\"\n[plugins.other]\nbin_dir = \"/y\"\n"}},
 		"no strings, and relative ones": {files: map[string]string{"/etc/containerd/config.toml": "[a.cni]\nbin_dir = 7\nconf_dir = \"net.d\"\nbin_dirs = [\n"}},

@@ -63,7 +63,7 @@ func syncDir(path string) error {
 func equal(from, to string) (bool, error) {
 	want, err := os.ReadFile(from)
 	if err != nil {
-		return false, fmt.Errorf("read the CNI plugin to install: %w: name it with --cni-plugin-path", err)
+		return false, fmt.Errorf("read the CNI plugin to install: %w: set its path with --cni-plugin-path", err)
 	}
 	info, err := os.Lstat(to)
 	if errors.Is(err, fs.ErrNotExist) {
@@ -91,6 +91,6 @@ func loopbackMissing(dir string) string {
 	if _, err := os.Stat(filepath.Join(dir, "loopback")); err == nil {
 		return ""
 	}
-	return "There is no plugin loopback in " + dir + ": containerd cannot start pods without it. Install the reference plugins of CNI " +
+	return "The plugin loopback is missing in " + dir + ": containerd cannot start pods without it. Install the reference plugins of CNI " +
 		"there (Debian: containernetworking-plugins), or set containerd's use_internal_loopback (2.0 or newer); CRI-O needs none"
 }

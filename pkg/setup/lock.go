@@ -12,7 +12,7 @@ import (
 // lock excludes a second setup process of one agent. The kernel releases the lock with the process.
 func lock(stateDir string) (unlock func(), err error) {
 	if err := os.MkdirAll(stateDir, 0o755); err != nil {
-		return nil, fmt.Errorf("make the state directory: %w: run as root, with the agent's --state-dir", err)
+		return nil, fmt.Errorf("create the state directory: %w: run as root, with the agent's --state-dir", err)
 	}
 	f, err := agentlock.Take(filepath.Join(stateDir, agentlock.SetupFile))
 	var held *agentlock.HeldError

@@ -75,7 +75,7 @@ func (n *namespace) onlyLoopback() error {
 		for _, l := range links {
 			// The kernel creates tunnel devices in every namespace; ignore them.
 			if l.Type() == (&netlink.Veth{}).Type() || l.Attrs().Name == interfaceName {
-				return fmt.Errorf("the link %s is still there after DEL", l.Attrs().Name)
+				return fmt.Errorf("the link %s still exists after DEL", l.Attrs().Name)
 			}
 		}
 		return nil

@@ -52,7 +52,7 @@ func Run(ctx context.Context, log *slog.Logger, o Options) error {
 	if err := capabilities.Drop(0); err != nil {
 		return fmt.Errorf("drop all capabilities: %w", err)
 	}
-	log.Info("Setup is done; waiting to be ended")
+	log.Info("Setup completed; waiting for a signal")
 	<-ctx.Done()
 	return nil
 }
@@ -63,7 +63,7 @@ func prepare(log *slog.Logger, o Options) error {
 	if err != nil {
 		return err
 	}
-	log.Info("BPF file system is there", "root", o.BPFRoot, "mountedNow", mounted)
+	log.Info("BPF file system is mounted", "root", o.BPFRoot, "mountedNow", mounted)
 	target := filepath.Join(o.CNIBinDir, PluginName)
 	wrote, err := install(o.PluginPath, target)
 	if err != nil {

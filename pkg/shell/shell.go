@@ -45,7 +45,7 @@ type Conn struct {
 func Dial(ctx context.Context, socket string) (*Conn, error) {
 	conn, err := new(net.Dialer).DialContext(ctx, "unix", socket)
 	if err != nil {
-		return nil, fmt.Errorf("%w: %w: run as root, and check that waggle-agent runs and that its --shell-socket-path is this",
+		return nil, fmt.Errorf("%w: %w: run as root, and check that waggle-agent runs and that its --shell-socket-path is this path",
 			ErrUnreachable, err)
 	}
 	return &Conn{conn: conn, in: bufio.NewReader(conn)}, nil

@@ -30,7 +30,7 @@ func NewLister(stored *ebpf.Map) (*Lister, error) {
 		program := spec.Programs[name]
 		if err := program.Instructions.AssociateMap(bpf.MapSockConnected, stored); err != nil {
 			l.Close()
-			return nil, fmt.Errorf("give program %s its map: %w", name, err)
+			return nil, fmt.Errorf("set the map of program %s: %w", name, err)
 		}
 		loaded, err := ebpf.NewProgram(program)
 		if errors.Is(err, ebpf.ErrNotSupported) {

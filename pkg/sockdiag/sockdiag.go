@@ -29,10 +29,10 @@ const connected = 1<<unix.BPF_TCP_ESTABLISHED | 1<<unix.BPF_TCP_SYN_SENT | 1<<un
 	1<<unix.BPF_TCP_CLOSE_WAIT
 
 // errNoDestroy is the error of a kernel without CONFIG_INET_DIAG_DESTROY.
-var errNoDestroy = errors.New("the kernel closes no sockets for others: it needs CONFIG_INET_DIAG_DESTROY")
+var errNoDestroy = errors.New("the kernel cannot close sockets of other processes: it needs CONFIG_INET_DIAG_DESTROY")
 
 // errNoDiag is the error of a kernel without diagnosis of the protocol. The kernel reports this as ENOENT, which means no missing file.
-var errNoDiag = errors.New("the kernel lists no sockets of this protocol: it needs CONFIG_INET_TCP_DIAG for TCP (6), CONFIG_INET_UDP_DIAG for UDP (17)")
+var errNoDiag = errors.New("the kernel cannot list sockets of this protocol: it needs CONFIG_INET_TCP_DIAG for TCP (6), CONFIG_INET_UDP_DIAG for UDP (17)")
 
 // Socket is a connected socket.
 type Socket struct {
@@ -82,7 +82,7 @@ func inside(ns netns.NsHandle, do func() error) error {
 	}
 	err = do()
 	if back := netns.Set(own); back != nil { // the thread exits with the goroutine
-		return errors.Join(err, fmt.Errorf("come back from a network namespace: %w", back))
+		return errors.Join(err, fmt.Errorf("return from a network namespace: %w", back))
 	}
 	runtime.UnlockOSThread()
 	return err

@@ -65,7 +65,7 @@ func Decode(kind string, file []byte) ([]byte, error) {
 	}
 	// The checksum covers only the document. Comparing with a newly sealed file covers the envelope.
 	if again, err := seal(kind, e.Data); err != nil || !bytes.Equal(again, file) {
-		return nil, fmt.Errorf("%w: what surrounds the contents is damaged", ErrCorrupt)
+		return nil, fmt.Errorf("%w: the envelope of the contents is damaged", ErrCorrupt)
 	}
 	return e.Data, nil
 }

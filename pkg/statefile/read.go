@@ -86,7 +86,7 @@ func readRegular(path string) ([]byte, error) {
 		return nil, fmt.Errorf("stat state file: %w", err)
 	}
 	if !info.Mode().IsRegular() {
-		return nil, fmt.Errorf("%w: is no regular file (%s)", ErrForeign, info.Mode().Type())
+		return nil, fmt.Errorf("%w: is not a regular file (%s)", ErrForeign, info.Mode().Type())
 	}
 	raw, err := io.ReadAll(io.LimitReader(file, maxSize+1))
 	if err != nil {
@@ -108,12 +108,12 @@ func (s *Store) Preserve(name string) (string, error) { return s.keep(name, os.L
 func (s *Store) keep(name string, move func(from, to string) error) (string, error) {
 	bad := s.path(badDir)
 	if err := os.MkdirAll(bad, dirMode); err != nil {
-		return "", fmt.Errorf("set aside state file %s: %w", name, err)
+		return "", fmt.Errorf("quarantine state file %s: %w", name, err)
 	}
 	// The name starts with the time in fixed width, so names sort by age.
 	to := filepath.Join(bad, time.Now().UTC().Format("20060102T150405.000000000Z")+"-"+filepath.Base(name))
 	if err := move(s.path(name), to); err != nil {
-		return "", fmt.Errorf("set aside state file: %w", err)
+		return "", fmt.Errorf("quarantine state file: %w", err)
 	}
 	return to, s.forgetOldest(bad)
 }

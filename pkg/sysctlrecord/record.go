@@ -93,7 +93,7 @@ func (r *Record) Keep(k Kernel, name, value string) error {
 		return nil
 	}
 	if err := r.store.Write(documentName, next); err != nil {
-		return fmt.Errorf("keep what sysctl %s was: %w: make room in the state directory, then it is set", name, err)
+		return fmt.Errorf("record the previous value of sysctl %s: %w: free space in the state directory, then the sysctl is set", name, err)
 	}
 	r.doc = &next
 	return nil
@@ -125,7 +125,7 @@ func (r *Record) load() (*document, error) {
 	return doc, nil
 }
 
-var errUnusable = errors.New("it cannot be used")
+var errUnusable = errors.New("the record is unusable")
 
 // read returns the content of the file, or nil if there is no record of this boot.
 func (r *Record) read() (*document, error) {

@@ -103,7 +103,7 @@ func onThread(t testing.TB, f func()) {
 		defer close(done)
 		runtime.LockOSThread()
 		if err := unix.Unshare(unix.CLONE_FS); err != nil {
-			t.Errorf("give the thread its own file-system view: %v", err)
+			t.Errorf("unshare the file-system view of the thread: %v", err)
 			return
 		}
 		f()

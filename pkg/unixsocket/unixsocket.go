@@ -98,7 +98,7 @@ func checkFree(path string) error {
 	case err != nil:
 		return err
 	case info.Mode().Type() != fs.ModeSocket:
-		return errors.New("a file that is no socket is in the way: remove it or choose another path")
+		return errors.New("the file at this path is not a socket: remove it or choose another path")
 	}
 	conn, err := net.DialTimeout("unix", path, time.Second)
 	switch {
@@ -108,7 +108,7 @@ func checkFree(path string) error {
 	case errors.Is(err, syscall.ECONNREFUSED), errors.Is(err, fs.ErrNotExist):
 		return nil
 	}
-	return fmt.Errorf("find out whether somebody serves the socket: %w", err)
+	return fmt.Errorf("check whether another process serves the socket: %w", err)
 }
 
 func groupID(name string) (int, bool) {

@@ -50,7 +50,7 @@ func TestListen_RefusesOtherFilesAndLongPaths(t *testing.T) {
 	if err := os.WriteFile(path, []byte("precious"), 0o600); err != nil {
 		t.Fatal(err)
 	}
-	if _, err := Listen(path, Options{}); err == nil || !strings.Contains(err.Error(), "no socket") {
+	if _, err := Listen(path, Options{}); err == nil || !strings.Contains(err.Error(), "not a socket") {
 		t.Errorf("a file in the way: %v", err)
 	}
 	if text, _ := os.ReadFile(path); string(text) != "precious" {

@@ -81,11 +81,11 @@ func report(health cell.Health, updates []nodeupdates.Update) bool {
 	}
 	switch {
 	case len(errs) > 0:
-		health.Degraded("not all could be written", errors.Join(errs...))
+		health.Degraded("some objects could not be written", errors.Join(errs...))
 	case len(waiting) > 0:
 		health.OK(strings.Join(waiting, "; "))
 	default:
-		health.OK("All is written")
+		health.OK("all objects are written")
 	}
 	return len(errs) == 0
 }

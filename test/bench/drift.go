@@ -141,7 +141,7 @@ func (d driftNode) round(ctx context.Context, all []damage, batch []int, took []
 	intact := func(i int) error {
 		whole, err := all[i].whole()
 		if err == nil && !whole {
-			err = errors.New("it is not undone")
+			err = errors.New("it is not repaired")
 		}
 		if err != nil {
 			err = fmt.Errorf("%s: %w", all[i].what, err)

@@ -30,7 +30,7 @@ func main() {
 	b := &bench{}
 	flag.StringVar(&b.bin, "bin", "bin", "folder with waggle-agent, waggle-cni and waggle")
 	flag.StringVar(&b.plugins, "reference", "/usr/lib/cni", "folder with the reference plugins ptp and host-local")
-	flag.IntVar(&b.rounds, "rounds", 30, "rounds of each measurement; what takes seconds has fewer")
+	flag.IntVar(&b.rounds, "rounds", 30, "rounds of each measurement; measurements that take seconds have fewer")
 	flag.StringVar(&b.only, "only", "", "measure only the parts whose name contains this text, such as promises or traffic")
 	flag.StringVar(&b.output, "o", "table", "output format: table or json")
 	flag.BoolVar(&b.strict, "strict", false, "exit with code 2 when a budget is missed")

@@ -72,5 +72,5 @@ func holds(ctx context.Context, agent *client.Client, pod *nodekit.Pod, entries 
 		}
 		return nil
 	}
-	return fmt.Errorf("pod %s has no facts", pod.Name)
+	return fmt.Errorf("pod %s has no row in endpoint_facts", pod.Name)
 }

@@ -17,12 +17,12 @@ import (
 // promises returns the parts that measure documented times. They run without other load.
 func (b *bench) promises() []part {
 	return []part{
-		{"promises: room in a full conntrack table", b.room, []figures.Limit{roomBudget}},
+		{"promises: capacity in a full conntrack table", b.room, []figures.Limit{roomBudget}},
 		{"promises: new addresses of the node", b.addresses, []figures.Limit{addressBudget}},
 		{"promises: repairs of drift", b.repairs, []figures.Limit{announcedBudget, silentBudget, conflictBudget, conflictCPUBudget}},
 		{"promises: changed labels", b.relabel, []figures.Limit{relabelBudget}},
 		{"promises: one instant for a change of policy", b.instant, []figures.Limit{lostBudget, instantBudget}},
-		{"promises: an API server that is away", b.apiServer, []figures.Limit{addNoServerBudget, stopBudget, inStepBudget, failOverBudget}},
+		{"promises: an unreachable API server", b.apiServer, []figures.Limit{addNoServerBudget, stopBudget, inStepBudget, failOverBudget}},
 		{"promises: the plugin without an agent", b.absentAgent, []figures.Limit{addNoAgentBudget, delNoAgentBudget}},
 		{"promises: attaching while the agent restarts", b.restart, []figures.Limit{addReplacedBudget, noneBudget}},
 		{"promises: stops", b.stops, []figures.Limit{stopBudget}},

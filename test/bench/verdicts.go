@@ -213,7 +213,7 @@ func (p *prober) change(ctx context.Context, node *nodekit.Node, file, manifest 
 			}
 			select {
 			case <-ctx.Done():
-				return 0, fmt.Errorf("%s has not followed: %w", t.addr, ctx.Err())
+				return 0, fmt.Errorf("%s does not have the new verdict: %w", t.addr, ctx.Err())
 			case <-time.After(2 * time.Millisecond):
 			}
 		}

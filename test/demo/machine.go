@@ -56,7 +56,7 @@ func compareMachine(before []string) error {
 		err = nodekit.Changes(before, after)
 	}
 	if err != nil {
-		return fmt.Errorf("the machine is not as it was before: %w", err)
+		return fmt.Errorf("the state of the machine has changed: %w", err)
 	}
 	return nil
 }

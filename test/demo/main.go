@@ -53,7 +53,7 @@ func compared(bin string, nodes int) error {
 	}
 	before, err := machine()
 	if err != nil {
-		return fmt.Errorf("look at the machine: %w", err)
+		return fmt.Errorf("read the state of the machine: %w", err)
 	}
 	if code := nodekit.Contain(func() int { return failed(d.run(plan)) }); code != 0 {
 		os.Exit(code) // the process of the run has printed the error
@@ -61,7 +61,7 @@ func compared(bin string, nodes int) error {
 	if err := compareMachine(before); err != nil {
 		return err
 	}
-	d.say("all steps went well; links, routes, rules, mounts and sysctls of the machine are as they were before")
+	d.say("all steps succeeded; links, routes, rules, mounts and sysctls of the machine are unchanged")
 	return nil
 }
 
@@ -95,7 +95,7 @@ func (d *demo) oneNode() []step {
 		{"waggle ipam list", d.show("ipam", "list")},
 		{"a network policy: enforced, explained, changed", d.enforce},
 		{"a pod sends with a false source address: dropped, with its reason (waggle drops)", d.spoof},
-		{"detach the pods: nothing of them is left", d.detachPods},
+		{"detach the pods: no link of a pod remains", d.detachPods},
 		{"stop the agent", d.stopAgents},
 	}
 }
@@ -253,7 +253,7 @@ func (d *demo) detachPods(ctx context.Context) error {
 		for _, n := range d.nodes {
 			links, e := n.PodLinks()
 			if e == nil && len(links) > 0 {
-				e = fmt.Errorf("links are left: %v", links)
+				e = fmt.Errorf("links remain: %v", links)
 			}
 			err = errors.Join(err, e)
 		}

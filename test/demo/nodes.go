@@ -26,7 +26,7 @@ func (d *demo) twoNodes() []step {
 		{"waggle ip list | grep default/, of node-1: pods with their identities and nodes", d.showPods},
 		{"a network policy between the nodes: enforced, explained by node-2, changed", d.enforce},
 		{"a pod sends with a false source address: dropped, with its reason (waggle drops)", d.spoof},
-		{"detach the pods: nothing of them is left", d.detachPods},
+		{"detach the pods: no link of a pod remains", d.detachPods},
 		{"stop the agents", d.stopAgents},
 	}
 }
@@ -122,7 +122,7 @@ func (d *demo) showPods(ctx context.Context) error {
 		}
 	}
 	if len(rows) != 2*len(d.pods) {
-		return fmt.Errorf("not all addresses of pods are there:\n%s", text)
+		return fmt.Errorf("addresses of pods are missing:\n%s", text)
 	}
 	_, err = fmt.Fprintln(d.out, indent(strings.Join(rows, "")))
 	return err

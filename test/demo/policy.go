@@ -79,7 +79,7 @@ func (d *demo) enforce(ctx context.Context) (err error) {
 		if err := d.write("queen.yaml", fmt.Sprintf(policy, strings.Join(allowed, ", "))); err != nil {
 			return err
 		}
-		d.say("    NetworkPolicy default/queen: %s may connect to queen, port %d, and nobody else", strings.Join(allowed, " and "), port)
+		d.say("    NetworkPolicy default/queen: %s may connect to queen, port %d, and no other pod", strings.Join(allowed, " and "), port)
 		for _, from := range d.pods[:len(d.pods)-1] {
 			if err := d.try(ctx, from, queen, slices.Contains(allowed, from.Name)); err != nil {
 				return err

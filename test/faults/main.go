@@ -27,7 +27,7 @@ func main() {
 	ctx, stop := signal.NotifyContext(context.Background(), syscall.SIGINT, syscall.SIGTERM)
 	defer stop()
 	pattern := flag.String("run", "", "regular expression of names of faults; all when empty")
-	list := flag.Bool("list", false, "print the faults and end")
+	list := flag.Bool("list", false, "print the faults and exit")
 	flag.Parse()
 	chosen, err := choose(*pattern)
 	if err == nil && *list {
@@ -122,7 +122,7 @@ func (f fault) try(ctx context.Context, tree string) (found []string, err error)
 		return nil, nil
 	}
 	if found = failed(out); len(found) == 0 {
-		return nil, fmt.Errorf("no test failed, and yet: %w", err)
+		return nil, fmt.Errorf("no test failed, but: %w", err)
 	}
 	return found, nil
 }

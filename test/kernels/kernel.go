@@ -90,7 +90,7 @@ func open(dir, series string) (*kernel, error) {
 	}
 	images, err := filepath.Glob(filepath.Join(dir, "boot", "vmlinuz-"+series+".*"))
 	if err != nil || len(images) != 1 {
-		return nil, fmt.Errorf("find the kernel in %s: %d files are called boot/vmlinuz-%s.*; remove the folder to have it made again",
+		return nil, fmt.Errorf("find the kernel in %s: %d files are called boot/vmlinuz-%s.*; remove the folder, which the next run recreates",
 			dir, len(images), series)
 	}
 	return &kernel{series: series, unpacked: dir, image: images[0], version: strings.TrimPrefix(filepath.Base(images[0]), "vmlinuz-"),

@@ -69,9 +69,9 @@ var suites = []suite{
 
 // Reasons that several rows share.
 const (
-	decision  = "what the programs decide is the same on every kernel that loads them; the machine's own shows it in make test"
-	unchanged = "the calls are as old as the oldest kernel and have not changed; it runs them all"
-	node      = "what agent and plugin make of the kernel's answers depends on no kernel; the packages above ask each kernel for the answers"
+	decision  = "verdicts of the programs are the same on every kernel that loads them; make test covers them on the machine's own kernel"
+	unchanged = "the calls exist since the oldest kernel and have not changed; the oldest kernel runs them all"
+	node      = "how agent and plugin process results of the kernel depends on no kernel; the packages above test the results of each kernel"
 	noTCX     = "the kernel has no tcx, which came with Linux 6.6"
 )
 
@@ -80,29 +80,29 @@ var omissions = []omission{
 	{"bpf", both, "Nat(Share|Guarantee)_.*|Finish_.*|Conntrack_(A.*|Check.*|Connection.*|D.*|E.*|For.*|Guarantee|I.*|J.*|L.*|N.*|O.*|R.*|S.*|T.*|V.*)|Steps_.*|FlowEntry_.*|Fast_.*|Account_.*|Resize_AsWithoutIt|Reject_.*|PodEgress_.*|Netdev_.*|NetdevEgress_(AnswersOf|TheNode|Restores|TheTunnel|Masquerades).*|NetdevIngress_(KeepsTheTunnelForNodes|Decapsulates|DecapsulatesWhenAllHooksAreNew|LeavesTheUnusualToTheDevice|DeliversDirectly|LeavesTheUnusualToTheStack|EstablishedFlowsGoIntoThePod)|Real_Direct(WithoutOffloads|Errors|IsJudged)|Real_EstablishedFlowsGoIntoThePod|Real_Tunnel(FramesEqualThoseOfTheDevice|WithoutOffloads|IsTooNarrow|ByTheDeviceWhereProgramsCannot|Errors)|Service_.*|Services_.*|ARP_.*|ICMP_.*|HostToPod|HostEgress_.*|PodIngress_.*|Policy_.*|ND_.*|IPv6_.*|" +
 		"Fragments|Fragments_.*|Verdict_.*", decision},
 	{"bpf", both, "Real_(ServicesRefuse|Policy|NobodyServesOutside|NobodyOutsideIsTheNode|ClientsOfBackendsElsewhereLeaveRoom|MasqueradeKeepsConnectionsApart|" +
-		"AnswersKeepThePodsAddress|ShorterWayToTheBackend|FirstDatagramIsTooBig|FirstFragmentIsTooBig|ServicesFromOutside)", decision + "; other tests of the group show what the kernel does with the packets"},
-	{"bpf", newer, "Resize_(FlowsMeetProgramsOfBoth|DeletesInBoth|DischargesOnce|RefusedInBoth)|Conntrack_(Full|CPUsThatEstablishOneFlow)", "operations of maps return the same since Linux 6.4, as the machine's own shows"},
+		"AnswersKeepThePodsAddress|ShorterWayToTheBackend|FirstDatagramIsTooBig|FirstFragmentIsTooBig|ServicesFromOutside)", decision + "; other tests of the group cover the processing of packets by the kernel"},
+	{"bpf", newer, "Resize_(FlowsMeetProgramsOfBoth|DeletesInBoth|DischargesOnce|RefusedInBoth)|Conntrack_(Full|CPUsThatEstablishOneFlow)", "results of map operations are unchanged since Linux 6.4, as tests on the machine's own kernel show"},
 	{"bpf", newer, "OverlayIngress_.*|NetdevIngress_DecapsulatesWhatTheKernelCan|Real_Tunnel|Real_TunnelCompletesChecksums|Real_Direct|Real_DirectIsTooNarrow|VNI_.*|MadeHere_.*|NetdevEgress_PodsEvadePortsOfSockets|NetdevIngress_RepliesAreNoRequestsOfAService|Real_(Datagrams|Streams|HopsRunOut|ShortFrames|PagedHeaders|AnswerDoesNotFit|GatewayIsReachable|PortUnreachable|Services|" +
 		"StreamsThroughTranslations|ErrorsThroughTranslations)|Sock_(TCP|OtherPortAndProtocol|NoBackends|NoBackendsDropInAPod|TwoScopes|Pods|BindProtection|" +
 		"ConnectedUDP|UnconnectedUDP|ManyServicesOfOneSocket|OneBackendOfTwoServices|BackendsChangeUnderAnUnconnectedSocket|Affinity)",
-		"helpers and hooks of sockets are those of the oldest kernel and of the machine's own, which run them"},
-	{"bpf", both, "Sock_ManySockets", "it counts what many sockets cost; one socket says the same about a kernel"},
-	{"bpf", both, "CtNow_.*", "it needs the program unshare; the clock of namespaces is that of Linux 5.6"},
+		"helpers and socket hooks equal the oldest kernel's and the machine's own kernel's, which run these tests"},
+	{"bpf", both, "Sock_ManySockets", "it measures the cost of many sockets; one socket is enough to test a kernel"},
+	{"bpf", both, "CtNow_.*", "it needs the program unshare; the clock of namespaces is unchanged since Linux 5.6"},
 	{"cells/basedevices", newer, ".*", unchanged},
-	{"cells/ctgc", newer, "Pass_.*", "batches of maps are those of the oldest kernel"},
+	{"cells/ctgc", newer, "Pass_.*", "batch operations of maps equal the oldest kernel's"},
 	{"cells/desiredroutes", newer, ".*", unchanged},
 	{"cells/devices", newer, "Observer_(AgreesWithTheKernel|RecoversFromAnOverrun)", unchanged},
-	{"cells/devices", both, "Observer_LeavesNoGoroutine", "it is about goroutines"},
+	{"cells/devices", both, "Observer_LeavesNoGoroutine", "it tests goroutines only"},
 	{"cells/endpointmanager", newer, ".*", unchanged},
 	{"cells/ipcache", newer, "Kernel_.*", unchanged},
-	{"cells/ipcache", both, "Verifier_.*", "it counts slices of a large map; Kernel_ asks the kernel for the same calls"},
+	{"cells/ipcache", both, "Verifier_.*", "it counts slices of a large map; Kernel_ tests the same calls"},
 	{"cells/linkreaper", newer, ".*", unchanged},
 	{"cells/loader", both, "Constants_.*", "it compares constants of objects and loads nothing"},
-	{"cells/loader", both, "SetFilter_.*", "it is about the cell's own memory; Guard_ and pkg/tc ask the kernel for the same filters"},
-	{"cells/loader", oldest, "Steps_PinIsRepaired", "it asks whether a file exists; Steps_OutliveTheAgent pins and unpins in this kernel"},
+	{"cells/loader", both, "SetFilter_.*", "it tests the memory of the cell; Guard_ and pkg/tc test the same filters in the kernel"},
+	{"cells/loader", oldest, "Steps_PinIsRepaired", "it checks whether a file exists; Steps_OutliveTheAgent pins and unpins in this kernel"},
 	{"cells/loader", oldest, "Netdev_BothHooksBesideOthers|DeviceLink_IsPutFirstAgainAndTheirsStay", noTCX},
 	{"cells/loader", newer, "Steps_.*|Group_.*|Guard_.*|Join_.*|DeviceLink_FilterInPlaceOfTCX|Netdev_FiltersInPlaceOfTCX",
-		"filters, links and control groups are those of the oldest kernel; the newer one attaches by tcx"},
+		"filters, links and control groups equal the oldest kernel's; the newer kernel attaches by tcx"},
 	{"cells/maps", newer, ".*", unchanged},
 	{"cells/metrics", newer, ".*", unchanged},
 	{"cells/monitor", newer, ".*", unchanged},
@@ -112,46 +112,46 @@ var omissions = []omission{
 	{"cells/overlay", newer, ".*", unchanged},
 	{"cells/podmtu", newer, ".*", unchanged},
 	{"cells/servicemaps", newer, "Maps_.*", unchanged},
-	{"cells/servicemaps", both, "Chain_.*", "it is about the cells in front of the maps; Maps_ asks the kernel for the same calls"},
+	{"cells/servicemaps", both, "Chain_.*", "it tests the cells that feed the maps; Maps_ tests the same calls in the kernel"},
 	{"cells/sockterm", newer, ".*", unchanged},
-	{"cmd/waggle-agent", both, ".*", "its processes say nothing about a kernel that those of test/node do not"},
+	{"cmd/waggle-agent", both, ".*", "test/node covers the same kernel behaviour"},
 	{"cni", both, "Runtime_.*|Version|Concurrent|Status|Add_(OneFamily|NoLinkIsUndone|TerminatedIsUndone|KilledLeavesOnlyWhatDelRemoves|" +
 		"EveryNameIsTakenByALinkThatWaitsForItsDeletion|ExistingAttachmentIsUntouched|BadNamespace|FailureIsUndone|NoCarrierIsUndone|WaitsForTheHostEnd|AgentDiesDuringPut|" +
 		"AgentAbsent|AgentStarts|BadInput|UnknownFieldsAndLog)|Check_BadInput|GC_(ReportsAllThatFails|WithoutListDeletesNothing|AgentAbsent)|" +
 		"Del_(AfterCleanup_LeavesNothing|GoneAlready|WithoutNamespace|AgentAbsent|AgentDiesDuringDelete|AgentWaitsForTheQueue|AgentFails|QueueFull|QueueCannotBeWritten|QueuedTellsItsAttachmentFromALaterOne|" +
-		"QueuedWithoutItsLinkMeansTheAttachment)", "they are about the plugin's answers, its queue and its timeouts of 5 to 10 s; the tests that run make the same calls"},
+		"QueuedWithoutItsLinkMeansTheAttachment)", "they test the plugin's results, its queue and its timeouts of 5 to 10 s; the remaining tests make the same calls"},
 	{"cni", newer, "Add_DualStack|Check_FindsWhatIsMissing|Del_PutsTheLinkAsideAndTheNamespaceCanBeUsedAgain|Del_ForeignLink|GC_DeletesWhatIsNotListed", unchanged},
-	{"pkg/agentlock", both, ".*", "names of sockets are as old as network namespaces"},
+	{"pkg/agentlock", both, ".*", "abstract socket names are older than the oldest kernel"},
 	{"pkg/bpffs", newer, ".*", unchanged},
 	{"pkg/ctmap", newer, ".*", unchanged},
 	{"pkg/icmpecho", newer, ".*", unchanged},
 	{"pkg/inventory", newer, ".*", unchanged},
 	{"pkg/mapreconciler", newer, ".*", unchanged},
 	{"pkg/natmap", newer, ".*", unchanged},
-	{"pkg/nftforward", both, ".*", "it needs the program iptables, and reads the rules that the kernel was given"},
+	{"pkg/nftforward", both, ".*", "it needs the program iptables, and reads back rules without processing in the kernel"},
 	{"pkg/rtnl", newer, ".*", unchanged},
-	{"pkg/setup", both, ".*", "it is about threads of Go"},
-	{"pkg/sockdiag", both, "List_ManySockets", "it counts what many sockets cost; List asks the kernel for the same"},
+	{"pkg/setup", both, ".*", "it tests threads of Go only"},
+	{"pkg/sockdiag", both, "List_ManySockets", "it measures the cost of many sockets; List tests the same calls"},
 	{"pkg/sockdiag", newer, "List|Each_.*", unchanged},
 	{"test/kube/...", both, ".*", "they need the programs of Kubernetes"},
-	{"test/demo", both, ".*", "test/node has the nodes, and the suite on these kernels is a part of it"},
-	{"test/nodekit", both, ".*", "they are about the tests' own kit"},
-	{"test/nodekit/load", both, ".*", "they are about the tests' own traffic"},
-	{"test/node", newer, "Source_.*|Guard_.*", "nftables and filters of pods' links are those of the oldest kernel"},
+	{"test/demo", both, ".*", "test/node covers its nodes, and part of test/node runs on these kernels"},
+	{"test/nodekit", both, ".*", "they test the kit of the tests"},
+	{"test/nodekit/load", both, ".*", "they test the load generator of the tests"},
+	{"test/node", newer, "Source_.*|Guard_.*", "nftables and filters of pod links equal the oldest kernel's"},
 	{"test/node", both, "Add_.*|Address_.*|AgentDown_.*|API_.*|APIServer_.*|Agent_.*|Attach_.*|BPFRoot_.*|CIDRs_.*|Check_.*|Churn_.*|Cleanup_.*|Clock_.*|Collect_.*|" +
 		"Conntrack_.*|Crash_.*|Del_.*|Descriptors_.*|Drops_.*|Families_.*|Faults_.*|Firewalls_.*|Foreign_.*|GC_.*|Host_.*|Hostile_.*|ICMP_.*|" +
 		"Identity_.*|Kills_.*|KubeProxy_.*|LegacyRouting_.*|MTU_.*|Mark_.*|Masquerade_.*|Memory_.*|Model_.*|Names_.*|Neighbour_.*|NodeAddresses_.*|NodeHealth_.*|NothingIsExecuted|PathTest_.*|Pins_.*|Plugin_.*|" +
 		"Range_.*|Ranges_.*|ReducedCapabilities_.*|Repair_.*|Restart_.*|ReversePath_.*|Router_.*|Setup_.*|Snapshot_.*|SocketLB_.*|Sockets_.*|" +
 		"Spoof_.*|StateFile_.*|Stop_.*|SyncTimeout_.*|Tracer_.*|Traffic_ClosedPortAnswersWithICMP|TwoNICs_.*|Wedge_.*", node},
-	{"test/node", both, "Generation_.*|Upgrade_.*", "they build other agents with the go command, which a kernel's machine lacks; Revision_ replaces whole agents under traffic, and " +
+	{"test/node", both, "Generation_.*|Upgrade_.*", "they build other agents with the go command, which the virtual machine lacks; Revision_ replaces whole agents under traffic, and " +
 		"cells/loader Generation_ the programs"},
 	{"test/node", both, "Revision_(DowngradeAndUpgradeDisturbNobody|TunnelLosesNothing)", "on an emulated CPU each takes about two minutes; the soak runs them on both kernels"},
 	{"test/node", both, "Revision_(ServicesLoseNoPacket|FourNodesUnderTraffic)", "restarts with services took 170 s on an emulated CPU; " + node},
 	{"test/node", both, "Native_.*", unchanged + ", as far as routes go; Traffic_BetweenPodsNodeAndOutside sends through the same programs"},
-	{"test/node", both, "Hybrid_.*|Rolling_.*", "packet sockets and metrics of routes are older than the oldest kernel; pkg/icmpecho and cells/desiredroutes ask it for them; " + node},
+	{"test/node", both, "Hybrid_.*|Rolling_.*", "packet sockets and route metrics are older than the oldest kernel; pkg/icmpecho and cells/desiredroutes test them there; " + node},
 	{"test/node", both, "Tunnel_.*", "the driver of VXLAN with metadata is older than the oldest kernel, whose helpers for it bpf OverlayIngress_.* calls; " + node},
 	{"test/node", both, "Policy_.*", decision},
-	{"test/node", both, "Service_.*", decision + "; bpf Real_Services shows services on the oldest kernel, whose restarts took 170 s here"},
+	{"test/node", both, "Service_.*", decision + "; bpf Real_Services covers services on the oldest kernel, where restarts took 170 s"},
 }
 
 // allowedSkips lists the tests that may skip themselves on a kernel. The list is empty: a test that a kernel cannot run is an omission.

@@ -99,7 +99,7 @@ func (c *Cluster) DeletePod(ctx context.Context, pod string) error {
 	return c.WaitFor(ctx, "pod "+pod+" to be gone", func() error {
 		o, err := c.pod(ctx, pod)
 		if err == nil {
-			return fmt.Errorf("it is there, being deleted since %s", o.Metadata.DeletionTimestamp)
+			return fmt.Errorf("it exists, being deleted since %s", o.Metadata.DeletionTimestamp)
 		}
 		if isNotFound(err) {
 			return nil

@@ -102,10 +102,10 @@ func TestPrivilegedCIDRs_AreShownWithReasons(t *testing.T) {
 			return nil
 		})
 	}
-	show("ipv4 spec.podCIDRs[1] 10.1.0.0/24 true chosen: the first that is acceptable",
-		"ipv4 spec.podCIDR 10.2.0.0/24 false not used: spec.podCIDRs[1] comes first",
-		"ipv4 network.cilium.io/ipv4-pod-cidr 10.3.0.0/24 false not used: spec.podCIDRs[1] comes first",
-		"ipv6 io.cilium.network.ipv6-pod-cidr fd00:3::/64 true chosen: the first that is acceptable")
+	show("ipv4 spec.podCIDRs[1] 10.1.0.0/24 true chosen: the first acceptable candidate",
+		"ipv4 spec.podCIDR 10.2.0.0/24 false not used: spec.podCIDRs[1] has precedence",
+		"ipv4 network.cilium.io/ipv4-pod-cidr 10.3.0.0/24 false not used: spec.podCIDRs[1] has precedence",
+		"ipv6 io.cilium.network.ipv6-pod-cidr fd00:3::/64 true chosen: the first acceptable candidate")
 	pod := addPod(t, node, "a")
 	if addr := pod.Addr(false); !netip.MustParsePrefix("10.1.0.0/24").Contains(addr) {
 		t.Errorf("the pod has %s", addr)

@@ -74,7 +74,7 @@ func TestPrivilegedAPIServer_IsToldOfTheNode(t *testing.T) {
 	server.Put(&object)
 	eventually(t, func() error { // otherwise the copy on disk still offers the range
 		rows, err := node.Waggle(t.Context(), "db", "show", "node-cidrs")
-		if err == nil && !strings.Contains(rows, "nothing names a range any more") {
+		if err == nil && !strings.Contains(rows, "no source names a range any longer") {
 			err = fmt.Errorf("the ranges are:\n%s", rows)
 		}
 		return err

@@ -205,7 +205,7 @@ func TestPrivilegedPathTest_SpoiltChecksumsAreHealed(t *testing.T) {
 	pathsOf(t, three, map[string]string{"node-1": "healed", "node-2": "healed"})
 	completedBy(t, one, "node-3")
 	completedBy(t, three, "node-1", "node-2")
-	shows(t, one, "status", "1/2 passed, 1 healed", "the path to node node-3 is healed by checksums that the kernel makes")
+	shows(t, one, "status", "1/2 passed, 1 healed", "the path to node node-3 is healed by checksums that the kernel computes")
 	shows(t, one, "node list", "healed")
 	eventually(t, func() error {
 		samples, err := scrape(one)

@@ -136,7 +136,7 @@ func TestPrivilegedFirewalls_AreNamedAndPass(t *testing.T) {
 				pods[n.Node] = n.startPod(t, "pod-"+n.Name(), map[string]string{"app": "pod"})
 			}
 			for i, n := range c.Nodes {
-				shows(t, n, "status", "a firewall of this node drops what pods send to other hosts", firewalls[i].chain)
+				shows(t, n, "status", "a firewall of this node drops packets of pods to other hosts", firewalls[i].chain)
 				if err := nodekit.PingBriefly(pods[n], outsideAddr(true), 56); err == nil && firewalls[i].name != "ufw" { // ufw lets pings pass
 					t.Errorf("a pod of the node with %s reaches the outside", firewalls[i].name)
 				}

@@ -124,7 +124,7 @@ func TestPrivilegedGeneration_ThatDoesNotLoadKeepsTheOldOne(t *testing.T) {
 			if err := node.UpgradeAgent(t.Context(), broken); err != nil {
 				t.Fatal(err)
 			}
-			says(t, node, fmt.Sprintf("degraded: datapath generation %d", otherGeneration), c.says, "go back to the agent")
+			says(t, node, fmt.Sprintf("degraded: datapath generation %d", otherGeneration), c.says, "go back to the previous version of the agent")
 			x, y := addPod(t, node, "new-x"), addPod(t, node, "new-y")
 			pingBoth(t, x, y)
 			if err := errors.Join(x.Check(t.Context()), x.Detach(t.Context())); err != nil {

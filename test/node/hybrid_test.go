@@ -178,7 +178,7 @@ func TestPrivilegedHybrid_ModesChangeUnderTraffic(t *testing.T) {
 	l = load.StartFor(t, rates, paths, nil)
 	onBridge(t, one.Node, dropThirdDirect...)
 	modesOf(t, one.Node, map[string]nodepaths.Mode{"node-2": direct, "node-3": tunnel})
-	shows(t, two.Node, "node get node-1", " of 6 tests in a row have passed after a failure")
+	shows(t, two.Node, "node get node-1", " of 6 consecutive tests have passed after a failure")
 	lostNothing(t, l)
 }
 

@@ -57,7 +57,7 @@ func TestPrivilegedMasquerade_FollowsTheIPMasqAgentsFile(t *testing.T) {
 	write(bad)
 	eventually(t, func() error {
 		text, err := m.Waggle(t.Context(), "status")
-		if err == nil && !strings.Contains(text, "the file changes nothing") {
+		if err == nil && !strings.Contains(text, "the file is not applied") {
 			err = fmt.Errorf("status says nothing of the file:\n%s", text)
 		}
 		return err

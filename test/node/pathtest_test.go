@@ -154,10 +154,10 @@ func TestPrivilegedPathTest_FaultsOfTheUnderlay(t *testing.T) {
 	}{
 		"the port is blocked": {rule: "drop", want: "blocked", status: "UDP port 8472 between this node and node node-2 is blocked (the node itself answers)"},
 		"one way is blocked": {rule: "ip saddr " + nodekit.UplinkIPv4.Addr().String() + " drop", want: "one-way", peer: "blocked",
-			status: "UDP port 8472 from this node to node node-2 is blocked (what it sends arrives here)"},
+			status: "UDP port 8472 from this node to node node-2 is blocked (its packets arrive at this node)"},
 		"large packets are lost": {rule: "udp length > 1370 drop", want: "1340 bytes", status: "the path to node node-2 carries 1340 of 1450 bytes"},
-		"checksums are spoilt":   {rule: "@th,312,8 6 @th,528,16 set 0x1234", want: "checksum", status: "spoils checksums of packets inside the tunnel"},
-		"aggregates are lost":    {rule: "udp length > 1500 drop", offloads: true, want: "aggregates", status: "only single segments pass"},
+		"checksums are spoilt":   {rule: "@th,312,8 6 @th,528,16 set 0x1234", want: "checksum", status: "corrupts checksums of packets inside the tunnel"},
+		"aggregates are lost":    {rule: "udp length > 1500 drop", offloads: true, want: "aggregates", status: "only single TCP segments from node"},
 	} {
 		t.Run(name, func(t *testing.T) {
 			t.Parallel()

@@ -76,7 +76,7 @@ func TestPrivilegedPins_OneThatCannotBeMovedHealsWithoutARestart(t *testing.T) {
 		t.Fatal(err)
 	}
 	waitReady(t, node)
-	says(t, node, fmt.Sprintf("degraded: datapath generation %d", thisGeneration), pin, "cannot be moved out of the way")
+	says(t, node, fmt.Sprintf("degraded: datapath generation %d", thisGeneration), pin, "its pin cannot be renamed")
 	x, y := addPod(t, node, "new-x"), addPod(t, node, "new-y")
 	pingBoth(t, x, y)
 	if err := errors.Join(x.Check(t.Context()), x.Detach(t.Context()), y.Detach(t.Context())); err != nil {

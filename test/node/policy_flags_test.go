@@ -45,8 +45,8 @@ func TestPrivilegedPolicy_KindsSwitchedOff(t *testing.T) {
 		left             func(flow) bool // allowed connections while the kind is disabled
 		closed, late     string          // pods that only this kind isolates; late is added later
 	}{
-		{"Kubernetes", "--enable-k8s-networkpolicy", "NetworkPolicies are left out on this node", ciliums, "x/a", "x/late"},
-		{"Cilium", "--enable-cilium-network-policy", "CiliumNetworkPolicies and CiliumClusterwideNetworkPolicies are left out on this node", fromB, "w/a", "w/late"},
+		{"Kubernetes", "--enable-k8s-networkpolicy", "NetworkPolicies are ignored on this node", ciliums, "x/a", "x/late"},
+		{"Cilium", "--enable-cilium-network-policy", "CiliumNetworkPolicies and CiliumClusterwideNetworkPolicies are ignored on this node", fromB, "w/a", "w/late"},
 	} {
 		t.Run(kind.name, func(t *testing.T) {
 			t.Parallel()
@@ -76,7 +76,7 @@ func TestPrivilegedPolicy_KindsSwitchedOff(t *testing.T) {
 				}
 			}
 			w.joinUnheard(t, kind.late, "labels: {app: late}}, spec: {containers: [{name: c}]}", "z/a")
-			saysNot(t, w.Node, "left out on this node")
+			saysNot(t, w.Node, "ignored on this node")
 			knocks.unheard(t)
 			w.compare(t, usual, both(fromB, ciliums))
 		})

@@ -29,7 +29,7 @@ func TestPrivilegedPolicy_ManifestsThatAreAway(t *testing.T) {
 	if err := errors.Join(w.KillAgent(t.Context()), w.StartAgent()); err != nil {
 		t.Fatal(err)
 	}
-	says(t, w.Node, dir+" does not exist, and pods of an earlier run are there")
+	says(t, w.Node, dir+" does not exist, but pods of the previous run do")
 
 	late := newPod(t, w.Node, "x/late")
 	attached := make(chan error, 1)

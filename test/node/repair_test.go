@@ -362,7 +362,7 @@ func TestPrivilegedRepair_FightIsNamed(t *testing.T) {
 		if err != nil && !strings.Contains(status, "waiting for route "+route.String()) { // without the route no pod can be attached
 			t.Fatalf("%v:\n%s", err, status)
 		}
-		for _, want := range []string{"Somebody else changes what is ours again and again", "route 254/10.244.1.0/24"} {
+		for _, want := range []string{"another program changes objects of the agent repeatedly", "route 254/10.244.1.0/24"} {
 			if !strings.Contains(status, want) {
 				return fmt.Errorf("waggle status does not say %q:\n%s", want, status)
 			}

@@ -26,7 +26,7 @@ func TestPrivilegedFaults_StateFilesLostAndFound(t *testing.T) {
 	c := addPod(t, node, "c")
 	eventually(t, func() error {
 		status, err := node.Waggle(t.Context(), "status", "--verbose")
-		if err == nil && !strings.Contains(status, "2 pods were attached by an earlier run") {
+		if err == nil && !strings.Contains(status, "2 pods were attached by the previous run") {
 			err = errors.New("the status says nothing of the pods: " + status)
 		}
 		return err

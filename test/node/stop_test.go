@@ -193,11 +193,11 @@ func TestPrivilegedStop_WithAJobThatHangs(t *testing.T) {
 		t.Fatal(err)
 	}
 	waitReady(t, node)
-	if err := done(); err == nil || !strings.Contains(err.Error(), "the agent stops: call again") { // the agent waits for jobs after it has stopped the API
+	if err := done(); err == nil || !strings.Contains(err.Error(), "the agent is stopping: retry") { // the agent waits for jobs after it has stopped the API
 		t.Errorf("the ADD that waited was told %v", err)
 	}
 	stacks, err := os.ReadFile(filepath.Join(node.StateDir(), "wedge-before.txt"))
-	if err != nil || !strings.Contains(string(stacks), "endpointmaps.controller.run") || !strings.Contains(node.AgentLog(), "Something hung in the run before") {
+	if err != nil || !strings.Contains(string(stacks), "endpointmaps.controller.run") || !strings.Contains(node.AgentLog(), "The previous run recorded a stall") {
 		t.Errorf("the next run does not say what hung: %v:\n%s", err, stacks)
 	}
 }

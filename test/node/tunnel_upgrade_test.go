@@ -161,7 +161,7 @@ func crashesBeforeMapsAreFilled(t *testing.T, other string) {
 		if err := one.StartAgent(); err != nil { // it is not ready before it needs its programs
 			t.Fatal(err)
 		}
-		const waits = "Waiting for the entries of all endpoints in maps that are new"
+		const waits = "waiting for the entries of all endpoints in new maps"
 		one.awaitRow(t, "health", waits)
 		if has := ipcachePins(t, one.Node); !has["ipcache_v3"] || !has["filling_ipcache_v3"] {
 			t.Errorf("the map is not marked as one to be filled: %v", has)

@@ -214,7 +214,7 @@ func echo(conn net.Conn, size int) error {
 		return fmt.Errorf("echo %d bytes over %s to %s: %w", size, conn.LocalAddr().Network(), conn.RemoteAddr(), err)
 	}
 	if string(sent) != string(received) {
-		return errors.New("the echo differs from what was sent")
+		return errors.New("the echo differs from the request")
 	}
 	return nil
 }

@@ -59,7 +59,7 @@ func (s Store[T]) Find(hash string) (passed T, ok bool) {
 func (s Store[T]) Put(hash string, passed T) (err error) {
 	defer func() {
 		if err != nil {
-			err = fmt.Errorf("remember in %s what passed: %w", s.Dir, err)
+			err = fmt.Errorf("record the passed suites in %s: %w", s.Dir, err)
 		}
 	}()
 	if err := s.removeOld(); err != nil {

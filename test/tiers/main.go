@@ -31,9 +31,9 @@ func main() {
 
 func run(ctx context.Context, args []string) error {
 	flags := flag.NewFlagSet("tiers", flag.ExitOnError)
-	all := flags.Bool("all", os.Getenv(allEnv) != "", "run what has a cached result, too; WAGGLE_ALL=1 does the same")
-	list := flags.String("list", "", "print the packages of this tier or of \"race\", or the tests that are \"expensive\", and end")
-	times := flags.Bool("filetimes", false, "give the files of a clean clone times that follow from their content, and end")
+	all := flags.Bool("all", os.Getenv(allEnv) != "", "also run tests with a cached result; WAGGLE_ALL=1 does the same")
+	list := flags.String("list", "", "print the packages of this tier or of \"race\", or the tests that are \"expensive\", and exit")
+	times := flags.Bool("filetimes", false, "set the times of the files of a clean clone from their content, and exit")
 	_ = flags.Parse(args) // exits on errors
 	tree, err := readTree(".")
 	switch {

@@ -40,8 +40,8 @@ var special = map[string]struct{ tier, reason string }{
 var unseen = map[string]string{
 	"api/v1":           "the generator",
 	"cni":              "the plugin, which the tests compile",
-	"test/conventions": "what git and go say of the tree",
-	"tools/reference":  "what the compiler says of the tree",
+	"test/conventions": "the output of git and go for the tree",
+	"tools/reference":  "the output of the compiler for the tree",
 }
 
 // privileged is the start of a declaration of a test that needs root and a kernel.

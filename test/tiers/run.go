@@ -81,7 +81,7 @@ func (r *runner) tier(ctx context.Context, t tier, seed string) (v verdict) {
 		return v
 	}
 	if err := errors.Join(os.MkdirAll(filepath.Dir(r.record(t.name)), 0o755), removeOld(r.record(t.name))); err != nil {
-		v.failed = append(v.failed, fmt.Sprintf("make room for the record of the tests: %v", err))
+		v.failed = append(v.failed, fmt.Sprintf("create the directory for the record of the tests: %v", err))
 		return v
 	}
 	g, err := newGroup(t.name)

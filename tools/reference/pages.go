@@ -88,11 +88,11 @@ func flagsPage(flags *pflag.FlagSet, roles []*role) string {
 	b.WriteString(head + `# Flags of waggle-agent
 
 Each flag can be set on the command line, by an environment variable (` + "`WAGGLE_`" + ` and the name in capitals with
-underscores for dashes) or by a file of its name in ` + "`--config-dir`" + `; the first of these wins. The table
-` + "`configs`" + ` shows the values that a running agent uses, and where each came from.
+underscores for dashes) or by a file of its name in ` + "`--config-dir`" + `; the first of these has precedence. The table
+` + "`configs`" + ` shows the values of a running agent and the source of each.
 
 The role says which ` + "`--role`" + ` has the flag. On the command line of the other one it is an error; in the environment and in the
-directory, which the roles may share, it is passed over.
+directory, which the roles may share, it is ignored.
 
 | flag | role | type | default | meaning |
 |---|---|---|---|---|
@@ -112,7 +112,7 @@ func tablesPage(roles []*role, writers map[string]string) string {
 	var b strings.Builder
 	b.WriteString(head + `# Tables of waggle-agent
 
-Each table has one writer. Every row can be found by each index, in scripts and in the shell: ` + "`db/get -index=<index> <table> <key>`" + `.
+Each table has one writer. Scripts and the shell can look up rows by each index: ` + "`db/get -index=<index> <table> <key>`" + `.
 
 | table | role | written by | indexes | columns |
 |---|---|---|---|---|
@@ -167,8 +167,8 @@ func permissionsPage(permissions []install.Permission) string {
 	var b strings.Builder
 	b.WriteString(head + `# Permissions
 
-What the roles that ` + "`waggle install`" + ` prints allow, who needs it and what for. Nothing else is allowed. What an agent writes is
-narrowed further to its own node by the ValidatingAdmissionPolicies, see [install.md](install.md).
+The permissions of the roles that ` + "`waggle install`" + ` prints, with the cell that needs each one, and its purpose. They allow nothing else. ValidatingAdmissionPolicies limit the
+writes of an agent to its own node, see [install.md](install.md).
 
 | account | resource | verbs | limited to | cell | why |
 |---|---|---|---|---|---|

@@ -66,7 +66,7 @@ func NewTable(db *statedb.DB) (statedb.RWTable[Leadership], error) {
 }
 
 // ErrNotLeading reports that this replica does not lead or no longer leads.
-var ErrNotLeading = errors.New("this replica does not lead any more")
+var ErrNotLeading = errors.New("this replica is no longer the leader")
 
 // Check returns [ErrNotLeading] unless this replica leads now. Call it directly before each write.
 func Check(db *statedb.DB, table statedb.Table[Leadership]) error {

@@ -33,9 +33,9 @@ func (v *View) Sentence() string {
 	name := printable.Text(v.Node)
 	detail := fmt.Sprintf("the agent of %s knows %d nodes and this one %d", name, v.Nodes, v.Own)
 	if v.Nodes == v.Own {
-		detail = fmt.Sprintf("the agents of %s and of this node know %d nodes each, which are not the same or have other addresses", name, v.Own)
+		detail = fmt.Sprintf("the agents of %s and of this node know %d nodes each, which differ in nodes or addresses", name, v.Own)
 	}
-	return fmt.Sprintf("%s: look at the agent of %s. Compare waggle node list on both nodes, and restart that agent if they still differ",
+	return fmt.Sprintf("%s: check the agent of %s. Compare waggle node list on both nodes, and restart that agent if they still differ",
 		detail, printable.Text(v.Suspect))
 }
 

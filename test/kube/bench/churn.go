@@ -43,7 +43,7 @@ func (s sizes) churn(ctx context.Context, m *measurement, empty attachments) (er
 	fmt.Println("ADD:", adds)
 	add, start := adds.against(empty)
 	fmt.Printf("ADD, p50, against the empty cluster: %.2f; a start of the plugin: %.2f\n", add, start)
-	fmt.Println("a policy, from its write to the first packet that obeys:", obeyed.fromWrite)
-	fmt.Println("a policy, from the answer to its write to the first packet that obeys:", obeyed.fromAnswer)
+	fmt.Println("a policy, from its write to the first packet with the new verdict:", obeyed.fromWrite)
+	fmt.Println("a policy, from the answer to its write to the first packet with the new verdict:", obeyed.fromAnswer)
 	return nil
 }

@@ -219,5 +219,5 @@ func (f *fanout) cpu(ctx context.Context) (float64, error) {
 			return strconv.ParseFloat(strings.TrimSpace(value), 64)
 		}
 	}
-	return 0, errors.New("the API server does not say how much CPU time it has taken")
+	return 0, errors.New("the API server does not report its CPU time")
 }

@@ -19,16 +19,16 @@ import (
 func main() {
 	s := sizes{cluster: load.Cluster{LocalNamespace: namespace}}
 	flag.IntVar(&s.pods, "pods", 200, "pods on the node")
-	flag.IntVar(&s.cluster.Nodes, "nodes", 5000, "nodes elsewhere")
-	flag.IntVar(&s.cluster.Pods, "remote-pods", 20000, "pods elsewhere")
+	flag.IntVar(&s.cluster.Nodes, "nodes", 5000, "other nodes")
+	flag.IntVar(&s.cluster.Pods, "remote-pods", 20000, "pods on other nodes")
 	flag.IntVar(&s.cluster.Identities, "identities", 40000, "identities")
 	flag.IntVar(&s.cluster.Policies, "policies", 3000, "network policies, of which one in thirty selects a pod on the node")
 	flag.IntVar(&s.cluster.Services, "services", 50000, "services with an endpoint each")
-	flag.IntVar(&s.events, "events", 100, "pods that come or go elsewhere, per second of the churn")
+	flag.IntVar(&s.events, "events", 100, "pods created or deleted on other nodes, per second of the churn")
 	flag.IntVar(&s.adds, "adds", 50, "pods attached one after the other, for the time of ADD")
-	flag.IntVar(&s.writes, "writes", 100, "changes of a policy, for the time until the packets obey")
-	flag.DurationVar(&s.rest, "rest", 60*time.Second, "how long the agent is watched in each situation")
-	flag.DurationVar(&s.changes, "changes", 30*time.Second, "how long pods change while nodes follow them")
+	flag.IntVar(&s.writes, "writes", 100, "changes of a policy, for the time until packets get the new verdict")
+	flag.DurationVar(&s.rest, "rest", 60*time.Second, "duration of the measurement in each situation")
+	flag.DurationVar(&s.changes, "changes", 30*time.Second, "duration of the changes of pods while nodes follow them")
 	flag.Parse()
 	os.Exit(kube.Contain(func() int {
 		if err := s.run(context.Background()); err != nil {
@@ -91,7 +91,7 @@ func (s sizes) run(ctx context.Context) (err error) {
 		return err
 	}
 	fmt.Printf("(the objects were written in %s, with the agent running)\n", time.Since(began).Round(time.Second))
-	if err := m.measure(ctx, fmt.Sprintf("and %d nodes, %d pods, %d services elsewhere", s.cluster.Nodes, s.cluster.Pods, s.cluster.Services)); err != nil {
+	if err := m.measure(ctx, fmt.Sprintf("and %d other nodes with %d pods, %d services", s.cluster.Nodes, s.cluster.Pods, s.cluster.Services)); err != nil {
 		return err
 	}
 	if err := s.churn(ctx, m, empty); err != nil {

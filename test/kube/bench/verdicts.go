@@ -194,7 +194,7 @@ func (p *probe) changed(ctx context.Context, allowed bool, since time.Time) (tim
 		}
 		select {
 		case <-ctx.Done():
-			return first, fmt.Errorf("packets do not obey for %s: %w", obeyWithin, ctx.Err())
+			return first, fmt.Errorf("packets do not get the new verdict for %s: %w", obeyWithin, ctx.Err())
 		case <-time.After(probeInterval / 2):
 		}
 	}

@@ -103,7 +103,7 @@ func (r Report) inconclusive() (errs []error) {
 		{"forbidden frames", r.Denied.Sent, r.Denied.Overslept, r.Rates.Lies}} {
 		want := int(float64(c.rate) * r.Duration.Seconds())
 		if c.sent < want/2 {
-			errs = append(errs, fmt.Errorf("inconclusive: sent %d of %d %s in %.1f s (%d a second were asked for); %d were not sent for want of a CPU in the test's environment",
+			errs = append(errs, fmt.Errorf("inconclusive: sent %d of %d %s in %.1f s (%d a second were asked for); %d were not sent, because the test's environment had no free CPU",
 				c.sent, want, c.what, r.Duration.Seconds(), c.rate, c.overslept))
 		}
 	}
@@ -118,7 +118,7 @@ func (r Report) String() string {
 		"UDP: %d datagrams, %d lost (%d refused), %d reordered, %d duplicated, %d behind a full receive buffer, longest gap %s\n"+
 		"new connections: %d, %d failed (%d reset), %d segments sent again, longest %s\n"+
 		"forbidden frames: %d, %d arrived\n"+
-		"not sent for want of a CPU: %d messages, %d datagrams, %d connections, %d frames", r.Duration.Seconds(), r.Backlog,
+		"not sent without a free CPU: %d messages, %d datagrams, %d connections, %d frames", r.Duration.Seconds(), r.Backlog,
 		r.TCP.Messages, r.TCP.Lost, r.TCP.Corrupted, r.TCP.Reset, r.TCP.LostSegments, r.TCP.Retransmitted, ms(r.TCP.LongestRoundTrip),
 		r.UDP.Sent, r.UDP.Lost, r.UDP.Refused, r.UDP.Reordered, r.UDP.Duplicated, r.UDP.Overflowed, ms(r.UDP.LongestGap),
 		r.Connects.Done, r.Connects.Failed, r.Connects.Reset, r.Connects.Retransmitted, ms(r.Connects.Longest),

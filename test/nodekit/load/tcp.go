@@ -207,7 +207,7 @@ func (l *Load) missingSegments(c *connection) (count int) {
 	return max(0, count)
 }
 
-var errCorrupted = errors.New("the answer is not what was sent")
+var errCorrupted = errors.New("the answer differs from the message")
 
 // lostMessage increments exactly one counter.
 func (l *Load) lostMessage(path Path, number int, err error) {

@@ -51,7 +51,7 @@ func TestPrivilegedCluster_PodsOfDifferentNodes(t *testing.T) {
 		shell(command, want[i])
 	}
 	shell(strings.NewReplacer("on-node-1", "on-node-2", "on-node-2", "on-node-3").Replace(commands[2]), want[2])
-	cluster("The cluster is gone", "down")
+	cluster("The cluster was removed", "down")
 }
 
 // TestPrivilegedCluster_UpAndDown runs the commands of a user in their usual order.
@@ -73,7 +73,7 @@ func TestPrivilegedCluster_UpAndDown(t *testing.T) {
 		t.Errorf("kubectl: %v:\n%s", err, out)
 	}
 	cluster("192.0.2.11/24", "node", "node-1", "ip", "address", "show", "eth0")
-	cluster("The cluster is gone", "down")
+	cluster("The cluster was removed", "down")
 	if _, err := os.Stat(dir); !os.IsNotExist(err) {
 		t.Errorf("%s is left: %v", dir, err)
 	}

@@ -47,7 +47,7 @@ func down() error {
 	if err := os.RemoveAll(stateDir()); err != nil {
 		return err
 	}
-	fmt.Println(map[bool]string{true: "The cluster is gone.", false: "No cluster is running; what one had left is removed."}[ended])
+	fmt.Println(map[bool]string{true: "The cluster was removed.", false: "No cluster is running; the remains of one were removed."}[ended])
 	return nil
 }
 

@@ -53,7 +53,7 @@ type choices struct {
 func parse(args []string) (c choices, err error) {
 	flags := flag.NewFlagSet("cluster up", flag.ContinueOnError)
 	flags.IntVar(&c.nodes, "nodes", 1, "number of nodes")
-	flags.BoolVar(&c.bare, "bare", false, "do not install Waggle: nodes stay NotReady until somebody does")
+	flags.BoolVar(&c.bare, "bare", false, "do not install Waggle: nodes stay NotReady until it is installed")
 	flags.StringVar(&c.installFlags, "install-flags", "", "further flags of waggle install, separated by spaces")
 	err = flags.Parse(args)
 	if err == nil && (flags.NArg() > 0 || c.nodes < 1 || c.nodes > 200) {

@@ -36,12 +36,12 @@ func main() {
 
 func run(args []string) error {
 	if len(args) < 2 {
-		return errors.New("want serve, loop, ask, resolve or api, and what")
+		return errors.New("want serve, loop, ask, resolve or api, and its arguments")
 	}
 	flags := flag.NewFlagSet("talk", flag.ExitOnError)
 	zone := flags.String("dns", "", "`name=address` that the first UDP port resolves")
-	drain := flags.Duration("drain", 0, "after SIGTERM, time without a question of a connection before the server ends")
-	every := flags.Duration("every", 50*time.Millisecond, "pause between the questions to a target")
+	drain := flags.Duration("drain", 0, "after SIGTERM, time without a request on a connection before the server ends")
+	every := flags.Duration("every", 50*time.Millisecond, "pause between the requests to a target")
 	within := flags.Duration("within", answerWithin, "time for the answer of a connection")
 	_ = flags.Parse(args[1:]) // exits on an error
 	switch rest := flags.Args(); args[0] {
