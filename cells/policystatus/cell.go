@@ -47,8 +47,8 @@ var DefaultConfig = Config{L7Rules: string(policy.DenyL7)}
 // Flags adds the flags; the values of c are the defaults.
 func (c Config) Flags(flags *pflag.FlagSet) {
 	flags.String("labels", c.Labels, "Rules [source:][!]regexp, separated by commas or spaces, that include (or with ! exclude) "+
-		"labels whose key begins so in identities; one that includes leaves out all that none includes")
-	flags.String("label-prefix-file", c.LabelPrefixFile, "JSON file with rules in the place of the default ones")
+		"labels whose key starts with a match in identities; an including rule excludes all labels that no rule includes")
+	flags.String("label-prefix-file", c.LabelPrefixFile, "JSON file with rules that replace the default ones")
 	flags.String("l7-rules", c.L7Rules, policy.L7RulesUsage)
 }
 
