@@ -63,7 +63,7 @@ func (in *inputs) unread(txn statedb.ReadTxn) string {
 func (in *inputs) unmade(txn statedb.ReadTxn, changed *statedb.WatchSet) string {
 	if done, initialized := in.Endpoints.Initialized(txn); !done {
 		changed.Add(initialized)
-		return "the endpoints of the run before"
+		return "the endpoints of the previous run"
 	}
 	if done, initialized := in.NodeAddresses.Initialized(txn); !done {
 		changed.Add(initialized)

@@ -72,7 +72,7 @@ func describe(k policymap.Key) string {
 	case k.Protocol == 0:
 		return who
 	case k.IsStop():
-		return who + ", what is said around it"
+		return who + ", as the ranges around it"
 	case k.PortBits == 0:
 		return fmt.Sprintf("%s protocol %d", who, k.Protocol)
 	case k.IsRange():

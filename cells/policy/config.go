@@ -34,17 +34,17 @@ const (
 
 // Flags defines the flags of the cell, with the fields of c as defaults.
 func (c Config) Flags(flags *pflag.FlagSet) {
-	flags.String("enable-policy", c.Enable, "Which endpoints are isolated: default (those that a policy isolates), always (all) or "+
+	flags.String("enable-policy", c.Enable, "Isolated endpoints: default (endpoints that a policy isolates), always (all endpoints) or "+
 		"never (none, and no policy is enforced)")
-	flags.StringSlice("policy-cidr-match-mode", c.CIDRMatch, "What CIDR rules of Cilium's policies match beside what is outside "+
-		"the cluster: nodes, or nothing")
+	flags.StringSlice("policy-cidr-match-mode", c.CIDRMatch, "Peers that CIDR rules of Cilium's policies match in addition to peers outside "+
+		"the cluster: nodes; empty for none")
 	flags.String("allow-localhost", c.AllowLocalhost, "Whether the local host always reaches its endpoints: always, policy (only as "+
 		"policies allow) or auto (always)")
 	flags.Bool("enable-k8s-networkpolicy", c.Kubernetes, "Enforce NetworkPolicies of Kubernetes")
 	flags.Bool("enable-cilium-network-policy", c.Cilium, "Enforce CiliumNetworkPolicies and CiliumClusterwideNetworkPolicies")
 	flags.String("l7-rules", c.L7Rules, policy.L7RulesUsage)
-	flags.Int("policy-cidrs-per-namespace", c.NamespaceCIDRs, "Address ranges that the policies of one namespace may name on this node, of those that all share "+
-		"(--bpf-cidr-map-max); 0 for no limit")
+	flags.Int("policy-cidrs-per-namespace", c.NamespaceCIDRs, "Quota of address ranges in the policies of one namespace on this node. All namespaces share "+
+		"--bpf-cidr-map-max; 0 for no quota")
 }
 
 // newOptions validates the configuration and returns the options for policies.

@@ -75,7 +75,7 @@ func newController(p params) *controller {
 func (c *controller) run(ctx context.Context, health cell.Health) error {
 	c.alive = func() { heartbeat.Busy(ctx) }
 	if err := c.restore(); err != nil {
-		health.Degraded("the maps of policies cannot be read; what they enforce stays", err)
+		health.Degraded("the maps of policies cannot be read; their entries stay in force", err)
 		return err
 	}
 	defer c.in.close()
@@ -390,7 +390,7 @@ func (c *controller) report(health cell.Health, waiting string) {
 		return
 	}
 	if len(c.problems) > 0 {
-		health.Degraded("policies are not enforced as they should be; what is enforced stays",
+		health.Degraded("policies are not fully enforced; the enforced ones stay",
 			errors.Join(c.problems[:min(len(c.problems), maxProblems)]...))
 		return
 	}

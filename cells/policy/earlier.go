@@ -57,7 +57,7 @@ func (e *earlier) widens(ep *endpoints.Endpoint, d decisions, policies int) stri
 	case e.settled:
 		return ""
 	case !e.has(ep) && policies == 0 && e.enforced():
-		return "the source of policies: the run before enforced some, and now none is known"
+		return "the source of policies: the previous run enforced policies, and none is known now"
 	case !e.has(ep):
 		return ""
 	}
@@ -65,7 +65,7 @@ func (e *earlier) widens(ep *endpoints.Endpoint, d decisions, policies int) stri
 	if e.within(d[0], slot.ids[0]) && e.within(d[2], slot.ids[2]) {
 		return ""
 	}
-	return "the source of policies: the copy of them on disk allows more than what is enforced"
+	return "the source of policies: the copy on disk allows more than the enforced policies"
 }
 
 // enforced reports whether an endpoint of the previous run had a policy.

@@ -93,7 +93,7 @@ func (c *controller) open(w *wanted) bool {
 		}
 	}
 	if len(w.kept) > 0 && (c.earlier.denies || slices.ContainsFunc(w.kept, deniesIdentities)) {
-		c.note(errors.New("a policy of the run before is not what it should be and may not deny who is new: nobody new is let in"))
+		c.note(errors.New("a policy of the previous run is outdated and may lack denies about new identities: no new identity is announced"))
 		return true
 	}
 	for _, h := range c.store.byID {
@@ -102,7 +102,7 @@ func (c *controller) open(w *wanted) bool {
 		case h.open:
 			return true
 		case h.is != nil && !c.store.current[h.is] && deniesIdentities(h.is):
-			c.note(fmt.Errorf("policy %d is not what it should be and may not deny who is new: nobody new is let in", h.id))
+			c.note(fmt.Errorf("policy %d is incomplete and may lack denies about new identities: no new identity is announced", h.id))
 			return true
 		}
 	}
@@ -255,7 +255,7 @@ func (c *controller) commit(txn statedb.ReadTxn, w *wanted, rows map[uint16]*end
 		}
 		if former == nil && row.Error != "" && c.earlier.has(c.in.subjects[id]) {
 			all = false
-			c.note(fmt.Errorf("endpoint %d keeps what the run before enforced: %s", id, row.Error))
+			c.note(fmt.Errorf("endpoint %d keeps the policies of the previous run: %s", id, row.Error))
 			continue
 		}
 		number, found := identities.Of(txn, c.Of, id, row.Attachment)

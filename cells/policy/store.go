@@ -271,7 +271,7 @@ func (s *store) sweep(used map[uint32]successors) error {
 				continue
 			}
 			if err := s.maps.Delete(k.ID, k.Key); err != nil {
-				return fmt.Errorf("delete an entry of policy %d of an earlier run: %w", k.ID, err)
+				return fmt.Errorf("delete an entry of policy %d of the previous run: %w", k.ID, err)
 			}
 			delete(s.stale, k)
 			s.old = s.old.minus(roomOf([]policymap.Entry{e}))

@@ -57,7 +57,7 @@ func (v *verifier) run(ctx context.Context) error {
 		})
 	}
 	for _, prefix := range d.foreign {
-		v.Drift.Repairs.Record(driftrepairs.Finding{Kind: driftrepairs.MapEntry, What: bpf.MapCIDRs, Found: prefix.String() + " is nobody's"})
+		v.Drift.Repairs.Record(driftrepairs.Finding{Kind: driftrepairs.MapEntry, What: bpf.MapCIDRs, Found: prefix.String() + " has no owner"})
 	}
 	drift.Strangers(ctx, v.Drift, bpf.MapPolicy, d.strangers, func(k entryKey) bool { return v.stranger(ctx, k) },
 		func() { v.prune(ctx, d.strangers) })
@@ -212,7 +212,7 @@ func (v *verifier) prune(ctx context.Context, strangers []entryKey) {
 	for _, k := range strangers {
 		if !v.wanted(k) {
 			if err := v.Entries.Delete(k.ID, k.Key); err != nil {
-				v.Log.Warn("An entry of a policy map that is nobody's stays", "policy", k.ID, "entry", describe(k.Key), "error", err)
+				v.Log.Warn("An entry of a policy map that has no owner cannot be removed", "policy", k.ID, "entry", describe(k.Key), "error", err)
 			}
 		}
 	}

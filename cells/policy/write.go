@@ -182,10 +182,10 @@ func (s *store) bequeathBefore(parent, child uint32) error {
 			}
 			need := roomOf([]policymap.Entry{e})
 			if !need.fits(s.room.minus(s.used())) {
-				return fmt.Errorf("policy %d of an earlier run, which is still in use, does not know an address range: %w", k.ID, errFull)
+				return fmt.Errorf("policy %d of the previous run, which is still in use, does not know an address range: %w", k.ID, errFull)
 			}
 			if err := s.maps.Put(k.ID, e); err != nil {
-				return fmt.Errorf("write an entry of policy %d of an earlier run: %w", k.ID, err)
+				return fmt.Errorf("write an entry of policy %d of the previous run: %w", k.ID, err)
 			}
 			s.stale[heir], s.old = e, s.old.plus(need)
 		}

@@ -183,7 +183,7 @@ func (c *ciliumParser) subject(path string, fields map[string]json.RawMessage) (
 	}
 	if slices.ContainsFunc(chosen.Requirements, func(r Requirement) bool { return r.Source == endpoint.SourceReserved && r.demands() }) {
 		c.policy.add(Problem{Path: path + ".endpointSelector", Reason: ReasonUnsupported,
-			Message: "it asks for a reserved label, which no endpoint has: it chooses nobody; choose endpoints by labels of their own, " +
+			Message: "it asks for a reserved label, which no endpoint has: it selects no endpoint; choose endpoints by labels of their own, " +
 				"or all of them with {}"})
 	}
 	subject.Requirements = append(subject.Requirements, chosen.Requirements...)
@@ -204,7 +204,7 @@ func (c *ciliumParser) stayHome(path string, chosen *Selector) {
 	})
 	switch {
 	case excludes:
-		c.policy.invalid(path+".endpointSelector", "it excludes the policy's own namespace: it chooses nobody; move the policy to the namespace that it is for")
+		c.policy.invalid(path+".endpointSelector", "it excludes the policy's own namespace: it selects no endpoint; move the policy to the namespace that it is for")
 	case asks:
 		c.policy.invalid(path+".endpointSelector", "it asks for another namespace than the policy's own: it is enforced in its own; "+
 			"move the policy to that namespace")

@@ -77,7 +77,7 @@ func (r *ciliumRule) peers() Peers {
 		}
 	}
 	if len(ways) > 1 {
-		r.invalid("", "it chooses peers in several ways, and what they mean together is not defined")
+		r.invalid("", "it chooses peers in several ways, whose combination is undefined")
 	}
 	peers.Any = peers.Any || !given
 	if peers.Any {
@@ -104,7 +104,7 @@ func (r *ciliumRule) peer(peers *Peers, kind kind, i int, item json.RawMessage) 
 
 var (
 	errEverybody = errors.New("everybody is meant")
-	errReported  = errors.New("a problem says what is wrong")
+	errReported  = errors.New("a problem of the policy has the reason")
 )
 
 func (r *ciliumRule) endpoints(path string, item json.RawMessage) ([]Peer, error) {

@@ -14,7 +14,7 @@ func (p *Policy) onlyKept(path string, s *Selector, deny bool, env *Environment)
 			kept = append(kept, *r)
 			continue
 		}
-		what := "no peer has it, so this peer of the rule is nobody"
+		what := "no peer has it, so this peer of the rule selects nothing"
 		switch {
 		case deny:
 			what = "the rule denies peers whether or not they have it"

@@ -71,7 +71,7 @@ func (p *Port) whyNot(protocol uint8, port uint16, named []NamedPort) string {
 	if p.Name != "" {
 		at := slices.IndexFunc(named, func(n NamedPort) bool { return n.Name == p.Name && n.Protocol == protocol })
 		if at < 0 {
-			return fmt.Sprintf("nobody serves the port named %s", p)
+			return fmt.Sprintf("no peer serves the port named %s", p)
 		}
 		return fmt.Sprintf("the port named %s is %d, not %d", p, named[at].Number, port)
 	}

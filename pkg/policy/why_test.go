@@ -19,7 +19,7 @@ func TestEvaluate_SaysWhatNearlyMatched(t *testing.T) {
 		{netpol("podSelector: {}, ingress: [{ports: [{port: 80}]}]"), "in web>db 81/TCP", "it is for 80/TCP, not 81"},
 		{netpol("podSelector: {}, ingress: [{ports: [{port: 80, endPort: 90, protocol: UDP}]}]"), "in web>db 81/TCP", "it is for 80-90/UDP, not TCP"},
 		{netpol("podSelector: {}, ingress: [{ports: [{protocol: SCTP}]}]"), "in web>db 81/TCP", "it is for all of SCTP, not TCP"},
-		{netpol("podSelector: {}, ingress: [{ports: [{port: admin}]}]"), "in web>db 80/TCP", "nobody serves the port named admin/TCP"},
+		{netpol("podSelector: {}, ingress: [{ports: [{port: admin}]}]"), "in web>db 80/TCP", "no peer serves the port named admin/TCP"},
 		{netpol("podSelector: {}, ingress: [{ports: [{port: web}]}]"), "in web>db 80/TCP", "the port named web/TCP is 9090, not 80"},
 		{netpol("podSelector: {}, ingress: [{ports: [{port: 1}, {port: 2}, {port: 3}, {port: 4}, {port: 5}]}]"), "in web>db 80/TCP", "it is for 3/TCP, not 80; and 2 more"},
 		{cnp("endpointSelector: {}, ingress: [{fromCIDR: [10.0.0.0/8]}]"), "in web>db 80/TCP", "but it is an endpoint's, and CIDRs of Cilium's policies match none"},

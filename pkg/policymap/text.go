@@ -13,7 +13,7 @@ func (k Key) PortText() string {
 	case k.Protocol == 0:
 		return port
 	case k.IsStop():
-		return "nothing of the CIDRs around it"
+		return "not the CIDRs around it"
 	case k.IsRange():
 		port = strconv.Itoa(int(k.Port)) + "-" + strconv.Itoa(int(k.LastPort()))
 	case k.PortBits > 0:

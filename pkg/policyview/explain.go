@@ -126,7 +126,7 @@ func (v *View) side(own, other *Party, ownAddr, otherAddr netip.Addr, d policy.D
 	s.question = policy.Question{Subject: subject(own), Peer: v.peer(other, otherAddr), Direction: d, Protocol: protocol, Port: port}
 	s.question.Subject.Addr = ownAddr
 	if ownAddr.IsValid() && ownAddr == otherAddr {
-		s.model.Message = "whoever talks with itself does so inside its own network namespace; no policy is asked"
+		s.model.Message = "an endpoint connects to itself inside its own network namespace; no policy is evaluated"
 		return s
 	}
 	s.answer = policy.Evaluate(v.policies, v.Options, s.question)

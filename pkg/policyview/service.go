@@ -19,7 +19,7 @@ const maxBackends = 16
 
 // Errors of [View.Explain] for a service whose result depends on missing input or on another node.
 var (
-	errNoClient  = errors.New("who may use it depends on the client's address (loadBalancerSourceRanges): give that instead of an identity")
+	errNoClient  = errors.New("the allowed clients depend on the client's address (loadBalancerSourceRanges): give an address instead of an identity")
 	errElsewhere = errors.New("the client's own node chooses among its own backends (internalTrafficPolicy Local): ask there")
 )
 
@@ -103,7 +103,7 @@ func lag(f *frontends.Frontend) string {
 	case reconciler.StatusKindDone:
 		return ""
 	case reconciler.StatusKindError:
-		return "not in the kernel as it should be: " + f.Status.GetError()
+		return "not in the kernel as desired: " + f.Status.GetError()
 	}
 	return "not in the kernel yet"
 }
@@ -122,7 +122,7 @@ func refusal(f *frontends.Frontend, outside bool, client netip.Addr, backends in
 	case f.LocalOnly && (outside || !f.TwoScopes):
 		return "no backend of this node answers for it, and its traffic policy is Local"
 	}
-	return "nobody answers for it"
+	return "it has no backend"
 }
 
 // backend explains the connection to one backend. Tracked connections are listed only for a single backend, because the lookup scans the whole flow table.

@@ -26,7 +26,7 @@ func TestExplain_ThroughAService(t *testing.T) {
 		{"shop/cart", "10.96.0.2", "8080/TCP", "internal", 2, "denied", "denied towards 1 of 2 backends of service shop/both at 10.96.0.2:8080/TCP: 10.0.9.9 80/TCP: " +
 			"denied in egress of the sender"},
 		{"10.0.0.100", "10.96.0.2", "8080/TCP", "internal", 2, "allowed", "allowed through service shop/both at 10.96.0.2:8080/TCP, towards all of 2 backends"},
-		{"shop/cart", "10.96.0.3", "8080/TCP", "internal", 0, "denied", "denied by service shop/none at 10.96.0.3:8080/TCP: nobody answers for it"},
+		{"shop/cart", "10.96.0.3", "8080/TCP", "internal", 0, "denied", "denied by service shop/none at 10.96.0.3:8080/TCP: it has no backend"},
 		{"shop/cart", "10.96.0.4", "8080/TCP", "internal", 1, "denied", "its backends are not known any more"},
 		{"shop/free", "10.96.0.5", "53/UDP", "internal", 20, "allowed", "towards all of the first 16 backends"},
 		{"192.0.2.7", "198.51.100.80", "443/TCP", "external", 1, "allowed", "10.0.0.1 80/TCP: allowed by this node: ingress of the receiver: NetworkPolicy shop/web spec.ingress[1]"},
@@ -82,7 +82,7 @@ func TestExplain_WhatOnlyOthersKnow(t *testing.T) {
 	t.Parallel()
 	f := newFixture(t)
 	for _, tc := range []struct{ from, to, port, says string }{
-		{"id:9", "198.51.100.80", "443/TCP", "service shop/lb at 198.51.100.80:443/TCP: who may use it depends on the client's address"},
+		{"id:9", "198.51.100.80", "443/TCP", "service shop/lb at 198.51.100.80:443/TCP: the allowed clients depend on the client's address"},
 		{"shop/far", "10.96.0.6", "8080/TCP", "service shop/near at 10.96.0.6:8080/TCP: the client's own node chooses among its own backends"},
 		{"id:302", "10.96.0.6", "8080/TCP", "ask there"},
 	} {
@@ -113,7 +113,7 @@ func TestExplain_TellsTheServiceAndConnections(t *testing.T) {
 	if e = ask("10.96.0.2"); e.Backends[0].Conntrack != nil || e.Backends[0].ConntrackError == "" {
 		t.Errorf("towards two backends: %+v", e.Backends)
 	}
-	if e = ask("10.96.0.3"); e.Service.Message != "not in the kernel as it should be: full" {
+	if e = ask("10.96.0.3"); e.Service.Message != "not in the kernel as desired: full" {
 		t.Errorf("a frontend that failed: %+v", e.Service)
 	}
 	if e = ask("10.96.0.7"); e.Service.Backends != 3 || e.Service.Missing != 2 || len(e.Backends) != 1 {

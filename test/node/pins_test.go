@@ -37,7 +37,7 @@ func TestPrivilegedPins_SpoiltOnesDisturbNobody(t *testing.T) {
 	waitReady(t, node)
 	eventually(t, func() error {
 		if hooks(t, node) == before {
-			return errors.New("the hooks still carry the programs of the run before")
+			return errors.New("the hooks still carry the programs of the previous run")
 		}
 		return nil
 	})
@@ -100,7 +100,7 @@ func awaitOtherHooks(t *testing.T, node *nodekit.Node, before string) {
 	t.Helper()
 	for deadline := time.Now().Add(2 * time.Minute); hooks(t, node) == before; time.Sleep(50 * time.Millisecond) {
 		if time.Now().After(deadline) {
-			t.Fatal("the hooks still carry the programs of the run before")
+			t.Fatal("the hooks still carry the programs of the previous run")
 		}
 	}
 }
