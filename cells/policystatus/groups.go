@@ -101,7 +101,7 @@ func (g *groupFollower) replace(rows []*cilium.CIDRGroup) error {
 	txn := g.DB.WriteTxn(g.Groups)
 	defer txn.Abort()
 	if err := g.Groups.DeleteAll(txn); err != nil {
-		return fmt.Errorf("forget the groups of before: %w", err)
+		return fmt.Errorf("delete the previous groups: %w", err)
 	}
 	for _, row := range rows {
 		if _, _, err := g.Groups.Insert(txn, row); err != nil {

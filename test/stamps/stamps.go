@@ -11,7 +11,7 @@ import (
 	"time"
 )
 
-// BelievedFor is how long a pass is believed. What is not in the hash, such as the machine outside, changes as well.
+// BelievedFor is the lifetime of a pass. Inputs outside of the hash, such as the machine, change as well.
 const BelievedFor = 14 * 24 * time.Hour
 
 // Store is a folder of passes. Each is a file with a T as JSON, called by the hash of the inputs. Runs side by side may share it.

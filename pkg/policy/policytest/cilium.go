@@ -241,7 +241,7 @@ func (r *random) unsupported(rule object, side string, deny bool) {
 			rule["toPorts"] = []object{{"ports": []object{{"port": "80", "protocol": "TCP"}}, "rules": object{"http": []object{{}}}}}
 			break
 		}
-		rule["toPorts"] = []object{{"ports": []object{{"port": "nobody knows"}}}}
+		rule["toPorts"] = []object{{"ports": []object{{"port": "no such port"}}}}
 	case 6:
 		rule["toPorts"] = nil
 	case 7:

@@ -8,11 +8,11 @@ import (
 )
 
 // policyKind is a kind of policies with objects in namespace x.
-type policyKind struct{ apiVersion, kind, nobody string } // nobody is the spec of a policy that selects no pod
+type policyKind struct{ apiVersion, kind, nothing string } // nothing is the spec of a policy that selects no pod
 
 var (
-	kubernetesPolicy = policyKind{"networking.k8s.io/v1", "NetworkPolicy", "podSelector: {matchLabels: {app: nobody}}"}
-	ciliumPolicy     = policyKind{"cilium.io/v2", "CiliumNetworkPolicy", "endpointSelector: {matchLabels: {app: nobody}}, ingress: [{fromEntities: [cluster]}]"}
+	kubernetesPolicy = policyKind{"networking.k8s.io/v1", "NetworkPolicy", "podSelector: {matchLabels: {app: nothing}}"}
+	ciliumPolicy     = policyKind{"cilium.io/v2", "CiliumNetworkPolicy", "endpointSelector: {matchLabels: {app: nothing}}, ingress: [{fromEntities: [cluster]}]"}
 )
 
 func (k policyKind) object(name, spec string) string {
@@ -25,7 +25,7 @@ func (w *policyWorld) apply(t *testing.T, kind policyKind, objects string) {
 	t.Helper()
 	w.marks++
 	mark := fmt.Sprintf("mark-%d", w.marks)
-	if err := w.Apply(t.Context(), objects+kind.object(mark, kind.nobody)); err != nil {
+	if err := w.Apply(t.Context(), objects+kind.object(mark, kind.nothing)); err != nil {
 		t.Fatal(err)
 	}
 	row := kind.kind + " x/" + mark + " "

@@ -1,0 +1,102 @@
+package conventions
+
+import (
+	"go/scanner"
+	"go/token"
+	"os"
+	"path/filepath"
+	"regexp"
+	"strings"
+	"testing"
+)
+
+// idioms are phrases of a dialect that the text of the project does not use: name the noun instead. They are split so that they do not match this file.
+var idioms = regexp.MustCompile(`(?i)\b(some` + `body|no` + `body|who` + `ever|who` + `m|what is ` + `not|of ` + `before|the run ` + `before|as it ` + `should|tells ` + `whether|is ` +
+	`away|goes on ` + `with)\b`)
+
+// quotation is quoted text, which may be in any words: the output of a program, an identifier or a citation.
+var quotation = regexp.MustCompile("\"[^\"\n]*\"|`[^`\n]*`")
+
+// withoutQuotations removes quoted text.
+func withoutQuotations(text string) string { return quotation.ReplaceAllString(text, "") }
+
+// idiomsOfGo returns the idioms in the comments of a Go file and, unless it is a test, in its strings, which operators read.
+func idiomsOfGo(source []byte, test bool) (found []string) {
+	var s scanner.Scanner
+	fset := token.NewFileSet()
+	s.Init(fset.AddFile("", fset.Base(), len(source)), source, nil, scanner.ScanComments)
+	for {
+		_, kind, text := s.Scan()
+		switch {
+		case kind == token.EOF:
+			return found
+		case kind == token.COMMENT:
+			found = append(found, idioms.FindAllString(withoutQuotations(text), -1)...)
+		case kind == token.STRING && !test && strings.Contains(text, " "): // one word is a name
+			found = append(found, idioms.FindAllString(text, -1)...)
+		}
+	}
+}
+
+// idiomsOfPage returns the idioms in a page, code blocks and quoted text excluded.
+func idiomsOfPage(text string) (found []string) {
+	for i, part := range strings.Split(text, "\n```") {
+		if i%2 == 0 { // outside of a code block
+			found = append(found, idioms.FindAllString(withoutQuotations(part), -1)...)
+		}
+	}
+	return found
+}
+
+func TestLanguage_UsesNoIdioms(t *testing.T) {
+	t.Parallel()
+	report := func(path string, found []string) {
+		if len(found) == 0 {
+			return
+		}
+		t.Errorf("%s: %q: name the noun in the terms of the field; a quotation stands in quotes", path, found)
+	}
+	for _, f := range files(t) {
+		report(f.path, idiomsOfGo(f.source, f.test()))
+	}
+	pages, err := filepath.Glob(filepath.Join(root(t), "*.md"))
+	if err != nil {
+		t.Fatal(err)
+	}
+	for _, dir := range []string{"Documentation", "Documentation/cells"} {
+		more, err := filepath.Glob(filepath.Join(root(t), dir, "*.md"))
+		if err != nil {
+			t.Fatal(err)
+		}
+		pages = append(pages, more...)
+	}
+	if len(pages) < 50 {
+		t.Fatalf("only %d pages found: the search is broken", len(pages))
+	}
+	for _, page := range pages {
+		content, err := os.ReadFile(page)
+		if err != nil {
+			t.Fatal(err)
+		}
+		relative, err := filepath.Rel(root(t), page)
+		if err != nil {
+			t.Fatal(err)
+		}
+		report(filepath.ToSlash(relative), idiomsOfPage(string(content)))
+	}
+}
+
+func TestLanguage_UsesNoIdioms_Finds(t *testing.T) {
+	t.Parallel()
+	bad := "the state of " + "before"
+	source := "package p\n\n// F has " + bad + ".\nfunc F() string { return \"" + bad + "\" }\n\n// G quotes \"" + bad + "\".\nfunc G() string { return \"no" + "body\" }\n"
+	if found := idiomsOfGo([]byte(source), false); len(found) != 2 {
+		t.Errorf("in a program: %q", found)
+	}
+	if found := idiomsOfGo([]byte(source), true); len(found) != 1 {
+		t.Errorf("in a test: %q", found)
+	}
+	if found := idiomsOfPage("# A\n" + bad + ", `" + bad + "`\n```\n" + bad + "\n```\n" + bad + "\n"); len(found) != 2 {
+		t.Errorf("in a page: %q", found)
+	}
+}
