@@ -43,7 +43,7 @@ func TestPrivilegedCheck_FindsWhatIsMissing(t *testing.T) {
 		{"endpoint unhealthy", func(_ *testing.T, n *node, _ pod) {
 			n.agent.set(func() { n.agent.health = models.EndpointHealthStatusFailure })
 		}, "not healthy"},
-		{"interface gone", inPod(netlink.LinkDel), "is gone"},
+		{"interface gone", inPod(netlink.LinkDel), "does not exist"},
 		{"interface down", inPod(netlink.LinkSetDown), "is down"},
 		{"address gone", inPod(func(l netlink.Link) error {
 			return netlink.AddrDel(l, &netlink.Addr{IPNet: hostPrefix(mustAddr("10.9.0.11"))})
