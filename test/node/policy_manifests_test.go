@@ -36,7 +36,7 @@ func TestPrivilegedPolicy_ManifestsThatAreAway(t *testing.T) {
 	go func() { attached <- late.Attach(t.Context()) }()
 	eventually(t, func() error {
 		rows, err := w.Waggle(t.Context(), "db", "show", "endpoint-policies")
-		if err == nil && !strings.Contains(rows, "now none is known") {
+		if err == nil && !strings.Contains(rows, "none is known now") {
 			err = fmt.Errorf("it is not said what the new pod waits for:\n%s", rows)
 		}
 		return err
