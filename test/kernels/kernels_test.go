@@ -4,6 +4,7 @@ import (
 	"bytes"
 	"errors"
 	"flag"
+	"fmt"
 	"io"
 	"maps"
 	"os"
@@ -197,6 +198,44 @@ func TestKernelRun_MachineHoldsOnlyWhatIsLeft(t *testing.T) {
 	for _, part := range []string{`"Modules":["veth.ko"]`, `"Modules":["wireguard.ko","tunnel.ko"]`, `"Programs":["waggle-cni"]`} {
 		if !strings.Contains(string(f.texts["plan.json"]), part) {
 			t.Errorf("the plan lacks %s: %s", part, f.texts["plan.json"])
+		}
+	}
+}
+
+// A machine whose kernel panics at boot starts once more and keeps its console; one that has begun a suite does not.
+func TestBoot_OnceMoreBeforeTheFirstSuite(t *testing.T) {
+	t.Parallel()
+	const event = `{"Action":"suite passed","Package":"bpf"}`
+	refused := errors.New("run qemu: refused")
+	for name, c := range map[string]struct {
+		outputs []string // of each machine in turn
+		err     error
+		starts  int
+	}{
+		"healthy":              {[]string{event, event}, nil, 1},
+		"panic at boot":        {[]string{"", event, event}, nil, 2},
+		"panic at each boot":   {[]string{"", "", event}, nil, 2},
+		"no emulator":          {[]string{"", event}, refused, 1},
+		"panic during a suite": {[]string{`{"Action":"start","Package":"bpf"}`, event}, nil, 1},
+	} {
+		var out bytes.Buffer
+		r := newKernelRun(&kernel{series: "6.12"}, []suite{{pkg: "bpf"}}, options{out: t.TempDir()})
+		r.report.out = &out
+		if err := os.Mkdir(r.dir, 0o755); err != nil {
+			t.Fatal(err)
+		}
+		starts := 0
+		err := r.bootUntilEvents(func() error {
+			starts++
+			return errors.Join(c.err, os.WriteFile(r.console(), fmt.Appendf(nil, "Kernel panic %d\n", starts), 0o644),
+				r.report.read(strings.NewReader(c.outputs[starts-1])))
+		})
+		if !errors.Is(err, c.err) || starts != c.starts {
+			t.Errorf("%s: %d machines, want %d; %v", name, starts, c.starts, err)
+		}
+		kept, _ := os.ReadFile(filepath.Join(r.dir, "console-1.log"))
+		if again := c.starts == 2; strings.Contains(out.String(), "Kernel panic 1") != again || (string(kept) == "Kernel panic 1\n") != again {
+			t.Errorf("%s: said %q, kept %q", name, &out, kept)
 		}
 	}
 }

@@ -132,31 +132,52 @@ func run(ctx context.Context, o options) error {
 	return err
 }
 
-// boot runs the remaining suites of a kernel in one machine. It does nothing if there are none.
+// boot runs the remaining suites of a kernel in one machine. It does nothing if there are none. A machine that ends before the first event of a suite has run
+// nothing but the kernel and the guest's init, so boot starts it once more: Linux 6.12 with two emulated CPUs can panic while it patches its static keys.
 func (r *kernelRun) boot(ctx context.Context) error {
 	if len(r.left) == 0 {
 		return nil
 	}
-	r.report.say("boot", "Linux %s, %d CPUs by %s", r.kernel.version, machineCPUs, r.hardware[1])
 	said, err := os.Create(filepath.Join(r.dir, "tests.json"))
 	if err != nil {
 		return err
 	}
 	defer said.Close()
-	r.cpu, err = r.start(ctx, func(output io.Reader, cpu func() float64) error {
-		r.report.cpu = cpu
-		return r.report.read(io.TeeReader(output, said))
+	err = r.bootUntilEvents(func() error {
+		r.report.say("boot", "Linux %s, %d CPUs by %s", r.kernel.version, machineCPUs, r.hardware[1])
+		cpu, err := r.start(ctx, func(output io.Reader, cpu func() float64) error {
+			r.report.cpu = cpu
+			return r.report.read(io.TeeReader(output, said))
+		})
+		r.cpu += cpu
+		return err
 	})
 	if err == nil && r.report.totals().unfinished > 0 {
-		console := filepath.Join(r.dir, "console.log")
-		err = fmt.Errorf("kernel %s: the machine was off too early; the end of its console, %s:\n%s", r.kernel.series, console, lastLines(console))
+		err = fmt.Errorf("kernel %s: the machine was off too early; the end of its console, %s:\n%s", r.kernel.series, r.console(), lastLines(r.console()))
 	}
 	return err
 }
 
+// bootUntilEvents calls start, and a second time if the first machine turned itself off without an event of a suite. The console of the first is kept in
+// console-1.log.
+func (r *kernelRun) bootUntilEvents(start func() error) error {
+	if err := start(); err != nil || r.report.began {
+		return err
+	}
+	first := filepath.Join(r.dir, "console-1.log")
+	if err := os.Rename(r.console(), first); err != nil {
+		return fmt.Errorf("kernel %s: the machine was off before its first suite; keep its console: %w", r.kernel.series, err)
+	}
+	r.report.say("boot", "the machine was off before its first suite, and starts once more; the end of its console, %s:\n%s", first, lastLines(first))
+	return start()
+}
+
+// console returns the path of the kernel's messages.
+func (r *kernelRun) console() string { return filepath.Join(r.dir, "console.log") }
+
 // start boots a machine with the remaining suites and passes the events of the suites to read.
 func (r *kernelRun) start(ctx context.Context, read func(output io.Reader, cpu func() float64) error) (cpu float64, err error) {
-	m := machine{kernel: r.kernel.image, initramfs: filepath.Join(r.dir, "initramfs"), console: filepath.Join(r.dir, "console.log"),
+	m := machine{kernel: r.kernel.image, initramfs: filepath.Join(r.dir, "initramfs"), console: r.console(),
 		hardware: r.hardware, append: r.kernelArgs}
 	files, err := r.fileSystem()
 	if err == nil {

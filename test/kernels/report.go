@@ -38,7 +38,7 @@ type report struct {
 	results []*result      // in the order of the table
 	cpu     func() float64 // CPU seconds of the emulator so far; nil counts none
 	before  float64        // value of cpu when the first suite began or the last one ended
-	began   bool
+	began   bool           // an event of a suite was read
 }
 
 // printing serializes the output of several machines.
@@ -90,8 +90,9 @@ func (r *report) read(from io.Reader) error {
 			return fmt.Errorf("read the events of the tests: %w: %q", err, lines.Text())
 		}
 		if r.cpu != nil && !r.began { // the CPU time of the boot belongs to no suite
-			r.began, r.before = true, r.cpu()
+			r.before = r.cpu()
 		}
+		r.began = true
 		if s := r.of(e.Package); s == nil {
 			return fmt.Errorf("read the events of the tests: no suite is called %q", e.Package)
 		} else if s.add(e) {
