@@ -9,12 +9,15 @@ import (
 	"slices"
 	"strings"
 	"time"
+
+	"github.com/waggle-net/waggle/test/attributes"
 )
 
 // event is one line of `go test -json`; see `go doc test2json`.
 type event struct {
 	Action, Package, Test, Output, ImportPath, FailedBuild string
 	Elapsed                                                float64 // seconds
+	Key, Value                                             string  // of an attribute
 }
 
 // counts holds the numbers of test results of a tier. A test with subtests counts once.
@@ -36,7 +39,7 @@ func (c *counts) add(o counts) {
 type outcome struct {
 	name   string // package and test
 	output string
-	took   time.Duration // without the time in which it was paused for parallel tests
+	took   time.Duration // without the time in which it was paused for parallel tests or waited for the loads of others
 }
 
 // results collects the events of one `go test` run.
@@ -50,7 +53,8 @@ type results struct {
 	passed  map[string]int // tests that passed, by package
 	skipped map[string]int // tests that were skipped, by package
 	cached  map[string]bool
-	running map[string]bool // top-level tests that are not paused
+	running map[string]bool          // top-level tests that are not paused
+	waited  map[string]time.Duration // for the loads of other tests, by package and test, subtests included
 
 	onFailure func() // runs when a test or package fails
 }
@@ -60,7 +64,7 @@ const slowAfter = 15 * time.Second
 
 func newResults(out io.Writer) *results {
 	return &results{out: out, output: map[string]*strings.Builder{}, passed: map[string]int{}, skipped: map[string]int{}, cached: map[string]bool{},
-		running: map[string]bool{}, onFailure: func() {}}
+		running: map[string]bool{}, waited: map[string]time.Duration{}, onFailure: func() {}}
 }
 
 // read processes events until EOF. It prints other lines, such as compiler errors. It periodically prints the running tests.
@@ -120,6 +124,10 @@ func (r *results) add(e event) {
 		fmt.Fprint(r.out, e.Output)
 	case "output":
 		r.keep(key, e)
+	case "attr":
+		if e.Key == attributes.WaitedForLoads {
+			r.wait(e)
+		}
 	case "pass", "fail", "skip":
 		if e.Action == "fail" {
 			r.onFailure()
@@ -146,6 +154,21 @@ func (r *results) keep(key string, e event) {
 	r.output[key].WriteString(e.Output)
 }
 
+// wait adds the time that a test has waited for the loads of other tests to the test and its parents.
+func (r *results) wait(e event) {
+	d, err := time.ParseDuration(e.Value)
+	if err != nil {
+		return // not written by the load generator
+	}
+	for name, more := e.Test, true; more; {
+		r.waited[e.Package+" "+name] += d
+		last := strings.LastIndexByte(name, '/')
+		if more = last >= 0; more {
+			name = name[:last]
+		}
+	}
+}
+
 func (r *results) said(key string) string {
 	defer delete(r.output, key)
 	if b := r.output[key]; b != nil {
@@ -156,7 +179,7 @@ func (r *results) said(key string) string {
 
 func (r *results) endTest(key string, e event) {
 	top := !strings.Contains(e.Test, "/")
-	said, took := r.said(key), time.Duration(e.Elapsed*float64(time.Second))
+	said, took := r.said(key), time.Duration(e.Elapsed*float64(time.Second))-r.waited[key]
 	switch e.Action {
 	case "fail":
 		fmt.Fprintf(r.out, "%s: %s\n%s", e.Package, e.Test, said)

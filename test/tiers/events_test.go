@@ -3,9 +3,12 @@ package main
 import (
 	"encoding/json"
 	"fmt"
+	"io"
 	"strings"
 	"testing"
 	"time"
+
+	"github.com/waggle-net/waggle/test/attributes"
 )
 
 // stream returns output of `go test -json`.
@@ -52,6 +55,29 @@ func TestResults_CountTopLevelTests(t *testing.T) {
 	}
 	if want := "ok  \tm/a\t1.000s\nok  \tm/b\t(cached)\n"; out.String() != want {
 		t.Errorf("printed %q, want %q", out.String(), want)
+	}
+}
+
+// The time that a test waits for the loads of other tests is not part of its duration or of the duration of its parents.
+func TestResults_WaitingForLoadsIsNotSlow(t *testing.T) {
+	t.Parallel()
+	attr := func(test, key, value string) event {
+		return event{Action: "attr", Package: "m/a", Test: test, Key: key, Value: value}
+	}
+	r := newResults(io.Discard)
+	if err := r.read(strings.NewReader(stream(t,
+		attr("TestOne/sub", attributes.WaitedForLoads, "1m0s"),
+		attr("TestOne/sub", attributes.WaitedForLoads, "10s"),
+		attr("TestTwo", "another", "1m0s"),
+		attr("TestTwo", attributes.WaitedForLoads, "soon"),
+		event{Action: "pass", Package: "m/a", Test: "TestOne/sub", Elapsed: 84},
+		event{Action: "pass", Package: "m/a", Test: "TestOne", Elapsed: 86},
+		event{Action: "pass", Package: "m/a", Test: "TestTwo", Elapsed: 30},
+	))); err != nil {
+		t.Fatal(err)
+	}
+	if len(r.slow) != 2 || r.slow[0].name != "m/a TestOne" || r.slow[0].took != 16*time.Second || r.slow[1].took != 30*time.Second {
+		t.Errorf("slow tests: %+v", r.slow)
 	}
 }
 

@@ -14,7 +14,7 @@ import (
 // tooMuch is the factor of the budget above which a tier fails.
 const tooMuch = 1.3
 
-// slowAnywhere is a limit that no inexpensive test exceeds on any machine: with two other busy processes, no test took half of it.
+// slowAnywhere is a limit that no inexpensive test exceeds on any machine, beside two busy processes.
 const slowAnywhere = 90 * time.Second
 
 // check adds violations of the lists and of the budget to a verdict, and returns warnings.

@@ -9,6 +9,8 @@ import (
 	"time"
 
 	"golang.org/x/sys/unix"
+
+	"github.com/waggle-net/waggle/test/attributes"
 )
 
 // Turn is the machine-wide permission to generate load, which one test holds at a time: rates assume a machine without other load. A [Load] holds a turn
@@ -24,7 +26,7 @@ type Turn struct {
 }
 
 // TakeTurn waits until no other test on this machine generates load. The turn ends by [Turn.Release] or with the test. The caller must not already hold a
-// turn or a [Load]: the call would deadlock.
+// turn or a [Load]: the call would deadlock. It sets [attributes.WaitedForLoads] of the test.
 func TakeTurn(t testing.TB) *Turn {
 	t.Helper()
 	began := time.Now()
@@ -32,7 +34,7 @@ func TakeTurn(t testing.TB) *Turn {
 	if err != nil {
 		t.Fatal(err)
 	}
-	t.Logf("other loads had ended after %v", time.Since(began).Round(time.Millisecond))
+	t.Attr(attributes.WaitedForLoads, time.Since(began).Round(time.Millisecond).String())
 	t.Cleanup(func() {
 		if err := turn.Release(); err != nil {
 			t.Error(err)
