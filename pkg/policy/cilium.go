@@ -36,13 +36,15 @@ func FromCilium(o *cilium.Policy, env Environment) *Policy {
 	for i, raw := range specs {
 		c.spec(fmt.Sprintf("specs[%d]", i), raw)
 	}
+	p.sortServices()
 	return p
 }
 
 type ciliumParser struct {
-	policy *Policy
-	env    *Environment
-	groups groupReader
+	policy   *Policy
+	env      *Environment
+	groups   groupReader
+	services serviceReader
 }
 
 // clusterwide reports whether the policy is a CiliumClusterwideNetworkPolicy.

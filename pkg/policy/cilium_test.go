@@ -199,7 +199,6 @@ func TestFromCilium_FailsClosed(t *testing.T) {
 			"spec.egress[0].toPorts[0].originatingTLS", unsupported, "allows nothing", "", "out web>world 443/TCP"},
 		"names of DNS": {"endpointSelector: {}, egress: [{toFQDNs: [{matchName: a.example}]}]",
 			"spec.egress[0].toFQDNs", unsupported, "use CIDRs", "", "out web>world 80/TCP"},
-		"services":                        {"endpointSelector: {}, egress: [{toServices: [{k8sService: {serviceName: x}}]}]", "spec.egress[0].toServices", unsupported, "use toEndpoints", "", "out web>db 80/TCP"},
 		"groups":                          {"endpointSelector: {}, egress: [{toGroups: [{aws: {}}]}]", "spec.egress[0].toGroups", unsupported, "use CIDRs", "", "out web>world 80/TCP"},
 		"nodes":                           {"endpointSelector: {}, ingress: [{fromNodes: [{}]}]", "spec.ingress[0].fromNodes", unsupported, "use fromEntities", "", "in node>db 80/TCP"},
 		"a requirement alone, with ports": {"endpointSelector: {}, ingress: [{fromRequires: [{matchLabels: {app: web}}], toPorts: [{ports: [{port: \"80\"}]}]}]", "spec.ingress[0].fromRequires", invalid, "selects no peer by itself", "", "in web>db 80/TCP"},

@@ -201,7 +201,7 @@ func (r *ciliumRule) group(path string, choice GroupChoice, excepts []netip.Pref
 	case err != nil:
 		return nil, err
 	case r.env.GroupsUnread:
-		r.unread(path)
+		r.unread(path, "CiliumCIDRGroups")
 		return nil, errReported
 	}
 	field, missing := path+".cidrGroupRef", "there is no CiliumCIDRGroup "+quote(choice.Name)
@@ -238,17 +238,13 @@ var errTooMany = fmt.Errorf("the policy has more than %d CIDRs of groups and exc
 // absent reports an object that does not exist and to which the rule refers. It matches no peer until it is created; the other peers of the rule are
 // enforced.
 func (r *ciliumRule) absent(path, what string) {
-	does := "this peer of the rule allows nothing"
-	if r.deny {
-		does = "this peer of the rule denies nothing"
-	}
-	r.policy.add(Problem{Path: r.path + "." + path, Reason: ReasonAbsent, Message: what + ": " + does + " until there is one; create it or correct the policy"})
+	r.policy.add(Problem{Path: r.path + "." + path, Reason: ReasonAbsent, Message: what + ": " + r.nothing() + " until there is one; create it or correct the policy"})
 }
 
-// unread reports that the CIDRs of groups are unknown, and closes the rule: a deny rule could apply to groups that exist.
-func (r *ciliumRule) unread(path string) {
+// unread reports objects that cannot be read, and closes the rule: a deny rule could apply to objects that exist.
+func (r *ciliumRule) unread(path, objects string) {
 	r.closed = true
-	r.policy.add(Problem{Path: r.path + "." + path, Reason: ReasonAbsent, Message: "CiliumCIDRGroups cannot be read: " + outcome(r.deny) +
+	r.policy.add(Problem{Path: r.path + "." + path, Reason: ReasonAbsent, Message: objects + " cannot be read: " + outcome(r.deny) +
 		" until they can; install the definitions and permissions of this version"})
 }
 

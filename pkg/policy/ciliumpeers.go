@@ -40,7 +40,7 @@ func (r *ciliumRule) kinds() []kind {
 		{field: side + "Groups", advice: "use CIDRs"},
 	}
 	if r.direction == Egress {
-		kinds = append(kinds, kind{field: "toServices", advice: "use toEndpoints with the labels of the service's pods"},
+		kinds = append(kinds, kind{field: "toServices", read: (*ciliumRule).service},
 			kind{field: "toFQDNs", advice: "use CIDRs"})
 	}
 	return kinds

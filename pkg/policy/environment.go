@@ -26,6 +26,10 @@ type Environment struct {
 	CIDRGroups CIDRGroups
 	// GroupsUnread is set if the existing groups are unknown. Rules that refer to groups then fail closed.
 	GroupsUnread bool
+	// Services finds a Service by its name while a policy is parsed; nil: no Service exists.
+	Services func(ServiceName) Service
+	// ServicesUnread is set if the existing Services are unknown. Rules that refer to Services then fail closed.
+	ServicesUnread bool
 	// IPv4Only and IPv6Only are set if only one family is enabled. Identity 2 is then the world of that family.
 	IPv4Only, IPv6Only bool
 }

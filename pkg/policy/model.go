@@ -66,6 +66,8 @@ type Policy struct {
 	Parts []Part `json:"parts,omitempty"`
 	// Groups are the CiliumCIDRGroups to which the policy refers; the rules contain their CIDRs.
 	Groups []GroupChoice `json:"groups,omitempty"`
+	// Services are the Services to which the policy refers, sorted, each once; the rules contain the labels of their pods.
+	Services []ServiceName `json:"services,omitempty"`
 	// Problems are the parts of the object that are not enforced as written, each with its effect.
 	Problems []Problem `json:"problems,omitempty"`
 }
@@ -176,7 +178,7 @@ type Problem struct {
 // Reasons of a [Problem]. An allow rule that is not enforced allows nothing; a deny rule that cannot be enforced as written denies every connection that it
 // may mean.
 const (
-	ReasonUnsupported = "Unsupported" // unsupported kind of rule: L7, DNS names, services, nodes, groups of a cloud provider
+	ReasonUnsupported = "Unsupported" // unsupported kind of rule: L7, DNS names, Services without a selector, nodes, groups of a cloud provider
 	ReasonInvalid     = "Invalid"     // contradictory, or cannot be parsed
 	ReasonLabel       = "LabelNotInIdentity"
 	ReasonAbsent      = "NotFound" // refers to an object that does not exist

@@ -11,7 +11,8 @@ import (
 
 // says reports whether an item has a field of peers or ports.
 func says(rule fields, side string) bool {
-	fields := []string{"toPorts", "icmps", side + "Endpoints", side + "CIDR", side + "CIDRSet", side + "Entities", side + "Nodes", side + "Groups"}
+	fields := []string{"toPorts", "icmps", side + "Endpoints", side + "CIDR", side + "CIDRSet", side + "Entities", side + "Nodes", side + "Groups",
+		side + "Services"}
 	return slices.ContainsFunc(fields, func(field string) bool { return rule[field] != nil })
 }
 

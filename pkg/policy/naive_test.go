@@ -286,6 +286,13 @@ func (n naive) peers(p *cilium.Policy, rule fields, side string, deny, narrowedA
 	each("CIDR", func(item any) answer { return n.cidr(item.(string), nil) })
 	each("CIDRSet", func(item any) answer { return n.cidrSet(item.(fields)) })
 	each("Entities", func(item any) answer { return of(n.entity(item.(string))) })
+	each("Services", func(item any) answer {
+		chosen := n.service(p, item.(fields), deny)
+		if chosen == yes && !n.meets(p.Namespace, narrowedAsDeny) {
+			return no
+		}
+		return chosen
+	})
 	if kinds > 1 && !deny {
 		return untold
 	}

@@ -110,17 +110,19 @@ func (r *random) ciliumSelector() object {
 func (r *random) ciliumRule(side string, deny bool) object {
 	rule := object{}
 	block := func() string { return pick(r, blocks...) }
-	switch r.IntN(6) {
-	case 0, 1:
+	switch kind := r.IntN(6); {
+	case side == "to" && r.oneIn(4):
+		rule["toServices"] = list(some(r, 3, r.toService))
+	case kind < 2:
 		rule[side+"Endpoints"] = list(some(r, 2, func() object { return r.ciliumSelector() }))
-	case 2:
+	case kind == 2:
 		rule[side+"CIDR"] = list(some(r, 2, block))
 		if r.oneIn(2) {
 			rule[side+"CIDRSet"] = list(some(r, 2, r.cidrSet))
 		}
-	case 3:
+	case kind == 3:
 		rule[side+"CIDRSet"] = list(some(r, 2, r.cidrSet))
-	case 4:
+	case kind == 4:
 		rule[side+"Entities"] = list(some(r, 2, func() string {
 			return pick(r, "all", "world", "world-ipv4", "world-ipv6", "cluster", "host", "remote-node", "kube-apiserver", "health", "init", "none", "unmanaged", "ingress")
 		}))

@@ -132,6 +132,9 @@ func (w *World) String() string {
 	for _, g := range w.Groups {
 		fmt.Fprintf(&b, "group %s\n", show(g))
 	}
+	for _, s := range w.Services {
+		fmt.Fprintf(&b, "service %s: type %s, selects %s\n", s.Key(), s.Type, s.Selects)
+	}
 	for _, p := range w.Kubernetes {
 		fmt.Fprintf(&b, "kubernetes: %s\n", show(p))
 	}

@@ -32,6 +32,7 @@ type World struct {
 	Kubernetes  []*k8s.NetworkPolicy
 	Cilium      []*cilium.Policy
 	Groups      []*cilium.CIDRGroup
+	Services    []*k8s.Service
 }
 
 // Pod is an endpoint.
@@ -82,6 +83,12 @@ func New(seed uint64, size Size) *World {
 		w.Groups = append(w.Groups, r.cidrGroup(name))
 		w.Environment.CIDRGroups[name] = w.Groups[i]
 	}
+	for _, namespace := range namespaces {
+		for _, name := range serviceNames[:1+r.IntN(2)] {
+			w.Services = append(w.Services, r.service(namespace, name))
+		}
+	}
+	w.Environment.Services = w.service
 	for i := range r.IntN(size.Kubernetes + 1) {
 		w.Kubernetes = append(w.Kubernetes, r.kubernetes(i))
 	}

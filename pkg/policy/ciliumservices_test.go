@@ -1,0 +1,189 @@
+package policy_test
+
+import (
+	"fmt"
+	"reflect"
+	"strings"
+	"testing"
+
+	"github.com/waggle-net/waggle/pkg/policy"
+)
+
+// withServices returns an environment with some Services, by "namespace/name". The label "hidden" is not part of identities.
+func withServices(services map[string]policy.Service) policy.Environment {
+	return policy.Environment{Services: func(n policy.ServiceName) policy.Service { return services[n.String()] },
+		Keeps: func(label string) bool { return label != "k8s:hidden" }}
+}
+
+func selects(text string) policy.Service { return policy.Service{Found: true, Selects: text} }
+
+// someServices are of the namespaces red and green.
+func someServices() policy.Environment {
+	var many []string
+	for i := range 101 {
+		many = append(many, fmt.Sprintf("key-%d=x", i))
+	}
+	return withServices(map[string]policy.Service{
+		"red/db": selects("app=db,tier=back"), "red/web": selects("app=web"), "green/web": selects("app=web"), "green/api": selects("app=web"),
+		"red/bare": {Found: true}, "red/external": {Found: true, External: true, Selects: "app=db"}, "red/hidden": selects("app=db,hidden=x"),
+		"red/long": selects(strings.Join(many, ",")), "red/malformed": selects("app"), "red/doubled": selects("app=db,app=web"),
+		"green/hidden": selects("hidden=x"),
+	})
+}
+
+const allowAll = ", egress: [{toEntities: [all]}]"
+
+func toServices(items string) string {
+	return "endpointSelector: {}, egress: [{toServices: [" + items + "]}]"
+}
+func denyServices(items string) string {
+	return "endpointSelector: {}, egressDeny: [{toServices: [" + items + "]}]" + allowAll
+}
+
+func TestFromCilium_Services(t *testing.T) {
+	t.Parallel()
+	const db, webOfGreen = "{k8sService: {serviceName: db, namespace: red}}", "{k8sService: {serviceName: web, namespace: green}}"
+	for _, c := range []semantics{
+		{name: "the pods of a Service", policies: cnp(toServices(db)), allow: []string{"out web>db 80/TCP", "out web>db 53/UDP"},
+			deny: []string{"out db>web 80/TCP", "out web>green 80/TCP", "out web>liar 80/TCP", "out web>world 80/TCP", "out web>host 80/TCP"}},
+		{name: "without a namespace: the policy's own", policies: cnp(toServices("{k8sService: {serviceName: web}}")),
+			allow: []string{"out db>web 80/TCP"}, deny: []string{"out db>green 80/TCP"}},
+		{name: "of another namespace", policies: cnp(toServices(webOfGreen)), allow: []string{"out db>green 80/TCP"}, deny: []string{"out db>web 80/TCP"}},
+		{name: "of a policy of the cluster", policies: ccnp(toServices(db + ", " + webOfGreen)), allow: []string{"out web>db 80/TCP", "out green>green 80/TCP"},
+			deny: []string{"out green>web 80/TCP"}},
+		{name: "ports are those of the pods", policies: cnp("endpointSelector: {}, egress: [{toServices: [" + db + "], toPorts: [{ports: [{port: web, protocol: TCP}]}]}]"),
+			allow: []string{"out web>db 9090/TCP"}, deny: []string{"out web>db 80/TCP"}},
+		{name: "denied", policies: cnp(denyServices(db)), deny: []string{"out web>db 80/TCP"}, allow: []string{"out db>web 80/TCP", "out web>green 80/TCP", "out web>world 80/TCP"}},
+		{name: "beside toRequires", policies: cnp("endpointSelector: {}, egress: [{toServices: [" + db + ", " + webOfGreen + "], toRequires: [{matchLabels: {\"k8s:io.kubernetes.pod.namespace\": red}}]}]"),
+			allow: []string{"out web>db 80/TCP"}, deny: []string{"out web>green 80/TCP"}},
+		{name: "an empty list is no peer", policies: cnp(toServices("")), deny: []string{"out web>db 80/TCP", "out web>world 80/TCP"}},
+	} {
+		c.check(t, someServices())
+		for _, p := range read(t, someServices(), c.policies) {
+			if len(p.Problems) > 0 {
+				t.Errorf("%s: %+v", c.name, p.Problems)
+			}
+		}
+	}
+}
+
+// TestFromCilium_ServicesThatMatchNothing: a Service that stands for no peer allows nothing and denies nothing; the other peers of the rule count.
+func TestFromCilium_ServicesThatMatchNothing(t *testing.T) {
+	t.Parallel()
+	for name, want := range map[string]struct{ reason, message string }{
+		"moon":      {policy.ReasonAbsent, `there is no Service "red/moon": this peer of the rule DOES nothing until there is one`},
+		"bare":      {policy.ReasonUnsupported, `the Service "red/bare" has no selector: this peer of the rule DOES nothing; use toCIDR with its addresses`},
+		"external":  {policy.ReasonUnsupported, `the Service "red/external" is an ExternalName: this peer of the rule DOES nothing; use toCIDR`},
+		"long":      {policy.ReasonInvalid, `(it has 101 labels, and 100 are supported): this peer of the rule DOES nothing; correct the Service`},
+		"malformed": {policy.ReasonInvalid, `(it is malformed at "app"): this peer of the rule DOES nothing`},
+		"doubled":   {policy.ReasonInvalid, `(it is malformed at "app=web"): this peer of the rule DOES nothing`},
+	} {
+		items := "{k8sService: {serviceName: " + name + ", namespace: red}}, {k8sService: {serviceName: web, namespace: green}}"
+		for _, c := range []struct {
+			does string
+			semantics
+		}{
+			{"allows", semantics{policies: cnp(toServices(items)), allow: []string{"out web>green 80/TCP"}, deny: []string{"out web>db 80/TCP", "out web>world 80/TCP"}}},
+			{"denies", semantics{policies: ccnp(denyServices(items)), deny: []string{"out web>green 80/TCP"}, allow: []string{"out web>db 80/TCP", "out web>world 80/TCP"}}},
+		} {
+			c.name = c.does + " " + name
+			c.check(t, someServices())
+			p := read(t, someServices(), c.policies)[0]
+			if len(p.Problems) != 1 || p.Problems[0].Reason != want.reason || !strings.Contains(p.Problems[0].Message, strings.Replace(want.message, "DOES", c.does, 1)) ||
+				!strings.HasSuffix(p.Problems[0].Path, "[0].toServices[0].k8sService") || len(p.Services) != 2 {
+				t.Errorf("%s: %+v refers to %v", c.name, p.Problems, p.Services)
+			}
+		}
+	}
+}
+
+// TestFromCilium_ServicesBeyondItsText: faults of the policy's text, and Services that are not known, allow nothing and deny every peer.
+func TestFromCilium_ServicesBeyondItsText(t *testing.T) {
+	t.Parallel()
+	unread := someServices()
+	unread.ServicesUnread = true
+	var different, references strings.Builder
+	for i := range 1001 {
+		fmt.Fprintf(&different, "{k8sService: {serviceName: s%d}}, ", i)
+	}
+	for range 4001 {
+		references.WriteString("{k8sService: {serviceName: web}}, ")
+	}
+	for name, c := range map[string]struct {
+		env                 policy.Environment
+		items, reason, says string
+	}{
+		"labels":              {someServices(), "{k8sServiceSelector: {selector: {}, namespace: red}}", policy.ReasonUnsupported, "name each Service with k8sService"},
+		"both":                {someServices(), "{k8sServiceSelector: {selector: {}}, k8sService: {serviceName: web}}", policy.ReasonInvalid, "must have one of"},
+		"neither":             {someServices(), "{}", policy.ReasonInvalid, "must have one of"},
+		"no name":             {someServices(), "{k8sService: {namespace: red}}", policy.ReasonInvalid, "serviceName is empty"},
+		"an unknown field":    {someServices(), "{k8sService: {serviceName: web, port: 80}}", policy.ReasonInvalid, "unknown field"},
+		"unread":              {unread, "{k8sService: {serviceName: web, namespace: red}}", policy.ReasonAbsent, "Services cannot be read"},
+		"too many Services":   {someServices(), different.String(), policy.ReasonAbsent, ""},
+		"too many references": {someServices(), references.String(), policy.ReasonInvalid, "more than 4000 times"},
+	} {
+		policies := cnp("endpointSelector: {}, egress: [{toServices: ["+c.items+"]}]") + cnp(denyServices(c.items))
+		parsed := read(t, c.env, policies)
+		if p := parsed[0]; len(p.Problems) == 0 || p.Problems[0].Reason != c.reason || !strings.Contains(p.Problems[0].Message, c.says) {
+			t.Errorf("%s: %+v", name, p.Problems)
+		}
+		if len(parsed[0].Parts[0].Rules) != 0 || !parsed[0].Parts[0].IsolatesEgress {
+			t.Errorf("%s allows %+v", name, parsed[0].Parts)
+		}
+		if rules := parsed[1].Parts[0].Rules; len(rules) != 2 || !rules[1].Deny || !rules[1].Peers.Any {
+			t.Errorf("%s denies %d rules", name, len(rules))
+		}
+	}
+	if p := read(t, someServices(), ccnp(denyServices("{k8sService: {serviceName: web}}")))[0]; len(p.Problems) != 1 || !strings.Contains(p.Problems[0].Message, "namespace of the Service is missing") {
+		t.Errorf("without a namespace in a policy of the cluster: %+v", p.Problems)
+	}
+	if p := read(t, unread, cnp(toServices("{k8sService: {serviceName: web}}")))[0]; len(p.Services) != 1 {
+		t.Errorf("while Services are not known it refers to %v", p.Services)
+	}
+}
+
+// TestFromCilium_ServiceWithAHiddenLabel: a label that is not part of identities allows nothing, and does not narrow a deny, which never goes beyond the
+// namespace of the Service.
+func TestFromCilium_ServiceWithAHiddenLabel(t *testing.T) {
+	t.Parallel()
+	const hidden = "{k8sService: {serviceName: hidden, namespace: red}}"
+	for _, c := range []semantics{
+		{name: "allowed", policies: cnp(toServices(hidden)), deny: []string{"out web>db 80/TCP", "out db>web 80/TCP"}},
+		{name: "denied", policies: cnp(denyServices(hidden)), deny: []string{"out web>db 80/TCP"}, allow: []string{"out db>web 80/TCP", "out web>world 80/TCP"}},
+		{name: "nothing else is selected", policies: ccnp(denyServices("{k8sService: {serviceName: hidden, namespace: green}}")), deny: []string{"out web>green 80/TCP", "out web>liar 80/TCP"},
+			allow: []string{"out web>db 80/TCP", "out web>world 80/TCP"}},
+	} {
+		c.check(t, someServices())
+		if p := read(t, someServices(), c.policies)[0]; len(p.Problems) != 1 || p.Problems[0].Reason != policy.ReasonLabel {
+			t.Errorf("%s: %+v", c.name, p.Problems)
+		}
+	}
+	// The selector for rules that deny is another one than that for rules that allow.
+	both := "endpointSelector: {}, egress: [{toServices: [" + hidden + "]}], egressDeny: [{toServices: [" + hidden + "]}]"
+	p := read(t, someServices(), cnp(both))[0]
+	for _, r := range p.Parts[0].Rules {
+		want := 3
+		if r.Deny {
+			want = 2
+		}
+		if n := len(r.Peers.List[0].Labels.Requirements); n != want {
+			t.Errorf("%s has %d requirements", r.Path, n)
+		}
+	}
+}
+
+// TestFromCilium_ServicesAreShared: references to one Service share its selector, and are named once.
+func TestFromCilium_ServicesAreShared(t *testing.T) {
+	t.Parallel()
+	const web, db = "{k8sService: {serviceName: web}}", "{k8sService: {serviceName: db, namespace: red}}"
+	p := read(t, someServices(), cnp("endpointSelector: {}, egress: [{toServices: ["+web+", "+db+"]}, {toServices: [{k8sService: {serviceName: web, namespace: red}}]}], "+
+		"egressDeny: [{toServices: ["+web+"]}]"))[0]
+	if want := []policy.ServiceName{{Namespace: "red", Name: "db"}, {Namespace: "red", Name: "web"}}; !reflect.DeepEqual(p.Services, want) {
+		t.Errorf("it refers to %v", p.Services)
+	}
+	rules := p.Parts[0].Rules
+	first := rules[0].Peers.List[0].Labels
+	if len(rules) != 3 || rules[1].Peers.List[0].Labels != first || rules[2].Peers.List[0].Labels != first {
+		t.Error("the selector is not shared")
+	}
+}
