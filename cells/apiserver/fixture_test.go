@@ -237,7 +237,8 @@ func policyTables(t *testing.T, db *statedb.DB, a *api) policyview.Tables {
 			cilium.NewEndpoint(cilium.EndpointFields{Namespace: "shop", Name: "web", Addrs: []netip.Addr{netip.MustParseAddr("10.0.1.8")}})),
 		Frontends: a.Frontends, Backends: a.Backends,
 		Environment: policyenvironment.Inputs{Agent: a.Settings, Filter: filter, Slices: table(t, db, k8s.NewEndpointSliceTable),
-			NodeAddresses: a.NodeAddresses, CIDRGroups: table(t, db, cilium.NewCIDRGroupTable), Sources: a.Ready.Sources}}
+			NodeAddresses: a.NodeAddresses, CIDRGroups: table(t, db, cilium.NewCIDRGroupTable),
+			Services: table(t, db, k8s.NewServiceTable), Sources: a.Ready.Sources}}
 }
 
 func table[T any](t *testing.T, db *statedb.DB, make func(*statedb.DB) (statedb.RWTable[T], error)) statedb.RWTable[T] {

@@ -115,6 +115,7 @@ func inputs() cell.Cell {
 		k8s.NewPodTable, statedb.RWTable[*k8s.Pod].ToTable,
 		k8s.NewEndpointSliceTable, statedb.RWTable[*k8s.EndpointSlice].ToTable,
 		cilium.NewEndpointTable, statedb.RWTable[*cilium.Endpoint].ToTable,
+		k8s.NewServiceTable, statedb.RWTable[*k8s.Service].ToTable,
 		cilium.NewCIDRGroupTable, statedb.RWTable[*cilium.CIDRGroup].ToTable,
 		cilium.NewPolicyTable, statedb.RWTable[*cilium.Policy].ToTable,
 		func() policy.Options { return policy.Options{AllowLocalhost: true} },

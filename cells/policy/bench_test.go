@@ -76,7 +76,8 @@ func newBench(b testing.TB, n, m int) *bench {
 	published := must(b, endpointpolicies.NewTable, db)
 	w.controller = newController(params{DB: db, Config: DefaultConfig,
 		Inputs: policyenvironment.Inputs{Options: policy.Options{Mode: policy.Default, AllowLocalhost: true}, Agent: settings.Agent{EnableIPv4: true, EnableIPv6: true}, Filter: filter,
-			Slices: must(b, k8s.NewEndpointSliceTable, db), NodeAddresses: must(b, nodeaddresses.NewTable, db), CIDRGroups: must(b, cilium.NewCIDRGroupTable, db), Sources: tables}, Entries: fakeEntries{fake}, CIDRs: fakeCIDRs{fake}, Numbers: fakeIdentities{fake}, Classes: fakeClasses{fake},
+			Slices: must(b, k8s.NewEndpointSliceTable, db), NodeAddresses: must(b, nodeaddresses.NewTable, db), CIDRGroups: must(b, cilium.NewCIDRGroupTable, db),
+			Services: must(b, k8s.NewServiceTable, db), Sources: tables}, Entries: fakeEntries{fake}, CIDRs: fakeCIDRs{fake}, Numbers: fakeIdentities{fake}, Classes: fakeClasses{fake},
 		KubernetesPolicies: kubernetes, CiliumPolicies: must(b, cilium.NewPolicyTable, db), Namespaces: must(b, k8s.NewNamespaceTable, db),
 		Pods: must(b, k8s.NewPodTable, db), Remote: must(b, cilium.NewEndpointTable, db),
 		IPCache: must(b, ipcache.NewTable, db), KubernetesNodes: must(b, k8s.NewNodeTable, db), CiliumNodes: must(b, cilium.NewNodeTable, db), Nodes: must(b, nodes.NewTable, db),
@@ -85,7 +86,7 @@ func newBench(b testing.TB, n, m int) *bench {
 		Attachments: must(b, newAttachments, db), Policies: must(b, policies.NewTable, db),
 		Compiled: must(b, policyentries.NewTable, db), Named: must(b, namedcidrs.NewTable, db), Published: published,
 		ClassTable: must(b, policyclasses.NewTable, db), Progress: must(b, policyprogress.NewTable, db), Initialize: newInitialize(db, published)})
-	for _, name := range []string{"k8s-networkpolicies", "cilium-networkpolicies", "cilium-cidrgroups", "k8s-namespaces"} {
+	for _, name := range []string{"k8s-networkpolicies", "cilium-networkpolicies", "cilium-cidrgroups", "k8s-services", "k8s-namespaces"} {
 		put(b, db, tables, sources.Source{Table: name, State: sources.Synced})
 	}
 	put(b, db, w.identities, &identities.Identity{ID: 1, Labels: map[string]string{"reserved:host": ""}})

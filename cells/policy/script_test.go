@@ -42,6 +42,7 @@ func TestScripts(t *testing.T) {
 				cell.Provide(
 					k8s.NewNetworkPolicyTable, statedb.RWTable[*k8s.NetworkPolicy].ToTable,
 					cilium.NewPolicyTable, statedb.RWTable[*cilium.Policy].ToTable,
+					k8s.NewServiceTable, statedb.RWTable[*k8s.Service].ToTable,
 					cilium.NewCIDRGroupTable, statedb.RWTable[*cilium.CIDRGroup].ToTable,
 					k8s.NewNamespaceTable, statedb.RWTable[*k8s.Namespace].ToTable,
 					k8s.NewEndpointSliceTable, statedb.RWTable[*k8s.EndpointSlice].ToTable,

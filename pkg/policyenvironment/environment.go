@@ -28,6 +28,7 @@ type Inputs struct {
 	Slices        statedb.Table[*k8s.EndpointSlice]
 	NodeAddresses statedb.Table[nodeaddresses.Address]
 	CIDRGroups    statedb.Table[*cilium.CIDRGroup]
+	Services      statedb.Table[*k8s.Service]
 	Sources       statedb.Table[sources.Source]
 }
 
@@ -41,12 +42,18 @@ func (in *Inputs) Groups(txn statedb.ReadTxn) policy.CIDRGroups {
 }
 
 // Read returns the environment of a snapshot, and adds to changed the channels that close when the API servers may have changed. It omits the groups, of
-// which there may be many.
+// which there may be many. A change of a Service closes no channel. The environment retains the snapshot while it finds Services.
 func (in *Inputs) Read(txn statedb.ReadTxn, changed *statedb.WatchSet) policy.Environment {
 	env := policy.Environment{Cluster: in.Agent.ClusterName, Keeps: in.Filter.Keeps, AllowL7Ports: in.Options.L7Rules == policy.AllowL7Ports,
 		IPv4Only: !in.Agent.EnableIPv6, IPv6Only: !in.Agent.EnableIPv4}
 	groups, _, _ := in.Sources.Get(txn, sources.ByTable(in.CIDRGroups.Name()))
 	env.GroupsUnread = !groups.Usable()
+	services, _, _ := in.Sources.Get(txn, sources.ByTable(in.Services.Name()))
+	env.ServicesUnread = !services.Usable()
+	env.Services = func(name policy.ServiceName) policy.Service {
+		row, _, _ := in.Services.Get(txn, k8s.ServiceByName(name.String()))
+		return policy.ServiceOf(row)
+	}
 	servers, more := clusternodes.APIServers(txn, in.Slices)
 	ours, moreOurs := in.NodeAddresses.AllWatch(txn)
 	changed.Add(more, moreOurs)

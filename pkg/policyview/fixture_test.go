@@ -273,9 +273,11 @@ func newEnvironment(t testing.TB, db *statedb.DB) policyenvironment.Inputs {
 		{Addrs: []netip.Addr{addr("198.51.100.7"), addr("10.0.0.100")}}, {Addrs: []netip.Addr{addr("192.168.9.2"), addr("127.0.0.1")}}}})
 	insert(t, db, addresses, nodeaddresses.Address{Addr: addr("10.0.0.100"), Device: "eth0"})
 	in.Slices, in.NodeAddresses = servers, addresses
-	in.CIDRGroups = made(t, db, cilium.NewCIDRGroupTable)
+	in.CIDRGroups, in.Services = made(t, db, cilium.NewCIDRGroupTable), made(t, db, k8s.NewServiceTable)
 	read := made(t, db, sources.NewTable)
-	insert(t, db, read, sources.Source{Table: in.CIDRGroups.Name(), State: sources.Synced})
+	for _, table := range []string{in.CIDRGroups.Name(), in.Services.Name()} {
+		insert(t, db, read, sources.Source{Table: table, State: sources.Synced})
+	}
 	in.Sources = read
 	return in
 }
