@@ -129,6 +129,7 @@ func (c *controller) pass(txn statedb.ReadTxn, changed *statedb.WatchSet) time.D
 	c.takeMarks(txn)
 	c.earlier.settle(c.in.synced(txn, time.Now()))
 	c.store.frozen = !c.earlier.settled
+	c.in.services.paced = c.earlier.settled
 
 	replaced := c.replaced(txn, changed)
 	if replaced || c.earlier.nested {
@@ -213,7 +214,7 @@ func (c *controller) again(w *wanted) time.Duration {
 	if w.wrote || w.late || c.in.copied.lasts() {
 		earliest(lookAgain)
 	}
-	if w.again || len(forgotten) > 0 { // the next round removes the forgotten identities from the maps
+	if w.again || len(forgotten) > 0 || c.in.services.queue.Len() > 0 { // the next round removes the forgotten identities from the maps, and parses queued policies
 		earliest(time.Nanosecond)
 	}
 	return again

@@ -53,8 +53,8 @@ type inputs struct {
 	unshown  map[policy.Ref]bool // policies whose row in the table policies may be outdated
 	groups   policy.CIDRGroups
 	refer    map[string]*policy.Policy // policies that refer to groups
-	lacking  wait                      // at the start, for groups that cannot be read
-	copied   wait                      // for the list of groups, while they are known from the copy on disk only
+	lacking  wait                      // at the start, for groups and Services that cannot be read
+	copied   wait                      // for the lists of groups and Services, while they are known from the copy on disk only
 	known    map[uint32]bool           // identities that exist or may still be in use
 	arrived  []uint32                  // added identities that are not announced yet; some may be deleted again
 	knownTo  statedb.Revision          // revision of the table identities up to which changes are read
@@ -66,6 +66,7 @@ type inputs struct {
 	listed   bool // pods and namespaces come from their source, not from the copy on disk
 	catchUp  catchUp
 	peers    peers
+	services serviceIndex
 	// ofPeers has the channels of the tables that only rules with named ports of peers need.
 	ofPeers *statedb.WatchSet
 }
@@ -75,10 +76,10 @@ func newInputs(p params) (in *inputs, err error) {
 	in = &inputs{params: p, resolver: policymap.New(p.Options), policies: map[policy.Ref]*policy.Policy{}, unshown: map[policy.Ref]bool{}, groups: policy.CIDRGroups{},
 		refer: map[string]*policy.Policy{}, known: map[uint32]bool{},
 		leaving: map[uint32]time.Time{}, subjects: map[uint16]*endpoints.Endpoint{}, ofPod: map[string]map[uint16]bool{}, peers: newPeers(),
-		marked: endpointfeed.Marks{}}
-	txn := p.DB.WriteTxn(p.KubernetesPolicies, p.CiliumPolicies, p.CIDRGroups, p.Identities, p.Endpoints, p.Pods, p.Namespaces, p.Remote, p.IPCache, p.Of, p.Facts)
+		marked: endpointfeed.Marks{}, services: serviceIndex{referred: map[policy.ServiceName]*referredService{}}}
+	txn := p.DB.WriteTxn(p.KubernetesPolicies, p.CiliumPolicies, p.CIDRGroups, p.Services, p.Identities, p.Endpoints, p.Pods, p.Namespaces, p.Remote, p.IPCache, p.Of, p.Facts)
 	defer txn.Commit()
-	var errs [11]error
+	var errs [12]error
 	in.kubernetes, errs[0] = changes.Follow(txn, p.KubernetesPolicies)
 	in.cilium, errs[1] = changes.Follow(txn, p.CiliumPolicies)
 	in.identities, errs[2] = changes.Follow(txn, p.Identities)
@@ -90,6 +91,7 @@ func newInputs(p params) (in *inputs, err error) {
 	in.namespaces, errs[8] = changes.Follow(txn, p.Namespaces)
 	in.facts, errs[9] = changes.Follow(txn, p.Facts)
 	in.cidrGroups, errs[10] = changes.Follow(txn, p.CIDRGroups)
+	in.services.feed, errs[11] = changes.Follow(txn, p.Services)
 	return in, errors.Join(errs[:]...)
 }
 
@@ -97,6 +99,7 @@ func (in *inputs) close() {
 	in.kubernetes.Close()
 	in.cilium.Close()
 	in.cidrGroups.Close()
+	in.services.feed.Close()
 	in.identities.Close()
 	in.endpoints.Close()
 	in.pods.Close()
@@ -111,15 +114,23 @@ func (in *inputs) close() {
 // read applies the changes up to a snapshot. It adds channels to changed that close after further changes.
 func (in *inputs) read(txn statedb.ReadTxn, changed *statedb.WatchSet, now time.Time) {
 	moved := in.followGroups(txn, changed)
-	unread := in.env.GroupsUnread
+	in.services.follow(txn)
+	changed.Merge(in.services.changed)
+	groupsUnread, servicesUnread := in.env.GroupsUnread, in.env.ServicesUnread
 	in.where(txn, changed)
-	in.readAgain(txn, moved, unread != in.env.GroupsUnread)
+	defer func() { in.env.Services = nil }() // it holds the snapshot
+	in.readAgain(txn, moved, groupsUnread != in.env.GroupsUnread)
+	allServices := servicesUnread != in.env.ServicesUnread
+	if allServices {
+		in.services.enqueueAll()
+	}
 	follow(in, txn, changed, in.kubernetes, func(o *k8s.NetworkPolicy, gone bool) {
 		in.policy(policy.FromKubernetes(o, in.env), gone || !in.Config.Kubernetes)
 	})
 	follow(in, txn, changed, in.cilium, func(o *cilium.Policy, gone bool) {
 		in.policy(policy.FromCilium(o, in.env), gone || !in.Config.Cilium)
 	})
+	in.readServices(txn, allServices)
 	follow(in, txn, changed, in.identities, func(o *identities.Identity, gone bool) { in.identity(o, gone, now) })
 	in.knownTo = in.Identities.Revision(txn)
 	in.followLabels(txn, changed)
@@ -166,9 +177,12 @@ func (in *inputs) read(txn statedb.ReadTxn, changed *statedb.WatchSet, now time.
 	in.tellPeers(txn, changed, keys, now)
 }
 
-// passOver handles a change of remote pods or of ipcache entries without a round, while no rule uses named ports of peers. It reports whether the
-// change was of that kind. [inputs.tellPeers] reads all rows when such a rule is added.
+// passOver handles a change of remote pods or of ipcache entries without a round, while no rule uses named ports of peers, and a change of Services that changes
+// no policy. It reports whether the change was of that kind. [inputs.tellPeers] reads all rows when such a rule is added.
 func (in *inputs) passOver(closed <-chan struct{}, changed *statedb.WatchSet) bool {
+	if in.services.changed.Has(closed) {
+		return in.passOverServices(changed)
+	}
 	if in.peers.told || !in.ofPeers.Has(closed) {
 		return false
 	}
@@ -228,12 +242,21 @@ func (in *inputs) readAgain(txn statedb.ReadTxn, moved []*cilium.CIDRGroup, all 
 		if !all && !slices.ContainsFunc(moved, p.RefersTo) {
 			continue
 		}
-		key := (&cilium.Policy{Namespace: p.Ref.Namespace, Name: p.Ref.Name}).Key()
-		if o, _, found := in.CiliumPolicies.Get(txn, cilium.PolicyByName(key)); found {
-			in.policy(policy.FromCilium(o, in.env), false)
-		}
+		in.parseAgain(txn, p.Ref)
 		in.alive()
 	}
+}
+
+// parseAgain parses a policy of Cilium's whose object has not changed.
+func (in *inputs) parseAgain(txn statedb.ReadTxn, ref policy.Ref) {
+	if o, _, found := in.CiliumPolicies.Get(txn, ciliumPolicy(ref)); found {
+		in.policy(policy.FromCilium(o, in.env), false)
+	}
+}
+
+// ciliumPolicy finds the object of a policy.
+func ciliumPolicy(ref policy.Ref) statedb.Query[*cilium.Policy] {
+	return cilium.PolicyByName((&cilium.Policy{Namespace: ref.Namespace, Name: ref.Name}).Key())
 }
 
 func (in *inputs) policy(p *policy.Policy, gone bool) {
@@ -242,6 +265,14 @@ func (in *inputs) policy(p *policy.Policy, gone bool) {
 	if delete(in.refer, name); len(p.Groups) > 0 && !gone {
 		in.refer[name] = p
 	}
+	var before, now []policy.ServiceName
+	if old := in.policies[p.Ref]; old != nil {
+		before = old.Services
+	}
+	if !gone {
+		now = p.Services
+	}
+	in.services.put(p.Ref, before, now, in.env.Services)
 	if gone {
 		delete(in.policies, p.Ref)
 		in.resolver.DeletePolicy(p.Ref)
@@ -379,12 +410,14 @@ func (in *inputs) waiting(txn statedb.ReadTxn, changed *statedb.WatchSet, now ti
 	if in.Identities.NumObjects(txn) == 0 {
 		return "the first identities"
 	}
-	if len(in.refer) > 0 && in.env.GroupsUnread && !in.lacking.over(now) {
-		return in.unusable(txn, in.CIDRGroups.Name())
+	for _, name := range in.referred() {
+		if why := in.unusable(txn, name); why != "" && !in.lacking.over(now) {
+			return why
+		}
 	}
 	why := in.behind(txn, changed, now)
 	if why == "" {
-		in.lacking.end() // a policy that refers to groups later does not delay other policies
+		in.lacking.end() // a policy that refers to groups or Services later does not delay other policies
 	}
 	return why
 }
@@ -401,8 +434,8 @@ func (in *inputs) unusable(txn statedb.ReadTxn, table string) string {
 	return ""
 }
 
-// synced reports whether all required tables have the list of their source, not the copy on disk. A copy of only the groups of CIDRs counts as their list
-// after [patience].
+// synced reports whether all required tables have the list of their source, not the copy on disk. A copy of only the groups of CIDRs or the Services counts
+// as their list after [patience].
 func (in *inputs) synced(txn statedb.ReadTxn, now time.Time) bool {
 	if row, _, found := in.Sources.Get(txn, sources.ByTable(in.Pods.Name())); found && row.State != sources.Synced {
 		return false
@@ -410,11 +443,27 @@ func (in *inputs) synced(txn statedb.ReadTxn, now time.Time) bool {
 	if !sources.Listed(txn, in.Sources, in.needed()...) {
 		return false
 	}
-	return len(in.refer) == 0 || in.env.GroupsUnread || sources.Listed(txn, in.Sources, in.CIDRGroups.Name()) || in.copied.over(now)
+	for _, name := range in.referred() {
+		if in.unusable(txn, name) == "" && !sources.Listed(txn, in.Sources, name) && !in.copied.over(now) {
+			return false
+		}
+	}
+	return true
 }
 
-// needed returns the tables without which no policy can be decided. Groups of CIDRs are not among them: while they cannot be read, for example without the
-// permission to list them, policies that refer to them fail closed. A tenant who refers to a group must not stop the policies of the node.
+// referred returns the tables of groups and Services to which policies refer.
+func (in *inputs) referred() (tables []string) {
+	if len(in.refer) > 0 {
+		tables = append(tables, in.CIDRGroups.Name())
+	}
+	if len(in.services.referred) > 0 {
+		tables = append(tables, in.Services.Name())
+	}
+	return tables
+}
+
+// needed returns the tables without which no policy can be decided. Groups of CIDRs and Services are not among them: while they cannot be read, for example
+// without the permission to list them, policies that refer to them fail closed. A tenant who refers to one must not stop the policies of the node.
 func (in *inputs) needed() []string {
 	tables := []string{in.Namespaces.Name()}
 	if in.Config.Kubernetes {

@@ -36,7 +36,7 @@ func FromCilium(o *cilium.Policy, env Environment) *Policy {
 	for i, raw := range specs {
 		c.spec(fmt.Sprintf("specs[%d]", i), raw)
 	}
-	p.sortServices()
+	slices.SortFunc(p.Services, ServiceName.Compare)
 	return p
 }
 

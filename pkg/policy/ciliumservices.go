@@ -20,6 +20,11 @@ type ServiceName struct {
 // String is "namespace/name".
 func (n ServiceName) String() string { return n.Namespace + "/" + n.Name }
 
+// Compare orders names.
+func (n ServiceName) Compare(o ServiceName) int {
+	return cmp.Or(strings.Compare(n.Namespace, o.Namespace), strings.Compare(n.Name, o.Name))
+}
+
 // Service is the meaning of a Service for policies. Equal values have the same meaning. The zero value is a Service that does not exist.
 type Service struct {
 	Found    bool
@@ -181,11 +186,4 @@ func (r *ciliumRule) nothing() string {
 		return "this peer of the rule denies nothing"
 	}
 	return "this peer of the rule allows nothing"
-}
-
-// sortServices puts the Services of a policy in order.
-func (p *Policy) sortServices() {
-	slices.SortFunc(p.Services, func(a, b ServiceName) int {
-		return cmp.Or(strings.Compare(a.Namespace, b.Namespace), strings.Compare(a.Name, b.Name))
-	})
 }

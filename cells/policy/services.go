@@ -1,0 +1,119 @@
+package policy
+
+import (
+	"cmp"
+	"maps"
+	"math"
+	"slices"
+
+	"github.com/cilium/statedb"
+
+	"github.com/waggle-net/waggle/pkg/changes"
+	"github.com/waggle-net/waggle/pkg/policy"
+	"github.com/waggle-net/waggle/pkg/policyqueue"
+	"github.com/waggle-net/waggle/pkg/tables/k8s"
+)
+
+// Text of policies, in bytes, that one pass parses again because of changed Services: the owner of a Service may change it many times a second. Each policy
+// counts for policyBytes more.
+const (
+	servicePortion = 256 << 10
+	policyBytes    = 256
+)
+
+// serviceIndex follows the Services to which policies refer. Of all other Services it keeps nothing.
+type serviceIndex struct {
+	feed     *changes.Feed[*k8s.Service]
+	changed  *statedb.WatchSet // closes when a Service changes
+	referred map[policy.ServiceName]*referredService
+	queue    policyqueue.Queue // policies that must be parsed again
+	// paced is false until all tables are known after a start. The queue is emptied in one pass until then, so that no endpoint gets a policy of the previous
+	// meaning of a Service when the policies of the previous run are replaced.
+	paced bool
+}
+
+// referredService is a Service to which policies refer.
+type referredService struct {
+	meaning policy.Service // with which the policies were parsed, or will be
+	by      map[policy.Ref]struct{}
+}
+
+// follow takes in the changes of Services up to a snapshot, and queues the policies that refer to a Service whose meaning has changed.
+func (s *serviceIndex) follow(txn statedb.ReadTxn) {
+	s.changed = statedb.NewWatchSet()
+	for _, change := range s.feed.UpTo(txn, s.changed) {
+		row := change.Object
+		of := s.referred[policy.ServiceName{Namespace: row.Namespace, Name: row.Name}]
+		if of == nil {
+			continue
+		}
+		if change.Deleted {
+			row = nil
+		}
+		if meaning := policy.ServiceOf(row); meaning != of.meaning {
+			of.meaning = meaning
+			s.enqueue(of)
+		}
+	}
+}
+
+// enqueueAll queues all policies that refer to Services.
+func (s *serviceIndex) enqueueAll() {
+	for _, name := range slices.SortedFunc(maps.Keys(s.referred), policy.ServiceName.Compare) {
+		s.enqueue(s.referred[name])
+	}
+}
+
+// enqueue queues the policies that refer to a Service, in order.
+func (s *serviceIndex) enqueue(of *referredService) {
+	for _, ref := range slices.SortedFunc(maps.Keys(of.by), func(a, b policy.Ref) int {
+		return cmp.Or(cmp.Compare(a.Namespace, b.Namespace), cmp.Compare(a.Name, b.Name))
+	}) {
+		s.queue.Add(ref)
+	}
+}
+
+// put notes that a policy, which was just parsed or deleted, refers to some Services now, and referred to others before.
+func (s *serviceIndex) put(ref policy.Ref, before, now []policy.ServiceName, find func(policy.ServiceName) policy.Service) {
+	s.queue.Remove(ref)
+	for _, name := range before {
+		of := s.referred[name]
+		if delete(of.by, ref); len(of.by) == 0 {
+			delete(s.referred, name)
+		}
+	}
+	for _, name := range now {
+		of := s.referred[name]
+		if of == nil {
+			of = &referredService{meaning: find(name), by: map[policy.Ref]struct{}{}}
+			s.referred[name] = of
+		}
+		of.by[ref] = struct{}{}
+	}
+}
+
+// readServices parses policies of the queue again, of the same snapshot: a portion, or all. A policy keeps its former meaning until then.
+func (in *inputs) readServices(txn statedb.ReadTxn, all bool) {
+	room := servicePortion
+	if all || !in.services.paced {
+		room = math.MaxInt
+	}
+	size := func(ref policy.Ref) int {
+		o, _, found := in.CiliumPolicies.Get(txn, ciliumPolicy(ref))
+		if !found {
+			return 0
+		}
+		return len(o.Spec) + len(o.Specs) + policyBytes
+	}
+	for _, ref := range in.services.queue.Take(room, size) {
+		in.parseAgain(txn, ref)
+		in.alive()
+	}
+}
+
+// passOverServices takes in changes of Services without a pass, and reports whether no policy must be parsed again.
+func (in *inputs) passOverServices(changed *statedb.WatchSet) bool {
+	in.services.follow(in.DB.ReadTxn())
+	changed.Merge(in.services.changed)
+	return in.services.queue.Len() == 0
+}

@@ -1,0 +1,182 @@
+package policy
+
+import (
+	"encoding/json"
+	"fmt"
+	"strings"
+	"testing"
+	"time"
+
+	"github.com/cilium/statedb"
+	"github.com/stretchr/testify/require"
+
+	"github.com/waggle-net/waggle/pkg/policy"
+	"github.com/waggle-net/waggle/pkg/tables/cilium"
+	"github.com/waggle-net/waggle/pkg/tables/endpointpolicies"
+	"github.com/waggle-net/waggle/pkg/tables/k8s"
+	"github.com/waggle-net/waggle/pkg/tables/sources"
+)
+
+// toService is a policy for the pods of a namespace with a label: egress to the Service "db" of the namespace. The description has n bytes.
+func toService(namespace, name, app string, n int) *cilium.Policy {
+	return &cilium.Policy{Namespace: namespace, Name: name, Spec: json.RawMessage(`{"description": "` + strings.Repeat("x", n) +
+		`", "endpointSelector": {"matchLabels": {"app": "` + app + `"}}, "egress": [{"toServices": [{"k8sService": {"serviceName": "db"}}]}]}`)}
+}
+
+func service(namespace, name, selects string) *k8s.Service {
+	return &k8s.Service{Namespace: namespace, Name: name, Type: "ClusterIP", Selects: selects}
+}
+
+func (w *bench) serviceRows() statedb.RWTable[*k8s.Service] {
+	return w.Services.(statedb.RWTable[*k8s.Service])
+}
+
+func (w *bench) ciliumRules() statedb.RWTable[*cilium.Policy] {
+	return w.CiliumPolicies.(statedb.RWTable[*cilium.Policy])
+}
+
+// once makes one pass, and returns after which time another one is due.
+func (w *bench) once(t *testing.T) time.Duration {
+	t.Helper()
+	txn := w.DB.ReadTxn()
+	w.problems = nil
+	w.in.read(txn, statedb.NewWatchSet(), time.Now())
+	again := w.pass(txn, statedb.NewWatchSet())
+	require.Empty(t, w.problems)
+	return again
+}
+
+// TestServices_ThatNoPolicyNeeds: only a change of the meaning of a Service to which a policy refers makes a pass, and of no other Service anything is kept.
+func TestServices_ThatNoPolicyNeeds(t *testing.T) {
+	t.Parallel()
+	w := newBench(t, 2, 0)
+	p := toService("ns-0", "to-db", "app-0", 0)
+	ref := policy.Ref{Kind: policy.Cilium, Namespace: "ns-0", Name: "to-db"}
+	put(t, w.DB, w.serviceRows(), service("ns-0", "db", "app=app-1"))
+	put(t, w.DB, w.ciliumRules(), p)
+	w.step(t)
+	parsed, changed := w.in.policies[ref], statedb.NewWatchSet()
+	require.Empty(t, parsed.Problems, "the Service was there before the policy")
+	w.in.read(w.DB.ReadTxn(), changed, time.Now())
+	passedOver := func() bool {
+		closed, err := changed.Wait(t.Context(), 0)
+		require.NoError(t, err)
+		return w.in.passOver(closed[0], changed)
+	}
+
+	for i := range 100 {
+		put(t, w.DB, w.serviceRows(), service("ns-0", fmt.Sprint("other-", i), "app=app-1"))
+		require.True(t, passedOver(), "another Service")
+	}
+	same := service("ns-0", "db", "app=app-1")
+	same.Ports = []k8s.ServicePort{{Protocol: "TCP", Port: 80}}
+	put(t, w.DB, w.serviceRows(), same)
+	require.True(t, passedOver(), "another port")
+	w.once(t)
+	require.Same(t, parsed, w.in.policies[ref], "the policy was parsed again")
+	require.Len(t, w.in.services.referred, 1)
+
+	changed = statedb.NewWatchSet()
+	w.in.read(w.DB.ReadTxn(), changed, time.Now())
+	put(t, w.DB, w.serviceRows(), service("ns-0", "db", "app=app-0"))
+	require.False(t, passedOver(), "another selector")
+	w.once(t)
+	require.NotSame(t, parsed, w.in.policies[ref])
+
+	remove(t, w.DB, w.ciliumRules(), p)
+	w.once(t)
+	require.Empty(t, w.in.services.referred)
+}
+
+// TestServices_Portions: a tenant whose Service changes all the time has 1,000 policies parsed again, a portion in each pass. A policy and an endpoint of another
+// namespace, and a Service of it, wait for the next pass.
+func TestServices_Portions(t *testing.T) {
+	t.Parallel()
+	const policies, size = 1000, 1 << 10
+	w := newBench(t, 2, 0)
+	put(t, w.DB, w.serviceRows(), service("hostile", "db", "app=x"), service("ns-1", "db", "app=x"))
+	put(t, w.DB, w.ciliumRules(), toService("ns-1", "quiet", "app-1", 0))
+	for i := range policies {
+		put(t, w.DB, w.ciliumRules(), toService("hostile", fmt.Sprint("p-", i), "none", size))
+	}
+	w.step(t)
+	require.Zero(t, w.in.services.queue.Len())
+	require.True(t, w.in.services.paced)
+	quiet := policy.Ref{Kind: policy.Cilium, Namespace: "ns-1", Name: "quiet"}
+
+	put(t, w.DB, w.serviceRows(), service("hostile", "db", "app=y"))
+	require.Equal(t, time.Nanosecond, w.once(t), "the next pass is due at once")
+	left := w.in.services.queue.Len()
+	require.Less(t, left, policies)
+	require.LessOrEqual(t, (policies-left)*size, servicePortion)
+
+	put(t, w.DB, w.serviceRows(), service("hostile", "db", "app=z"), service("ns-1", "db", "app=y"))
+	put(t, w.DB, w.ciliumRules(), toService("ns-2", "new", "app-2", 0))
+	w.add(t, 2)
+	before := w.in.policies[quiet]
+	w.once(t)
+	require.NotSame(t, before, w.in.policies[quiet], "the policy of the quiet namespace was parsed with its Service")
+	require.Greater(t, w.in.services.queue.Len(), policies/2)
+	row, _, found := w.Published.Get(w.DB.ReadTxn(), endpointpolicies.ByEndpoint(3))
+	require.True(t, found && row.Error == "", "the endpoint has its policy: %+v", row)
+	require.NotEqual(t, uint32(1), row.Egress.Enforced.ID, "the new policy isolates it")
+
+	rounds := 0
+	for w.in.services.queue.Len() > 0 {
+		w.once(t)
+		rounds++
+	}
+	require.LessOrEqual(t, rounds, policies*2*size/servicePortion)
+	for ref, p := range w.in.policies {
+		if ref.Namespace == "hostile" {
+			require.Contains(t, p.Parts[0].Rules[0].Peers.List[0].Labels.String(), "app=z", ref.Name)
+		}
+	}
+
+	w.in.services.paced = false
+	put(t, w.DB, w.serviceRows(), service("hostile", "db", "app=x"))
+	w.in.read(w.DB.ReadTxn(), statedb.NewWatchSet(), time.Now())
+	require.Zero(t, w.in.services.queue.Len(), "at the start, the whole queue is one portion")
+}
+
+// TestServices_QueuedPolicyThatIsDeletedOrChanged: it leaves the queue.
+func TestServices_QueuedPolicyThatIsDeletedOrChanged(t *testing.T) {
+	t.Parallel()
+	w := newBench(t, 1, 0)
+	put(t, w.DB, w.serviceRows(), service("a", "db", "app=x"))
+	for _, name := range []string{"p-0", "p-1", "p-2"} {
+		put(t, w.DB, w.ciliumRules(), toService("a", name, "none", servicePortion))
+	}
+	w.step(t)
+	put(t, w.DB, w.serviceRows(), service("a", "db", "app=y"))
+	w.once(t)
+	require.Equal(t, 2, w.in.services.queue.Len(), "a policy that is larger than a portion is parsed alone")
+	remove(t, w.DB, w.ciliumRules(), toService("a", "p-1", "", 0))
+	put(t, w.DB, w.ciliumRules(), toService("a", "p-2", "other", servicePortion))
+	w.once(t)
+	require.Zero(t, w.in.services.queue.Len(), "the changed policy was parsed once")
+	require.Len(t, w.in.services.referred[policy.ServiceName{Namespace: "a", Name: "db"}].by, 2)
+	require.Contains(t, w.in.policies[policy.Ref{Kind: policy.Cilium, Namespace: "a", Name: "p-2"}].Parts[0].Rules[0].Peers.List[0].Labels.String(), "app=y")
+}
+
+// TestServices_Unread: when Services cannot be read, all policies that refer to some fail closed in one pass, and are in force in one pass when they can.
+func TestServices_Unread(t *testing.T) {
+	t.Parallel()
+	w := newBench(t, 1, 0)
+	rows := w.params.Sources.(statedb.RWTable[sources.Source])
+	put(t, w.DB, w.serviceRows(), service("a", "db", "app=x"))
+	for i := range 4 {
+		put(t, w.DB, w.ciliumRules(), toService("a", fmt.Sprint("p-", i), "none", servicePortion))
+	}
+	w.step(t)
+	for _, c := range []struct {
+		state    sources.State
+		problems int
+	}{{sources.Waiting, 1}, {sources.Synced, 0}} {
+		put(t, w.DB, rows, sources.Source{Table: w.Services.Name(), State: c.state})
+		w.in.read(w.DB.ReadTxn(), statedb.NewWatchSet(), time.Now())
+		for ref, p := range w.in.policies {
+			require.Len(t, p.Problems, c.problems, "%s: %s", c.state, ref)
+		}
+	}
+}
