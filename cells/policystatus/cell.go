@@ -16,6 +16,7 @@ import (
 	"github.com/waggle-net/waggle/pkg/labels"
 	"github.com/waggle-net/waggle/pkg/policy"
 	"github.com/waggle-net/waggle/pkg/tables/cilium"
+	"github.com/waggle-net/waggle/pkg/tables/k8s"
 	"github.com/waggle-net/waggle/pkg/tables/leadership"
 )
 
@@ -25,6 +26,7 @@ var Cell = cell.Module("policy-status", "Conditions and Events of policies",
 	cell.ProvidePrivate(
 		newTable, // only this cell writes
 		newGroupTable,
+		newServiceTable,
 		newKeeps, // labels that are part of identities
 		newL7Mode,
 	),
@@ -74,6 +76,7 @@ type params struct {
 	DB         *statedb.DB
 	Table      statedb.RWTable[*statement]
 	Groups     statedb.RWTable[*cilium.CIDRGroup]
+	Services   statedb.RWTable[*k8s.Service]
 	Leadership statedb.Table[leadership.Leadership]
 	Keeps      keeps
 	L7Mode     policy.L7Mode
@@ -91,6 +94,8 @@ func registerFollowers(group job.Group, p params) {
 		return
 	}
 	heartbeat.AddRetried(group, "follow-"+kubeapi.CiliumCIDRGroups.Plural, newGroupFollower(p).run, retryMin, retryMax)
+	heartbeat.AddRetried(group, "follow-"+kubeapi.Services.Plural, newServiceFollower(p).run, retryMin, retryMax)
+	heartbeat.AddRetried(group, "judge-services", (&serviceJudge{params: p}).run, retryMin, retryMax)
 	for _, r := range []kubeapi.Resource{kubeapi.NetworkPolicies, kubeapi.CiliumNetworkPolicies, kubeapi.CiliumClusterwidePolicies} {
 		f := &follower{params: p, resource: r}
 		heartbeat.AddRetried(group, "follow-"+r.Plural, f.run, retryMin, retryMax)

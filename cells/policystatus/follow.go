@@ -66,17 +66,18 @@ func (f *follower) objects(health cell.Health) *kubeapi.Follower[*statement] {
 
 // environment returns an environment that yields the same problems as on agents. Problems depend on the labels of identities, on the mode of L7 rules, and on
 // the existence of a cluster name, but not on the name.
-func (f *follower) environment() policy.Environment {
-	return policy.Environment{Keeps: f.Keeps, Cluster: "any", AllowL7Ports: f.L7Mode == policy.AllowL7Ports}
+func (p *params) environment(groups *policy.CIDRGroups) policy.Environment {
+	env := policy.Environment{Keeps: p.Keeps, Cluster: "any", AllowL7Ports: p.L7Mode == policy.AllowL7Ports}
+	if groups != nil {
+		env.CIDRGroups, env.GroupsUnread = *groups, *groups == nil
+	}
+	return env
 }
 
 // read makes a statement with the current groups.
 func (f *follower) read(object runtime.Object) (*statement, error) {
-	env, known := f.environment(), f.groups.Load()
-	if known != nil {
-		env.CIDRGroups, env.GroupsUnread = *known, *known == nil
-	}
-	row, err := judge(object, env)
+	known := f.groups.Load()
+	row, err := judge(object, f.environment(known))
 	if err == nil {
 		row.known = known
 	}
@@ -105,7 +106,7 @@ func (f *follower) put(txn statedb.WriteTxn, row *statement) error {
 		_, _, err := f.Table.Delete(txn, row)
 		return err
 	}
-	if old, _, found := f.Table.Get(txn, refIndex.Query(row.Ref.String())); found && old.equal(row) {
+	if old, _, found := f.Table.Get(txn, refIndex.Query(row.Ref.String())); found && (old.equal(row) || old.covers(row)) {
 		return nil
 	}
 	_, _, err := f.Table.Insert(txn, row)

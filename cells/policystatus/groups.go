@@ -8,64 +8,17 @@ import (
 	"time"
 
 	"github.com/cilium/hive/cell"
-	"github.com/cilium/statedb"
-	apierrors "k8s.io/apimachinery/pkg/api/errors"
 	"k8s.io/apimachinery/pkg/runtime"
-	"k8s.io/apimachinery/pkg/watch"
 
 	"github.com/waggle-net/waggle/pkg/heartbeat"
 	"github.com/waggle-net/waggle/pkg/k8sobjects"
 	"github.com/waggle-net/waggle/pkg/kubeapi"
 	"github.com/waggle-net/waggle/pkg/policy"
 	"github.com/waggle-net/waggle/pkg/tables/cilium"
-	"github.com/waggle-net/waggle/pkg/tables/leadership"
 )
 
-// groupFollower fills the table of CiliumCIDRGroups while this replica leads. The first list of each lead initializes the table.
-type groupFollower struct {
-	params
-	listed func(statedb.WriteTxn)
-}
-
-const groupsInitializer = "follow-groups"
-
-func newGroupFollower(p params) *groupFollower {
-	txn := p.DB.WriteTxn(p.Groups)
-	defer txn.Commit()
-	return &groupFollower{p, p.Groups.RegisterInitializer(txn, groupsInitializer)}
-}
-
-func (g *groupFollower) run(ctx context.Context, health cell.Health) error {
-	objects := kubeapi.Follower[*cilium.CIDRGroup]{Client: g.Client, Resource: kubeapi.CiliumCIDRGroups, Read: readGroup, Apply: g.apply,
-		Replace: func(rows []*cilium.CIDRGroup) error {
-			health.OK(fmt.Sprintf("%d groups", len(rows)))
-			return g.replace(rows)
-		}}
-	if leadership.Check(g.DB, g.Leadership) != nil { // the lead was lost between two attempts
-		g.forget()
-	}
-	err := leadership.Lead(ctx, g.DB, g.Leadership, objects.Run, func() error {
-		g.forget()
-		return nil
-	})
-	if apierrors.IsNotFound(err) { // the definition is not installed, so no groups exist
-		err = errors.Join(err, g.replace(nil))
-	}
-	if err != nil {
-		health.Degraded("follow "+kubeapi.CiliumCIDRGroups.String(), err)
-	}
-	return err
-}
-
-// forget resets the table to its initial state, because groups may change while another replica leads.
-func (g *groupFollower) forget() {
-	txn := g.DB.WriteTxn(g.Groups)
-	defer txn.Abort()
-	if listed, _ := g.Groups.Initialized(txn); !listed || g.Groups.DeleteAll(txn) != nil {
-		return
-	}
-	g.listed = g.Groups.RegisterInitializer(txn, groupsInitializer)
-	txn.Commit()
+func newGroupFollower(p params) *objectFollower[*cilium.CIDRGroup] {
+	return newObjectFollower(p, p.Groups, kubeapi.CiliumCIDRGroups, readGroup)
 }
 
 // readGroup reads a group as agents do. A group that agents cannot read has only a name and a problem.
@@ -80,37 +33,6 @@ func readGroup(object runtime.Object) (*cilium.CIDRGroup, error) {
 		return group, nil
 	}
 	return &cilium.CIDRGroup{Name: name, Problems: []string{err.Error()}}, nil
-}
-
-func (g *groupFollower) apply(change watch.EventType, row *cilium.CIDRGroup) (err error) {
-	txn := g.DB.WriteTxn(g.Groups)
-	defer txn.Abort()
-	if change == watch.Deleted {
-		_, _, err = g.Groups.Delete(txn, row)
-	} else {
-		_, _, err = g.Groups.Insert(txn, row)
-	}
-	if err != nil {
-		return fmt.Errorf("write the group %s: %w", row.Name, err)
-	}
-	txn.Commit()
-	return nil
-}
-
-func (g *groupFollower) replace(rows []*cilium.CIDRGroup) error {
-	txn := g.DB.WriteTxn(g.Groups)
-	defer txn.Abort()
-	if err := g.Groups.DeleteAll(txn); err != nil {
-		return fmt.Errorf("delete the previous groups: %w", err)
-	}
-	for _, row := range rows {
-		if _, _, err := g.Groups.Insert(txn, row); err != nil {
-			return fmt.Errorf("write the group %s: %w", row.Name, err)
-		}
-	}
-	g.listed(txn)
-	txn.Commit()
-	return nil
 }
 
 // errGroupsMoved ends the follower of policies when a statement was made with outdated groups.

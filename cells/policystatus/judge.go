@@ -28,7 +28,8 @@ const (
 	longest      = 300 // maximum bytes of one problem, which may quote the object
 )
 
-// judge makes the statement about an object. It trims the object, so the caller must own it. For objects of other types it returns an error.
+// judge makes the statement about an object. It trims the object, so the caller must own it. For objects of other types it returns an error. For a policy that
+// refers to Services it only prepares the row: [serviceJudge] makes the statement.
 func judge(object runtime.Object, env policy.Environment) (*statement, error) {
 	ref, meta, conditions := describe(object)
 	if meta == nil {
@@ -40,16 +41,28 @@ func judge(object runtime.Object, env policy.Environment) (*statement, error) {
 	case *k8s.NetworkPolicy:
 		s.tell(policy.FromKubernetes(row, env))
 	case *cilium.Policy:
-		s.tell(policy.FromCilium(row, env))
+		p := policy.FromCilium(row, env)
+		if len(p.Services) > 0 {
+			s.groups, s.services, s.object, s.conditions, s.Status = p.Groups, p.Services, row, conditions, reconciler.StatusDone()
+			return s, nil
+		}
+		s.tell(p)
 	default:
 		s.tell(&policy.Policy{Problems: []policy.Problem{{Path: "metadata", Reason: policy.ReasonInvalid, Invalid: true,
 			Message: fmt.Sprintf("no agent can read the object: %v", err)}}})
 	}
+	s.conditions = conditions
+	s.settle()
+	return s, nil
+}
+
+// settle sets the status of a new statement: done if nothing must be written.
+func (s *statement) settle() {
 	s.Status = reconciler.StatusPending()
-	if s.Valid == valid && (ref.Kind == policy.Kubernetes || s.saidIn(conditions)) {
+	if s.Valid == valid && (s.Ref.Kind == policy.Kubernetes || s.saidIn(s.conditions)) {
 		s.Status = reconciler.StatusDone()
 	}
-	return s, nil
+	s.conditions = nil
 }
 
 // describe returns the reference, the metadata and the conditions of an object. The metadata are nil for objects of other types.

@@ -1,6 +1,7 @@
 package policystatus
 
 import (
+	"cmp"
 	"reflect"
 
 	"github.com/cilium/statedb"
@@ -11,6 +12,7 @@ import (
 	"github.com/waggle-net/waggle/pkg/policy"
 	"github.com/waggle-net/waggle/pkg/printable"
 	"github.com/waggle-net/waggle/pkg/tables/cilium"
+	"github.com/waggle-net/waggle/pkg/tables/k8s"
 )
 
 // statement is the report on one policy object.
@@ -24,6 +26,12 @@ type statement struct {
 
 	groups []policy.GroupChoice // to which the policy refers
 	known  *policy.CIDRGroups   // the groups with which the policy was evaluated
+
+	services []policy.ServiceName // to which the policy refers
+	// object is the policy, if it refers to Services: [serviceJudge] makes the statement from it. Until then Valid is empty.
+	object *cilium.Policy
+	// conditions are those of the object before this replica has written any. They are nil after the first statement.
+	conditions []ciliumv2.PolicyCondition
 }
 
 // Values of the condition: valid if nodes can enforce the whole policy, and invalid if they do not enforce a part of it.
@@ -36,9 +44,15 @@ func (s *statement) clone() *statement { c := *s; return &c }
 
 func (s *statement) withStatus(status reconciler.Status) *statement { s.Status = status; return s }
 
-// equal ignores the status.
+// equal ignores the status, and the object of a policy that refers to Services.
 func (s *statement) equal(o *statement) bool {
-	return s.Ref == o.Ref && s.UID == o.UID && s.Valid == o.Valid && s.Reason == o.Reason && s.Message == o.Message && reflect.DeepEqual(s.groups, o.groups)
+	return s.Ref == o.Ref && s.UID == o.UID && s.Valid == o.Valid && s.Reason == o.Reason && s.Message == o.Message && reflect.DeepEqual(s.groups, o.groups) &&
+		(s.object == nil) == (o.object == nil)
+}
+
+// covers reports whether the statement about a policy that refers to Services is, or will be, that about another reading of the same object.
+func (s *statement) covers(o *statement) bool {
+	return s.object != nil && o.object != nil && s.object.Equal(o.object) && (len(o.groups) == 0 || s.known == o.known)
 }
 
 // said reports whether a condition equals the statement, apart from its time.
@@ -57,7 +71,7 @@ func (s *statement) TableRow() []string {
 	if text := s.Status.GetError(); text != "" {
 		fault = printable.Text(text)
 	}
-	return []string{printable.Text(s.Ref.String()), s.Valid, s.Reason, printable.Text(s.Message), s.Status.Kind.String(), fault}
+	return []string{printable.Text(s.Ref.String()), cmp.Or(s.Valid, "-"), cmp.Or(s.Reason, "-"), printable.Text(s.Message), s.Status.Kind.String(), fault}
 }
 
 var refIndex = statedb.Index[*statement, string]{
@@ -66,6 +80,26 @@ var refIndex = statedb.Index[*statement, string]{
 	FromKey:    index.String,
 	FromString: index.FromString,
 	Unique:     true,
+}
+
+// withoutStatement is the key, in the index by Services, of policies whose statement must be made. It is no name of a Service.
+const withoutStatement = "-"
+
+// byService finds policies by the Services to which they refer, "namespace/name".
+var byService = statedb.Index[*statement, string]{
+	Name: "service",
+	FromObject: func(s *statement) index.KeySet {
+		var keys []index.Key
+		for _, name := range s.services {
+			keys = append(keys, index.String(name.String()))
+		}
+		if s.Valid == "" {
+			keys = append(keys, index.String(withoutStatement))
+		}
+		return index.NewKeySet(keys...)
+	},
+	FromKey:    index.String,
+	FromString: index.FromString,
 }
 
 var groupIndex = statedb.Index[*cilium.CIDRGroup, string]{
@@ -81,6 +115,19 @@ func newGroupTable(db *statedb.DB) (statedb.RWTable[*cilium.CIDRGroup], error) {
 	return statedb.NewTable(db, "policy-cidrgroups", groupIndex)
 }
 
+var serviceIndex = statedb.Index[*k8s.Service, string]{
+	Name:       "name",
+	FromObject: func(s *k8s.Service) index.KeySet { return index.NewKeySet(index.String(s.Key())) },
+	FromKey:    index.String,
+	FromString: index.FromString,
+	Unique:     true,
+}
+
+// newServiceTable makes the table of the Services to which policies may refer. Its rows have the type and the selector alone.
+func newServiceTable(db *statedb.DB) (statedb.RWTable[*k8s.Service], error) {
+	return statedb.NewTable(db, "policy-services", serviceIndex)
+}
+
 func newTable(db *statedb.DB) (statedb.RWTable[*statement], error) {
-	return statedb.NewTable(db, "policy-statements", refIndex)
+	return statedb.NewTable(db, "policy-statements", refIndex, byService)
 }

@@ -91,6 +91,7 @@ func clusterPermissions() []Permission {
 		all("policystatus", ciliumGroup, "ciliumnetworkpolicies", slices.Concat(get, follow), "policies, to report unenforced parts"),
 		all("policystatus", ciliumGroup, "ciliumclusterwidenetworkpolicies", slices.Concat(get, follow), "policies, to report unenforced parts"),
 		all("policystatus", ciliumGroup, "ciliumcidrgroups", follow, "whether the groups that policies reference exist"),
+		all("policystatus", "", "services", follow, "whether the Services that policies reference exist, and their selectors"),
 		all("policystatus", ciliumGroup, "ciliumnetworkpolicies/status", patch, "the condition Valid"),
 		all("policystatus", ciliumGroup, "ciliumclusterwidenetworkpolicies/status", patch, "the condition Valid"),
 		all("policystatus", "", "events", create, "Events on policies that are not fully enforced"),
