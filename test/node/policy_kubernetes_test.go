@@ -102,6 +102,7 @@ func TestPrivilegedPolicy_Groups(t *testing.T) {
 			{"Ports", (*world).kubernetesPorts}, {"Blocks", (*world).kubernetesBlocks},
 			{"Changes", (*world).changesOfLabels}}, // the last group, because it changes labels of namespaces
 		"Cilium": {{"Peers", (*world).ciliumPeers}, {"Denies", (*world).ciliumDenies}, {"ICMP", (*world).ciliumICMP},
+			{"Services", (*world).ciliumServices},
 			{"Subjects", (*world).ciliumSubjects}, {"UnsupportedFailsClosed", (*world).unsupportedFailsClosed},
 			{"OtherAddressesOfTheNode", (*world).otherAddressesOfTheNode},
 			{"EchoOfTheOtherDirectionIsNoReply", (*world).echoOfTheOtherDirectionIsNoReply},
