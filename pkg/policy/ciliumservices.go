@@ -61,7 +61,8 @@ type chosenService struct {
 	err    error     // of the selector
 }
 
-// service reads one item of toServices.
+// service reads one item of toServices. Without a namespace, Cilium chooses the Services of this name in all namespaces. An allow rule of a namespaced policy
+// then means the Service of the policy's own namespace; a deny rule would deny less than in Cilium, so the namespace is required.
 func (r *ciliumRule) service(path string, item json.RawMessage) ([]Peer, error) {
 	var o struct {
 		ByName *struct {
@@ -82,11 +83,13 @@ func (r *ciliumRule) service(path string, item json.RawMessage) ([]Peer, error) 
 	case o.ByName.Name == "":
 		return nil, errors.New("serviceName is empty: name a Service")
 	}
-	name := ServiceName{Namespace: cmp.Or(o.ByName.Namespace, r.policy.Ref.Namespace), Name: o.ByName.Name}
-	if name.Namespace == "" {
-		return nil, errors.New("the namespace of the Service is missing, and the policy has none")
+	path += ".k8sService"
+	if o.ByName.Namespace == "" && (r.deny || r.clusterwide()) {
+		r.closed = true
+		r.policy.invalid(r.path+"."+path, "the namespace of the Service is missing: "+outcome(r.deny)+"; name it")
+		return nil, errReported
 	}
-	return r.podsOfService(path+".k8sService", name)
+	return r.podsOfService(path, ServiceName{Namespace: cmp.Or(o.ByName.Namespace, r.policy.Ref.Namespace), Name: o.ByName.Name})
 }
 
 // podsOfService returns the peer that a Service stands for. A Service that stands for none matches no peer, in rules that deny as well, and is reported: the

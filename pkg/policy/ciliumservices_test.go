@@ -104,10 +104,10 @@ func TestFromCilium_ServicesBeyondItsText(t *testing.T) {
 	unread.ServicesUnread = true
 	var different, references strings.Builder
 	for i := range 1001 {
-		fmt.Fprintf(&different, "{k8sService: {serviceName: s%d}}, ", i)
+		fmt.Fprintf(&different, "{k8sService: {serviceName: s%d, namespace: red}}, ", i)
 	}
 	for range 4001 {
-		references.WriteString("{k8sService: {serviceName: web}}, ")
+		references.WriteString("{k8sService: {serviceName: web, namespace: red}}, ")
 	}
 	for name, c := range map[string]struct {
 		env                 policy.Environment
@@ -134,8 +134,19 @@ func TestFromCilium_ServicesBeyondItsText(t *testing.T) {
 			t.Errorf("%s denies %d rules", name, len(rules))
 		}
 	}
-	if p := read(t, someServices(), ccnp(denyServices("{k8sService: {serviceName: web}}")))[0]; len(p.Problems) != 1 || !strings.Contains(p.Problems[0].Message, "namespace of the Service is missing") {
-		t.Errorf("without a namespace in a policy of the cluster: %+v", p.Problems)
+	const nameless = "{k8sService: {serviceName: web}}"
+	for name, policies := range map[string]string{"a deny rule of the cluster": ccnp(denyServices(nameless)), "a deny rule of a namespace": cnp(denyServices(nameless))} {
+		p := read(t, someServices(), policies)[0]
+		if len(p.Problems) != 1 || !p.Problems[0].Invalid || p.Problems[0].Message != "the namespace of the Service is missing: the rule denies all that it may mean; name it" ||
+			p.Problems[0].Path != "spec.egressDeny[0].toServices[0].k8sService" || len(p.Services) != 0 {
+			t.Errorf("without a namespace in %s: %+v, %v", name, p.Problems, p.Services)
+		}
+		if rules := p.Parts[0].Rules; len(rules) != 2 || !rules[1].Deny || !rules[1].Peers.Any {
+			t.Errorf("without a namespace, %s has %+v", name, rules)
+		}
+	}
+	if p := read(t, someServices(), ccnp(toServices(nameless)))[0]; len(p.Problems) != 1 || len(p.Parts[0].Rules) != 0 {
+		t.Errorf("without a namespace in an allow rule of the cluster: %+v", p)
 	}
 	if p := read(t, unread, cnp(toServices("{k8sService: {serviceName: web}}")))[0]; len(p.Services) != 1 {
 		t.Errorf("while Services are not known it refers to %v", p.Services)
@@ -176,8 +187,9 @@ func TestFromCilium_ServiceWithAHiddenLabel(t *testing.T) {
 func TestFromCilium_ServicesAreShared(t *testing.T) {
 	t.Parallel()
 	const web, db = "{k8sService: {serviceName: web}}", "{k8sService: {serviceName: db, namespace: red}}"
-	p := read(t, someServices(), cnp("endpointSelector: {}, egress: [{toServices: ["+web+", "+db+"]}, {toServices: [{k8sService: {serviceName: web, namespace: red}}]}], "+
-		"egressDeny: [{toServices: ["+web+"]}]"))[0]
+	const webOfRed = "{k8sService: {serviceName: web, namespace: red}}"
+	p := read(t, someServices(), cnp("endpointSelector: {}, egress: [{toServices: ["+web+", "+db+"]}, {toServices: ["+webOfRed+"]}], "+
+		"egressDeny: [{toServices: ["+webOfRed+"]}]"))[0]
 	if want := []policy.ServiceName{{Namespace: "red", Name: "db"}, {Namespace: "red", Name: "web"}}; !reflect.DeepEqual(p.Services, want) {
 		t.Errorf("it refers to %v", p.Services)
 	}

@@ -7,14 +7,14 @@ import (
 	"github.com/waggle-net/waggle/pkg/tables/cilium"
 )
 
-// service evaluates the Service that an item names: of the policy's namespace if the item names none.
+// service evaluates the Service that an item names. In an allow rule of a namespaced policy, an item without a namespace names a Service of that namespace.
 func (n naive) service(p *cilium.Policy, item fields, deny bool) answer {
 	named, byName := item["k8sService"].(fields)
 	if !byName {
 		return untold
 	}
 	namespace, given := named["namespace"].(string)
-	if !given {
+	if !given && !deny {
 		namespace = p.Namespace
 	}
 	if namespace == "" || named["serviceName"] == nil {

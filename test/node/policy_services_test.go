@@ -18,7 +18,7 @@ func (w *world) ciliumServices(t *testing.T) {
 	}
 	allow := ciliumPolicy("x", subjectA+"egress: [{toServices: [{k8sService: {serviceName: s}}]}]")
 	elsewhere := ciliumPolicy("x", subjectA+"egress: [{toServices: [{k8sService: {serviceName: s, namespace: w}}]}]")
-	deny := ciliumPolicy("x", subjectA+"egress: [{toEntities: [all]}], egressDeny: [{toServices: [{k8sService: {serviceName: s}}]}]")
+	deny := ciliumPolicy("x", subjectA+"egress: [{toEntities: [all]}], egressDeny: [{toServices: [{k8sService: {serviceName: s, namespace: x}}]}]")
 	clusterwide := clusterwidePolicy(subjectA + "egress: [{toEntities: [all]}], egressDeny: [{toServices: [{k8sService: {serviceName: s, namespace: x}}]}]")
 	w.run(t, []policyCase{
 		{"a Service that does not exist allows nothing", []string{allow}, nil, outbound("x/a", none)},
@@ -33,6 +33,8 @@ func (w *world) ciliumServices(t *testing.T) {
 		{"a deny of a Service", []string{deny, selects("x", "b")}, nil, outbound("x/a", func(f flow) bool { return f.to != "x/b" })},
 		{"the selector of the denied Service changes", []string{deny, selects("x", "c")}, nil, outbound("x/a", func(f flow) bool { return f.to != "x/c" })},
 		{"a deny of a Service that does not exist", []string{deny}, nil, all},
+		{"a deny without a namespace is a deny of all", []string{ciliumPolicy("x", subjectA+"egress: [{toEntities: [all]}], egressDeny: [{toServices: [{k8sService: {serviceName: s}}]}]"),
+			selects("x", "b")}, nil, outbound("x/a", none)},
 		{"a deny of the whole cluster", []string{clusterwide, selects("x", "b")}, nil, outbound("x/a w/a z/a", func(f flow) bool { return f.to != "x/b" })},
 		{"its Service is an ExternalName", []string{clusterwide, serviceManifest("x", "s", "type: ExternalName, externalName: a.example, selector: {app: b}")}, nil, all},
 	})
