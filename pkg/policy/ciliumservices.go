@@ -8,6 +8,7 @@ import (
 	"slices"
 	"strings"
 
+	"github.com/waggle-net/waggle/pkg/labels"
 	"github.com/waggle-net/waggle/pkg/tables/k8s"
 )
 
@@ -114,6 +115,10 @@ func (r *ciliumRule) podsOfService(path string, name ServiceName) ([]Peer, error
 	case s.err != nil:
 		r.matchesNothing(path, ReasonInvalid, "the selector of the Service "+quote(name.String())+" cannot be used ("+short(s.err)+")", "correct the Service")
 		return nil, nil
+	case !r.env.keeps(&s.labels.Requirements[0]): // the namespace: the other labels select pods of all namespaces
+		r.matchesNothing(path, ReasonLabel, "the label "+quote(sourceK8s+":"+labels.KeyNamespace)+" is not part of identities, so the pods of the Service "+quote(name.String())+
+			" cannot be chosen", "add the label to --labels")
+		return nil, nil
 	}
 	if s.denied != s.labels && len(r.policy.Problems) < maxProblems {
 		reported := *s.labels
@@ -160,7 +165,7 @@ func (r *ciliumRule) chooseService(name ServiceName) (*chosenService, error) {
 	return found, nil
 }
 
-// podsSelectedBy reads the selector of a Service, which selects pods of its namespace.
+// podsSelectedBy reads the selector of a Service, which selects pods of its namespace. The first requirement is that for the namespace.
 func podsSelectedBy(namespace, text string) (*Selector, error) {
 	if n := strings.Count(text, ",") + 1; n > maxServiceSelector {
 		return nil, fmt.Errorf("it has %d labels, and %d are supported", n, maxServiceSelector)

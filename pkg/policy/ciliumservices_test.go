@@ -183,6 +183,30 @@ func TestFromCilium_ServiceWithAHiddenLabel(t *testing.T) {
 	}
 }
 
+// TestFromCilium_ServicesWithoutTheNamespaceInIdentities: the labels of a selector would select pods of all namespaces, so a Service matches nothing.
+func TestFromCilium_ServicesWithoutTheNamespaceInIdentities(t *testing.T) {
+	t.Parallel()
+	for name, keeps := range map[string]func(string) bool{
+		"the namespace": func(label string) bool { return label != "k8s:io.kubernetes.pod.namespace" },
+		"every label":   func(string) bool { return false },
+	} {
+		env := someServices()
+		env.Keeps = keeps
+		for _, c := range []semantics{
+			{name: "denied", policies: ccnp(denyServices("{k8sService: {serviceName: web, namespace: green}}")),
+				allow: []string{"out web>green 80/TCP", "out web>db 80/TCP", "out web>world 80/TCP"}},
+			{name: "allowed", policies: ccnp(toServices("{k8sService: {serviceName: web, namespace: green}}")), deny: []string{"out web>green 80/TCP", "out db>web 80/TCP"}},
+		} {
+			c.name += " without " + name
+			c.check(t, env)
+			p := read(t, env, c.policies)[0]
+			if len(p.Problems) != 1 || p.Problems[0].Reason != policy.ReasonLabel || !strings.Contains(p.Problems[0].Message, "nothing; add the label to --labels") {
+				t.Errorf("%s: %+v", c.name, p.Problems)
+			}
+		}
+	}
+}
+
 // TestFromCilium_ServicesAreShared: references to one Service share its selector, and are named once.
 func TestFromCilium_ServicesAreShared(t *testing.T) {
 	t.Parallel()
