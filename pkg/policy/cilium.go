@@ -37,6 +37,9 @@ func FromCilium(o *cilium.Policy, env Environment) *Policy {
 		c.spec(fmt.Sprintf("specs[%d]", i), raw)
 	}
 	slices.SortFunc(p.Services, ServiceName.Compare)
+	for _, name := range p.Services {
+		p.references = append(p.references, c.services.chosen[name].references)
+	}
 	return p
 }
 

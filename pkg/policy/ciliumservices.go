@@ -6,6 +6,7 @@ import (
 	"errors"
 	"fmt"
 	"slices"
+	"strconv"
 	"strings"
 
 	"github.com/waggle-net/waggle/pkg/labels"
@@ -30,7 +31,7 @@ func (n ServiceName) Compare(o ServiceName) int {
 type Service struct {
 	Found    bool
 	External bool   // the type is ExternalName
-	Selects  string // the selector, "key=value,..."; empty without one
+	Selects  string // the selector, "key=value,..."; empty without one; a short text that is no selector in place of one with too many labels
 }
 
 // ServiceOf returns the meaning of a row; nil is a Service that does not exist.
@@ -38,28 +39,38 @@ func ServiceOf(row *k8s.Service) Service {
 	if row == nil {
 		return Service{}
 	}
-	return Service{Found: true, External: row.Type == "ExternalName", Selects: row.Selects}
+	s := Service{Found: true, External: row.Type == "ExternalName", Selects: row.Selects}
+	if n := strings.Count(s.Selects, ",") + 1; n > maxServiceSelector {
+		s.Selects = tooManyLabels + strconv.Itoa(n)
+	}
+	return s
 }
 
-// Bounds of toServices. The text of one policy may be 1 MB. Rules beyond the bounds of a policy fail closed. A Service beyond its bound matches no peer.
+// tooManyLabels begins a text that stands for a selector with too many labels; their number follows. No key of a label has a colon.
+const tooManyLabels = "labels:"
+
+// Bounds of toServices. The text of one policy may be 1 MB. Rules beyond the bounds of this text fail closed. The owners of Services write their selectors, so a
+// reference beyond a bound of the selectors matches no peer.
 const (
-	maxServices        = 1000 // different Services in one policy
-	maxServicePeers    = 4000 // references to Services in all rules of one policy
-	maxServiceSelector = 100  // labels in the selector of one Service
+	maxServices            = 1000   // different Services in one policy
+	maxServicePeers        = 4000   // references to Services in all rules of one policy
+	maxServiceSelector     = 20     // labels in the selector of one Service
+	maxServiceRequirements = 10_000 // requirements in the selectors of all references: the labels, and the namespace of the Service
 )
 
 // serviceReader reads each Service of a policy once.
 type serviceReader struct {
-	chosen map[ServiceName]*chosenService
-	peers  int // references so far
+	chosen              map[ServiceName]*chosenService
+	peers, requirements int // references and requirements so far
 }
 
 // chosenService is the peer that a Service stands for. All rules of a policy share it.
 type chosenService struct {
 	Service
-	labels *Selector // nil without a selector that can be read
-	denied *Selector // the same for rules that deny, without labels that are not part of identities
-	err    error     // of the selector
+	references int
+	labels     *Selector // nil without a selector that can be read
+	denied     *Selector // the same for rules that deny, without labels that are not part of identities
+	err        error     // of the selector
 }
 
 // service reads one item of toServices. Without a namespace, Cilium chooses the Services of this name in all namespaces. An allow rule of a namespaced policy
@@ -119,7 +130,12 @@ func (r *ciliumRule) podsOfService(path string, name ServiceName) ([]Peer, error
 		r.matchesNothing(path, ReasonLabel, "the label "+quote(sourceK8s+":"+labels.KeyNamespace)+" is not part of identities, so the pods of the Service "+quote(name.String())+
 			" cannot be chosen", "add the label to --labels")
 		return nil, nil
+	case r.services.requirements+len(s.labels.Requirements) > maxServiceRequirements:
+		r.matchesNothing(path, ReasonUnsupported, fmt.Sprintf("the selectors of the policy's Services have more than %d requirements", maxServiceRequirements),
+			"refer to fewer Services, or split the policy")
+		return nil, nil
 	}
+	r.services.requirements += len(s.labels.Requirements)
 	if s.denied != s.labels && len(r.policy.Problems) < maxProblems {
 		reported := *s.labels
 		r.policy.onlyKept(r.path+"."+path, &reported, r.deny, r.env)
@@ -139,13 +155,14 @@ func (r *ciliumRule) chooseService(name ServiceName) (*chosenService, error) {
 	found := c.chosen[name]
 	switch {
 	case found != nil:
+		found.references++
 		return found, nil
 	case len(c.chosen) == maxServices:
 		return nil, fmt.Errorf("the policy refers to more than %d Services", maxServices)
 	case c.chosen == nil:
 		c.chosen = map[ServiceName]*chosenService{}
 	}
-	found = &chosenService{}
+	found = &chosenService{references: 1}
 	c.chosen[name] = found
 	r.policy.Services = append(r.policy.Services, name)
 	if r.env.Services != nil && !r.env.ServicesUnread {
@@ -167,8 +184,8 @@ func (r *ciliumRule) chooseService(name ServiceName) (*chosenService, error) {
 
 // podsSelectedBy reads the selector of a Service, which selects pods of its namespace. The first requirement is that for the namespace.
 func podsSelectedBy(namespace, text string) (*Selector, error) {
-	if n := strings.Count(text, ",") + 1; n > maxServiceSelector {
-		return nil, fmt.Errorf("it has %d labels, and %d are supported", n, maxServiceSelector)
+	if n, found := strings.CutPrefix(text, tooManyLabels); found {
+		return nil, fmt.Errorf("it has %s labels, and %d are supported", n, maxServiceSelector)
 	}
 	s := &Selector{Requirements: []Requirement{inNamespace(namespace)}}
 	seen := map[string]bool{}
@@ -181,6 +198,15 @@ func podsSelectedBy(namespace, text string) (*Selector, error) {
 		s.Requirements = append(s.Requirements, Requirement{Source: sourceK8s, Key: key, Operator: In, Values: []string{value}})
 	}
 	return s, nil
+}
+
+// ServiceBytes returns the length of the selectors of the policy's Services, each multiplied by the number of references. Parsing the policy again and compiling its
+// rules cost time in proportion to it, in addition to the text of the policy.
+func (p *Policy) ServiceBytes(find func(ServiceName) Service) (n int) {
+	for i, count := range p.references {
+		n += count * len(find(p.Services[i]).Selects)
+	}
+	return n
 }
 
 // matchesNothing reports an item that stands for no peer. The other peers of the rule count.

@@ -7,6 +7,7 @@ import (
 	"testing"
 
 	"github.com/waggle-net/waggle/pkg/policy"
+	"github.com/waggle-net/waggle/pkg/tables/k8s"
 )
 
 // withServices returns an environment with some Services, by "namespace/name". The label "hidden" is not part of identities.
@@ -15,18 +16,23 @@ func withServices(services map[string]policy.Service) policy.Environment {
 		Keeps: func(label string) bool { return label != "k8s:hidden" }}
 }
 
-func selects(text string) policy.Service { return policy.Service{Found: true, Selects: text} }
+func selects(text string) policy.Service { return policy.ServiceOf(&k8s.Service{Selects: text}) }
+
+// someLabels is a selector with n labels.
+func someLabels(n int) string {
+	var all []string
+	for i := range n {
+		all = append(all, fmt.Sprintf("key-%d=x", i))
+	}
+	return strings.Join(all, ",")
+}
 
 // someServices are of the namespaces red and green.
 func someServices() policy.Environment {
-	var many []string
-	for i := range 101 {
-		many = append(many, fmt.Sprintf("key-%d=x", i))
-	}
 	return withServices(map[string]policy.Service{
 		"red/db": selects("app=db,tier=back"), "red/web": selects("app=web"), "green/web": selects("app=web"), "green/api": selects("app=web"),
 		"red/bare": {Found: true}, "red/external": {Found: true, External: true, Selects: "app=db"}, "red/hidden": selects("app=db,hidden=x"),
-		"red/long": selects(strings.Join(many, ",")), "red/malformed": selects("app"), "red/doubled": selects("app=db,app=web"),
+		"red/long": selects(someLabels(21)), "red/longest": selects(someLabels(20)), "red/malformed": selects("app"), "red/doubled": selects("app=db,app=web"),
 		"green/hidden": selects("hidden=x"),
 	})
 }
@@ -74,7 +80,7 @@ func TestFromCilium_ServicesThatMatchNothing(t *testing.T) {
 		"moon":      {policy.ReasonAbsent, `there is no Service "red/moon": this peer of the rule DOES nothing until there is one`},
 		"bare":      {policy.ReasonUnsupported, `the Service "red/bare" has no selector: this peer of the rule DOES nothing; use toCIDR with its addresses`},
 		"external":  {policy.ReasonUnsupported, `the Service "red/external" is an ExternalName: this peer of the rule DOES nothing; use toCIDR`},
-		"long":      {policy.ReasonInvalid, `(it has 101 labels, and 100 are supported): this peer of the rule DOES nothing; correct the Service`},
+		"long":      {policy.ReasonInvalid, `(it has 21 labels, and 20 are supported): this peer of the rule DOES nothing; correct the Service`},
 		"malformed": {policy.ReasonInvalid, `(it is malformed at "app"): this peer of the rule DOES nothing`},
 		"doubled":   {policy.ReasonInvalid, `(it is malformed at "app=web"): this peer of the rule DOES nothing`},
 	} {
@@ -204,6 +210,51 @@ func TestFromCilium_ServicesWithoutTheNamespaceInIdentities(t *testing.T) {
 				t.Errorf("%s: %+v", c.name, p.Problems)
 			}
 		}
+	}
+}
+
+// TestFromCilium_ServicesWithManyLabels: references beyond 10,000 requirements match nothing, whether or not they refer to the same Service, and the others count. The
+// owners of Services cause it, so no rule denies more because of it.
+func TestFromCilium_ServicesWithManyLabels(t *testing.T) {
+	t.Parallel()
+	const longest, db = "{k8sService: {serviceName: longest, namespace: red}}, ", "{k8sService: {serviceName: db, namespace: red}}"
+	full := strings.Repeat(longest, 476) // 21 requirements each: 4 are left
+	for _, c := range []struct {
+		items          string
+		peers, beyond  int
+		services, size int
+	}{
+		{full, 476, 0, 1, 476 * len(someLabels(20))},
+		{full + db, 477, 0, 2, 476*len(someLabels(20)) + len("app=db,tier=back")},
+		{full + longest + db + ", " + db, 477, 2, 2, 477*len(someLabels(20)) + 2*len("app=db,tier=back")},
+	} {
+		for name, policies := range map[string]string{"denies": ccnp(denyServices(c.items)), "allows": ccnp(toServices(c.items))} {
+			p := read(t, someServices(), policies)[0]
+			rule := p.Parts[0].Rules[len(p.Parts[0].Rules)-1]
+			if rule.Peers.Any || len(rule.Peers.List) != c.peers || len(p.Services) != c.services || len(p.Problems) != c.beyond {
+				t.Errorf("it %s %d peers of %d Services, want %d of %d: %+v", name, len(rule.Peers.List), len(p.Services), c.peers, c.services, p.Problems)
+			}
+			for _, problem := range p.Problems {
+				if problem.Reason != policy.ReasonUnsupported || !strings.Contains(problem.Message, "more than 10000 requirements: this peer of the rule "+name+" nothing") {
+					t.Errorf("%+v", problem)
+				}
+			}
+			if n := p.ServiceBytes(someServices().Services); n != c.size {
+				t.Errorf("its Services count %d bytes, want %d", n, c.size)
+			}
+		}
+	}
+}
+
+// TestServiceOf_LongSelector: it is not kept, and two of the same number of labels have the same meaning.
+func TestServiceOf_LongSelector(t *testing.T) {
+	t.Parallel()
+	long := selects(someLabels(1000))
+	if len(long.Selects) > 20 || long != selects(strings.Repeat("a=b,", 999)+"a=b") || policy.ServiceOf(&k8s.Service{Selects: long.Selects}) != long {
+		t.Errorf("%+v", long)
+	}
+	if s := selects(someLabels(20)); s.Selects != someLabels(20) {
+		t.Errorf("%+v", s)
 	}
 }
 

@@ -67,7 +67,8 @@ type Policy struct {
 	// Groups are the CiliumCIDRGroups to which the policy refers; the rules contain their CIDRs.
 	Groups []GroupChoice `json:"groups,omitempty"`
 	// Services are the Services to which the policy refers, sorted, each once; the rules contain the labels of their pods.
-	Services []ServiceName `json:"services,omitempty"`
+	Services   []ServiceName `json:"services,omitempty"`
+	references []int         // number of references to each of Services
 	// Problems are the parts of the object that are not enforced as written, each with its effect.
 	Problems []Problem `json:"problems,omitempty"`
 }
