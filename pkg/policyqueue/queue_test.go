@@ -16,9 +16,12 @@ func add(q *Queue, names ...string) {
 	}
 }
 
-// ref reads "namespace/name".
+// ref reads "namespace/name", or "/name" of a clusterwide policy.
 func ref(text string) policy.Ref {
 	namespace, name, _ := strings.Cut(text, "/")
+	if namespace == "" {
+		return policy.Ref{Kind: policy.Clusterwide, Name: name}
+	}
 	return policy.Ref{Kind: policy.Cilium, Namespace: namespace, Name: name}
 }
 
@@ -75,5 +78,18 @@ func TestQueue_OneOfANamespace_DoesNotWaitForThousandsOfAnother(t *testing.T) {
 	}
 	if got := take(&q, math.MaxInt); len(got) != 5000-19 {
 		t.Errorf("%d policies are left", len(got))
+	}
+}
+
+// TestQueue_ClusterwidePolicies_TakeTurnsOfTheirOwn: they do not wait for the clusterwide policies that were added before.
+func TestQueue_ClusterwidePolicies_TakeTurnsOfTheirOwn(t *testing.T) {
+	t.Parallel()
+	var q Queue
+	add(&q, "/a", "/b", "a/1", "a/2", "/c")
+	if got := take(&q, 30); !slices.Equal(got, []string{"/a", "/b", "a/1"}) {
+		t.Errorf("got %v", got)
+	}
+	if got := take(&q, 100); !slices.Equal(got, []string{"/c", "a/2"}) {
+		t.Errorf("got %v", got)
 	}
 }
