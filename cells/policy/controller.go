@@ -214,8 +214,11 @@ func (c *controller) again(w *wanted) time.Duration {
 	if w.wrote || w.late || c.in.copied.lasts() {
 		earliest(lookAgain)
 	}
-	if w.again || len(forgotten) > 0 || c.in.services.queue.Len() > 0 { // the next round removes the forgotten identities from the maps, and parses queued policies
+	if w.again || len(forgotten) > 0 { // the next round removes the forgotten identities from the maps
 		earliest(time.Nanosecond)
+	}
+	if left, queued := c.in.services.due(time.Now()); queued {
+		earliest(max(left, time.Nanosecond))
 	}
 	return again
 }
@@ -348,7 +351,8 @@ func (c *controller) wait(ctx context.Context, changed *statedb.WatchSet, again 
 	} else {
 		heartbeat.Idle(ctx) // the next round begins with a snapshot
 	}
-	defer cancel()
+	defer func() { cancel() }()
+	queued := c.in.services.queue.Len() > 0 // again includes the queue
 	for {
 		closed, err := changed.Wait(limited, 0)
 		switch {
@@ -358,6 +362,12 @@ func (c *controller) wait(ctx context.Context, changed *statedb.WatchSet, again 
 			changed.Add(c.factsChanged)
 		case !c.in.passOver(closed[0], changed):
 			return ctx.Err() == nil
+		}
+		if left, due := c.in.services.due(time.Now()); due && !queued { // policies were queued since the last round
+			outer := cancel
+			var inner context.CancelFunc
+			limited, inner = context.WithTimeout(limited, left)
+			cancel, queued = func() { inner(); outer() }, true
 		}
 	}
 }

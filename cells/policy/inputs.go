@@ -129,7 +129,7 @@ func (in *inputs) read(txn statedb.ReadTxn, changed *statedb.WatchSet, now time.
 	follow(in, txn, changed, in.cilium, func(o *cilium.Policy, gone bool) {
 		in.policy(policy.FromCilium(o, in.env), gone || !in.Config.Cilium)
 	})
-	in.readServices(txn, allServices)
+	in.readServices(txn, allServices, now)
 	follow(in, txn, changed, in.identities, func(o *identities.Identity, gone bool) { in.identity(o, gone, now) })
 	in.knownTo = in.Identities.Revision(txn)
 	in.followLabels(txn, changed)
@@ -176,8 +176,8 @@ func (in *inputs) read(txn statedb.ReadTxn, changed *statedb.WatchSet, now time.
 	in.tellPeers(txn, changed, keys, now)
 }
 
-// passOver handles a change of remote pods or of ipcache entries without a round, while no rule uses named ports of peers, and a change of Services that changes
-// no policy. It reports whether the change was of that kind. [inputs.tellPeers] reads all rows when such a rule is added.
+// passOver handles a change of remote pods or of ipcache entries without a round, while no rule uses named ports of peers, and changes of Services for which
+// no policy must be parsed again now. It reports whether the change was of that kind. [inputs.tellPeers] reads all rows when such a rule is added.
 func (in *inputs) passOver(closed <-chan struct{}, changed *statedb.WatchSet) bool {
 	if in.services.changed.Has(closed) {
 		return in.passOverServices(changed)

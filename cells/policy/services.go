@@ -5,6 +5,7 @@ import (
 	"maps"
 	"math"
 	"slices"
+	"time"
 
 	"github.com/cilium/statedb"
 
@@ -14,11 +15,12 @@ import (
 	"github.com/waggle-net/waggle/pkg/tables/k8s"
 )
 
-// Text of policies, in bytes, that one pass parses again because of changed Services: the owner of a Service may change it many times a second. Each policy
-// counts for policyBytes more.
+// Text of policies and of the selectors in it, in bytes, that one pass parses again because of changed Services: the owner of a Service may change it many times a
+// second. Each policy counts for policyBytes more. Changed Services alone cause a pass at most once in servicePause.
 const (
 	servicePortion = 256 << 10
 	policyBytes    = 256
+	servicePause   = 100 * time.Millisecond
 )
 
 // serviceIndex follows the Services to which policies refer. Of all other Services it keeps nothing.
@@ -27,6 +29,7 @@ type serviceIndex struct {
 	changed  *statedb.WatchSet // closes when a Service changes
 	referred map[policy.ServiceName]*referredService
 	queue    policyqueue.Queue // policies that must be parsed again
+	next     time.Time         // the earliest time of a pass for the queue alone
 	// paced is false until all tables are known after a start. The queue is emptied in one pass until then, so that no endpoint gets a policy of the previous
 	// meaning of a Service when the policies of the previous run are replaced.
 	paced bool
@@ -93,27 +96,50 @@ func (s *serviceIndex) put(ref policy.Ref, before, now []policy.ServiceName, fin
 }
 
 // readServices parses policies of the queue again, of the same snapshot: a portion, or all. A policy keeps its former meaning until then.
-func (in *inputs) readServices(txn statedb.ReadTxn, all bool) {
+func (in *inputs) readServices(txn statedb.ReadTxn, all bool, now time.Time) {
 	room := servicePortion
 	if all || !in.services.paced {
 		room = math.MaxInt
+	}
+	if in.services.queue.Len() > 0 {
+		in.services.next = now.Add(servicePause)
 	}
 	size := func(ref policy.Ref) int {
 		o, _, found := in.CiliumPolicies.Get(txn, ciliumPolicy(ref))
 		if !found {
 			return 0
 		}
-		return len(o.Spec) + len(o.Specs) + policyBytes
+		bytes := len(o.Spec) + len(o.Specs) + policyBytes
+		if p := in.policies[ref]; p != nil {
+			bytes += p.ServiceBytes(in.services.meaning)
+		}
+		return bytes
 	}
 	for _, ref := range in.services.queue.Take(room, size) {
+		whole, selects := in.all, in.resolver.SubjectsOf(ref) > 0
 		in.parseAgain(txn, ref)
+		in.all = whole || selects || in.resolver.SubjectsOf(ref) > 0 // otherwise the policy concerns no endpoint
 		in.alive()
 	}
 }
 
-// passOverServices takes in changes of Services without a pass, and reports whether no policy must be parsed again.
+// meaning returns the current meaning of a Service to which policies refer.
+func (s *serviceIndex) meaning(name policy.ServiceName) policy.Service {
+	if of := s.referred[name]; of != nil {
+		return of.meaning
+	}
+	return policy.Service{}
+}
+
+// due returns the time until the queue makes a pass necessary, if nothing else does before. It reports false if the queue is empty.
+func (s *serviceIndex) due(now time.Time) (left time.Duration, queued bool) {
+	return s.next.Sub(now), s.queue.Len() > 0
+}
+
+// passOverServices takes in changes of Services without a pass, and reports whether no policy must be parsed again now.
 func (in *inputs) passOverServices(changed *statedb.WatchSet) bool {
 	in.services.follow(in.DB.ReadTxn())
 	changed.Merge(in.services.changed)
-	return in.services.queue.Len() == 0
+	left, queued := in.services.due(time.Now())
+	return !queued || left > 0
 }

@@ -5,6 +5,7 @@ import (
 	"fmt"
 	"strings"
 	"testing"
+	"testing/synctest"
 	"time"
 
 	"github.com/cilium/statedb"
@@ -105,7 +106,7 @@ func TestServices_Portions(t *testing.T) {
 	quiet := policy.Ref{Kind: policy.Cilium, Namespace: "ns-1", Name: "quiet"}
 
 	put(t, w.DB, w.serviceRows(), service("hostile", "db", "app=y"))
-	require.Equal(t, time.Nanosecond, w.once(t), "the next pass is due at once")
+	require.NotZero(t, w.once(t), "another pass is due")
 	left := w.in.services.queue.Len()
 	require.Less(t, left, policies)
 	require.LessOrEqual(t, (policies-left)*size, servicePortion)
@@ -179,4 +180,91 @@ func TestServices_Unread(t *testing.T) {
 			require.Len(t, p.Problems, c.problems, "%s: %s", c.state, ref)
 		}
 	}
+}
+
+// TestServices_SelectorsCountInPortions: one large policy, or one with many references to a Service with a long selector, fills a portion.
+func TestServices_SelectorsCountInPortions(t *testing.T) {
+	t.Parallel()
+	w := newBench(t, 1, 0)
+	long := "app=" + strings.Repeat("x", servicePortion/400)
+	put(t, w.DB, w.serviceRows(), service("a", "db", long+"1"))
+	for _, name := range []string{"p-0", "p-1", "p-2"} {
+		p := toService("a", name, "none", 0)
+		p.Spec = json.RawMessage(strings.Replace(string(p.Spec), `"toServices": [`, `"toServices": [`+strings.Repeat(`{"k8sService": {"serviceName": "db"}}, `, 400), 1))
+		put(t, w.DB, w.ciliumRules(), p)
+	}
+	w.step(t)
+	put(t, w.DB, w.serviceRows(), service("a", "db", long+"2"))
+	w.once(t)
+	require.Equal(t, 2, w.in.services.queue.Len())
+}
+
+// TestServices_OfPoliciesWithoutEndpoints: a round evaluates no endpoint because of them.
+func TestServices_OfPoliciesWithoutEndpoints(t *testing.T) {
+	t.Parallel()
+	w := newBench(t, 2, 0)
+	put(t, w.DB, w.serviceRows(), service("ns-0", "db", "app=x"), service("ns-1", "db", "app=x"))
+	put(t, w.DB, w.ciliumRules(), toService("ns-0", "none", "none", 0), toService("ns-1", "one", "app-1", 0))
+	w.step(t)
+	for _, c := range []struct {
+		namespace, name string
+		all             bool
+	}{{"ns-0", "none", false}, {"ns-1", "one", true}} {
+		before := w.in.policies[policy.Ref{Kind: policy.Cilium, Namespace: c.namespace, Name: c.name}]
+		put(t, w.DB, w.serviceRows(), service(c.namespace, "db", "app=y"))
+		w.in.read(w.DB.ReadTxn(), statedb.NewWatchSet(), time.Now())
+		require.NotSame(t, before, w.in.policies[before.Ref])
+		require.Equal(t, c.all, w.in.all, c.namespace)
+		w.step(t)
+	}
+}
+
+// TestServices_Pause: a Service that changes every millisecond causes a round every 100 ms. The first change after that time causes one at once.
+func TestServices_Pause(t *testing.T) {
+	t.Parallel()
+	synctest.Test(t, func(t *testing.T) {
+		w := newBench(t, 2, 0)
+		put(t, w.DB, w.serviceRows(), service("a", "db", "app=x"))
+		for i := range 4 {
+			put(t, w.DB, w.ciliumRules(), toService("a", fmt.Sprint("p-", i), "none", servicePortion))
+		}
+		w.step(t)
+		// round runs one round and waits for the next one, for the returned time.
+		round := func() time.Duration {
+			txn, changed, began := w.DB.ReadTxn(), statedb.NewWatchSet(), time.Now()
+			w.problems = nil
+			w.in.read(txn, changed, began)
+			again := w.pass(txn, changed)
+			require.Empty(t, w.problems)
+			require.True(t, w.wait(t.Context(), changed, again))
+			return time.Since(began)
+		}
+		change := func(after time.Duration, selects string) {
+			go func() {
+				time.Sleep(after)
+				put(t, w.DB, w.serviceRows(), service("a", "db", selects))
+			}()
+		}
+		for i := range 1000 {
+			change(time.Duration(i)*time.Millisecond, fmt.Sprint("app=", i))
+		}
+		rounds := 0
+		for began := time.Now(); time.Since(began) < time.Second; rounds++ {
+			round()
+		}
+		require.InDelta(t, 10, rounds, 2)
+
+		synctest.Wait()
+		drain := func() { // except for one policy
+			for w.in.services.queue.Len() > 1 {
+				require.Equal(t, servicePause, round())
+			}
+		}
+		drain()
+		change(servicePause+time.Second, "app=late")
+		require.Equal(t, servicePause+time.Second, round(), "nothing is queued")
+		drain()
+		change(servicePause/2, "app=x")
+		require.Equal(t, servicePause, round(), "queued after the last portion")
+	})
 }
