@@ -22,6 +22,12 @@ import (
 
 // Cell reports on policies which parts of them are not enforced.
 var Cell = cell.Module("policy-status", "Conditions and Events of policies",
+	cell.ProvidePrivate(func() servicePause { return betweenRestatements }), // tests provide another one
+	implementation,
+)
+
+// implementation is the cell without the pause between statements that changes of Services cause.
+var implementation = cell.Group(
 	cell.Config(DefaultConfig),
 	cell.ProvidePrivate(
 		newTable, // only this cell writes
@@ -81,6 +87,7 @@ type params struct {
 	Keeps      keeps
 	L7Mode     policy.L7Mode
 	Client     *kubeapi.Client
+	Pause      servicePause
 }
 
 const (
@@ -95,7 +102,7 @@ func registerFollowers(group job.Group, p params) {
 	}
 	heartbeat.AddRetried(group, "follow-"+kubeapi.CiliumCIDRGroups.Plural, newGroupFollower(p).run, retryMin, retryMax)
 	heartbeat.AddRetried(group, "follow-"+kubeapi.Services.Plural, newServiceFollower(p).run, retryMin, retryMax)
-	heartbeat.AddRetried(group, "judge-services", (&serviceJudge{params: p}).run, retryMin, retryMax)
+	heartbeat.AddRetried(group, "judge-services", newServiceJudge(p).run, retryMin, retryMax)
 	for _, r := range []kubeapi.Resource{kubeapi.NetworkPolicies, kubeapi.CiliumNetworkPolicies, kubeapi.CiliumClusterwidePolicies} {
 		f := &follower{params: p, resource: r}
 		heartbeat.AddRetried(group, "follow-"+r.Plural, f.run, retryMin, retryMax)

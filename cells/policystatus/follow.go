@@ -74,10 +74,12 @@ func (p *params) environment(groups *policy.CIDRGroups) policy.Environment {
 	return env
 }
 
-// read makes a statement with the current groups.
+// read makes a statement with the current groups and Services.
 func (f *follower) read(object runtime.Object) (*statement, error) {
 	known := f.groups.Load()
-	row, err := judge(object, f.environment(known))
+	env := f.environment(known)
+	env.Services = f.findServices(f.DB.ReadTxn())
+	row, err := judge(object, env)
 	if err == nil {
 		row.known = known
 	}
@@ -86,7 +88,7 @@ func (f *follower) read(object runtime.Object) (*statement, error) {
 
 // apply changes one row.
 func (f *follower) apply(change watch.EventType, row *statement) (err error) {
-	txn := f.DB.WriteTxn(f.Table)
+	txn := f.DB.WriteTxn(f.Table, f.Services)
 	defer txn.Abort()
 	if change == watch.Deleted {
 		_, _, err = f.Table.Delete(txn, row)
@@ -100,14 +102,25 @@ func (f *follower) apply(change watch.EventType, row *statement) (err error) {
 	return f.fresh(row)
 }
 
-// put writes a row if it differs from the existing one. A policy that refers to groups has no row while the groups are not known.
+// put writes a row if it differs from the existing one. A policy that refers to groups has no row while the groups are not known. The transaction must hold the
+// table of Services as well: each of their changes is either in the statement, or [serviceJudge] finds the row when it reads the change.
 func (f *follower) put(txn statedb.WriteTxn, row *statement) error {
 	if len(row.groups) > 0 && *row.known == nil {
 		_, _, err := f.Table.Delete(txn, row)
 		return err
 	}
-	if old, _, found := f.Table.Get(txn, refIndex.Query(row.Ref.String())); found && (old.equal(row) || old.covers(row)) {
+	if !f.upToDate(txn, row) {
+		row.retract()
+	}
+	switch old, _, found := f.Table.Get(txn, refIndex.Query(row.Ref.String())); {
+	case !found || old.Valid == "": // the previous version of the object may be another one
+	case old.covers(row):
 		return nil
+	case !old.equal(row):
+	case len(old.services)+len(row.services) == 0:
+		return nil
+	default: // the same statement about another version of the object, or with other groups
+		row.Status = old.Status
 	}
 	_, _, err := f.Table.Insert(txn, row)
 	return err
@@ -115,7 +128,7 @@ func (f *follower) put(txn statedb.WriteTxn, row *statement) error {
 
 // replace sets the rows of this resource to a list.
 func (f *follower) replace(rows []*statement) error {
-	txn := f.DB.WriteTxn(f.Table)
+	txn := f.DB.WriteTxn(f.Table, f.Services)
 	defer txn.Abort()
 	listed := make(map[policy.Ref]bool, len(rows))
 	var errs []error

@@ -50,8 +50,8 @@ func (f *follower) fresh(rows ...*statement) error {
 // betweenLists is the minimum time between two lists of all policies, because groups may change in quick succession.
 const betweenLists = time.Second
 
-// groupsPatience is the timeout after which policies no longer wait for the list of groups, because the right to list groups may be missing. Policies that
-// refer to groups have no statement until the groups are listed.
+// groupsPatience is the timeout after which policies no longer wait for the lists of groups and Services, because the right to list them may be missing.
+// Policies that refer to groups or Services have no statement until these are listed.
 const groupsPatience = 3 * time.Second
 
 // leadWithGroups makes statements about policies that may refer to groups. When a group changes to which a policy refers, it lists the policies again, because
@@ -59,10 +59,14 @@ const groupsPatience = 3 * time.Second
 func (f *follower) leadWithGroups(ctx context.Context, health cell.Health) error {
 	heartbeat.Idle(ctx) // the follower of policies reports when it is busy
 	patient, end := context.WithTimeout(ctx, groupsPatience)
-	_, listed := f.Groups.Initialized(f.DB.ReadTxn())
-	select {
-	case <-listed:
-	case <-patient.Done():
+	txn := f.DB.ReadTxn()
+	_, groups := f.Groups.Initialized(txn)
+	_, services := f.Services.Initialized(txn)
+	for _, listed := range [...]<-chan struct{}{groups, services} {
+		select {
+		case <-listed:
+		case <-patient.Done():
+		}
 	}
 	end()
 	if ctx.Err() != nil {

@@ -29,7 +29,7 @@ const (
 )
 
 // judge makes the statement about an object. It trims the object, so the caller must own it. For objects of other types it returns an error. For a policy that
-// refers to Services it only prepares the row: [serviceJudge] makes the statement.
+// refers to Services it only prepares the row while env has no Services.
 func judge(object runtime.Object, env policy.Environment) (*statement, error) {
 	ref, meta, conditions := describe(object)
 	if meta == nil {
@@ -42,27 +42,25 @@ func judge(object runtime.Object, env policy.Environment) (*statement, error) {
 		s.tell(policy.FromKubernetes(row, env))
 	case *cilium.Policy:
 		p := policy.FromCilium(row, env)
-		if len(p.Services) > 0 {
-			s.groups, s.services, s.object, s.conditions, s.Status = p.Groups, p.Services, row, conditions, reconciler.StatusDone()
-			return s, nil
+		if s.services = p.Services; len(s.services) > 0 {
+			s.text, s.size = digest(row), len(row.Spec)+len(row.Specs)
+			if env.Services == nil { // they are not known
+				s.groups = p.Groups
+				s.retract()
+				return s, nil
+			}
+			s.meaning = meaningOf(env.Services, s.services)
 		}
 		s.tell(p)
 	default:
 		s.tell(&policy.Policy{Problems: []policy.Problem{{Path: "metadata", Reason: policy.ReasonInvalid, Invalid: true,
 			Message: fmt.Sprintf("no agent can read the object: %v", err)}}})
 	}
-	s.conditions = conditions
-	s.settle()
-	return s, nil
-}
-
-// settle sets the status of a new statement: done if nothing must be written.
-func (s *statement) settle() {
 	s.Status = reconciler.StatusPending()
-	if s.Valid == valid && (s.Ref.Kind == policy.Kubernetes || s.saidIn(s.conditions)) {
-		s.Status = reconciler.StatusDone()
+	if s.Valid == valid && (ref.Kind == policy.Kubernetes || s.saidIn(conditions)) {
+		s.Status = reconciler.StatusDone() // nothing must be written
 	}
-	s.conditions = nil
+	return s, nil
 }
 
 // describe returns the reference, the metadata and the conditions of an object. The metadata are nil for objects of other types.

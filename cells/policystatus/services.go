@@ -2,18 +2,17 @@ package policystatus
 
 import (
 	"context"
+	"crypto/sha256"
+	"encoding/json"
 	"fmt"
 
-	"github.com/cilium/hive/cell"
 	"github.com/cilium/statedb"
 	"k8s.io/apimachinery/pkg/runtime"
 
-	"github.com/waggle-net/waggle/pkg/changes"
-	"github.com/waggle-net/waggle/pkg/heartbeat"
 	"github.com/waggle-net/waggle/pkg/k8sobjects"
 	"github.com/waggle-net/waggle/pkg/kubeapi"
 	"github.com/waggle-net/waggle/pkg/policy"
-	"github.com/waggle-net/waggle/pkg/policyqueue"
+	"github.com/waggle-net/waggle/pkg/tables/cilium"
 	"github.com/waggle-net/waggle/pkg/tables/k8s"
 )
 
@@ -21,7 +20,8 @@ func newServiceFollower(p params) *objectFollower[*k8s.Service] {
 	return newObjectFollower(p, p.Services, kubeapi.Services, readService)
 }
 
-// readService reads what policies depend on. A Service that agents cannot read has no type here: for them it does not exist.
+// readService reads what policies depend on. A Service that agents cannot read has no type here: for them it does not exist. A selector that is too long for
+// policies is not kept.
 func readService(object runtime.Object) (*k8s.Service, error) {
 	named, ok := object.(interface {
 		GetName() string
@@ -33,14 +33,20 @@ func readService(object runtime.Object) (*k8s.Service, error) {
 	row := &k8s.Service{Namespace: named.GetNamespace(), Name: named.GetName()}
 	if read, err := k8sobjects.FromServer(object, ""); err == nil {
 		if service, ok := read.(*k8s.Service); ok {
-			row.Type, row.Selects = service.Type, service.Selects
+			row.Type, row.Selects = service.Type, policy.ServiceOf(service).Selects
 		}
 	}
 	return row, nil
 }
 
-// findServices finds the Services of a snapshot.
-func (p *params) findServices(txn statedb.ReadTxn) func(policy.ServiceName) policy.Service {
+// serviceFinder finds a Service by its name.
+type serviceFinder = func(policy.ServiceName) policy.Service
+
+// findServices finds the Services of a snapshot. It is nil while they are not known.
+func (p *params) findServices(txn statedb.ReadTxn) serviceFinder {
+	if listed, _ := p.Services.Initialized(txn); !listed {
+		return nil
+	}
 	return func(name policy.ServiceName) policy.Service {
 		row, _, found := p.Services.Get(txn, serviceIndex.Query(name.String()))
 		if !found || row.Type == "" {
@@ -50,115 +56,41 @@ func (p *params) findServices(txn statedb.ReadTxn) func(policy.ServiceName) poli
 	}
 }
 
-// Text of policies, in bytes, that one round parses: the owner of a Service may change it many times a second. Each policy counts for policyBytes more.
-const (
-	servicePortion = 256 << 10
-	policyBytes    = 256
-)
-
-// serviceJudge makes the statements about policies that refer to Services, from the objects in the rows: for a new row, and when a Service changes.
-type serviceJudge struct {
-	params
-	queue policyqueue.Queue // policies whose statements must be made
+// upToDate reports whether a statement was made with the Services of a snapshot, or refers to none.
+func (p *params) upToDate(txn statedb.ReadTxn, s *statement) bool {
+	if len(s.services) == 0 || s.Valid == "" {
+		return true
+	}
+	find := p.findServices(txn)
+	return find != nil && s.meaning == meaningOf(find, s.services)
 }
 
-func (j *serviceJudge) run(ctx context.Context, health cell.Health) error {
-	txn := j.DB.WriteTxn(j.Services)
-	feed, err := changes.Follow(txn, j.Services)
-	txn.Commit()
-	if err != nil {
-		return fmt.Errorf("follow Services: %w", err)
+// meaningOf returns a digest of some Services, as far as policies depend on them.
+func meaningOf(find serviceFinder, names []policy.ServiceName) [sha256.Size]byte {
+	h := sha256.New()
+	for _, name := range names {
+		s := find(name)
+		fmt.Fprintf(h, "%t %t %q\n", s.Found, s.External, s.Selects)
 	}
-	defer feed.Close()
-	for {
-		txn, changed := j.DB.ReadTxn(), statedb.NewWatchSet()
-		j.find(txn, feed, changed)
-		if err := j.judge(ctx, txn); err != nil {
-			health.Degraded("write statements about policies that refer to Services", err)
-			return err
-		}
-		health.OK(fmt.Sprintf("%d policies must be parsed because of changed Services", j.queue.Len()))
-		if j.queue.Len() > 0 {
-			err = heartbeat.Sleep(ctx, betweenLists)
-		} else {
-			heartbeat.Idle(ctx)
-			_, err = changed.Wait(ctx, 0)
-		}
-		if err != nil {
-			return nil // stopping
-		}
-		heartbeat.Busy(ctx)
-	}
+	return [sha256.Size]byte(h.Sum(nil))
 }
 
-// find queues policies that refer to changed Services, and, when Services are known, policies without a statement.
-func (j *serviceJudge) find(txn statedb.ReadTxn, feed *changes.Feed[*k8s.Service], changed *statedb.WatchSet) {
-	for _, change := range feed.UpTo(txn, changed) {
-		for row := range j.Table.List(txn, byService.Query(change.Object.Key())) {
-			j.queue.Add(row.Ref)
-		}
+// digest returns a digest of the parts of an object that its statement depends on.
+func digest(o *cilium.Policy) [sha256.Size]byte {
+	h := sha256.New()
+	mode, found := o.Annotations[policy.ModeAnnotation]
+	fmt.Fprintf(h, "%t %q %d %d ", found, mode, len(o.Spec), len(o.Specs))
+	for _, rules := range []json.RawMessage{o.Spec, o.Specs} {
+		_, _ = h.Write(rules)
 	}
-	rows, more := j.Table.ListWatch(txn, byService.Query(withoutStatement))
-	changed.Add(more)
-	listed, more := j.Services.Initialized(txn)
-	if !listed {
-		changed.Add(more)
-		return
-	}
-	for row := range rows {
-		j.queue.Add(row.Ref)
-	}
+	return [sha256.Size]byte(h.Sum(nil))
 }
 
-// judge makes a portion of the statements, of one snapshot. A row that has changed since then is queued again by the change.
-func (j *serviceJudge) judge(ctx context.Context, txn statedb.ReadTxn) error {
-	if listed, _ := j.Services.Initialized(txn); !listed {
-		return nil
-	}
-	find := func(ref policy.Ref) *statement {
-		row, _, found := j.Table.Get(txn, refIndex.Query(ref.String()))
-		if !found || row.object == nil {
-			return nil
-		}
-		return row
-	}
-	size := func(ref policy.Ref) int {
-		if row := find(ref); row != nil {
-			return len(row.object.Spec) + len(row.object.Specs) + policyBytes
-		}
-		return 0
-	}
-	for _, ref := range j.queue.Take(servicePortion, size) {
-		heartbeat.Busy(ctx)
-		old := find(ref)
-		if old == nil {
-			continue
-		}
-		row := old.clone()
-		env := j.environment(row.known)
-		env.Services = j.findServices(txn)
-		row.tell(policy.FromCilium(row.object, env))
-		row.settle()
-		if row.equal(old) {
-			continue
-		}
-		if err := j.replace(old, row); err != nil {
-			return err
-		}
-	}
-	return nil
-}
-
-// replace writes a statement in place of another one, unless that was replaced or deleted meanwhile.
-func (j *serviceJudge) replace(old, row *statement) error {
-	txn := j.DB.WriteTxn(j.Table)
-	defer txn.Abort()
-	if is, _, found := j.Table.Get(txn, refIndex.Query(old.Ref.String())); !found || is.object != old.object {
-		return nil
-	}
-	if _, _, err := j.Table.Insert(txn, row); err != nil {
-		return fmt.Errorf("note what is to be said of %s: %w", row.Ref, err)
-	}
-	txn.Commit()
-	return nil
+// get reads the current version of a policy of Cilium's.
+func (p *params) get(ctx context.Context, ref policy.Ref) (runtime.Object, error) {
+	ctx, cancel := context.WithTimeout(ctx, writeTimeout)
+	defer cancel()
+	object := resourceOf(ref).New()
+	err := p.Client.Get(ctx, resourceOf(ref), ref.Namespace, ref.Name, object)
+	return object, err
 }

@@ -1,19 +1,28 @@
 package policystatus
 
 import (
+	"context"
+	"errors"
+	"fmt"
 	"net/http"
 	"strings"
 	"sync/atomic"
 	"testing"
+	"testing/synctest"
+	"time"
 
+	"github.com/cilium/hive/cell"
 	"github.com/cilium/statedb"
 	"github.com/cilium/statedb/reconciler"
 	corev1 "k8s.io/api/core/v1"
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
+	"k8s.io/apimachinery/pkg/runtime"
+	"k8s.io/apimachinery/pkg/watch"
 
 	"github.com/waggle-net/waggle/pkg/kubeapi"
 	"github.com/waggle-net/waggle/pkg/kubeapi/kubetest"
 	"github.com/waggle-net/waggle/pkg/policy"
+	"github.com/waggle-net/waggle/pkg/tables/k8s"
 )
 
 const toDB = `{"endpointSelector": {}, "egress": [{"toServices": [{"k8sService": {"serviceName": "db"}}]}]}`
@@ -128,4 +137,158 @@ func TestStatus_ServicesThatAreNotKnown(t *testing.T) {
 	}
 	forbidden.Store(false)
 	s.Await(t, "Services are known", is(s, "p", policy.ReasonAbsent, ""))
+}
+
+// A policy that is changed before Services are known is evaluated as it is now, and follows the Services to which it refers now.
+func TestStatus_EditBeforeTheFirstStatement(t *testing.T) {
+	t.Parallel()
+	s := kubetest.New(t)
+	var forbidden atomic.Bool
+	s.Fault(func(r *http.Request) (int, string) {
+		if forbidden.Load() && strings.Contains(r.URL.Path, "/services") {
+			return http.StatusForbidden, ""
+		}
+		return 0, ""
+	})
+	forbidden.Store(true)
+	s.Put(service("cache", map[string]string{"app": "cache"}), ciliumPolicy("p", toDB), ciliumPolicy("other", plain))
+	start(t, s)
+	s.Await(t, "another policy is evaluated", is(s, "other", reasonEnforceable, ""))
+	s.Put(ciliumPolicy("p", strings.Replace(toDB, "db", "cache", 1)), ciliumPolicy("later", plain))
+	s.Await(t, "the change is read", is(s, "later", reasonEnforceable, ""))
+	forbidden.Store(false)
+	s.Await(t, "Services are known", is(s, "p", reasonEnforceable, ""))
+	if !s.Remove(kubeapi.Services, "x", "cache") {
+		t.Fatal("the Service is not there")
+	}
+	s.Await(t, "the Service is deleted", is(s, "p", policy.ReasonAbsent, `no Service "x/cache"`))
+}
+
+// judged is a running serviceJudge with one policy, whose object it reads from spec.
+type judged struct {
+	*serviceJudge
+	follower *follower
+	spec     string
+	reads    int
+}
+
+// newJudged starts a serviceJudge. Its first reads fail, as many as failures.
+func newJudged(t *testing.T, failures int) (j *judged, stop func()) {
+	t.Helper()
+	db := statedb.New()
+	table, err := newTable(db)
+	services, errServices := newServiceTable(db)
+	if err := errors.Join(err, errServices); err != nil {
+		t.Fatal(err)
+	}
+	p := params{DB: db, Table: table, Services: services, Pause: betweenRestatements}
+	j = &judged{serviceJudge: newServiceJudge(p), follower: &follower{params: p, resource: kubeapi.CiliumNetworkPolicies}}
+	j.read = func(context.Context, policy.Ref) (runtime.Object, error) {
+		if j.reads++; j.reads <= failures {
+			return nil, errors.New("the API server is busy")
+		}
+		return ciliumPolicy("p", j.spec), nil
+	}
+	ctx, cancel := context.WithCancel(t.Context())
+	ended := make(chan error, 1)
+	health, _ := cell.NewSimpleHealth()
+	go func() { ended <- j.run(ctx, health) }()
+	synctest.Wait()
+	return j, func() {
+		cancel()
+		if err := <-ended; err != nil {
+			t.Error(err)
+		}
+	}
+}
+
+// apply reads a version of the policy, as after an event of a watch.
+func (j *judged) apply(t *testing.T, spec string) {
+	t.Helper()
+	j.spec = spec
+	row, err := j.follower.read(ciliumPolicy("p", spec))
+	if err != nil {
+		t.Fatal(err)
+	}
+	if err := j.follower.apply(watch.Modified, row); err != nil {
+		t.Fatal(err)
+	}
+}
+
+// put writes the Service "db".
+func (j *judged) put(t *testing.T, selects string) {
+	t.Helper()
+	txn := j.DB.WriteTxn(j.Services)
+	defer txn.Commit()
+	if _, _, err := j.Services.Insert(txn, &k8s.Service{Namespace: "x", Name: "db", Type: "ClusterIP", Selects: selects}); err != nil {
+		t.Fatal(err)
+	}
+}
+
+// check compares the statement, and how often the object was read, after some time.
+func (j *judged) check(t *testing.T, after time.Duration, situation, reason string, reads int) {
+	t.Helper()
+	time.Sleep(after)
+	synctest.Wait()
+	row, _, found := j.Table.Get(j.DB.ReadTxn(), refIndex.Query("CiliumNetworkPolicy x/p"))
+	if !found || row.Reason != reason || j.reads != reads {
+		t.Errorf("%s: %q after %d reads, want %q after %d", situation, row.Reason, j.reads, reason, reads)
+	}
+}
+
+// Changes of Services alone make at most one statement about a policy in 30 s. The first of them, a new policy and a changed one are evaluated at once.
+func TestServiceJudge_PausesBetweenStatements(t *testing.T) {
+	t.Parallel()
+	synctest.Test(t, func(t *testing.T) {
+		j, stop := newJudged(t, 0)
+		defer stop()
+		j.apply(t, toDB)
+		j.check(t, 0, "a new policy", policy.ReasonAbsent, 0)
+		j.put(t, "app=db")
+		j.check(t, time.Second, "the first change of its Service", reasonEnforceable, 1)
+		for i := range 100 {
+			j.put(t, []string{"", "app=db"}[i%2])
+			j.apply(t, toDB) // the event of the last write of the condition
+			j.check(t, 100*time.Millisecond, "a Service that changes all the time", reasonEnforceable, 1)
+		}
+		j.put(t, "")
+		j.check(t, 15*time.Second, "the pause", reasonEnforceable, 1)
+		j.check(t, 10*time.Second, "after the pause", policy.ReasonUnsupported, 2)
+		j.put(t, "app=db")
+		j.check(t, time.Second, "a change", policy.ReasonUnsupported, 2)
+		j.put(t, "")
+		j.check(t, time.Hour, "it was reverted", policy.ReasonUnsupported, 2)
+		j.put(t, "app=db")
+		j.check(t, time.Second, "a change after a long time", reasonEnforceable, 3)
+		j.put(t, "")
+		j.check(t, time.Second, "a second one", reasonEnforceable, 3)
+		j.apply(t, strings.Replace(toDB, "{", `{"description": "changed", `, 1))
+		j.check(t, 0, "a changed policy", policy.ReasonUnsupported, 3)
+	})
+}
+
+// A policy that cannot be read again stays queued.
+func TestServiceJudge_TriesAgain(t *testing.T) {
+	t.Parallel()
+	synctest.Test(t, func(t *testing.T) {
+		j, stop := newJudged(t, 2)
+		defer stop()
+		j.apply(t, toDB)
+		j.check(t, 0, "a new policy", policy.ReasonAbsent, 0)
+		j.put(t, "app=db")
+		j.check(t, time.Minute, "it is read at the third attempt", reasonEnforceable, 3)
+	})
+}
+
+// A selector that policies cannot use is not kept.
+func TestReadService_LongSelector(t *testing.T) {
+	t.Parallel()
+	selector := map[string]string{}
+	for i := range 1000 {
+		selector[fmt.Sprint("key-", i)] = "x"
+	}
+	row, err := readService(service("db", selector))
+	if err != nil || len(row.Selects) > 20 {
+		t.Errorf("%v, %.100q", err, row.Selects)
+	}
 }

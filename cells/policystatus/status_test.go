@@ -54,7 +54,8 @@ func kubernetesPolicy(name string, labels map[string]string) *networkingv1.Netwo
 }
 
 func cells(client *kubeapi.Client) []cell.Cell {
-	return []cell.Cell{Cell, cell.Provide(func() *kubeapi.Client { return client }),
+	tested := cell.Module("policy-status", "Under test", cell.ProvidePrivate(func() servicePause { return 0 }), implementation)
+	return []cell.Cell{tested, cell.Provide(func() *kubeapi.Client { return client }),
 		cell.Provide(leadership.NewTable, statedb.RWTable[leadership.Leadership].ToTable)}
 }
 

@@ -2,7 +2,9 @@ package policystatus
 
 import (
 	"cmp"
+	"crypto/sha256"
 	"reflect"
+	"time"
 
 	"github.com/cilium/statedb"
 	"github.com/cilium/statedb/index"
@@ -27,11 +29,12 @@ type statement struct {
 	groups []policy.GroupChoice // to which the policy refers
 	known  *policy.CIDRGroups   // the groups with which the policy was evaluated
 
-	services []policy.ServiceName // to which the policy refers
-	// object is the policy, if it refers to Services: [serviceJudge] makes the statement from it. Until then Valid is empty.
-	object *cilium.Policy
-	// conditions are those of the object before this replica has written any. They are nil after the first statement.
-	conditions []ciliumv2.PolicyCondition
+	// services are the Services to which the policy refers. If there are any, the following fields are set, and Valid is empty until the statement is made.
+	services []policy.ServiceName
+	text     [sha256.Size]byte // digest of the object
+	size     int               // bytes of the rules in the object
+	meaning  [sha256.Size]byte // digest of the Services with which the policy was evaluated
+	restated time.Time         // when [serviceJudge] last evaluated it because a Service had changed; zero for never
 }
 
 // Values of the condition: valid if nodes can enforce the whole policy, and invalid if they do not enforce a part of it.
@@ -44,15 +47,19 @@ func (s *statement) clone() *statement { c := *s; return &c }
 
 func (s *statement) withStatus(status reconciler.Status) *statement { s.Status = status; return s }
 
-// equal ignores the status, and the object of a policy that refers to Services.
+// equal ignores the status and the fields of policies that refer to Services.
 func (s *statement) equal(o *statement) bool {
-	return s.Ref == o.Ref && s.UID == o.UID && s.Valid == o.Valid && s.Reason == o.Reason && s.Message == o.Message && reflect.DeepEqual(s.groups, o.groups) &&
-		(s.object == nil) == (o.object == nil)
+	return s.Ref == o.Ref && s.UID == o.UID && s.Valid == o.Valid && s.Reason == o.Reason && s.Message == o.Message && reflect.DeepEqual(s.groups, o.groups)
 }
 
-// covers reports whether the statement about a policy that refers to Services is, or will be, that about another reading of the same object.
+// covers reports whether both statements are about the same object with the same groups, and differ at most by Services, whose changes [serviceJudge] follows.
 func (s *statement) covers(o *statement) bool {
-	return s.object != nil && o.object != nil && s.object.Equal(o.object) && (len(o.groups) == 0 || s.known == o.known)
+	return len(s.services) > 0 && len(o.services) > 0 && s.UID == o.UID && s.text == o.text && (len(o.groups) == 0 || s.known == o.known)
+}
+
+// retract removes the statement, so that [serviceJudge] makes it.
+func (s *statement) retract() {
+	s.Valid, s.Reason, s.Message, s.Status = "", "", "", reconciler.StatusDone()
 }
 
 // said reports whether a condition equals the statement, apart from its time.

@@ -103,8 +103,7 @@ func (w *writer) setCondition(ctx context.Context, s *statement) error {
 
 // read gets the current version of an object.
 func (w *writer) read(ctx context.Context, ref policy.Ref) (*metav1.ObjectMeta, []ciliumv2.PolicyCondition, error) {
-	object := resourceOf(ref).New()
-	err := w.Client.Get(ctx, resourceOf(ref), ref.Namespace, ref.Name, object)
+	object, err := w.get(ctx, ref)
 	_, meta, conditions := describe(object)
 	return meta, conditions, err
 }

@@ -1,0 +1,219 @@
+package policystatus
+
+import (
+	"cmp"
+	"context"
+	"fmt"
+	"slices"
+	"time"
+
+	"github.com/cilium/hive/cell"
+	"github.com/cilium/statedb"
+	apierrors "k8s.io/apimachinery/pkg/api/errors"
+	"k8s.io/apimachinery/pkg/runtime"
+
+	"github.com/waggle-net/waggle/pkg/changes"
+	"github.com/waggle-net/waggle/pkg/heartbeat"
+	"github.com/waggle-net/waggle/pkg/policy"
+	"github.com/waggle-net/waggle/pkg/policyqueue"
+	"github.com/waggle-net/waggle/pkg/tables/k8s"
+)
+
+// Bounds of the work that changed Services cause: the owner of a Service may change it many times a second, and thousands of policies may refer to it. A round
+// reads policies with servicePortion bytes of rules and selectors from the API server, each of which counts for policyBytes more.
+const (
+	servicePortion = 256 << 10
+	policyBytes    = 4 << 10
+	serviceSettle  = 100 * time.Millisecond // changes within this time are handled together
+)
+
+// servicePause is the minimum time between two evaluations of one policy that changes of Services alone cause. Each may cause three requests.
+type servicePause time.Duration
+
+const betweenRestatements = servicePause(30 * time.Second)
+
+// serviceJudge makes the statements about policies that refer to Services when a Service has changed, and those that could not be made when the policy was read. It
+// reads the objects again, because they are not kept.
+type serviceJudge struct {
+	params
+	read  func(context.Context, policy.Ref) (runtime.Object, error)
+	queue policyqueue.Queue        // policies that must be evaluated
+	later map[policy.Ref]time.Time // policies that must be queued when their pause is over
+}
+
+func newServiceJudge(p params) *serviceJudge {
+	return &serviceJudge{params: p, read: p.get, later: map[policy.Ref]time.Time{}}
+}
+
+func (j *serviceJudge) run(ctx context.Context, health cell.Health) error {
+	txn := j.DB.WriteTxn(j.Services)
+	feed, err := changes.Follow(txn, j.Services)
+	txn.Commit()
+	if err != nil {
+		return fmt.Errorf("follow Services: %w", err)
+	}
+	defer feed.Close()
+	for {
+		txn, changed := j.DB.ReadTxn(), statedb.NewWatchSet()
+		j.find(txn, feed, changed, time.Now())
+		next := j.wake(time.Now())
+		known := j.findServices(txn)
+		err := j.judge(ctx, txn, known)
+		switch {
+		case ctx.Err() != nil:
+			return nil // stopping
+		case err != nil:
+			health.Degraded("make statements about policies that refer to Services", err)
+		default:
+			health.OK(fmt.Sprintf("%d policies must be evaluated because of changed Services, and %d later", j.queue.Len(), len(j.later)))
+		}
+		if known != nil && j.queue.Len() > 0 {
+			err = heartbeat.Sleep(ctx, betweenLists)
+		} else {
+			err = await(ctx, changed, next)
+		}
+		if err != nil {
+			return nil // stopping
+		}
+	}
+}
+
+// await waits for a change, and not longer than next unless that is 0. The only possible error is that of ctx.
+func await(ctx context.Context, changed *statedb.WatchSet, next time.Duration) error {
+	limited, end := ctx, context.CancelFunc(func() {})
+	heartbeat.Idle(ctx)
+	if next > 0 {
+		limited, end = context.WithTimeout(ctx, next)
+		heartbeat.IdleFor(ctx, next)
+	}
+	defer end()
+	defer heartbeat.Busy(ctx)
+	_, _ = changed.Wait(limited, serviceSettle)
+	return ctx.Err()
+}
+
+// find queues policies that refer to changed Services, and, when Services are known, policies without a statement.
+func (j *serviceJudge) find(txn statedb.ReadTxn, feed *changes.Feed[*k8s.Service], changed *statedb.WatchSet, now time.Time) {
+	for _, change := range feed.UpTo(txn, changed) {
+		for row := range j.Table.List(txn, byService.Query(change.Object.Key())) {
+			due := row.restated.Add(time.Duration(j.Pause))
+			if row.Valid != "" && due.After(now) {
+				j.later[row.Ref] = due
+				continue
+			}
+			j.queue.Add(row.Ref)
+		}
+	}
+	rows, more := j.Table.ListWatch(txn, byService.Query(withoutStatement))
+	changed.Add(more)
+	listed, more := j.Services.Initialized(txn)
+	if !listed {
+		changed.Add(more)
+		return
+	}
+	for row := range rows {
+		j.queue.Add(row.Ref)
+	}
+}
+
+// wake queues the policies whose pause is over. It returns the time until the next pause is; 0 if there is none.
+func (j *serviceJudge) wake(now time.Time) (next time.Duration) {
+	var over []policy.Ref
+	for ref, due := range j.later {
+		left := due.Sub(now)
+		switch {
+		case left <= 0:
+			over = append(over, ref)
+		case next == 0 || left < next:
+			next = left
+		}
+	}
+	slices.SortFunc(over, func(a, b policy.Ref) int {
+		return cmp.Or(j.later[a].Compare(j.later[b]), cmp.Compare(a.String(), b.String()))
+	})
+	for _, ref := range over {
+		delete(j.later, ref)
+		j.queue.Add(ref)
+	}
+	return next
+}
+
+// judge makes a portion of the statements, of one snapshot. It makes none about policies whose Services have the same meaning as before.
+func (j *serviceJudge) judge(ctx context.Context, txn statedb.ReadTxn, find serviceFinder) error {
+	if find == nil {
+		return nil // the queue waits for the list of Services
+	}
+	outdated := map[policy.Ref]*statement{}
+	size := func(ref policy.Ref) int {
+		row, _, found := j.Table.Get(txn, refIndex.Query(ref.String()))
+		if !found || len(row.services) == 0 || row.Valid != "" && row.meaning == meaningOf(find, row.services) {
+			return 0
+		}
+		outdated[ref] = row
+		bytes := row.size + policyBytes
+		for _, name := range row.services {
+			bytes += len(find(name).Selects)
+		}
+		return bytes
+	}
+	portion := j.queue.Take(servicePortion, size)
+	for i, ref := range portion {
+		heartbeat.Busy(ctx)
+		if outdated[ref] == nil {
+			continue
+		}
+		if err := j.restate(ctx, find, outdated[ref]); err != nil {
+			for _, left := range portion[i:] {
+				j.queue.Add(left)
+			}
+			return err
+		}
+	}
+	return nil
+}
+
+// restate reads a policy again, and replaces its statement.
+func (j *serviceJudge) restate(ctx context.Context, find serviceFinder, old *statement) error {
+	object, err := j.read(ctx, old.Ref)
+	if apierrors.IsNotFound(err) {
+		return nil // the row will be deleted
+	}
+	if err != nil {
+		return fmt.Errorf("read %s: %w", old.Ref, err)
+	}
+	env := j.environment(old.known)
+	env.Services = find
+	row, err := judge(object, env)
+	if err != nil {
+		return err
+	}
+	if row.known = old.known; len(row.groups) > 0 && row.known != nil && *row.known == nil {
+		return nil // a newer version, which refers to groups that are not known: its follower is about to read it
+	}
+	if row.restated = old.restated; old.Valid != "" {
+		row.restated = time.Now()
+	}
+	return j.replace(old, row)
+}
+
+// replace writes a statement in place of another one, unless that was replaced or deleted meanwhile. A change of a Service since the snapshot is still to be read,
+// and finds the row, unless the row is about a newer version of the policy, which refers to other Services.
+func (j *serviceJudge) replace(old, row *statement) error {
+	txn := j.DB.WriteTxn(j.Table, j.Services)
+	defer txn.Abort()
+	is, _, found := j.Table.Get(txn, refIndex.Query(old.Ref.String()))
+	if !found || !is.covers(old) {
+		return nil
+	}
+	if !slices.Equal(row.services, old.services) && !j.upToDate(txn, row) {
+		row.retract()
+	}
+	if is.equal(row) {
+		row.Status = is.Status
+	}
+	if _, _, err := j.Table.Insert(txn, row); err != nil {
+		return fmt.Errorf("note what is to be said of %s: %w", row.Ref, err)
+	}
+	txn.Commit()
+	return nil
+}
