@@ -231,7 +231,10 @@ func (j *judged) check(t *testing.T, after time.Duration, situation, reason stri
 	time.Sleep(after)
 	synctest.Wait()
 	row, _, found := j.Table.Get(j.DB.ReadTxn(), refIndex.Query("CiliumNetworkPolicy x/p"))
-	if !found || row.Reason != reason || j.reads != reads {
+	if !found {
+		t.Fatal(situation + ": there is no statement")
+	}
+	if row.Reason != reason || j.reads != reads {
 		t.Errorf("%s: %q after %d reads, want %q after %d", situation, row.Reason, j.reads, reason, reads)
 	}
 }
