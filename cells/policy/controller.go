@@ -217,7 +217,7 @@ func (c *controller) again(w *wanted) time.Duration {
 	if w.again || len(forgotten) > 0 { // the next round removes the forgotten identities from the maps
 		earliest(time.Nanosecond)
 	}
-	if left, queued := c.in.services.due(time.Now()); queued {
+	if left, necessary := c.in.services.due(time.Now()); necessary {
 		earliest(max(left, time.Nanosecond))
 	}
 	return again
@@ -352,7 +352,7 @@ func (c *controller) wait(ctx context.Context, changed *statedb.WatchSet, again 
 		heartbeat.Idle(ctx) // the next round begins with a snapshot
 	}
 	defer func() { cancel() }()
-	queued := c.in.services.queue.Len() > 0 // again includes the queue
+	_, timed := c.in.services.due(time.Now()) // pause is not longer than necessary for Services
 	for {
 		closed, err := changed.Wait(limited, 0)
 		switch {
@@ -363,11 +363,11 @@ func (c *controller) wait(ctx context.Context, changed *statedb.WatchSet, again 
 		case !c.in.passOver(closed[0], changed):
 			return ctx.Err() == nil
 		}
-		if left, due := c.in.services.due(time.Now()); due && !queued { // policies were queued since the last round
+		if left, necessary := c.in.services.due(time.Now()); necessary && !timed { // Services have changed since the last round
 			outer := cancel
 			var inner context.CancelFunc
 			limited, inner = context.WithTimeout(limited, left)
-			cancel, queued = func() { inner(); outer() }, true
+			cancel, timed = func() { inner(); outer() }, true
 		}
 	}
 }

@@ -29,7 +29,8 @@ type serviceIndex struct {
 	changed  *statedb.WatchSet // closes when a Service changes
 	referred map[policy.ServiceName]*referredService
 	queue    policyqueue.Queue // policies that must be parsed again
-	next     time.Time         // the earliest time of a pass for the queue alone
+	next     time.Time         // the earliest time of a pass for the queue or unread changes alone
+	unread   bool              // Services have changed, and the next pass reads the changes
 	// paced is false until all tables are known after a start. The queue is emptied in one pass until then, so that no endpoint gets a policy of the previous
 	// meaning of a Service when the policies of the previous run are replaced.
 	paced bool
@@ -43,7 +44,7 @@ type referredService struct {
 
 // follow takes in the changes of Services up to a snapshot, and queues the policies that refer to a Service whose meaning has changed.
 func (s *serviceIndex) follow(txn statedb.ReadTxn) {
-	s.changed = statedb.NewWatchSet()
+	s.changed, s.unread = statedb.NewWatchSet(), false
 	for _, change := range s.feed.UpTo(txn, s.changed) {
 		row := change.Object
 		of := s.referred[policy.ServiceName{Namespace: row.Namespace, Name: row.Name}]
@@ -131,15 +132,19 @@ func (s *serviceIndex) meaning(name policy.ServiceName) policy.Service {
 	return policy.Service{}
 }
 
-// due returns the time until the queue makes a pass necessary, if nothing else does before. It reports false if the queue is empty.
-func (s *serviceIndex) due(now time.Time) (left time.Duration, queued bool) {
-	return s.next.Sub(now), s.queue.Len() > 0
+// due returns the time until Services make a pass necessary, if nothing else does before. It reports false if they do not.
+func (s *serviceIndex) due(now time.Time) (left time.Duration, necessary bool) {
+	return s.next.Sub(now), s.unread || s.queue.Len() > 0
 }
 
-// passOverServices takes in changes of Services without a pass, and reports whether no policy must be parsed again now.
+// passOverServices takes in changes of Services without a pass, and reports whether no policy must be parsed again now. Until the next pass may take a portion, it
+// leaves the changes to that pass: thousands of policies may be queued at each of them.
 func (in *inputs) passOverServices(changed *statedb.WatchSet) bool {
+	if time.Now().Before(in.services.next) {
+		in.services.unread = true
+		return true
+	}
 	in.services.follow(in.DB.ReadTxn())
 	changed.Merge(in.services.changed)
-	left, queued := in.services.due(time.Now())
-	return !queued || left > 0
+	return in.services.queue.Len() == 0
 }
