@@ -201,7 +201,7 @@ func (r *ciliumRule) group(path string, choice GroupChoice, excepts []netip.Pref
 	case err != nil:
 		return nil, err
 	case r.env.GroupsUnread:
-		r.unread(path, "CiliumCIDRGroups")
+		r.unread(path, "CiliumCIDRGroups", "definitions and permissions")
 		return nil, errReported
 	}
 	field, missing := path+".cidrGroupRef", "there is no CiliumCIDRGroup "+quote(choice.Name)
@@ -241,11 +241,11 @@ func (r *ciliumRule) absent(path, what string) {
 	r.policy.add(Problem{Path: r.path + "." + path, Reason: ReasonAbsent, Message: what + ": " + r.nothing() + " until there is one; create it or correct the policy"})
 }
 
-// unread reports objects that cannot be read, and closes the rule: a deny rule could apply to objects that exist.
-func (r *ciliumRule) unread(path, objects string) {
+// unread reports objects that cannot be read, and closes the rule: a deny rule could apply to objects that exist. What is missing is part of the remedy.
+func (r *ciliumRule) unread(path, objects, missing string) {
 	r.closed = true
 	r.policy.add(Problem{Path: r.path + "." + path, Reason: ReasonAbsent, Message: objects + " cannot be read: " + outcome(r.deny) +
-		" until they can; install the definitions and permissions of this version"})
+		" until they can; install the " + missing + " of this version"})
 }
 
 // groupSelector parses a selector of groups. An empty selector is an error, because Cilium's definition literally gives it peers of every kind.

@@ -112,7 +112,7 @@ func (r *ciliumRule) podsOfService(path string, name ServiceName) ([]Peer, error
 	case err != nil:
 		return nil, err
 	case r.env.ServicesUnread:
-		r.unread(path, "Services")
+		r.unread(path, "Services", "permissions")
 		return nil, errReported
 	case !s.Found:
 		r.absent(path, "there is no Service "+quote(name.String()))
@@ -146,7 +146,7 @@ func (r *ciliumRule) podsOfService(path string, name ServiceName) ([]Peer, error
 	return []Peer{{Labels: s.labels}}, nil
 }
 
-// chooseService finds a Service, and notes that the policy depends on it.
+// chooseService finds a Service, and records that the policy depends on it.
 func (r *ciliumRule) chooseService(name ServiceName) (*chosenService, error) {
 	c := &r.services
 	if c.peers++; c.peers > maxServicePeers {
@@ -214,7 +214,7 @@ func (r *ciliumRule) matchesNothing(path, reason, what, advice string) {
 	r.policy.add(Problem{Path: r.path + "." + path, Reason: reason, Message: what + ": " + r.nothing() + "; " + advice, Invalid: reason == ReasonInvalid})
 }
 
-// nothing says what becomes of an item that stands for no peer.
+// nothing describes the effect of an item that stands for no peer.
 func (r *ciliumRule) nothing() string {
 	if r.deny {
 		return "this peer of the rule denies nothing"

@@ -103,11 +103,12 @@ func TestFromCilium_ServicesThatMatchNothing(t *testing.T) {
 	}
 }
 
-// TestFromCilium_ServicesBeyondItsText: faults of the policy's text, and Services that are not known, allow nothing and deny every peer.
-func TestFromCilium_ServicesBeyondItsText(t *testing.T) {
+// TestFromCilium_FaultsOfToServices_FailClosed: with a fault of the policy's text, or while Services cannot be read, a rule allows nothing or denies every peer.
+func TestFromCilium_FaultsOfToServices_FailClosed(t *testing.T) {
 	t.Parallel()
 	unread := someServices()
 	unread.ServicesUnread = true
+	each := policy.Environment{Services: func(policy.ServiceName) policy.Service { return selects("app=web") }} // every Service exists
 	var different, references strings.Builder
 	for i := range 1001 {
 		fmt.Fprintf(&different, "{k8sService: {serviceName: s%d, namespace: red}}, ", i)
@@ -124,8 +125,8 @@ func TestFromCilium_ServicesBeyondItsText(t *testing.T) {
 		"neither":             {someServices(), "{}", policy.ReasonInvalid, "must have one of"},
 		"no name":             {someServices(), "{k8sService: {namespace: red}}", policy.ReasonInvalid, "serviceName is empty"},
 		"an unknown field":    {someServices(), "{k8sService: {serviceName: web, port: 80}}", policy.ReasonInvalid, "unknown field"},
-		"unread":              {unread, "{k8sService: {serviceName: web, namespace: red}}", policy.ReasonAbsent, "Services cannot be read"},
-		"too many Services":   {someServices(), different.String(), policy.ReasonAbsent, ""},
+		"unread":              {unread, "{k8sService: {serviceName: web, namespace: red}}", policy.ReasonAbsent, "until they can; install the permissions of this version"},
+		"too many Services":   {each, different.String(), policy.ReasonInvalid, "more than 1000 Services"},
 		"too many references": {someServices(), references.String(), policy.ReasonInvalid, "more than 4000 times"},
 	} {
 		policies := cnp("endpointSelector: {}, egress: [{toServices: ["+c.items+"]}]") + cnp(denyServices(c.items))
@@ -155,13 +156,13 @@ func TestFromCilium_ServicesBeyondItsText(t *testing.T) {
 		t.Errorf("without a namespace in an allow rule of the cluster: %+v", p)
 	}
 	if p := read(t, unread, cnp(toServices("{k8sService: {serviceName: web}}")))[0]; len(p.Services) != 1 {
-		t.Errorf("while Services are not known it refers to %v", p.Services)
+		t.Errorf("while Services cannot be read, the policy refers to %v", p.Services)
 	}
 }
 
-// TestFromCilium_ServiceWithAHiddenLabel: a label that is not part of identities allows nothing, and does not narrow a deny, which never goes beyond the
+// TestFromCilium_ServiceWithHiddenLabel_DeniesWithinItsNamespace: a label that is not part of identities allows nothing, and does not narrow a deny, which never goes beyond the
 // namespace of the Service.
-func TestFromCilium_ServiceWithAHiddenLabel(t *testing.T) {
+func TestFromCilium_ServiceWithHiddenLabel_DeniesWithinItsNamespace(t *testing.T) {
 	t.Parallel()
 	const hidden = "{k8sService: {serviceName: hidden, namespace: red}}"
 	for _, c := range []semantics{
@@ -175,7 +176,7 @@ func TestFromCilium_ServiceWithAHiddenLabel(t *testing.T) {
 			t.Errorf("%s: %+v", c.name, p.Problems)
 		}
 	}
-	// The selector for rules that deny is another one than that for rules that allow.
+	// Deny rules and allow rules of one policy use different selectors.
 	both := "endpointSelector: {}, egress: [{toServices: [" + hidden + "]}], egressDeny: [{toServices: [" + hidden + "]}]"
 	p := read(t, someServices(), cnp(both))[0]
 	for _, r := range p.Parts[0].Rules {
@@ -189,8 +190,8 @@ func TestFromCilium_ServiceWithAHiddenLabel(t *testing.T) {
 	}
 }
 
-// TestFromCilium_ServicesWithoutTheNamespaceInIdentities: the labels of a selector would select pods of all namespaces, so a Service matches nothing.
-func TestFromCilium_ServicesWithoutTheNamespaceInIdentities(t *testing.T) {
+// TestFromCilium_NamespaceNotInIdentities_ServicesMatchNothing: the labels of a selector would select pods of all namespaces, so a Service matches nothing.
+func TestFromCilium_NamespaceNotInIdentities_ServicesMatchNothing(t *testing.T) {
 	t.Parallel()
 	for name, keeps := range map[string]func(string) bool{
 		"the namespace": func(label string) bool { return label != "k8s:io.kubernetes.pod.namespace" },
@@ -213,9 +214,9 @@ func TestFromCilium_ServicesWithoutTheNamespaceInIdentities(t *testing.T) {
 	}
 }
 
-// TestFromCilium_ServicesWithManyLabels: references beyond 10,000 requirements match nothing, whether or not they refer to the same Service, and the others count. The
+// TestFromCilium_ManyRequirementsOfServices_MatchNothing: references beyond 10,000 requirements match nothing, whether or not they refer to the same Service, and the others count. The
 // owners of Services cause it, so no rule denies more because of it.
-func TestFromCilium_ServicesWithManyLabels(t *testing.T) {
+func TestFromCilium_ManyRequirementsOfServices_MatchNothing(t *testing.T) {
 	t.Parallel()
 	const longest, db = "{k8sService: {serviceName: longest, namespace: red}}, ", "{k8sService: {serviceName: db, namespace: red}}"
 	full := strings.Repeat(longest, 476) // 21 requirements each: 4 are left
@@ -232,7 +233,7 @@ func TestFromCilium_ServicesWithManyLabels(t *testing.T) {
 			p := read(t, someServices(), policies)[0]
 			rule := p.Parts[0].Rules[len(p.Parts[0].Rules)-1]
 			if rule.Peers.Any || len(rule.Peers.List) != c.peers || len(p.Services) != c.services || len(p.Problems) != c.beyond {
-				t.Errorf("it %s %d peers of %d Services, want %d of %d: %+v", name, len(rule.Peers.List), len(p.Services), c.peers, c.services, p.Problems)
+				t.Errorf("the policy %s %d peers of %d Services, want %d of %d: %+v", name, len(rule.Peers.List), len(p.Services), c.peers, c.services, p.Problems)
 			}
 			for _, problem := range p.Problems {
 				if problem.Reason != policy.ReasonUnsupported || !strings.Contains(problem.Message, "more than 10000 requirements: this peer of the rule "+name+" nothing") {
@@ -240,14 +241,14 @@ func TestFromCilium_ServicesWithManyLabels(t *testing.T) {
 				}
 			}
 			if n := p.ServiceBytes(someServices().Services); n != c.size {
-				t.Errorf("its Services count %d bytes, want %d", n, c.size)
+				t.Errorf("the Services of the policy count %d bytes, want %d", n, c.size)
 			}
 		}
 	}
 }
 
-// TestServiceOf_LongSelector: it is not kept, and two of the same number of labels have the same meaning.
-func TestServiceOf_LongSelector(t *testing.T) {
+// TestServiceOf_LongSelector_IsNotKept: two such selectors with the same number of labels have the same meaning.
+func TestServiceOf_LongSelector_IsNotKept(t *testing.T) {
 	t.Parallel()
 	long := selects(someLabels(1000))
 	if len(long.Selects) > 20 || long != selects(strings.Repeat("a=b,", 999)+"a=b") || policy.ServiceOf(&k8s.Service{Selects: long.Selects}) != long {
@@ -258,15 +259,15 @@ func TestServiceOf_LongSelector(t *testing.T) {
 	}
 }
 
-// TestFromCilium_ServicesAreShared: references to one Service share its selector, and are named once.
-func TestFromCilium_ServicesAreShared(t *testing.T) {
+// TestFromCilium_ReferencesToAService_ShareItsSelector: the policy lists the Service once.
+func TestFromCilium_ReferencesToAService_ShareItsSelector(t *testing.T) {
 	t.Parallel()
 	const web, db = "{k8sService: {serviceName: web}}", "{k8sService: {serviceName: db, namespace: red}}"
 	const webOfRed = "{k8sService: {serviceName: web, namespace: red}}"
 	p := read(t, someServices(), cnp("endpointSelector: {}, egress: [{toServices: ["+web+", "+db+"]}, {toServices: ["+webOfRed+"]}], "+
 		"egressDeny: [{toServices: ["+webOfRed+"]}]"))[0]
 	if want := []policy.ServiceName{{Namespace: "red", Name: "db"}, {Namespace: "red", Name: "web"}}; !reflect.DeepEqual(p.Services, want) {
-		t.Errorf("it refers to %v", p.Services)
+		t.Errorf("the policy refers to %v", p.Services)
 	}
 	rules := p.Parts[0].Rules
 	first := rules[0].Peers.List[0].Labels
