@@ -42,7 +42,7 @@ func (in *Inputs) Groups(txn statedb.ReadTxn) policy.CIDRGroups {
 }
 
 // Read returns the environment of a snapshot, and adds to changed the channels that close when the API servers may have changed. It omits the groups, of
-// which there may be many. A change of a Service closes no channel. The environment retains the snapshot while it finds Services.
+// which there may be many. A change of a Service closes no channel. The function Services of the environment holds the snapshot.
 func (in *Inputs) Read(txn statedb.ReadTxn, changed *statedb.WatchSet) policy.Environment {
 	env := policy.Environment{Cluster: in.Agent.ClusterName, Keeps: in.Filter.Keeps, AllowL7Ports: in.Options.L7Rules == policy.AllowL7Ports,
 		IPv4Only: !in.Agent.EnableIPv6, IPv6Only: !in.Agent.EnableIPv4}

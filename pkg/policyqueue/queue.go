@@ -4,7 +4,7 @@ package policyqueue
 import "github.com/waggle-net/waggle/pkg/policy"
 
 // Queue holds policies that must be parsed again. Namespaces take turns; of each namespace the policy that was added first comes first. Each clusterwide policy
-// takes turns like a namespace. The zero value is an empty queue. It is for one goroutine.
+// takes turns like a namespace. The zero value is an empty queue. A Queue is not safe for concurrent use.
 type Queue struct {
 	turns   []string                // see [turn], in order
 	waiting map[string][]policy.Ref // the policies of each turn, oldest first

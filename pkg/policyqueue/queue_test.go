@@ -52,7 +52,7 @@ func TestQueue(t *testing.T) {
 	if q.Len() != 2 {
 		t.Errorf("%d policies", q.Len())
 	}
-	add(&q, "a/3") // in its former place
+	add(&q, "a/3") // in its previous place
 	same(take(&q, 10), "a/3")
 	same(take(&q, 19), "c/1")
 	add(&q, "b/2", "b/3")
@@ -60,12 +60,12 @@ func TestQueue(t *testing.T) {
 	q.Remove(ref("moon/1"))
 	same(take(&q, 100), "a/4", "b/3")
 	if q.Len() != 0 || len(q.turns)+len(q.waiting)+len(q.queued) != 0 {
-		t.Errorf("it is not empty: %+v", q)
+		t.Errorf("the queue is not empty: %+v", q)
 	}
 }
 
-// TestQueue_OneOfANamespace_DoesNotWaitForThousandsOfAnother: it is taken with the next portion, although the others were added before it.
-func TestQueue_OneOfANamespace_DoesNotWaitForThousandsOfAnother(t *testing.T) {
+// TestQueue_PolicyOfANamespace_DoesNotWaitForThousandsOfAnother: the policy is taken with the next portion, although the others were added before it.
+func TestQueue_PolicyOfANamespace_DoesNotWaitForThousandsOfAnother(t *testing.T) {
 	t.Parallel()
 	var q Queue
 	for i := range 5000 {
@@ -81,7 +81,7 @@ func TestQueue_OneOfANamespace_DoesNotWaitForThousandsOfAnother(t *testing.T) {
 	}
 }
 
-// TestQueue_ClusterwidePolicies_TakeTurnsOfTheirOwn: they do not wait for the clusterwide policies that were added before.
+// TestQueue_ClusterwidePolicies_TakeTurnsOfTheirOwn: a policy of a namespace is taken between clusterwide policies, and no namespace delays a clusterwide policy.
 func TestQueue_ClusterwidePolicies_TakeTurnsOfTheirOwn(t *testing.T) {
 	t.Parallel()
 	var q Queue
