@@ -55,13 +55,14 @@ const (
 	maxServices            = 1000   // different Services in one policy
 	maxServicePeers        = 4000   // references to Services in all rules of one policy
 	maxServiceSelector     = 20     // labels in the selector of one Service
-	maxServiceRequirements = 10_000 // requirements in the selectors of all references: the labels, and the namespace of the Service
+	maxServiceRequirements = 10_000 // requirements in the selectors of all references of the allow rules, and of the deny rules: the labels, and the namespace of the Service
 )
 
 // serviceReader reads each Service of a policy once.
 type serviceReader struct {
-	chosen              map[ServiceName]*chosenService
-	peers, requirements int // references and requirements so far
+	chosen       map[ServiceName]*chosenService
+	peers        int          // references so far
+	requirements map[bool]int // in the selectors of these references, by whether the rule denies: references of allow rules must not use up the bound of deny rules
 }
 
 // chosenService is the peer that a Service stands for. All rules of a policy share it.
@@ -130,12 +131,12 @@ func (r *ciliumRule) podsOfService(path string, name ServiceName) ([]Peer, error
 		r.matchesNothing(path, ReasonLabel, "the label "+quote(sourceK8s+":"+labels.KeyNamespace)+" is not part of identities, so the pods of the Service "+quote(name.String())+
 			" cannot be chosen", "add the label to --labels")
 		return nil, nil
-	case r.services.requirements+len(s.labels.Requirements) > maxServiceRequirements:
-		r.matchesNothing(path, ReasonUnsupported, fmt.Sprintf("the selectors of the policy's Services have more than %d requirements", maxServiceRequirements),
+	case r.services.requirements[r.deny]+len(s.labels.Requirements) > maxServiceRequirements:
+		r.matchesNothing(path, ReasonUnsupported, fmt.Sprintf("the selectors of the Services in rules of this kind have more than %d requirements", maxServiceRequirements),
 			"refer to fewer Services, or split the policy")
 		return nil, nil
 	}
-	r.services.requirements += len(s.labels.Requirements)
+	r.services.requirements[r.deny] += len(s.labels.Requirements)
 	if s.denied != s.labels && len(r.policy.Problems) < maxProblems {
 		reported := *s.labels
 		r.policy.onlyKept(r.path+"."+path, &reported, r.deny, r.env)
@@ -160,7 +161,7 @@ func (r *ciliumRule) chooseService(name ServiceName) (*chosenService, error) {
 	case len(c.chosen) == maxServices:
 		return nil, fmt.Errorf("the policy refers to more than %d Services", maxServices)
 	case c.chosen == nil:
-		c.chosen = map[ServiceName]*chosenService{}
+		c.chosen, c.requirements = map[ServiceName]*chosenService{}, map[bool]int{}
 	}
 	found = &chosenService{references: 1}
 	c.chosen[name] = found

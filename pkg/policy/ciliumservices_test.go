@@ -247,6 +247,22 @@ func TestFromCilium_ManyRequirementsOfServices_MatchNothing(t *testing.T) {
 	}
 }
 
+// TestFromCilium_AllowRules_LeaveDenyRulesTheirRequirements: the owners of Services to which allow rules refer must not make a deny rule match nothing.
+func TestFromCilium_AllowRules_LeaveDenyRulesTheirRequirements(t *testing.T) {
+	t.Parallel()
+	const longest, db = "{k8sService: {serviceName: longest, namespace: red}}, ", "{k8sService: {serviceName: db, namespace: red}}"
+	p := read(t, someServices(), ccnp("endpointSelector: {}, egress: [{toServices: ["+strings.Repeat(longest, 477)+db+"]}], egressDeny: [{toServices: ["+db+"]}]"))[0]
+	var denied int
+	for _, rule := range p.Parts[0].Rules {
+		if rule.Deny {
+			denied += len(rule.Peers.List)
+		}
+	}
+	if denied != 1 || len(p.Problems) != 2 { // the 477th reference and the one after it match nothing
+		t.Errorf("the policy denies %d peers, problems %+v", denied, p.Problems)
+	}
+}
+
 // TestServiceOf_LongSelector_IsNotKept: two such selectors with the same number of labels have the same meaning.
 func TestServiceOf_LongSelector_IsNotKept(t *testing.T) {
 	t.Parallel()
