@@ -112,15 +112,12 @@ func (f *follower) put(txn statedb.WriteTxn, row *statement) error {
 	if !f.upToDate(txn, row) {
 		row.retract()
 	}
-	switch old, _, found := f.Table.Get(txn, refIndex.Query(row.Ref.String())); {
-	case !found || old.Valid == "": // the previous version of the object may be another one
-	case old.covers(row):
-		return nil
-	case !old.equal(row):
-	case len(old.services)+len(row.services) == 0:
-		return nil
-	default: // the same statement about another version of the object, or with other groups
-		row.Status = old.Status
+	if old, _, found := f.Table.Get(txn, refIndex.Query(row.Ref.String())); found {
+		stated := old.Valid != "" // a row without a statement may be about a previous version of the object
+		if stated && (old.covers(row) || old.equal(row) && len(old.services)+len(row.services) == 0) {
+			return nil
+		}
+		row.inheritStatus(old)
 	}
 	_, _, err := f.Table.Insert(txn, row)
 	return err

@@ -18,8 +18,8 @@ import (
 // equaler is a row that can be compared.
 type equaler[R any] interface{ Equal(other R) bool }
 
-// objectFollower fills a table with the objects of one resource to which policies may refer, while this replica leads. The first list since then initializes the
-// table.
+// objectFollower fills a table with the objects of one resource to which policies may refer, while this replica leads. The first list of each lead initializes
+// the table.
 type objectFollower[R equaler[R]] struct {
 	params
 	table    statedb.RWTable[R]
@@ -51,7 +51,7 @@ func (f *objectFollower[R]) run(ctx context.Context, health cell.Health) error {
 		f.forget()
 		return nil
 	})
-	if apierrors.IsNotFound(err) { // there is no definition, so there are no objects
+	if apierrors.IsNotFound(err) { // the definition is not installed, so no objects exist
 		err = errors.Join(err, f.replace(nil))
 	}
 	if err != nil {
@@ -60,7 +60,7 @@ func (f *objectFollower[R]) run(ctx context.Context, health cell.Health) error {
 	return err
 }
 
-// forget makes the table what it was in the beginning: another replica leads, and the objects change meanwhile.
+// forget resets the table to its initial state, because objects may change while another replica leads.
 func (f *objectFollower[R]) forget() {
 	txn := f.DB.WriteTxn(f.table)
 	defer txn.Abort()
@@ -71,7 +71,7 @@ func (f *objectFollower[R]) forget() {
 	txn.Commit()
 }
 
-// apply changes one row. An equal row stays.
+// apply changes one row, unless the new row is equal.
 func (f *objectFollower[R]) apply(change watch.EventType, row R) (err error) {
 	txn := f.DB.WriteTxn(f.table)
 	defer txn.Abort()
@@ -93,7 +93,7 @@ func (f *objectFollower[R]) replace(rows []R) error {
 	txn := f.DB.WriteTxn(f.table)
 	defer txn.Abort()
 	if err := f.table.DeleteAll(txn); err != nil {
-		return fmt.Errorf("forget the previous objects of %s: %w", f.resource, err)
+		return fmt.Errorf("delete the previous objects of %s: %w", f.resource, err)
 	}
 	for _, row := range rows {
 		if _, _, err := f.table.Insert(txn, row); err != nil {

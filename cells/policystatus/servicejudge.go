@@ -32,13 +32,13 @@ type servicePause time.Duration
 
 const betweenRestatements = servicePause(30 * time.Second)
 
-// serviceJudge makes the statements about policies that refer to Services when a Service has changed, and those that could not be made when the policy was read. It
-// reads the objects again, because they are not kept.
+// serviceJudge makes the statements about policies that refer to Services: again after a change of a Service, and for the first time if Services were not known
+// or changed when the policy was read. It reads the objects again, because they are not kept.
 type serviceJudge struct {
 	params
 	read  func(context.Context, policy.Ref) (runtime.Object, error)
 	queue policyqueue.Queue        // policies that must be evaluated
-	later map[policy.Ref]time.Time // policies that must be queued when their pause is over
+	later map[policy.Ref]time.Time // policies that must be queued at the end of their pause
 }
 
 func newServiceJudge(p params) *serviceJudge {
@@ -116,29 +116,29 @@ func (j *serviceJudge) find(txn statedb.ReadTxn, feed *changes.Feed[*k8s.Service
 	}
 }
 
-// wake queues the policies whose pause is over. It returns the time until the next pause is; 0 if there is none.
+// wake queues the policies whose pause has ended. It returns the time until the next pause ends; 0 if there is none.
 func (j *serviceJudge) wake(now time.Time) (next time.Duration) {
-	var over []policy.Ref
+	var ended []policy.Ref
 	for ref, due := range j.later {
 		left := due.Sub(now)
 		switch {
 		case left <= 0:
-			over = append(over, ref)
+			ended = append(ended, ref)
 		case next == 0 || left < next:
 			next = left
 		}
 	}
-	slices.SortFunc(over, func(a, b policy.Ref) int {
+	slices.SortFunc(ended, func(a, b policy.Ref) int {
 		return cmp.Or(j.later[a].Compare(j.later[b]), cmp.Compare(a.String(), b.String()))
 	})
-	for _, ref := range over {
+	for _, ref := range ended {
 		delete(j.later, ref)
 		j.queue.Add(ref)
 	}
 	return next
 }
 
-// judge makes a portion of the statements, of one snapshot. It makes none about policies whose Services have the same meaning as before.
+// judge makes a portion of the statements from one snapshot. It makes none about policies whose Services have the same meaning as before.
 func (j *serviceJudge) judge(ctx context.Context, txn statedb.ReadTxn, find serviceFinder) error {
 	if find == nil {
 		return nil // the queue waits for the list of Services
@@ -163,9 +163,10 @@ func (j *serviceJudge) judge(ctx context.Context, txn statedb.ReadTxn, find serv
 			continue
 		}
 		if err := j.restate(ctx, find, outdated[ref]); err != nil {
-			for _, left := range portion[i:] {
+			for _, left := range portion[i+1:] {
 				j.queue.Add(left)
 			}
+			j.queue.Add(ref) // after the others, which it must not delay
 			return err
 		}
 	}
@@ -196,8 +197,8 @@ func (j *serviceJudge) restate(ctx context.Context, find serviceFinder, old *sta
 	return j.replace(old, row)
 }
 
-// replace writes a statement in place of another one, unless that was replaced or deleted meanwhile. A change of a Service since the snapshot is still to be read,
-// and finds the row, unless the row is about a newer version of the policy, which refers to other Services.
+// replace writes a statement in place of another one, unless the other one was replaced or deleted meanwhile. [serviceJudge.find] reads the changes of Services
+// since the snapshot later, and finds the row, unless the row is about a newer version of the policy, which refers to other Services.
 func (j *serviceJudge) replace(old, row *statement) error {
 	txn := j.DB.WriteTxn(j.Table, j.Services)
 	defer txn.Abort()
@@ -208,9 +209,7 @@ func (j *serviceJudge) replace(old, row *statement) error {
 	if !slices.Equal(row.services, old.services) && !j.upToDate(txn, row) {
 		row.retract()
 	}
-	if is.equal(row) {
-		row.Status = is.Status
-	}
+	row.inheritStatus(is)
 	if _, _, err := j.Table.Insert(txn, row); err != nil {
 		return fmt.Errorf("note what is to be said of %s: %w", row.Ref, err)
 	}

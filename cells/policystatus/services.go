@@ -20,15 +20,15 @@ func newServiceFollower(p params) *objectFollower[*k8s.Service] {
 	return newObjectFollower(p, p.Services, kubeapi.Services, readService)
 }
 
-// readService reads what policies depend on. A Service that agents cannot read has no type here: for them it does not exist. A selector that is too long for
-// policies is not kept.
+// readService reads the fields on which policies depend. The row of a Service that agents cannot read has no type: for policies the Service does not exist. A
+// selector with more labels than policies support is not kept.
 func readService(object runtime.Object) (*k8s.Service, error) {
 	named, ok := object.(interface {
 		GetName() string
 		GetNamespace() string
 	})
 	if !ok {
-		return nil, fmt.Errorf("read a Service: the API server sent an object of type %T", object)
+		return nil, fmt.Errorf("an object of type %T came where Services should be", object)
 	}
 	row := &k8s.Service{Namespace: named.GetNamespace(), Name: named.GetName()}
 	if read, err := k8sobjects.FromServer(object, ""); err == nil {

@@ -32,7 +32,7 @@ func service(name string, selector map[string]string) *corev1.Service {
 		Ports: []corev1.ServicePort{{Port: 80}}}}
 }
 
-// is reports whether a policy carries a condition.
+// is reports whether a policy has a condition.
 func is(s *kubetest.Server, name, reason, says string) func() bool {
 	return func() bool {
 		c, _ := condition(s, name)
@@ -49,6 +49,7 @@ func TestStatus_FollowsServices(t *testing.T) {
 	start(t, s)
 	s.Await(t, "the other policy's condition", is(s, "other", reasonEnforceable, ""))
 	s.Await(t, "there is no Service", is(s, "p", policy.ReasonAbsent, `no Service "x/db"`))
+	lists := count(s, "list", "ciliumnetworkpolicies.cilium.io")
 	s.Put(service("web", map[string]string{"app": "web"}), service("db", map[string]string{"app": "db"}))
 	s.Await(t, "there is one", is(s, "p", reasonEnforceable, ""))
 	s.Put(service("db", map[string]string{"pod-template-hash": "x"}))
@@ -61,8 +62,8 @@ func TestStatus_FollowsServices(t *testing.T) {
 	s.Await(t, "it is deleted", is(s, "p", policy.ReasonAbsent, ""))
 	s.Put(ciliumPolicy("p", plain))
 	s.Await(t, "the policy refers to none", is(s, "p", reasonEnforceable, ""))
-	if n := count(s, "list", "ciliumnetworkpolicies.cilium.io"); n != 1 {
-		t.Errorf("policies were listed %d times", n)
+	if n := count(s, "list", "ciliumnetworkpolicies.cilium.io"); n != lists {
+		t.Errorf("policies were listed %d times because of Services", n-lists)
 	}
 	if n := count(s, "patch", patched); n != 7 {
 		t.Errorf("%d conditions were written, want 6 of p and 1 of the other policy", n)
@@ -71,7 +72,7 @@ func TestStatus_FollowsServices(t *testing.T) {
 	s.Put(ciliumPolicy("later", toDB))
 	s.Await(t, "a later policy", is(s, "later", policy.ReasonUnsupported, ""))
 	if !is(s, "p", reasonEnforceable, "")() {
-		t.Error("a policy that refers to no Service any more follows one")
+		t.Error("a policy that no longer refers to a Service depends on one")
 	}
 }
 
@@ -117,7 +118,7 @@ func TestStatus_RestartWithServicesIsQuiet(t *testing.T) {
 	}
 }
 
-// Services that this replica may not list are not known: nothing is said of policies that refer to some, and other policies do not wait.
+// Services are not known to a leader without the right to list them. Policies that refer to Services have no statement, and other policies do not wait.
 func TestStatus_ServicesThatAreNotKnown(t *testing.T) {
 	t.Parallel()
 	s := kubetest.New(t)
@@ -131,15 +132,15 @@ func TestStatus_ServicesThatAreNotKnown(t *testing.T) {
 	forbidden.Store(true)
 	s.Put(ciliumPolicy("p", toDB), ciliumPolicy("other", plain))
 	start(t, s)
-	s.Await(t, "a policy without Services is judged", is(s, "other", reasonEnforceable, ""))
+	s.Await(t, "a policy without Services is evaluated", is(s, "other", reasonEnforceable, ""))
 	if !is(s, "p", "", "")() {
-		t.Error("a policy with Services is judged")
+		t.Error("a policy with Services is evaluated")
 	}
 	forbidden.Store(false)
 	s.Await(t, "Services are known", is(s, "p", policy.ReasonAbsent, ""))
 }
 
-// A policy that is changed before Services are known is evaluated as it is now, and follows the Services to which it refers now.
+// If a policy is changed before Services are known, its current version is evaluated, and follows the Services to which this version refers.
 func TestStatus_EditBeforeTheFirstStatement(t *testing.T) {
 	t.Parallel()
 	s := kubetest.New(t)
@@ -172,7 +173,7 @@ type judged struct {
 	reads    int
 }
 
-// newJudged starts a serviceJudge. Its first reads fail, as many as failures.
+// newJudged starts a serviceJudge. The first reads of the object fail; failures is their number.
 func newJudged(t *testing.T, failures int) (j *judged, stop func()) {
 	t.Helper()
 	db := statedb.New()
@@ -225,7 +226,7 @@ func (j *judged) put(t *testing.T, selects string) {
 	}
 }
 
-// check compares the statement, and how often the object was read, after some time.
+// check waits, and compares the reason of the statement and the number of reads of the object.
 func (j *judged) check(t *testing.T, after time.Duration, situation, reason string, reads int) {
 	t.Helper()
 	time.Sleep(after)
@@ -255,7 +256,7 @@ func TestServiceJudge_PausesBetweenStatements(t *testing.T) {
 			j.check(t, 100*time.Millisecond, "a Service that changes all the time", reasonEnforceable, 1)
 		}
 		j.put(t, "")
-		j.check(t, 15*time.Second, "the pause", reasonEnforceable, 1)
+		j.check(t, 15*time.Second, "within the pause", reasonEnforceable, 1)
 		j.check(t, 10*time.Second, "after the pause", policy.ReasonUnsupported, 2)
 		j.put(t, "app=db")
 		j.check(t, time.Second, "a change", policy.ReasonUnsupported, 2)
@@ -270,8 +271,8 @@ func TestServiceJudge_PausesBetweenStatements(t *testing.T) {
 	})
 }
 
-// A policy that cannot be read again stays queued.
-func TestServiceJudge_TriesAgain(t *testing.T) {
+// A policy whose object cannot be read stays queued.
+func TestServiceJudge_FailedRead_IsRetried(t *testing.T) {
 	t.Parallel()
 	synctest.Test(t, func(t *testing.T) {
 		j, stop := newJudged(t, 2)
@@ -283,7 +284,35 @@ func TestServiceJudge_TriesAgain(t *testing.T) {
 	})
 }
 
-// A selector that policies cannot use is not kept.
+// A statement replaces one whose write may still overwrite the condition, so it is written even if the object has its condition.
+func TestStatement_InheritsTheStatus(t *testing.T) {
+	t.Parallel()
+	done, pending, failed := reconciler.StatusDone(), reconciler.StatusPending(), reconciler.StatusError(errors.New("the API server is busy"))
+	for _, c := range []struct {
+		old, of reconciler.Status
+		equal   bool
+		want    reconciler.StatusKind
+	}{
+		{done, pending, true, reconciler.StatusKindDone},
+		{pending, done, true, reconciler.StatusKindPending},
+		{failed, done, true, reconciler.StatusKindPending},
+		{failed, pending, true, reconciler.StatusKindPending},
+		{done, done, false, reconciler.StatusKindDone},
+		{done, pending, false, reconciler.StatusKindPending},
+		{pending, done, false, reconciler.StatusKindPending},
+		{failed, done, false, reconciler.StatusKindPending},
+	} {
+		old, row := &statement{Valid: valid, Status: c.old}, &statement{Valid: valid, Status: c.of}
+		if !c.equal {
+			old.Valid = invalid
+		}
+		if row.inheritStatus(old); row.Status.Kind != c.want {
+			t.Errorf("%s after %s, equal %t: %s, want %s", c.of.Kind, c.old.Kind, c.equal, row.Status.Kind, c.want)
+		}
+	}
+}
+
+// A selector with more labels than policies support is not kept.
 func TestReadService_LongSelector(t *testing.T) {
 	t.Parallel()
 	selector := map[string]string{}
@@ -291,7 +320,7 @@ func TestReadService_LongSelector(t *testing.T) {
 		selector[fmt.Sprint("key-", i)] = "x"
 	}
 	row, err := readService(service("db", selector))
-	if err != nil || len(row.Selects) > 20 {
+	if err != nil || row.Type == "" || row.Selects == "" || len(row.Selects) > 20 {
 		t.Errorf("%v, %.100q", err, row.Selects)
 	}
 }

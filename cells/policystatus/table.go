@@ -62,6 +62,18 @@ func (s *statement) retract() {
 	s.Valid, s.Reason, s.Message, s.Status = "", "", "", reconciler.StatusDone()
 }
 
+// inheritStatus sets the status of a statement that replaces another one. An equal statement has the status of the other one, unless its write has failed: the row
+// changes, so the reconciler would drop the result of the next attempt. Any other statement is written if the previous one is not written yet: a write of the
+// previous one may be in progress or be repeated, and overwrite the condition that the object has now.
+func (s *statement) inheritStatus(old *statement) {
+	switch {
+	case s.equal(old) && old.Status.Kind != reconciler.StatusKindError:
+		s.Status = old.Status
+	case old.Status.Kind != reconciler.StatusKindDone:
+		s.Status = reconciler.StatusPending()
+	}
+}
+
 // said reports whether a condition equals the statement, apart from its time.
 func (s *statement) said(c ciliumv2.PolicyCondition) bool {
 	return c.Type == ciliumv2.PolicyValid && c.Status == s.Valid && c.Reason == s.Reason && c.Message == s.Message
@@ -130,7 +142,7 @@ var serviceIndex = statedb.Index[*k8s.Service, string]{
 	Unique:     true,
 }
 
-// newServiceTable makes the table of the Services to which policies may refer. Its rows have the type and the selector alone.
+// newServiceTable returns the table of the Services to which policies may refer. Its rows have only the type and the selector.
 func newServiceTable(db *statedb.DB) (statedb.RWTable[*k8s.Service], error) {
 	return statedb.NewTable(db, "policy-services", serviceIndex)
 }

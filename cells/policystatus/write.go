@@ -47,6 +47,9 @@ func (w *writer) UpdateBatch(ctx context.Context, txn statedb.ReadTxn, batch []r
 
 // Update implements reconciler.Operations.
 func (w *writer) Update(ctx context.Context, _ statedb.ReadTxn, _ statedb.Revision, s *statement) error {
+	if s.Valid == "" {
+		return nil // the statement is not made yet; the write of the previous one has ended
+	}
 	ctx, cancel := context.WithTimeout(ctx, writeTimeout)
 	defer cancel()
 	if err := w.setCondition(ctx, s); err != nil {
