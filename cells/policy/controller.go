@@ -352,7 +352,7 @@ func (c *controller) wait(ctx context.Context, changed *statedb.WatchSet, again 
 		heartbeat.Idle(ctx) // the next round begins with a snapshot
 	}
 	defer func() { cancel() }()
-	_, timed := c.in.services.due(time.Now()) // pause is not longer than necessary for Services
+	_, timed := c.in.services.due(time.Now()) // the limit covers Services that require a pass already
 	for {
 		closed, err := changed.Wait(limited, 0)
 		switch {

@@ -39,14 +39,14 @@ func (in *inputs) readAgain(txn statedb.ReadTxn, moved []*cilium.CIDRGroup, all 
 	}
 }
 
-// parseAgain parses a policy of Cilium's whose object has not changed.
+// parseAgain parses a policy of Cilium's whose object is unchanged.
 func (in *inputs) parseAgain(txn statedb.ReadTxn, ref policy.Ref) {
 	if o, _, found := in.CiliumPolicies.Get(txn, ciliumPolicy(ref)); found {
 		in.policy(policy.FromCilium(o, in.env), false)
 	}
 }
 
-// ciliumPolicy finds the object of a policy.
+// ciliumPolicy returns the query for the object of a policy of Cilium's.
 func ciliumPolicy(ref policy.Ref) statedb.Query[*cilium.Policy] {
 	return cilium.PolicyByName((&cilium.Policy{Namespace: ref.Namespace, Name: ref.Name}).Key())
 }

@@ -52,7 +52,7 @@ type inputs struct {
 	unshown  map[policy.Ref]bool // policies whose row in the table policies may be outdated
 	groups   policy.CIDRGroups
 	refer    map[string]*policy.Policy // policies that refer to groups
-	lacking  wait                      // at the start, for groups and Services that cannot be read
+	lacking  wait                      // after the start, for groups and Services that cannot be read
 	copied   wait                      // for the lists of groups and Services, while they are known from the copy on disk only
 	known    map[uint32]bool           // identities that exist or may still be in use
 	arrived  []uint32                  // added identities that are not announced yet; some may be deleted again
@@ -117,7 +117,7 @@ func (in *inputs) read(txn statedb.ReadTxn, changed *statedb.WatchSet, now time.
 	changed.Merge(in.services.changed)
 	groupsUnread, servicesUnread := in.env.GroupsUnread, in.env.ServicesUnread
 	in.where(txn, changed)
-	defer func() { in.env.Services = nil }() // it holds the snapshot
+	defer func() { in.env.Services = nil }() // it retains the snapshot
 	in.readAgain(txn, moved, groupsUnread != in.env.GroupsUnread)
 	allServices := servicesUnread != in.env.ServicesUnread
 	if allServices {

@@ -15,8 +15,8 @@ import (
 	"github.com/waggle-net/waggle/pkg/tables/k8s"
 )
 
-// Text of policies and of the selectors in it, in bytes, that one pass parses again because of changed Services: the owner of a Service may change it many times a
-// second. Each policy counts for policyBytes more. Changed Services alone cause a pass at most once in servicePause.
+// Bounds of the work that changed Services cause: the owner of a Service may change it many times a second. One pass parses policies with servicePortion bytes of
+// text and selectors again; each policy counts for policyBytes more. Changed Services alone cause a pass at most once in servicePause.
 const (
 	servicePortion = 256 << 10
 	policyBytes    = 256
@@ -29,20 +29,20 @@ type serviceIndex struct {
 	changed  *statedb.WatchSet // closes when a Service changes
 	referred map[policy.ServiceName]*referredService
 	queue    policyqueue.Queue // policies that must be parsed again
-	next     time.Time         // the earliest time of a pass for the queue or unread changes alone
+	next     time.Time         // earliest time of a pass that only the queue or unread changes require
 	unread   bool              // Services have changed, and the next pass reads the changes
-	// paced is false until all tables are known after a start. The queue is emptied in one pass until then, so that no endpoint gets a policy of the previous
-	// meaning of a Service when the policies of the previous run are replaced.
+	// paced is false after a start until all tables come from their sources. Until then one pass empties the queue, so that no endpoint changes from its policy
+	// of the previous run to a policy with the previous meaning of a Service.
 	paced bool
 }
 
 // referredService is a Service to which policies refer.
 type referredService struct {
-	meaning policy.Service // with which the policies were parsed, or will be
+	meaning policy.Service // policies that were parsed with another meaning are queued
 	by      map[policy.Ref]struct{}
 }
 
-// follow takes in the changes of Services up to a snapshot, and queues the policies that refer to a Service whose meaning has changed.
+// follow reads the changes of Services up to a snapshot, and queues the policies that refer to a Service whose meaning has changed.
 func (s *serviceIndex) follow(txn statedb.ReadTxn) {
 	s.changed, s.unread = statedb.NewWatchSet(), false
 	for _, change := range s.feed.UpTo(txn, s.changed) {
@@ -77,7 +77,7 @@ func (s *serviceIndex) enqueue(of *referredService) {
 	}
 }
 
-// put notes that a policy, which was just parsed or deleted, refers to some Services now, and referred to others before.
+// put records the Services to which a parsed or deleted policy refers now, in place of those to which its previous version referred.
 func (s *serviceIndex) put(ref policy.Ref, before, now []policy.ServiceName, find func(policy.ServiceName) policy.Service) {
 	s.queue.Remove(ref)
 	for _, name := range before {
@@ -96,7 +96,7 @@ func (s *serviceIndex) put(ref policy.Ref, before, now []policy.ServiceName, fin
 	}
 }
 
-// readServices parses policies of the queue again, of the same snapshot: a portion, or all. A policy keeps its former meaning until then.
+// readServices parses policies of the queue again, all from one snapshot: a portion, or the whole queue. A queued policy keeps its former meaning until then.
 func (in *inputs) readServices(txn statedb.ReadTxn, all bool, now time.Time) {
 	room := servicePortion
 	if all || !in.services.paced {
@@ -119,7 +119,7 @@ func (in *inputs) readServices(txn statedb.ReadTxn, all bool, now time.Time) {
 	for _, ref := range in.services.queue.Take(room, size) {
 		whole, selects := in.all, in.resolver.SubjectsOf(ref) > 0
 		in.parseAgain(txn, ref)
-		in.all = whole || selects || in.resolver.SubjectsOf(ref) > 0 // otherwise the policy concerns no endpoint
+		in.all = whole || selects || in.resolver.SubjectsOf(ref) > 0 // a policy without endpoints changes none
 		in.alive()
 	}
 }
@@ -132,13 +132,13 @@ func (s *serviceIndex) meaning(name policy.ServiceName) policy.Service {
 	return policy.Service{}
 }
 
-// due returns the time until Services make a pass necessary, if nothing else does before. It reports false if they do not.
+// due reports whether Services require a pass, and returns the time until then.
 func (s *serviceIndex) due(now time.Time) (left time.Duration, necessary bool) {
 	return s.next.Sub(now), s.unread || s.queue.Len() > 0
 }
 
-// passOverServices takes in changes of Services without a pass, and reports whether no policy must be parsed again now. Until the next pass may take a portion, it
-// leaves the changes to that pass: thousands of policies may be queued at each of them.
+// passOverServices reads changes of Services without a pass, and reports whether no policy must be parsed again now. Before the time next it leaves the changes to
+// the next pass, because each of them may queue thousands of policies.
 func (in *inputs) passOverServices(changed *statedb.WatchSet) bool {
 	if time.Now().Before(in.services.next) {
 		in.services.unread = true

@@ -18,7 +18,7 @@ import (
 	"github.com/waggle-net/waggle/pkg/tables/sources"
 )
 
-// toService is a policy for the pods of a namespace with a label: egress to the Service "db" of the namespace. The description has n bytes.
+// toService returns a policy that allows the pods of a namespace with a label egress to the Service "db" of the namespace. The description has n bytes.
 func toService(namespace, name, app string, n int) *cilium.Policy {
 	return &cilium.Policy{Namespace: namespace, Name: name, Spec: json.RawMessage(`{"description": "` + strings.Repeat("x", n) +
 		`", "endpointSelector": {"matchLabels": {"app": "` + app + `"}}, "egress": [{"toServices": [{"k8sService": {"serviceName": "db"}}]}]}`)}
@@ -36,7 +36,7 @@ func (w *bench) ciliumRules() statedb.RWTable[*cilium.Policy] {
 	return w.CiliumPolicies.(statedb.RWTable[*cilium.Policy])
 }
 
-// once makes one pass, and returns after which time another one is due.
+// once runs one round, and returns the delay of the next one.
 func (w *bench) once(t *testing.T) time.Duration {
 	t.Helper()
 	txn := w.DB.ReadTxn()
@@ -47,8 +47,8 @@ func (w *bench) once(t *testing.T) time.Duration {
 	return again
 }
 
-// TestServices_ThatNoPolicyNeeds: only a change of the meaning of a Service to which a policy refers makes a pass, and of no other Service anything is kept.
-func TestServices_ThatNoPolicyNeeds(t *testing.T) {
+// TestServices_WithoutEffect_CauseNoRound: only another meaning of a Service to which a policy refers causes a round. Nothing is kept of other Services.
+func TestServices_WithoutEffect_CauseNoRound(t *testing.T) {
 	t.Parallel()
 	w := newBench(t, 2, 0)
 	p := toService("ns-0", "to-db", "app-0", 0)
@@ -57,7 +57,7 @@ func TestServices_ThatNoPolicyNeeds(t *testing.T) {
 	put(t, w.DB, w.ciliumRules(), p)
 	w.step(t)
 	parsed, changed := w.in.policies[ref], statedb.NewWatchSet()
-	require.Empty(t, parsed.Problems, "the Service was there before the policy")
+	require.Empty(t, parsed.Problems, "the Service existed before the policy")
 	w.in.read(w.DB.ReadTxn(), changed, time.Now())
 	passedOver := func() bool {
 		closed, err := changed.Wait(t.Context(), 0)
@@ -89,8 +89,8 @@ func TestServices_ThatNoPolicyNeeds(t *testing.T) {
 	require.Empty(t, w.in.services.referred)
 }
 
-// TestServices_Portions: a tenant whose Service changes all the time has 1,000 policies parsed again, a portion in each pass. A policy and an endpoint of another
-// namespace, and a Service of it, wait for the next pass.
+// TestServices_Portions: 1,000 policies refer to a Service of one tenant that changes all the time. Each round parses a portion of them again. A Service, a policy
+// and an endpoint of other namespaces wait for one round at most.
 func TestServices_Portions(t *testing.T) {
 	t.Parallel()
 	const policies, size = 1000, 1 << 10
@@ -106,7 +106,7 @@ func TestServices_Portions(t *testing.T) {
 	quiet := policy.Ref{Kind: policy.Cilium, Namespace: "ns-1", Name: "quiet"}
 
 	put(t, w.DB, w.serviceRows(), service("hostile", "db", "app=y"))
-	require.NotZero(t, w.once(t), "another pass is due")
+	require.NotZero(t, w.once(t), "another round is due")
 	left := w.in.services.queue.Len()
 	require.Less(t, left, policies)
 	require.LessOrEqual(t, (policies-left)*size, servicePortion)
@@ -116,7 +116,7 @@ func TestServices_Portions(t *testing.T) {
 	w.add(t, 2)
 	before := w.in.policies[quiet]
 	w.once(t)
-	require.NotSame(t, before, w.in.policies[quiet], "the policy of the quiet namespace was parsed with its Service")
+	require.NotSame(t, before, w.in.policies[quiet], "the policy of the quiet namespace was parsed again with its Service")
 	require.Greater(t, w.in.services.queue.Len(), policies/2)
 	row, _, found := w.Published.Get(w.DB.ReadTxn(), endpointpolicies.ByEndpoint(3))
 	require.True(t, found && row.Error == "", "the endpoint has its policy: %+v", row)
@@ -140,8 +140,8 @@ func TestServices_Portions(t *testing.T) {
 	require.Zero(t, w.in.services.queue.Len(), "at the start, the whole queue is one portion")
 }
 
-// TestServices_QueuedPolicyThatIsDeletedOrChanged: it leaves the queue.
-func TestServices_QueuedPolicyThatIsDeletedOrChanged(t *testing.T) {
+// TestServices_DeletedOrChangedPolicy_LeavesTheQueue: the new version of a changed policy is parsed once.
+func TestServices_DeletedOrChangedPolicy_LeavesTheQueue(t *testing.T) {
 	t.Parallel()
 	w := newBench(t, 1, 0)
 	put(t, w.DB, w.serviceRows(), service("a", "db", "app=x"))
@@ -160,8 +160,9 @@ func TestServices_QueuedPolicyThatIsDeletedOrChanged(t *testing.T) {
 	require.Contains(t, w.in.policies[policy.Ref{Kind: policy.Cilium, Namespace: "a", Name: "p-2"}].Parts[0].Rules[0].Peers.List[0].Labels.String(), "app=y")
 }
 
-// TestServices_Unread: when Services cannot be read, all policies that refer to some fail closed in one pass, and are in force in one pass when they can.
-func TestServices_Unread(t *testing.T) {
+// TestServices_Unread_FailClosedInOneRound: when Services cannot be read, all policies that refer to one fail closed in one round. When Services can be read again,
+// one round parses all of these policies.
+func TestServices_Unread_FailClosedInOneRound(t *testing.T) {
 	t.Parallel()
 	w := newBench(t, 1, 0)
 	rows := w.params.Sources.(statedb.RWTable[sources.Source])
@@ -182,7 +183,7 @@ func TestServices_Unread(t *testing.T) {
 	}
 }
 
-// TestServices_SelectorsCountInPortions: one large policy, or one with many references to a Service with a long selector, fills a portion.
+// TestServices_SelectorsCountInPortions: a policy with many references to a Service with a long selector fills a portion.
 func TestServices_SelectorsCountInPortions(t *testing.T) {
 	t.Parallel()
 	w := newBench(t, 1, 0)
@@ -199,8 +200,8 @@ func TestServices_SelectorsCountInPortions(t *testing.T) {
 	require.Equal(t, 2, w.in.services.queue.Len())
 }
 
-// TestServices_OfPoliciesWithoutEndpoints: a round evaluates no endpoint because of them.
-func TestServices_OfPoliciesWithoutEndpoints(t *testing.T) {
+// TestServices_OfPoliciesWithoutEndpoints_EvaluateNone: a policy that selects no endpoint before and after its Service changes causes no whole round.
+func TestServices_OfPoliciesWithoutEndpoints_EvaluateNone(t *testing.T) {
 	t.Parallel()
 	w := newBench(t, 2, 0)
 	put(t, w.DB, w.serviceRows(), service("ns-0", "db", "app=x"), service("ns-1", "db", "app=x"))
