@@ -169,8 +169,8 @@ func TestStatus_EditBeforeTheFirstStatement(t *testing.T) {
 type judged struct {
 	*serviceJudge
 	follower *follower
-	spec     string
-	reads    int
+	spec     atomic.Pointer[string]
+	reads    atomic.Int64
 }
 
 // newJudged starts a serviceJudge. The first reads of the object fail; failures is their number.
@@ -185,10 +185,10 @@ func newJudged(t *testing.T, failures int) (j *judged, stop func()) {
 	p := params{DB: db, Table: table, Services: services, Pause: betweenRestatements}
 	j = &judged{serviceJudge: newServiceJudge(p), follower: &follower{params: p, resource: kubeapi.CiliumNetworkPolicies}}
 	j.read = func(context.Context, policy.Ref) (runtime.Object, error) {
-		if j.reads++; j.reads <= failures {
+		if j.reads.Add(1) <= int64(failures) {
 			return nil, errors.New("the API server is busy")
 		}
-		return ciliumPolicy("p", j.spec), nil
+		return ciliumPolicy("p", *j.spec.Load()), nil
 	}
 	ctx, cancel := context.WithCancel(t.Context())
 	ended := make(chan error, 1)
@@ -206,7 +206,7 @@ func newJudged(t *testing.T, failures int) (j *judged, stop func()) {
 // apply reads a version of the policy, as after an event of a watch.
 func (j *judged) apply(t *testing.T, spec string) {
 	t.Helper()
-	j.spec = spec
+	j.spec.Store(&spec)
 	row, err := j.follower.read(ciliumPolicy("p", spec))
 	if err != nil {
 		t.Fatal(err)
@@ -235,8 +235,8 @@ func (j *judged) check(t *testing.T, after time.Duration, situation, reason stri
 	if !found {
 		t.Fatal(situation + ": there is no statement")
 	}
-	if row.Reason != reason || j.reads != reads {
-		t.Errorf("%s: %q after %d reads, want %q after %d", situation, row.Reason, j.reads, reason, reads)
+	if n := j.reads.Load(); row.Reason != reason || n != int64(reads) {
+		t.Errorf("%s: %q after %d reads, want %q after %d", situation, row.Reason, n, reason, reads)
 	}
 }
 
