@@ -142,7 +142,8 @@ func (v *visit) answers(tunnelPort uint16) (sum, aggregate finding) {
 		return v.spoilt(), unknown("not tested, because checksums are corrupted")
 	}
 	return passed(), failed(tables.Aggregates).says(fmt.Sprintf("only single TCP segments from node %s arrive, aggregates that a device builds from them are lost", name)).
-		needs(fmt.Sprintf("let the firewall of this node (ufw, firewalld) pass UDP port %d, or turn off the aggregation: ethtool -K DEVICE rx-gro-hw off rx-udp-gro-forwarding off gro off", tunnelPort))
+		needs(fmt.Sprintf("let the firewall of this node (ufw, firewalld) pass UDP port %d, or turn off the aggregation: ethtool -K DEVICE rx-gro-hw off rx-udp-gro-forwarding off gro off; "+
+			"or turn off the segmentation by the devices of node %s: ethtool -K DEVICE tx-udp_tnl-segmentation off tx-udp_tnl-csum-segmentation off", tunnelPort, name))
 }
 
 // spoilt is the finding that TCP is lost where ICMP passes: healed if TCP passes with checksums that the kernel completes.
