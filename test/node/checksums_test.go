@@ -19,16 +19,24 @@ import (
 	"github.com/waggle-net/waggle/test/nodekit"
 )
 
-// Offsets in a tunnel frame over IPv4, and offsets of fields in headers.
+// Offsets of checksums in headers.
 const (
-	innerIPAt     = 64
 	tcpChecksumAt = 16
 	udpChecksumAt = 6
 )
 
+// outerHeaders describes the headers of a tunnel frame: the EtherType, and the offsets of the protocol, of the destination port and of the inner IP header.
+type outerHeaders struct{ etherType, protocolAt, portAt, innerIPAt int32 }
+
+var (
+	outerIPv4 = outerHeaders{etherType: 0x0800, protocolAt: 23, portAt: 36, innerIPAt: 64}
+	outerIPv6 = outerHeaders{etherType: 0x86dd, protocolAt: 20, portAt: 56, innerIPAt: 84}
+)
+
 // spoiler returns the program of a faulty device, which completes wrong inner checksums of tunnel packets: it changes the partial sum (addresses, protocol and
 // length) that the kernel has put into the checksum field. Packets with a complete checksum pass unchanged.
-func spoiler() (*ebpf.Program, error) {
+func spoiler(frame outerHeaders) (*ebpf.Program, error) {
+	innerIPAt := frame.innerIPAt
 	const (
 		sums  = -48 // 40 bytes: addresses, length, protocol
 		field = -2
@@ -49,10 +57,10 @@ func spoiler() (*ebpf.Program, error) {
 		code = append(code, asm.StoreMem(asm.RFP, at, asm.R7, asm.DWord))
 	}
 	code = append(code, read(12, 2, asm.R7)...)
-	code = append(code, asm.JNE.Imm(asm.R7, 0x0800, "out"))
-	code = append(code, read(23, 1, asm.R7)...)
+	code = append(code, asm.JNE.Imm(asm.R7, frame.etherType, "out"))
+	code = append(code, read(frame.protocolAt, 1, asm.R7)...)
 	code = append(code, asm.JNE.Imm(asm.R7, 17, "out"))
-	code = append(code, read(36, 2, asm.R7)...)
+	code = append(code, read(frame.portAt, 2, asm.R7)...)
 	code = append(code, asm.JNE.Imm(asm.R7, 8472, "out"))
 	code = append(code, read(innerIPAt-2, 2, asm.R7)...)
 	code = append(code, asm.JEq.Imm(asm.R7, 0x86dd, "ipv6"), asm.JNE.Imm(asm.R7, 0x0800, "out"))
@@ -104,9 +112,9 @@ func spoiler() (*ebpf.Program, error) {
 
 // spoilChecksums makes the devices between a node and the other nodes complete wrong checksums of packets inside the tunnel, in both directions, until end is
 // called.
-func spoilChecksums(t *testing.T, c *nodekit.Cluster, n *nodekit.Node) (end func()) {
+func spoilChecksums(t *testing.T, c *nodekit.Cluster, n *nodekit.Node, frame outerHeaders) (end func()) {
 	t.Helper()
-	program, err := spoiler()
+	program, err := spoiler(frame)
 	if err != nil {
 		t.Fatal(err)
 	}
@@ -124,11 +132,7 @@ func spoilChecksums(t *testing.T, c *nodekit.Cluster, n *nodekit.Node) (end func
 			t.Fatal(err)
 		}
 	}
-	for _, other := range c.Nodes { // the bridge computes the checksums that nodes leave incomplete
-		if err := other.Outside(func() error { return withoutChecksums(other.Name()) }); err != nil {
-			t.Fatal(err)
-		}
-	}
+	bridgeCompletes(t, c)
 	onPort(func(handle *tc.Handle, port int) error {
 		return errors.Join(handle.EnsureClsact(port, tc.Blocks{}), handle.ReplaceFilter(tc.Ingress(port), "spoiler", program.FD()),
 			handle.ReplaceFilter(tc.Egress(port), "spoiler", program.FD()))
@@ -136,6 +140,16 @@ func spoilChecksums(t *testing.T, c *nodekit.Cluster, n *nodekit.Node) (end func
 	return func() {
 		t.Helper()
 		onPort(func(handle *tc.Handle, port int) error { return handle.DeleteClsact(port) })
+	}
+}
+
+// bridgeCompletes makes the ports of the bridge between nodes complete the checksums and segment the aggregates that the nodes leave to the underlay.
+func bridgeCompletes(t *testing.T, c *nodekit.Cluster) {
+	t.Helper()
+	for _, n := range c.Nodes {
+		if err := n.Outside(func() error { return withoutChecksums(n.Name()) }); err != nil {
+			t.Fatal(err)
+		}
 	}
 }
 
@@ -176,14 +190,9 @@ func completedBy(t *testing.T, n *nodekit.Node, nodes ...string) {
 	})
 }
 
-// Devices between one of three nodes and the others spoil the inner checksums that they complete. Each node heals the path by itself, and other paths stay
-// unchanged, also while an agent is dead and after its restart.
-func TestPrivilegedPathTest_SpoiltChecksumsAreHealed(t *testing.T) {
-	t.Parallel()
-	c, all := newKubeCluster(t, 3, "--routing-mode=tunnel", "--prometheus-serve-addr", metricsAddress)
-	one, two, three := all[0].Node, all[1].Node, all[2].Node
-	end := spoilChecksums(t, c, three)
-	startAgents(t, c)
+// foundSpoilt waits until the tests of all paths from and to a node have found corrupt checksums.
+func foundSpoilt(t *testing.T, c *nodekit.Cluster, behind *nodekit.Node) {
+	t.Helper()
 	for _, happens := range []func(*pathtests.Test) bool{ // each within its time limit
 		func(row *pathtests.Test) bool { return row.Strikes > 0 || row.Fault != "" },
 		func(row *pathtests.Test) bool { return row.Fault == pathtests.Spoilt },
@@ -192,7 +201,7 @@ func TestPrivilegedPathTest_SpoiltChecksumsAreHealed(t *testing.T) {
 			eventually(t, func() error {
 				rows, text, err := testsOf(t, n)
 				for _, row := range rows {
-					if (row.Node == three.Name() || n == three) && row.Kind == pathtests.Checksum && !happens(row) {
+					if (row.Node == behind.Name() || n == behind) && row.Kind == pathtests.Checksum && !happens(row) {
 						err = errors.Join(err, fmt.Errorf("%s: checksums to %s are not spoilt yet:\n%s", n.Name(), row.Node, text))
 					}
 				}
@@ -200,6 +209,25 @@ func TestPrivilegedPathTest_SpoiltChecksumsAreHealed(t *testing.T) {
 			})
 		}
 	}
+}
+
+// transfers sends a stream and a datagram of each family to a pod and back.
+func transfers(from nodekit.Place, pod *nodekit.Pod) (err error) {
+	for _, family := range families {
+		err = errors.Join(err, nodekit.TCP(from, pod, pod.Addr(family.ipv6), 1<<20), nodekit.UDP(from, pod, pod.Addr(family.ipv6), 1000))
+	}
+	return err
+}
+
+// Devices between one of three nodes and the others spoil the inner checksums that they complete. Each node heals the path by itself, and other paths stay
+// unchanged, also while an agent is dead and after its restart.
+func TestPrivilegedPathTest_SpoiltChecksumsAreHealed(t *testing.T) {
+	t.Parallel()
+	c, all := newKubeCluster(t, 3, "--routing-mode=tunnel", "--prometheus-serve-addr", metricsAddress)
+	one, two, three := all[0].Node, all[1].Node, all[2].Node
+	end := spoilChecksums(t, c, three, outerIPv4)
+	startAgents(t, c)
+	foundSpoilt(t, c, three)
 	pathsOf(t, one, map[string]string{"node-2": "ok", "node-3": "healed"})
 	pathsOf(t, two, map[string]string{"node-1": "ok", "node-3": "healed"})
 	pathsOf(t, three, map[string]string{"node-1": "healed", "node-2": "healed"})
@@ -219,17 +247,11 @@ func TestPrivilegedPathTest_SpoiltChecksumsAreHealed(t *testing.T) {
 	for i, n := range c.Nodes {
 		pods[n] = all[i].startPod(t, "pod", map[string]string{"app": "pod"})
 	}
-	pass := func(from, to nodekit.Place, pod *nodekit.Pod) (err error) {
-		for _, family := range families {
-			err = errors.Join(err, nodekit.TCP(from, to, pod.Addr(family.ipv6), 1<<20), nodekit.UDP(from, to, pod.Addr(family.ipv6), 1000))
-		}
-		return err
-	}
 	all3 := func() {
 		t.Helper()
 		for from, client := range pods {
 			for to, server := range pods {
-				if err := errors.Join(pass(client, server, server), pass(from.Host(), server, server)); err != nil {
+				if err := errors.Join(transfers(client, server), transfers(from.Host(), server)); err != nil {
 					t.Errorf("from %s to %s: %v", from.Name(), to.Name(), err)
 				}
 			}
@@ -250,7 +272,7 @@ func TestPrivilegedPathTest_SpoiltChecksumsAreHealed(t *testing.T) {
 				return
 			default:
 			}
-			if err := errors.Join(pass(pods[one], pods[three], pods[three]), pass(pods[three], pods[one], pods[one])); err != nil {
+			if err := errors.Join(transfers(pods[one], pods[three]), transfers(pods[three], pods[one])); err != nil {
 				t.Error(err)
 				return
 			}
@@ -277,4 +299,37 @@ func TestPrivilegedPathTest_SpoiltChecksumsAreHealed(t *testing.T) {
 		completedBy(t, n)
 	}
 	all3()
+}
+
+// The same fault with an IPv6 underlay. Its packets have an outer checksum too, which covers the inner one: the receiver drops single packets with a corrupt
+// inner checksum before it removes the outer headers. Both nodes heal the path. Receivers verify both checksums of the healed packets, because the bridge
+// completes the checksums that nodes leave to the underlay.
+func TestPrivilegedPathTest_SpoiltChecksumsOverIPv6AreHealed(t *testing.T) {
+	t.Parallel()
+	c, all := newKubeCluster(t, 2, "--routing-mode=tunnel", "--underlay-protocol=ipv6")
+	one, two := all[0].Node, all[1].Node
+	end := spoilChecksums(t, c, two, outerIPv6)
+	startAgents(t, c)
+	foundSpoilt(t, c, two)
+	pathsOf(t, one, map[string]string{"node-2": "healed"})
+	pathsOf(t, two, map[string]string{"node-1": "healed"})
+	completedBy(t, one, "node-2")
+	completedBy(t, two, "node-1")
+	pods := map[*nodekit.Node]*nodekit.Pod{}
+	for _, n := range all {
+		pods[n.Node] = n.startPod(t, "pod-"+n.Name(), map[string]string{"app": "pod"})
+	}
+	bothWays := func() {
+		t.Helper()
+		if err := errors.Join(transfers(pods[one], pods[two]), transfers(pods[two], pods[one]), transfers(one.Host(), pods[two]), transfers(two.Host(), pods[one])); err != nil {
+			t.Error(err)
+		}
+	}
+	bothWays()
+	end()
+	pathsOf(t, one, map[string]string{"node-2": "ok"})
+	pathsOf(t, two, map[string]string{"node-1": "ok"})
+	completedBy(t, one)
+	completedBy(t, two)
+	bothWays()
 }

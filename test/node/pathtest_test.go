@@ -147,26 +147,39 @@ func TestPrivilegedPathTest_FaultsOfTheUnderlay(t *testing.T) {
 	t.Parallel()
 	for name, fault := range map[string]struct {
 		rule     string
+		ipv6     bool // of the underlay
 		offloads bool // the nodes keep their offloads
+		segments bool // the bridge segments aggregates after the rule
 		want     string
 		peer     string // report of the other node, if different
 		status   string
+		route    int // MTU of routes that heal the path, in bytes; 0 if routes do not
 	}{
 		"the port is blocked": {rule: "drop", want: "blocked", status: "UDP port 8472 between this node and node node-2 is blocked (the node itself answers)"},
 		"one way is blocked": {rule: "ip saddr " + nodekit.UplinkIPv4.Addr().String() + " drop", want: "one-way", peer: "blocked",
 			status: "UDP port 8472 from this node to node node-2 is blocked (its packets arrive at this node)"},
-		"large packets are lost": {rule: "udp length > 1370 drop", want: "1340 bytes", status: "the path to node node-2 carries 1340 of 1450 bytes"},
+		"large packets are lost": {rule: "udp length > 1370 drop", ipv6: true, want: "1340 bytes", status: "the path to node node-2 carries 1340 of 1430 bytes", route: 1340},
 		"checksums are spoilt":   {rule: "@th,312,8 6 @th,528,16 set 0x1234", want: "checksum", status: "corrupts checksums of packets inside the tunnel"},
 		"aggregates are lost":    {rule: "udp length > 1500 drop", offloads: true, want: "aggregates", status: "only single TCP segments from node"},
+		// A device segments aggregates and writes wrong outer checksums, which receivers verify over IPv6.
+		"aggregates get wrong checksums": {rule: "udp length > 1500 @th,48,16 set 0x1234", ipv6: true, offloads: true, segments: true, want: "aggregates",
+			status: "turn off the segmentation by the devices of node node-2"},
 	} {
 		t.Run(name, func(t *testing.T) {
 			t.Parallel()
-			c, all := newKubeCluster(t, 2, "--routing-mode=tunnel", "--prometheus-serve-addr", metricsAddress)
+			args := []string{"--routing-mode=tunnel", "--prometheus-serve-addr", metricsAddress}
+			if fault.ipv6 {
+				args = append(args, "--underlay-protocol=ipv6")
+			}
+			c, all := newKubeCluster(t, 2, args...)
 			one, two := all[0].Node, all[1].Node
 			for _, n := range c.Nodes {
 				if !fault.offloads {
 					withoutOffloads(t, n)
 				}
+			}
+			if fault.segments {
+				bridgeCompletes(t, c)
 			}
 			underlay(t, one, fault.rule)
 			startAgents(t, c)
@@ -174,6 +187,11 @@ func TestPrivilegedPathTest_FaultsOfTheUnderlay(t *testing.T) {
 			pathsOf(t, two, map[string]string{"node-1": cmp.Or(fault.peer, fault.want)})
 			shows(t, one, "status", "0/1 passed, 1 failed", fault.status)
 			shows(t, one, "node list", fault.want)
+			if fault.route != 0 {
+				for _, family := range families {
+					eventually(t, func() error { return routeWith(one, family.ipv6, fault.route) })
+				}
+			}
 			eventually(t, func() error {
 				samples, err := scrape(one)
 				total := 0.0

@@ -77,6 +77,7 @@ var expensive = map[string]string{
 	"test/node TestPrivilegedNodeHealth_ANodeIsLostAndReturns":                  "three probes of 5 s without an answer, and two starts of an agent",
 	"test/node TestPrivilegedPathTest_FaultsOfTheUnderlay/*":                    "tests without replies, and the next one after 20 s",
 	"test/node TestPrivilegedPathTest_SpoiltChecksumsAreHealed":                 "three nodes; tests without replies, twice, and the next one after 15 s",
+	"test/node TestPrivilegedPathTest_SpoiltChecksumsOverIPv6AreHealed":         "two nodes; tests without replies, and the next one after 15 s",
 	"test/node TestPrivilegedPathTest_SmallerLinkBetween":                       "three nodes; sizes that are lost, and the next test after 20 s",
 	"test/node TestPrivilegedPolicy_Groups/Cilium":                              "all policies of one kind on a node; denied traffic is watched",
 	"test/node TestPrivilegedPolicy_Groups/Kubernetes":                          "all policies of one kind on a node; denied traffic is watched",
