@@ -45,6 +45,9 @@ type NodeOptions struct {
 
 	// OwnDaemonSet gives a tenant its own copy of the DaemonSet of [Cluster.InstallShared]. The tenant may change the copy.
 	OwnDaemonSet bool
+
+	// InstallFlags are further flags of "waggle install" for that copy. The copy then consists of the printed DaemonSet and ConfigMap.
+	InstallFlags []string
 }
 
 // Cluster is a running Kubernetes cluster, or a tenant's view of one.
@@ -60,7 +63,9 @@ type Cluster struct {
 	control   place
 	api       *http.Client
 	host      *Cluster // the cluster behind a tenant's view; nil for a cluster itself
-	daemonSet string   // name of the tenant's own copy of the agents' DaemonSet; "" without a copy
+	daemonSet string   // name of the tenant's own copy of the agents' DaemonSet, and of its own ConfigMap; "" without a copy
+
+	sharedFlags []string // flags of [Cluster.InstallShared]; unchanged once there are tenants
 
 	etcd, apiserver, second, controllers, scheduler *Process
 

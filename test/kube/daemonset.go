@@ -2,12 +2,19 @@ package kube
 
 import (
 	"context"
+	"encoding/json"
 	"errors"
 	"fmt"
 	"maps"
+	"slices"
+	"strconv"
+	"strings"
 )
 
-const daemonSets = "/apis/apps/v1/namespaces/" + waggleNamespace + "/daemonsets"
+const (
+	daemonSets = "/apis/apps/v1/namespaces/" + waggleNamespace + "/daemonsets"
+	configMaps = "/api/v1/namespaces/" + waggleNamespace + "/configmaps"
+)
 
 // ownLabel excludes a node from the shared DaemonSet of [Cluster.InstallShared].
 const ownLabel = "waggle.test/own-daemonset"
@@ -25,6 +32,7 @@ func (c *Cluster) InstallShared(ctx context.Context, flags ...string) error {
 	if err := c.ApplyWaggle(ctx, flags...); err != nil {
 		return err
 	}
+	c.sharedFlags = flags
 	return errors.Join(c.MergePatch(ctx, c.daemonSetPath(), `{"spec": {"template": {"spec": {"affinity": {"nodeAffinity": {"requiredDuringSchedulingIgnoredDuringExecution":
 		{"nodeSelectorTerms": [{"matchExpressions": [{"key": "`+ownLabel+`", "operator": "DoesNotExist"}]}]}}}}}}}`), c.WaitWaggle(ctx))
 }
@@ -55,28 +63,31 @@ func (c *Cluster) selectNodes(ctx context.Context, nowhere string) error {
 	return c.MergePatch(ctx, c.daemonSetPath(), `{"spec": {"template": {"spec": {"nodeSelector": {"nowhere": `+nowhere+`}}}}}`)
 }
 
+// daemonSet holds a DaemonSet with the fields that a copy changes.
+type daemonSet struct {
+	APIVersion string         `json:"apiVersion"`
+	Kind       string         `json:"kind"`
+	Metadata   map[string]any `json:"metadata"`
+	Spec       struct {
+		Selector       map[string]any `json:"selector"`
+		UpdateStrategy any            `json:"updateStrategy"`
+		Template       struct {
+			Metadata struct {
+				Labels      map[string]string `json:"labels"`
+				Annotations map[string]string `json:"annotations"`
+			} `json:"metadata"`
+			Spec map[string]any `json:"spec"`
+		} `json:"template"`
+	} `json:"spec"`
+}
+
 // copyDaemonSet creates a copy of the shared DaemonSet that runs on the tenant's node only.
 func (c *Cluster) copyDaemonSet(ctx context.Context) error {
-	var set struct {
-		APIVersion string         `json:"apiVersion"`
-		Kind       string         `json:"kind"`
-		Metadata   map[string]any `json:"metadata"`
-		Spec       struct {
-			Selector       map[string]any `json:"selector"`
-			UpdateStrategy any            `json:"updateStrategy"`
-			Template       struct {
-				Metadata struct {
-					Labels      map[string]string `json:"labels"`
-					Annotations map[string]string `json:"annotations"`
-				} `json:"metadata"`
-				Spec map[string]any `json:"spec"`
-			} `json:"template"`
-		} `json:"spec"`
-	}
-	if err := c.GetObject(ctx, c.daemonSetPath(), &set); err != nil {
+	name := waggleDaemonSet + "-" + c.Nodes[0].Name
+	set, err := c.templateOf(ctx, name)
+	if err != nil {
 		return err
 	}
-	name := waggleDaemonSet + "-" + c.Nodes[0].Name
 	label := map[string]string{"app.kubernetes.io/name": name}
 	set.Metadata = map[string]any{"name": name, "namespace": waggleNamespace}
 	set.Spec.Selector = map[string]any{"matchLabels": label}
@@ -87,11 +98,38 @@ func (c *Cluster) copyDaemonSet(ctx context.Context) error {
 	return c.Create(ctx, daemonSets, set)
 }
 
+// templateOf returns the DaemonSet from which the tenant's copy is made. With [NodeOptions.InstallFlags] it also creates the ConfigMap of the copy.
+func (c *Cluster) templateOf(ctx context.Context, name string) (set daemonSet, err error) {
+	if len(c.options.InstallFlags) == 0 {
+		err = c.GetObject(ctx, c.daemonSetPath(), &set)
+		return set, err
+	}
+	text, err := c.printWaggle(ctx, slices.Concat([]string{"--only", "agent,config", "--output", "json"}, c.host.sharedFlags, c.options.InstallFlags)...)
+	if err != nil {
+		return set, err
+	}
+	var list struct{ Items []json.RawMessage }
+	if err := json.Unmarshal([]byte(strings.ReplaceAll(text, strconv.Quote(waggleConfigMap), strconv.Quote(name))), &list); err != nil {
+		return set, err
+	}
+	for _, item := range list.Items {
+		var object struct{ Kind string }
+		err = errors.Join(err, json.Unmarshal(item, &object))
+		switch object.Kind {
+		case "ConfigMap":
+			err = errors.Join(err, c.Create(ctx, configMaps, item))
+		case "DaemonSet":
+			err = errors.Join(err, json.Unmarshal(item, &set))
+		}
+	}
+	return set, err
+}
+
 func (c *Cluster) deleteDaemonSet(ctx context.Context) error {
 	if c.daemonSet == "" {
 		return nil
 	}
-	return ignoreNotFound(c.Delete(ctx, c.daemonSetPath()+"?propagationPolicy=Background"))
+	return errors.Join(ignoreNotFound(c.Delete(ctx, c.daemonSetPath()+"?propagationPolicy=Background")), ignoreNotFound(c.Delete(ctx, configMaps+"/"+c.daemonSet)))
 }
 
 // agentPodReady returns nil if the agent of the tenant's node is ready.

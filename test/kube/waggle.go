@@ -15,6 +15,7 @@ import (
 const (
 	waggleNamespace = "kube-system"
 	waggleDaemonSet = "waggle"
+	waggleConfigMap = "waggle-config"
 	AgentAccount    = waggleNamespace + "/waggle" // the agents' ServiceAccount
 	cniConf         = "/etc/cni/net.d/05-waggle.conflist"
 )
@@ -31,20 +32,26 @@ func (c *Cluster) InstallWaggle(ctx context.Context, flags ...string) error {
 	return c.WaitWaggle(ctx)
 }
 
-// ApplyWaggle applies the output of "waggle install" with further flags and does not wait. The cluster has no kube-proxy, so the flags tell agents the API
-// server's address.
+// ApplyWaggle applies the output of "waggle install" with further flags and does not wait.
 func (c *Cluster) ApplyWaggle(ctx context.Context, flags ...string) error {
-	// This sets the image name of the archive, which differs from the default if the programs were built again after the image.
-	image, err := imageName(c.archive())
-	if err = errors.Join(c.owned(), err); err != nil {
-		return fmt.Errorf("%w: run \"make image\"", err)
+	if err := c.owned(); err != nil {
+		return err
 	}
-	manifests, err := run(ctx, c.control, nil, append([]string{filepath.Join(c.bin.waggle, "waggle"), "install", "--image", image,
-		"--k8s-api-server", c.URL}, flags...)...)
+	manifests, err := c.printWaggle(ctx, flags...)
 	if err != nil {
 		return err
 	}
 	return c.Apply(ctx, manifests)
+}
+
+// printWaggle returns the output of "waggle install" with further flags. The cluster has no kube-proxy, so the flags tell agents the API server's address.
+func (c *Cluster) printWaggle(ctx context.Context, flags ...string) (string, error) {
+	// This sets the image name of the archive, which differs from the default if the programs were built again after the image.
+	image, err := imageName(c.archive())
+	if err != nil {
+		return "", fmt.Errorf("%w: run \"make image\"", err)
+	}
+	return run(ctx, c.control, nil, append([]string{filepath.Join(c.bin.waggle, "waggle"), "install", "--image", image, "--k8s-api-server", c.URL}, flags...)...)
 }
 
 // archive returns the path of the archive that "make image" writes.

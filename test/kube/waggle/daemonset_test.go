@@ -39,6 +39,7 @@ func TestPrivilegedDaemonSet(t *testing.T) {
 		{"Pods_ManyAtOnce", manyAtOnce},
 		{"RunsWithWhatIsPrinted", runsWithWhatIsPrinted},
 		{"PodCIDR_FromControllerManager", podCIDRFromControllerManager},
+		{"MTU_RunningPodsFollow", runningPodsFollowMTU},
 	})
 }
 
