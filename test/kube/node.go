@@ -31,6 +31,7 @@ type Node struct {
 	init       *Process
 	containerd *Process
 	kubelet    *Process
+	kubeProxy  *Process // nil without kube-proxy
 	cgroup     string
 }
 
@@ -161,7 +162,7 @@ func (n *Node) Do(f func() error) error { return n.place.do(f) }
 
 // PowerOff simulates a power failure: it kills the node's first process and with it all others. Only the disk remains: /etc, /opt and /var.
 func (n *Node) PowerOff() error {
-	for _, p := range []*Process{n.kubelet, n.containerd} {
+	for _, p := range []*Process{n.kubelet, n.kubeProxy, n.containerd} {
 		if p != nil {
 			p.told.Store(true)
 		}

@@ -20,7 +20,8 @@ const (
 	AdminToken     = "admin" // of a member of system:masters
 	tokensTemplate = "admin,admin,admin,system:masters\n" +
 		"controllers,system:kube-controller-manager,controllers,system:masters\n" +
-		"scheduler,system:kube-scheduler,scheduler\n"
+		"scheduler,system:kube-scheduler,scheduler\n" +
+		proxyToken + ",system:kube-proxy,kube-proxy\n"
 )
 
 func nodeToken(node string) string { return "kubelet-" + node }

@@ -32,7 +32,8 @@ func (c *Cluster) InstallWaggle(ctx context.Context, flags ...string) error {
 	return c.WaitWaggle(ctx)
 }
 
-// ApplyWaggle applies the output of "waggle install" with further flags and does not wait.
+// ApplyWaggle applies the output of "waggle install" with further flags and does not wait. The flags tell agents the API server's
+// address, because without kube-proxy its Service needs the agents; a further flag --k8s-api-server overrides it.
 func (c *Cluster) ApplyWaggle(ctx context.Context, flags ...string) error {
 	if err := c.owned(); err != nil {
 		return err
