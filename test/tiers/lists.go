@@ -34,6 +34,8 @@ var expensive = map[string]string{
 	"test/kube/cmd/cluster TestPrivilegedCluster_UpAndDown":                     "starts a cluster, and ends it",
 	"test/kube/install TestPrivilegedInstall":                                   "starts a control plane, installs twice",
 	"test/kube/install TestPrivilegedInstall/*":                                 "each waits for a component of a real Kubernetes",
+	"test/kube/kubeproxy TestPrivilegedKubeProxy_KeptAndRemoved":                "a cluster of two nodes with kube-proxy; all agents are replaced, twice",
+	"test/kube/kubeproxy TestPrivilegedKubeProxy_KeptAndRemoved/*":              "each replaces all agents, or watches denied traffic",
 	"test/kube/nodes TestPrivilegedNodes_OfARealKubernetes":                     "a cluster of three nodes; one leaves and joins again, and all agents are replaced",
 	"test/kube/nodes TestPrivilegedNodes_OfARealKubernetes/*":                   "each waits for a component of a real Kubernetes, or watches denied traffic",
 	"test/kube/services TestPrivilegedServices_OfARealKubernetes/*":             "each replaces servers under clients",
