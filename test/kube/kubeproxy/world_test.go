@@ -117,7 +117,8 @@ func (w *world) rules(t *testing.T, want bool) {
 	}
 }
 
-// served sends requests to the Services at their cluster IPs, from outside excepted, and at their node ports on both nodes. Each pod also asks itself.
+// served sends requests of pods, of processes of the nodes and of a client outside to both Services: at the node ports of both nodes and, except from outside,
+// at the cluster IPs. Each pod is also a client of its own Service.
 func (w *world) served(t *testing.T) {
 	t.Helper()
 	clients := map[string]kube.Asker{
