@@ -4,7 +4,7 @@ import (
 	"context"
 )
 
-// proxyToken authenticates kube-proxy as a user to whom Kubernetes gives the ClusterRole system:node-proxier.
+// proxyToken authenticates kube-proxy as the user that Kubernetes binds to the ClusterRole system:node-proxier.
 const proxyToken = "kube-proxy"
 
 // StartKubeProxy starts kube-proxy in the mode "iptables" or "nftables". The flags for connection tracking leave its settings unchanged: the limit belongs to
