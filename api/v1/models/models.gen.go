@@ -1227,27 +1227,33 @@ type KubeProxyDevice struct {
 	Name string   `json:"name,omitempty,omitzero"`
 }
 
-// KubeProxyFeatures What of Services is served
+// KubeProxyFeatures What of Services is served. Cilium's clients need each feature, also those that are off
 type KubeProxyFeatures struct {
 	BPFSocketLBHostnsOnly bool `json:"bpfSocketLBHostnsOnly,omitempty,omitzero"`
 
 	// ExternalIPs Whether something is on
-	ExternalIPs Feature `json:"externalIPs,omitempty,omitzero"`
+	ExternalIPs Feature `json:"externalIPs"`
 
 	// GracefulTermination Whether something is on
-	GracefulTermination Feature `json:"gracefulTermination,omitempty,omitzero"`
+	GracefulTermination Feature `json:"gracefulTermination"`
 
 	// HostPort Whether something is on
-	HostPort Feature `json:"hostPort,omitempty,omitzero"`
+	HostPort Feature `json:"hostPort"`
+
+	// Nat46X64 Whether something is on
+	Nat46X64 Feature `json:"nat46X64"`
 
 	// NodePort How clients outside of the cluster are served
-	NodePort NodePortFeature `json:"nodePort,omitempty,omitzero"`
+	NodePort NodePortFeature `json:"nodePort"`
 
 	// SessionAffinity Whether something is on
-	SessionAffinity Feature `json:"sessionAffinity,omitempty,omitzero"`
+	SessionAffinity Feature `json:"sessionAffinity"`
 
 	// SocketLB Whether something is on
-	SocketLB Feature `json:"socketLB,omitempty,omitzero"`
+	SocketLB Feature `json:"socketLB"`
+
+	// SocketLBTracing Whether something is on
+	SocketLBTracing Feature `json:"socketLBTracing"`
 }
 
 // KubeProxyReplacement How Services are served
@@ -1260,8 +1266,8 @@ type KubeProxyReplacement struct {
 	// DirectRoutingDevice The device towards other nodes; empty while none is known
 	DirectRoutingDevice string `json:"directRoutingDevice,omitempty,omitzero"`
 
-	// Features What of Services is served
-	Features KubeProxyFeatures        `json:"features,omitempty,omitzero"`
+	// Features What of Services is served. Cilium's clients need each feature, also those that are off
+	Features KubeProxyFeatures        `json:"features"`
 	Mode     KubeProxyReplacementMode `json:"mode,omitempty,omitzero"`
 }
 
