@@ -8,7 +8,7 @@ import (
 	"github.com/waggle-net/waggle/api/v1/models"
 )
 
-// Clients of Cilium dereference each feature without a check, also those that are off: "cilium-dbg status --verbose" crashed without socketLBTracing.
+// Clients of Cilium dereference each feature without a check, including disabled ones: "cilium-dbg status --verbose" crashed without socketLBTracing.
 func TestKubeProxyReplacement_NamesFeaturesThatAreOff(t *testing.T) {
 	t.Parallel()
 	text, err := json.Marshal(models.KubeProxyReplacement{})

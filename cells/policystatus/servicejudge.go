@@ -211,7 +211,7 @@ func (j *serviceJudge) replace(old, row *statement) error {
 	}
 	row.inheritStatus(is)
 	if _, _, err := j.Table.Insert(txn, row); err != nil {
-		return fmt.Errorf("note what is to be said of %s: %w", row.Ref, err)
+		return fmt.Errorf("write the statement about %s: %w", row.Ref, err)
 	}
 	txn.Commit()
 	return nil

@@ -1227,7 +1227,7 @@ type KubeProxyDevice struct {
 	Name string   `json:"name,omitempty,omitzero"`
 }
 
-// KubeProxyFeatures What of Services is served. Cilium's clients need each feature, also those that are off
+// KubeProxyFeatures What of Services is served. Cilium's clients need each feature, including disabled ones
 type KubeProxyFeatures struct {
 	BPFSocketLBHostnsOnly bool `json:"bpfSocketLBHostnsOnly,omitempty,omitzero"`
 
@@ -1266,7 +1266,7 @@ type KubeProxyReplacement struct {
 	// DirectRoutingDevice The device towards other nodes; empty while none is known
 	DirectRoutingDevice string `json:"directRoutingDevice,omitempty,omitzero"`
 
-	// Features What of Services is served. Cilium's clients need each feature, also those that are off
+	// Features What of Services is served. Cilium's clients need each feature, including disabled ones
 	Features KubeProxyFeatures        `json:"features"`
 	Mode     KubeProxyReplacementMode `json:"mode,omitempty,omitzero"`
 }
