@@ -33,12 +33,13 @@ func Run(ctx context.Context, db *statedb.DB, o Options, round func(*Round) erro
 		limit = rate.Every(o.Pause)
 	}
 	limiter := rate.NewLimiter(limit, 1)
-	for limiter.Wait(ctx) == nil {
-		r := &Round{Txn: heartbeat.Snapshot(ctx, db, o.Tables...), Changed: statedb.NewWatchSet(), within: o.Interval}
+	for full := true; limiter.Wait(ctx) == nil; {
+		r := &Round{Txn: heartbeat.Snapshot(ctx, db, o.Tables...), Changed: statedb.NewWatchSet(), Full: full, within: o.Interval}
 		if err := round(r); err != nil {
 			return err
 		}
-		r.wait(ctx, o.Settle)
+		r.Txn = nil // a snapshot keeps deleted rows of all tables in memory
+		full = !r.wait(ctx, o.Settle)
 		if ctx.Err() != nil {
 			return nil
 		}
@@ -50,6 +51,7 @@ func Run(ctx context.Context, db *statedb.DB, o Options, round func(*Round) erro
 type Round struct {
 	Txn     statedb.ReadTxn   // the snapshot
 	Changed *statedb.WatchSet // a channel that closes begins the next round
+	Full    bool              // no change has begun this round: it is the first one, or the time since the previous one has expired
 
 	within time.Duration
 }
@@ -73,16 +75,18 @@ func (r *Round) Complete(tables ...statedb.TableMeta) bool {
 	return complete
 }
 
-func (r *Round) wait(ctx context.Context, settle time.Duration) {
+// wait waits for a change, and reports whether there is one.
+func (r *Round) wait(ctx context.Context, settle time.Duration) bool {
 	if r.within > 0 {
 		limited, cancel := context.WithTimeout(ctx, r.within)
 		defer cancel()
-		heartbeat.IdleFor(ctx, r.within)
+		heartbeat.IdleFor(ctx, r.within) // Run takes the next snapshot
 		ctx = limited
 	} else {
-		heartbeat.Idle(ctx)
+		heartbeat.Idle(ctx) // Run takes the next snapshot
 	}
-	_, _ = r.Changed.Wait(ctx, settle) // the only possible error is that of ctx
+	_, err := r.Changed.Wait(ctx, settle)
+	return err == nil
 }
 
 // All returns the rows of a table. A change of the table begins the next round.

@@ -131,6 +131,45 @@ func TestRun_WithinBeginsOneEarlierRound(t *testing.T) {
 	})
 }
 
+func TestRun_ReportsRoundsWithoutAChange(t *testing.T) {
+	t.Parallel()
+	synctest.Test(t, func(t *testing.T) {
+		db, table := newTable(t)
+		var full []bool
+		rounds, stop := start(t, db, loop.Options{Interval: 1500 * time.Millisecond}, func(r *loop.Round) error {
+			for range loop.All(r, table.ToTable()) {
+			}
+			full = append(full, r.Full)
+			return nil
+		})
+		time.Sleep(time.Second)
+		synctest.Wait()
+		insert(t, db, table, &row{Key: "a"})
+		time.Sleep(2 * time.Second)
+		if got, want := rounds(), []time.Duration{0, time.Second, 2500 * time.Millisecond}; !slices.Equal(got, want) || !slices.Equal(full, []bool{true, false, true}) {
+			t.Errorf("rounds at %v, full %v, want %v", got, full, want)
+		}
+		if err := stop(); err != nil {
+			t.Error(err)
+		}
+	})
+}
+
+func TestRun_ReleasesTheSnapshotBeforeTheWait(t *testing.T) {
+	t.Parallel()
+	synctest.Test(t, func(t *testing.T) {
+		db, _ := newTable(t)
+		var last *loop.Round
+		rounds, stop := start(t, db, loop.Options{}, func(r *loop.Round) error { last = r; return nil })
+		if got := rounds(); len(got) != 1 || last.Txn != nil {
+			t.Errorf("%d rounds, the last one keeps the snapshot: %t", len(got), last.Txn != nil)
+		}
+		if err := stop(); err != nil {
+			t.Error(err)
+		}
+	})
+}
+
 func TestRun_ReturnsTheErrorOfARound(t *testing.T) {
 	t.Parallel()
 	synctest.Test(t, func(t *testing.T) {
