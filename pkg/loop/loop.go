@@ -63,6 +63,14 @@ func (r *Round) Within(d time.Duration) {
 	}
 }
 
+// Watch begins the next round after a change of the tables.
+func (r *Round) Watch(tables ...statedb.TableMeta) {
+	for _, t := range tables {
+		_, changed := statedb.AnyTable{Meta: t}.AllWatch(r.Txn)
+		r.Changed.Add(changed)
+	}
+}
+
 // Complete reports whether all tables are initialized. The initialization of the others begins the next round.
 func (r *Round) Complete(tables ...statedb.TableMeta) bool {
 	complete := true

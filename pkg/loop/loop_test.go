@@ -207,6 +207,25 @@ func TestComplete_InitializationBeginsARound(t *testing.T) {
 	})
 }
 
+func TestWatch_ChangeBeginsARound(t *testing.T) {
+	t.Parallel()
+	synctest.Test(t, func(t *testing.T) {
+		db, table := newTable(t)
+		rounds, stop := start(t, db, loop.Options{}, func(r *loop.Round) error { r.Watch(table); return nil })
+		for _, value := range []string{"added", "changed"} {
+			time.Sleep(time.Second)
+			synctest.Wait()
+			insert(t, db, table, &row{Key: "a", Value: value})
+		}
+		if got, want := rounds(), []time.Duration{0, time.Second, 2 * time.Second}; !slices.Equal(got, want) {
+			t.Errorf("rounds at %v, want %v", got, want)
+		}
+		if err := stop(); err != nil {
+			t.Error(err)
+		}
+	})
+}
+
 func TestGetAndList_WatchTheirRowsOnly(t *testing.T) {
 	t.Parallel()
 	synctest.Test(t, func(t *testing.T) {
