@@ -39,3 +39,6 @@ type Equaler[R any] interface{ Equal(other R) bool }
 
 // Same is the comparison of [Replace] for rows with a method Equal.
 func Same[R Equaler[R]](old, want R) bool { return old.Equal(want) }
+
+// Identical is the comparison of [Replace] for rows that are compared with ==.
+func Identical[R comparable](old, want R) bool { return old == want }

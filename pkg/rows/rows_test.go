@@ -65,3 +65,11 @@ func TestReplace_KeepsEqualRows(t *testing.T) {
 		t.Error("Replace changed its argument")
 	}
 }
+
+func TestIdentical_ComparesAllFields(t *testing.T) {
+	t.Parallel()
+	a := row{"key", "1", "note"}
+	if equal, other := a, (row{"key", "1", "other"}); !rows.Identical(a, equal) || rows.Identical(a, other) {
+		t.Error("rows are not compared by all of their fields")
+	}
+}
