@@ -76,7 +76,7 @@ func (a *allocator) usageLoop(usage statedb.RWTable[ipamusage.Usage]) func(conte
 		}
 		defer feed.Close()
 		var t *tally
-		options := loop.Options{Tables: []statedb.TableMeta{a.table}, Settle: usageSettle, Interval: recount}
+		options := loop.Options{Tables: []statedb.TableMeta{a.table}, Pause: usageSettle, Interval: recount}
 		return loop.Run(ctx, a.db, options, func(r *loop.Round) error {
 			list, ranges := feed.UpTo(r.Txn, r.Changed), a.ranges()
 			if r.Full || t.usages[0].Range != ranges[0] || t.usages[1].Range != ranges[1] {

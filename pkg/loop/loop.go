@@ -4,6 +4,7 @@ package loop
 
 import (
 	"context"
+	"errors"
 	"iter"
 	"time"
 
@@ -45,6 +46,19 @@ func Run(ctx context.Context, db *statedb.DB, o Options, round func(*Round) erro
 		}
 	}
 	return nil
+}
+
+// errHolds ends the loop of [Await].
+var errHolds = errors.New("the condition holds")
+
+// Await runs rounds until holds returns true. It returns false if ctx ends before.
+func Await(ctx context.Context, db *statedb.DB, o Options, holds func(*Round) bool) bool {
+	return Run(ctx, db, o, func(r *Round) error {
+		if holds(r) {
+			return errHolds
+		}
+		return nil
+	}) != nil
 }
 
 // Round is one reconciliation round. It must be used by one goroutine only.
@@ -93,8 +107,15 @@ func (r *Round) wait(ctx context.Context, settle time.Duration) bool {
 	} else {
 		heartbeat.Idle(ctx) // Run takes the next snapshot
 	}
-	_, err := r.Changed.Wait(ctx, settle)
-	return err == nil
+	if _, err := r.Changed.Wait(ctx, 0); err != nil || settle <= 0 { // with a settle time, Wait returns at once if all channels are closed
+		return err == nil
+	}
+	select {
+	case <-ctx.Done():
+		return false
+	case <-time.After(settle):
+		return true
+	}
 }
 
 // All returns the rows of a table. A change of the table begins the next round.

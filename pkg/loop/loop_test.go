@@ -181,6 +181,32 @@ func TestRun_ReturnsTheErrorOfARound(t *testing.T) {
 	})
 }
 
+func TestAwait_ReturnsWhenTheConditionHolds(t *testing.T) {
+	t.Parallel()
+	synctest.Test(t, func(t *testing.T) {
+		db, table := newTable(t)
+		ctx, cancel := context.WithCancel(t.Context())
+		results := make(chan bool, 2)
+		for _, key := range []string{"a", "b"} {
+			go func() {
+				results <- loop.Await(ctx, db, loop.Options{}, func(r *loop.Round) bool {
+					_, found := loop.Get(r, table.ToTable(), byKey.Query(key))
+					return found
+				})
+			}()
+		}
+		synctest.Wait()
+		insert(t, db, table, &row{Key: "a"})
+		if !<-results {
+			t.Error("the loop has not seen the row")
+		}
+		cancel()
+		if <-results {
+			t.Error("a loop that was stopped has seen a row")
+		}
+	})
+}
+
 func TestComplete_InitializationBeginsARound(t *testing.T) {
 	t.Parallel()
 	synctest.Test(t, func(t *testing.T) {
