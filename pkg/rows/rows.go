@@ -34,11 +34,22 @@ func Replace[R any, K comparable](txn statedb.WriteTxn, table statedb.RWTable[R]
 	return nil
 }
 
+// Put inserts a row unless the row that a query selects, which must be the row with the same key, is equal by same. It reports an error as [Replace] does.
+func Put[R any](txn statedb.WriteTxn, table statedb.RWTable[R], query statedb.Query[R], row R, same func(old, want R) bool) error {
+	if old, _, found := table.Get(txn, query); found && same(old, row) {
+		return nil
+	}
+	if _, _, err := table.Insert(txn, row); err != nil {
+		return fmt.Errorf("insert a row into table %s: %w", table.Name(), err)
+	}
+	return nil
+}
+
 // Equaler is a row that can be compared. Equal ignores the status.
 type Equaler[R any] interface{ Equal(other R) bool }
 
-// Same is the comparison of [Replace] for rows with a method Equal.
+// Same is the comparison of [Replace] and [Put] for rows with a method Equal.
 func Same[R Equaler[R]](old, want R) bool { return old.Equal(want) }
 
-// Identical is the comparison of [Replace] for rows that are compared with ==.
+// Identical is the comparison of [Replace] and [Put] for rows that are compared with ==.
 func Identical[R comparable](old, want R) bool { return old == want }

@@ -73,3 +73,26 @@ func TestIdentical_ComparesAllFields(t *testing.T) {
 		t.Error("rows are not compared by all of their fields")
 	}
 }
+
+func TestPut_KeepsAnEqualRow(t *testing.T) {
+	t.Parallel()
+	db := statedb.New()
+	table, err := statedb.NewTable(db, "rows", byKey)
+	if err != nil {
+		t.Fatal(err)
+	}
+	txn := db.WriteTxn(table)
+	for _, r := range []*row{{"a", "1", "first"}, {"a", "1", "equal"}, {"b", "1", "first"}, {"b", "2", "other"}} {
+		if err := rows.Put(txn, table, byKey.Query(r.Key), r, rows.Same); err != nil {
+			t.Fatal(err)
+		}
+	}
+	txn.Commit()
+	var got []string
+	for r := range table.All(db.ReadTxn()) {
+		got = append(got, r.Key+r.Value+" "+r.Note)
+	}
+	if want := []string{"a1 first", "b2 other"}; !slices.Equal(got, want) {
+		t.Errorf("got %q, want %q", got, want)
+	}
+}
