@@ -13,6 +13,7 @@ import (
 	"github.com/waggle-net/waggle/pkg/endpointfeed"
 	"github.com/waggle-net/waggle/pkg/heartbeat"
 	"github.com/waggle-net/waggle/pkg/loop"
+	"github.com/waggle-net/waggle/pkg/rows"
 	agent "github.com/waggle-net/waggle/pkg/settings"
 
 	tables "github.com/waggle-net/waggle/pkg/tables/desireddevices"
@@ -140,10 +141,7 @@ func (c *controller) commit(want []*tables.Device, done func(statedb.WriteTxn)) 
 	txn := c.DB.WriteTxn(c.Table)
 	defer txn.Abort()
 	for _, row := range want {
-		if old, _, found := c.Table.Get(txn, tables.ByName(row.Name)); found && old.Equal(row) {
-			continue
-		}
-		if _, _, err := c.Table.Insert(txn, row.WithStatus(reconciler.StatusPending())); err != nil {
+		if err := rows.Put(txn, c.Table, tables.ByName(row.Name), row.WithStatus(reconciler.StatusPending()), rows.Same); err != nil {
 			return err
 		}
 	}

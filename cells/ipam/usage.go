@@ -12,6 +12,7 @@ import (
 	"github.com/waggle-net/waggle/pkg/changes"
 	"github.com/waggle-net/waggle/pkg/ipam"
 	"github.com/waggle-net/waggle/pkg/loop"
+	"github.com/waggle-net/waggle/pkg/rows"
 	"github.com/waggle-net/waggle/pkg/tables/ipamaddresses"
 	"github.com/waggle-net/waggle/pkg/tables/ipamusage"
 )
@@ -132,15 +133,12 @@ func (a *allocator) usages(t *tally) (rows []ipamusage.Usage) {
 }
 
 // commitUsage writes the rows that differ.
-func commitUsage(db *statedb.DB, table statedb.RWTable[ipamusage.Usage], rows []ipamusage.Usage) error {
+func commitUsage(db *statedb.DB, table statedb.RWTable[ipamusage.Usage], list []ipamusage.Usage) error {
 	txn := db.WriteTxn(table)
 	defer txn.Abort()
-	for _, row := range rows {
-		if old, _, found := table.Get(txn, ipamusage.ByFamily(row.Family)); found && old == row {
-			continue
-		}
-		if _, _, err := table.Insert(txn, row); err != nil {
-			return fmt.Errorf("insert the usage of %s: %w", row.Family, err)
+	for _, row := range list {
+		if err := rows.Put(txn, table, ipamusage.ByFamily(row.Family), row, rows.Identical); err != nil {
+			return err
 		}
 	}
 	txn.Commit()

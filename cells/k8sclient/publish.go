@@ -10,6 +10,7 @@ import (
 
 	"github.com/waggle-net/waggle/pkg/kubeapi"
 	"github.com/waggle-net/waggle/pkg/loop"
+	"github.com/waggle-net/waggle/pkg/rows"
 	"github.com/waggle-net/waggle/pkg/tables/apiservers"
 )
 
@@ -51,14 +52,11 @@ func (p params) explain(rows []apiservers.Server) {
 }
 
 // write inserts changed rows. Addresses are never removed while the agent runs.
-func (p params) write(rows []apiservers.Server) {
+func (p params) write(list []apiservers.Server) {
 	txn := p.DB.WriteTxn(p.Table)
 	defer txn.Abort()
-	for _, row := range rows {
-		if old, _, found := p.Table.Get(txn, apiservers.ByServer(row.Server)); found && old == row {
-			continue
-		}
-		if _, _, err := p.Table.Insert(txn, row); err != nil {
+	for _, row := range list {
+		if err := rows.Put(txn, p.Table, apiservers.ByServer(row.Server), row, rows.Identical); err != nil {
 			p.Log.Error("Row of an API server cannot be stored", "server", row.Server, "error", err)
 		}
 	}

@@ -3,7 +3,6 @@ package localnode
 import (
 	"context"
 	"errors"
-	"fmt"
 	"net/netip"
 	"slices"
 	"strings"
@@ -12,6 +11,7 @@ import (
 	"github.com/cilium/statedb"
 
 	"github.com/waggle-net/waggle/pkg/loop"
+	"github.com/waggle-net/waggle/pkg/rows"
 	"github.com/waggle-net/waggle/pkg/settings"
 	"github.com/waggle-net/waggle/pkg/tables/ipamaddresses"
 	"github.com/waggle-net/waggle/pkg/tables/localnode"
@@ -69,12 +69,8 @@ func (c *controller) run(ctx context.Context, health cell.Health) error {
 func (c *controller) commit(node *localnode.LocalNode) error {
 	txn := c.DB.WriteTxn(c.Table)
 	defer txn.Abort()
-	old, _, ok := c.Table.Get(txn, localnode.ByName(node.Name))
-	if ok && old.Equal(node) {
-		return nil
-	}
-	if _, _, err := c.Table.Insert(txn, node); err != nil {
-		return fmt.Errorf("insert %s: %w", node.Name, err)
+	if err := rows.Put(txn, c.Table, localnode.ByName(node.Name), node, rows.Same); err != nil {
+		return err
 	}
 	if node.Ready {
 		c.initialized(txn)

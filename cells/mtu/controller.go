@@ -12,6 +12,7 @@ import (
 
 	"github.com/waggle-net/waggle/pkg/heartbeat"
 	"github.com/waggle-net/waggle/pkg/loop"
+	"github.com/waggle-net/waggle/pkg/rows"
 	"github.com/waggle-net/waggle/pkg/tables/devices"
 	"github.com/waggle-net/waggle/pkg/tables/localnode"
 	tables "github.com/waggle-net/waggle/pkg/tables/mtus"
@@ -124,10 +125,8 @@ const mainTable = 254
 func (c *controller) commit(want tables.MTU, done func(statedb.WriteTxn)) error {
 	txn := c.DB.WriteTxn(c.MTUs)
 	defer txn.Abort()
-	if have, _, found := c.MTUs.Get(txn, tables.ByPrefix(tables.Default)); !found || have != want {
-		if _, _, err := c.MTUs.Insert(txn, want); err != nil {
-			return err
-		}
+	if err := rows.Put(txn, c.MTUs, tables.ByPrefix(tables.Default), want, rows.Identical); err != nil {
+		return err
 	}
 	done(txn)
 	txn.Commit()

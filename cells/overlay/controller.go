@@ -15,6 +15,7 @@ import (
 	"github.com/waggle-net/waggle/pkg/heartbeat"
 	"github.com/waggle-net/waggle/pkg/loop"
 	"github.com/waggle-net/waggle/pkg/podlink"
+	"github.com/waggle-net/waggle/pkg/rows"
 	agent "github.com/waggle-net/waggle/pkg/settings"
 	"github.com/waggle-net/waggle/pkg/tables/attachments"
 	"github.com/waggle-net/waggle/pkg/tables/devices"
@@ -199,10 +200,8 @@ func (c *controller) commit(want *tables.Overlay, done func(statedb.WriteTxn)) e
 	txn := c.DB.WriteTxn(c.Table)
 	defer txn.Abort()
 	if want != nil {
-		if old, _, found := c.Table.Get(txn, tables.ByDevice(want.Device)); !found || !old.Equal(want) {
-			if _, _, err := c.Table.Insert(txn, want.WithStatus(reconciler.StatusPending())); err != nil {
-				return err
-			}
+		if err := rows.Put(txn, c.Table, tables.ByDevice(want.Device), want.WithStatus(reconciler.StatusPending()), rows.Same); err != nil {
+			return err
 		}
 	}
 	done(txn)
