@@ -13,6 +13,7 @@ import (
 
 	"github.com/waggle-net/waggle/pkg/heartbeat"
 	"github.com/waggle-net/waggle/pkg/loadbalancer"
+	"github.com/waggle-net/waggle/pkg/loop"
 	"github.com/waggle-net/waggle/pkg/podns"
 	"github.com/waggle-net/waggle/pkg/serving"
 	"github.com/waggle-net/waggle/pkg/socketlb"
@@ -59,16 +60,9 @@ func register(jobs job.Group, p params) {
 // run starts with a pass: backends may have been removed while no agent ran.
 func (t *terminator) run(ctx context.Context, health cell.Health) error {
 	health.OK("Waiting for services")
-	heartbeat.Idle(ctx)
-	for _, initialized := range []func(statedb.ReadTxn) (bool, <-chan struct{}){t.Serving.Frontends.Initialized, t.Serving.Backends.Initialized} {
-		_, known := initialized(t.DB.ReadTxn())
-		select {
-		case <-ctx.Done():
-			return nil
-		case <-known:
-		}
+	if !loop.Await(ctx, t.DB, loop.Options{}, func(r *loop.Round) bool { return r.Complete(t.Serving.Frontends, t.Serving.Backends) }) {
+		return nil
 	}
-	heartbeat.Busy(ctx)
 	list, err := t.Kernel.Load()
 	if err != nil {
 		return fmt.Errorf("close sockets of removed backends: %w", err)
