@@ -48,15 +48,18 @@ func registerController(jobs job.Group, c controller) {
 }
 
 func (c *controller) run(ctx context.Context, health cell.Health, done func(statedb.WriteTxn)) error {
+	// A round before the devices are known would delay the first row by the pause.
+	known := func(r *loop.Round) bool { return r.Complete(c.Devices) }
+	if c.Settings.flag == 0 && !loop.Await(ctx, c.DB, loop.Options{}, known) {
+		return nil
+	}
 	watched := []statedb.TableMeta{c.Devices, c.Addresses, c.LocalNode, c.Routes}
 	return loop.Run(ctx, c.DB, loop.Options{Tables: watched, Pause: settle}, func(r *loop.Round) error {
 		r.Watch(watched...)
-		if r.Complete(c.Devices) || c.Settings.flag != 0 {
-			if err := c.commit(c.compute(r.Txn), done); err != nil {
-				return err
-			}
-			health.OK("MTU is known")
+		if err := c.commit(c.compute(r.Txn), done); err != nil {
+			return err
 		}
+		health.OK("MTU is known")
 		return nil
 	})
 }

@@ -43,22 +43,24 @@ func registerController(jobs job.Group, c controller) {
 }
 
 func (c *controller) run(ctx context.Context, health cell.Health, done func(statedb.WriteTxn)) error {
+	// A round before the addresses are known would delay the first rows by the pause.
+	if !loop.Await(ctx, c.DB, loop.Options{}, func(r *loop.Round) bool { return r.Complete(c.Addresses) }) {
+		return nil
+	}
 	watched := []statedb.TableMeta{c.Devices, c.Addresses}
 	return loop.Run(ctx, c.DB, loop.Options{Tables: watched, Pause: settle}, func(r *loop.Round) error {
 		r.Watch(watched...)
 		// The Node may be absent; the ranking then depends only on the state of the kernel.
 		node, _ := loop.Get(r, c.Nodes, k8s.NodeByName(c.Agent.NodeName))
-		if r.Complete(c.Addresses) {
-			link := func(index int) *devices.Device {
-				d, _, _ := c.Devices.Get(r.Txn, devices.ByIndex(index))
-				return d
-			}
-			n, err := c.commit(compute(c.Rules, link, statedb.ToSeq(c.Addresses.All(r.Txn)), named(node)), done)
-			if err != nil {
-				return err
-			}
-			health.OK(fmt.Sprintf("%d addresses", n))
+		link := func(index int) *devices.Device {
+			d, _, _ := c.Devices.Get(r.Txn, devices.ByIndex(index))
+			return d
 		}
+		n, err := c.commit(compute(c.Rules, link, statedb.ToSeq(c.Addresses.All(r.Txn)), named(node)), done)
+		if err != nil {
+			return err
+		}
+		health.OK(fmt.Sprintf("%d addresses", n))
 		return nil
 	})
 }
