@@ -32,6 +32,7 @@ type Pass func(ctx context.Context, watch *statedb.WatchSet) []nodeupdates.Updat
 func Loop(ctx context.Context, health cell.Health, db *statedb.DB, table statedb.RWTable[nodeupdates.Update], pass Pass) error {
 	failures := 0
 	return loop.Run(ctx, db, loop.Options{Pause: pause}, func(r *loop.Round) error {
+		r.Txn = nil // pass takes its own snapshot and need not keep it during requests
 		limited, cancel := context.WithTimeout(ctx, patience)
 		updates := pass(limited, r.Changed)
 		cancel()
