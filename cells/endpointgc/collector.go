@@ -32,7 +32,8 @@ func (c *collector) run(ctx context.Context, health cell.Health) error {
 
 // lead runs rounds until ctx is canceled. A failed round does not count.
 func (c *collector) lead(ctx context.Context, health cell.Health) error {
-	return loop.Run(ctx, c.DB, loop.Options{Interval: c.Config.Interval}, func(*loop.Round) error {
+	return loop.Run(ctx, c.DB, loop.Options{Interval: c.Config.Interval}, func(r *loop.Round) error {
+		r.Txn = nil // the requests of a round take long
 		suspects, deleted, err := c.round(ctx)
 		switch {
 		case ctx.Err() != nil: // the error, if any, comes from the end of ctx

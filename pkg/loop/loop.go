@@ -63,7 +63,7 @@ func Await(ctx context.Context, db *statedb.DB, o Options, holds func(*Round) bo
 
 // Round is one reconciliation round. It must be used by one goroutine only.
 type Round struct {
-	Txn     statedb.ReadTxn   // the snapshot
+	Txn     statedb.ReadTxn   // the snapshot; a round without further use of it sets it to nil before slow work, such as requests
 	Changed *statedb.WatchSet // a channel that closes begins the next round
 	Full    bool              // no change has begun this round: it is the first one, or the time since the previous one has expired
 
