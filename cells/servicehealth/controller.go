@@ -37,7 +37,7 @@ func registerController(jobs job.Group, c controller) {
 }
 
 func (c *controller) run(ctx context.Context, health cell.Health) error {
-	// No table is watched: services without a health check node port do not begin a round.
+	// Options.Tables is empty, because services without a health check node port begin no round.
 	return loop.Run(ctx, c.DB, loop.Options{Pause: settle}, func(r *loop.Round) error {
 		want, problems := ports(statedb.Collect(loop.List(r, c.Services, services.WithHealthCheck)))
 		if err := c.commit(want); err != nil {
