@@ -9,10 +9,11 @@ import (
 	"github.com/cilium/hive/job"
 	"github.com/cilium/statedb"
 	"github.com/cilium/statedb/reconciler"
-	"golang.org/x/time/rate"
 
 	"github.com/waggle-net/waggle/pkg/endpointfeed"
 	"github.com/waggle-net/waggle/pkg/heartbeat"
+	"github.com/waggle-net/waggle/pkg/loop"
+	"github.com/waggle-net/waggle/pkg/rows"
 	agent "github.com/waggle-net/waggle/pkg/settings"
 
 	tables "github.com/waggle-net/waggle/pkg/tables/desireddevices"
@@ -65,26 +66,23 @@ func (c *controller) run(ctx context.Context, health cell.Health, done func(stat
 		return err
 	}
 	defer feed.Close()
-	limiter := rate.NewLimiter(rate.Every(pause), 1)
 	var last inputs
 	var lastRouted bool
 	var pods outside
-	for full, alive := true, true; alive && limiter.Wait(ctx) == nil; {
-		heartbeat.Busy(ctx)
-		txn, changed := c.DB.ReadTxn(), statedb.NewWatchSet()
-		list, now := feed.UpTo(txn, changed), c.inputs(txn, changed)
+	var taken error // error of the last round
+	return loop.Run(ctx, c.DB, loop.Options{Pause: pause, Interval: endpointfeed.FullPassInterval}, func(r *loop.Round) error {
+		list, now := feed.UpTo(r.Txn, r.Changed), c.inputs(r)
 		altered := true
-		if full || now != last {
-			pods = outsideOf(now.node, statedb.ToSeq(c.Endpoints.All(txn)))
+		if r.Full || taken != nil || now != last {
+			pods = outsideOf(now.node, statedb.ToSeq(c.Endpoints.All(r.Txn)))
 		} else {
 			altered = pods.update(now.node, list)
 		}
-		last = now
-		var taken error
+		last, taken = now, nil
 		if altered {
 			taken = c.contribute(now, pods)
 		}
-		if routed := now.restored && c.routed(changed); altered || routed != lastRouted {
+		if routed := now.restored && c.routed(r.Changed); altered || routed != lastRouted {
 			lastRouted = routed
 			if err := c.commit(desiredDevices(now.node, now.mtu, routed), done); err != nil {
 				return err
@@ -95,11 +93,8 @@ func (c *controller) run(ctx context.Context, health cell.Health, done func(stat
 		} else {
 			health.OK("desired devices are up to date")
 		}
-		heartbeat.IdleFor(ctx, endpointfeed.FullPassInterval)
-		full, alive = endpointfeed.Wait(ctx, changed)
-		full = full || taken != nil
-	}
-	return nil
+		return nil
+	})
 }
 
 // inputs are the inputs of devices, routes and settings, without the endpoints.
@@ -109,19 +104,13 @@ type inputs struct {
 	restored bool                 // the table endpoints is initialized
 }
 
-// inputs reads the tables, and adds to changed the channels that close at the next change.
-func (c *controller) inputs(txn statedb.ReadTxn, changed *statedb.WatchSet) (in inputs) {
-	nodes, nodeChanged := c.LocalNode.AllWatch(txn)
-	mtu, _, mtuChanged, _ := c.MTUs.GetWatch(txn, mtus.ByPrefix(mtus.Default))
-	changed.Add(nodeChanged, mtuChanged)
-	for n := range nodes {
+// inputs reads the tables.
+func (c *controller) inputs(r *loop.Round) (in inputs) {
+	for n := range loop.All(r, c.LocalNode) {
 		in.node = n
 	}
-	in.mtu = mtu.DeviceMTU
-	var initialized <-chan struct{}
-	if in.restored, initialized = c.Endpoints.Initialized(txn); !in.restored {
-		changed.Add(initialized)
-	}
+	mtu, _ := loop.Get(r, c.MTUs, mtus.ByPrefix(mtus.Default))
+	in.mtu, in.restored = mtu.DeviceMTU, r.Complete(c.Endpoints)
 	return in
 }
 
@@ -152,10 +141,7 @@ func (c *controller) commit(want []*tables.Device, done func(statedb.WriteTxn)) 
 	txn := c.DB.WriteTxn(c.Table)
 	defer txn.Abort()
 	for _, row := range want {
-		if old, _, found := c.Table.Get(txn, tables.ByName(row.Name)); found && old.Equal(row) {
-			continue
-		}
-		if _, _, err := c.Table.Insert(txn, row.WithStatus(reconciler.StatusPending())); err != nil {
+		if err := rows.Put(txn, c.Table, tables.ByName(row.Name), row.WithStatus(reconciler.StatusPending()), rows.Same); err != nil {
 			return err
 		}
 	}

@@ -8,11 +8,11 @@ import (
 	"github.com/cilium/hive/cell"
 	"github.com/cilium/hive/job"
 	"github.com/cilium/statedb"
-	"golang.org/x/time/rate"
 
 	"github.com/waggle-net/waggle/pkg/changes"
 	"github.com/waggle-net/waggle/pkg/endpointfeed"
 	"github.com/waggle-net/waggle/pkg/heartbeat"
+	"github.com/waggle-net/waggle/pkg/loop"
 	agent "github.com/waggle-net/waggle/pkg/settings"
 
 	"github.com/waggle-net/waggle/pkg/tables/endpoints"
@@ -51,25 +51,22 @@ func (p *podLinks) run(ctx context.Context, health cell.Health) error {
 		return err
 	}
 	defer feed.Close()
-	limiter := rate.NewLimiter(rate.Every(podLinksInterval), 1)
-	for full, alive := true, true; alive && limiter.Wait(ctx) == nil; {
-		txn, changed := heartbeat.Snapshot(ctx, p.db, p.endpoints), statedb.NewWatchSet()
-		list := feed.UpTo(txn, changed)
-		if full {
-			err = p.replace(txn)
+	var failed error // error of the last round
+	options := loop.Options{Tables: []statedb.TableMeta{p.endpoints}, Pause: podLinksInterval, Interval: endpointfeed.FullPassInterval}
+	return loop.Run(ctx, p.db, options, func(r *loop.Round) error {
+		list := feed.UpTo(r.Txn, r.Changed)
+		if r.Full || failed != nil {
+			failed = p.replace(r.Txn)
 		} else {
-			err = p.update(txn, list)
+			failed = p.update(r.Txn, list)
 		}
-		if err != nil {
-			health.Degraded("settings of pod links have another owner", err)
+		if failed != nil {
+			health.Degraded("settings of pod links have another owner", failed)
 		} else {
 			health.OK("desired settings of pod links are up to date")
 		}
-		heartbeat.IdleFor(ctx, endpointfeed.FullPassInterval)
-		full, alive = endpointfeed.Wait(ctx, changed)
-		full = full || err != nil
-	}
-	return nil
+		return nil
+	})
 }
 
 // follow subscribes to endpoints. The feed starts with all existing rows.

@@ -14,8 +14,8 @@ import (
 	"github.com/cilium/statedb/reconciler"
 
 	"github.com/waggle-net/waggle/pkg/endpointfeed"
-	"github.com/waggle-net/waggle/pkg/heartbeat"
 	"github.com/waggle-net/waggle/pkg/identity"
+	"github.com/waggle-net/waggle/pkg/loop"
 	"github.com/waggle-net/waggle/pkg/tables/endpoints"
 	"github.com/waggle-net/waggle/pkg/tables/endpointstates"
 	"github.com/waggle-net/waggle/pkg/tables/identities"
@@ -50,30 +50,16 @@ func (c *controller) run(ctx context.Context, health cell.Health) error {
 	}
 	defer c.feed.close()
 	begun := false
-	for {
-		heartbeat.Busy(ctx)
-		txn := c.DB.ReadTxn()
-		changed := statedb.NewWatchSet()
-		complete := c.inputsComplete(txn, changed)
-		c.follow(txn, changed)
-		begun = begun || complete
-
-		if begun {
-			if err := c.pass(txn, health, complete); err != nil {
-				return err
-			}
-		} else {
-			health.OK("waiting for pods, their identities, this node's address and the existing CiliumEndpoint objects")
+	return loop.Run(ctx, c.DB, loop.Options{Settle: settle, Interval: endpointfeed.FullPassInterval}, func(r *loop.Round) error {
+		r.Watch(c.Node)
+		complete := r.Complete(c.Endpoints, c.Of, c.States, c.Pods, c.Node, c.Published) && c.address(r.Txn).IsValid()
+		c.follow(r.Txn, r.Changed)
+		if begun = begun || complete; begun {
+			return c.pass(r.Txn, health, complete)
 		}
-
-		heartbeat.IdleFor(ctx, endpointfeed.FullPassInterval)
-		limited, cancel := context.WithTimeout(ctx, endpointfeed.FullPassInterval)
-		_, _ = changed.Wait(limited, settle) // the error is ignored: ctx.Err reports whether the agent is stopping
-		cancel()
-		if ctx.Err() != nil {
-			return nil
-		}
-	}
+		health.OK("waiting for pods, their identities, this node's address and the existing CiliumEndpoint objects")
+		return nil
+	})
 }
 
 func (c *controller) pass(txn statedb.ReadTxn, health cell.Health, complete bool) error {
@@ -95,20 +81,6 @@ func (c *controller) pass(txn statedb.ReadTxn, health cell.Health, complete bool
 		health.OK("desired CiliumEndpoint objects are up to date")
 	}
 	return nil
-}
-
-// inputsComplete reports whether every endpoint can have its row, and adds to changed the channels to wait for.
-func (c *controller) inputsComplete(txn statedb.ReadTxn, changed *statedb.WatchSet) bool {
-	complete := true
-	for _, t := range []statedb.TableMeta{c.Endpoints, c.Of, c.States, c.Pods, c.Node, c.Published} {
-		if done, initialized := t.Initialized(txn); !done {
-			complete = false
-			changed.Add(initialized)
-		}
-	}
-	_, node := c.Node.AllWatch(txn)
-	changed.Add(node)
-	return complete && c.address(txn).IsValid()
 }
 
 // compute returns the rows of the marked pods; nil for a pod without one.

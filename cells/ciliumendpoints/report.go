@@ -14,7 +14,7 @@ import (
 	"github.com/cilium/statedb/reconciler"
 
 	"github.com/waggle-net/waggle/pkg/drift"
-	"github.com/waggle-net/waggle/pkg/heartbeat"
+	"github.com/waggle-net/waggle/pkg/loop"
 	"github.com/waggle-net/waggle/pkg/tables/cilium"
 	"github.com/waggle-net/waggle/pkg/tables/driftrepairs"
 )
@@ -32,11 +32,9 @@ func (p params) address(txn statedb.ReadTxn) netip.Addr {
 
 // report reports the number of objects that are not written, and the first error.
 func (p params) report(ctx context.Context, health cell.Health) error {
-	for {
-		txn := heartbeat.Snapshot(ctx, p.DB, p.Wanted)
-		rows, changed := p.Wanted.AllWatch(txn)
+	return loop.Run(ctx, p.DB, loop.Options{Tables: []statedb.TableMeta{p.Wanted}, Settle: settleReport}, func(r *loop.Round) error {
 		total, behind, cause := 0, 0, ""
-		for row := range rows {
+		for row := range loop.All(r, p.Wanted.ToTable()) {
 			total++
 			if row.Status.Kind == reconciler.StatusKindDone {
 				continue
@@ -51,18 +49,8 @@ func (p params) report(ctx context.Context, health cell.Health) error {
 		} else {
 			health.OK(fmt.Sprintf("%d CiliumEndpoint objects, %d to be written", total, behind))
 		}
-		heartbeat.Idle(ctx)
-		select {
-		case <-ctx.Done():
-			return nil
-		case <-changed:
-		}
-		select {
-		case <-ctx.Done():
-			return nil
-		case <-time.After(settleReport):
-		}
-	}
+		return nil
+	})
 }
 
 // markDrift marks rows pending whose object is missing or differs.

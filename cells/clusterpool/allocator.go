@@ -14,6 +14,7 @@ import (
 	"github.com/waggle-net/waggle/pkg/ciliumv2"
 	"github.com/waggle-net/waggle/pkg/heartbeat"
 	"github.com/waggle-net/waggle/pkg/kubeapi"
+	"github.com/waggle-net/waggle/pkg/rows"
 	"github.com/waggle-net/waggle/pkg/tables/leadership"
 	"github.com/waggle-net/waggle/pkg/tables/podcidrpool"
 )
@@ -160,28 +161,15 @@ func (r result) unexpected(event watch.Event) bool {
 }
 
 // commit replaces the content of the table. The table has no other writer.
-func (a *allocator) commit(rows []podcidrpool.CIDR) error {
-	txn := a.DB.WriteTxn(a.Table)
-	defer txn.Abort()
-	want := make(map[string]podcidrpool.CIDR, len(rows))
-	for _, row := range rows {
+func (a *allocator) commit(list []podcidrpool.CIDR) error {
+	want := make(map[string]podcidrpool.CIDR, len(list))
+	for _, row := range list {
 		want[row.Key()] = row
 	}
-	for row := range a.Table.All(txn) {
-		if w, found := want[row.Key()]; found {
-			if w == row {
-				delete(want, row.Key())
-			}
-			continue
-		}
-		if _, _, err := a.Table.Delete(txn, row); err != nil {
-			return fmt.Errorf("delete the CIDR of %s: %w", row.Key(), err)
-		}
-	}
-	for _, row := range want {
-		if _, _, err := a.Table.Insert(txn, row); err != nil {
-			return fmt.Errorf("insert the CIDR of %s: %w", row.Key(), err)
-		}
+	txn := a.DB.WriteTxn(a.Table)
+	defer txn.Abort()
+	if err := rows.Replace(txn, a.Table, a.Table.All(txn), want, podcidrpool.CIDR.Key, rows.Identical); err != nil {
+		return err
 	}
 	txn.Commit()
 	return nil

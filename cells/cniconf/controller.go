@@ -17,6 +17,7 @@ import (
 	"github.com/waggle-net/waggle/pkg/heartbeat"
 	"github.com/waggle-net/waggle/pkg/notify"
 	"github.com/waggle-net/waggle/pkg/readiness"
+	"github.com/waggle-net/waggle/pkg/rows"
 	"github.com/waggle-net/waggle/pkg/settings"
 	"github.com/waggle-net/waggle/pkg/tables/cniconfig"
 	"github.com/waggle-net/waggle/pkg/tables/configs"
@@ -157,11 +158,8 @@ func (c *controller) report(state cniconfig.State, message string) error {
 	row := cniconfig.Config{Path: c.Options.WriteCNIConfWhenReady, State: state, Message: message}
 	txn := c.DB.WriteTxn(c.Table)
 	defer txn.Abort()
-	if old, _, found := c.Table.Get(txn, cniconfig.ByPath(row.Path)); found && old == row {
-		return nil
-	}
-	if _, _, err := c.Table.Insert(txn, row); err != nil {
-		return fmt.Errorf("insert the state of the CNI configuration: %w", err)
+	if err := rows.Put(txn, c.Table, cniconfig.ByPath(row.Path), row, rows.Identical); err != nil {
+		return err
 	}
 	txn.Commit()
 	return nil

@@ -18,6 +18,7 @@ import (
 	wanted "github.com/waggle-net/waggle/pkg/crds"
 	"github.com/waggle-net/waggle/pkg/heartbeat"
 	"github.com/waggle-net/waggle/pkg/kubeapi"
+	"github.com/waggle-net/waggle/pkg/rows"
 	"github.com/waggle-net/waggle/pkg/tables/apiservers"
 	"github.com/waggle-net/waggle/pkg/tables/sources"
 )
@@ -111,15 +112,12 @@ func compare(found string) State {
 }
 
 // commit writes the rows that differ.
-func (c *controller) commit(rows []Definition) error {
+func (c *controller) commit(list []Definition) error {
 	txn := c.DB.WriteTxn(c.Table)
 	defer txn.Abort()
-	for _, row := range rows {
-		if before, _, known := c.Table.Get(txn, byName(row.Name)); known && before == row {
-			continue
-		}
-		if _, _, err := c.Table.Insert(txn, row); err != nil {
-			return fmt.Errorf("write the row of %s: %w", row.Name, err)
+	for _, row := range list {
+		if err := rows.Put(txn, c.Table, byName(row.Name), row, rows.Identical); err != nil {
+			return err
 		}
 	}
 	txn.Commit()

@@ -13,6 +13,7 @@ import (
 	"github.com/waggle-net/waggle/pkg/ctmap"
 	"github.com/waggle-net/waggle/pkg/heartbeat"
 	"github.com/waggle-net/waggle/pkg/natmap"
+	"github.com/waggle-net/waggle/pkg/rows"
 	"github.com/waggle-net/waggle/pkg/serving"
 	"github.com/waggle-net/waggle/pkg/settings"
 	"github.com/waggle-net/waggle/pkg/tables/conntrack"
@@ -176,25 +177,18 @@ func (c *collector) publishUsage(txn statedb.WriteTxn, p *pass) {
 		}
 	}
 	delete(refused, 0) // no endpoint
-	for row := range c.usage.All(txn) {
-		if _, has := refused[row.Endpoint]; !has {
-			_, _, _ = c.usage.Delete(txn, row)
-		}
-	}
+	want := make(map[uint16]natusage.Usage, len(refused))
 	for id, n := range refused {
 		ep, _, found := c.endpoints.Get(txn, endpoints.ByID(id))
 		if !found {
-			_, _, _ = c.usage.Delete(txn, natusage.Usage{Endpoint: id})
 			c.heard.forget(id)
 			continue
 		}
 		flows := p.translations.endpoints[id]
-		row := natusage.Usage{Endpoint: id, Pod: ep.PodName(), IPv4: flows.Ipv4, IPv6: flows.Ipv6, Refused: n, Percent: used(flows,
+		want[id] = natusage.Usage{Endpoint: id, Pod: ep.PodName(), IPv4: flows.Ipv4, IPv6: flows.Ipv6, Refused: n, Percent: used(flows,
 			natmap.Share(p.found[bpf.MapNat4].capacity, c.percent), natmap.Share(p.found[bpf.MapNat6].capacity, c.percent))}
-		if old, _, had := c.usage.Get(txn, natusage.ByEndpoint(id)); !had || old != row {
-			_, _, _ = c.usage.Insert(txn, row)
-		}
 	}
+	_ = rows.Replace(txn, c.usage, c.usage.All(txn), want, func(row natusage.Usage) uint16 { return row.Endpoint }, rows.Identical)
 }
 
 // used returns the used part of an endpoint's quota in percent, in the family with the larger part.

@@ -9,6 +9,7 @@ import (
 
 	"github.com/waggle-net/waggle/bpf"
 	"github.com/waggle-net/waggle/pkg/ctmap"
+	"github.com/waggle-net/waggle/pkg/rows"
 	"github.com/waggle-net/waggle/pkg/tables/nodes"
 	"github.com/waggle-net/waggle/pkg/tables/nodetraffic"
 )
@@ -105,23 +106,16 @@ func familyOf(addr netip.Addr) int {
 func (t *traffic) publish(db *statedb.DB, table statedb.RWTable[*nodetraffic.Traffic]) {
 	txn := db.WriteTxn(table)
 	defer txn.Commit()
-	has := make(map[string]bool, len(t.of))
+	want := make(map[string]*nodetraffic.Traffic, len(t.of))
 	for node, families := range t.of {
-		has[node.Name] = true
 		row := &nodetraffic.Traffic{Node: node.Name, UID: node.UID, IPv4: families[0], IPv6: families[1]}
 		if old, _, found := table.Get(txn, nodetraffic.ByNode(node.Name)); found && old.UID == row.UID {
 			row.IPv4.Answered, row.IPv6.Answered = later(row.IPv4.Answered, old.IPv4.Answered), later(row.IPv6.Answered, old.IPv6.Answered)
-			if *row == *old {
-				continue
-			}
 		}
-		_, _, _ = table.Insert(txn, row)
+		want[node.Name] = row
 	}
-	for old := range table.All(txn) {
-		if !has[old.Node] {
-			_, _, _ = table.Delete(txn, old)
-		}
-	}
+	name := func(row *nodetraffic.Traffic) string { return row.Node }
+	_ = rows.Replace(txn, table, table.All(txn), want, name, func(old, row *nodetraffic.Traffic) bool { return *old == *row })
 }
 
 func later(a, b time.Time) time.Time {

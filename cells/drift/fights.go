@@ -12,6 +12,7 @@ import (
 	"github.com/cilium/statedb"
 
 	"github.com/waggle-net/waggle/pkg/heartbeat"
+	"github.com/waggle-net/waggle/pkg/loop"
 	tables "github.com/waggle-net/waggle/pkg/tables/driftrepairs"
 )
 
@@ -28,21 +29,20 @@ const (
 func registerFights(jobs job.Group, db *statedb.DB, table statedb.RWTable[tables.Repair], log *slog.Logger) {
 	heartbeat.Add(jobs, "watch-repairs", func(ctx context.Context, health cell.Health) error {
 		logged := uint64(0)
-		for {
-			txn := heartbeat.Snapshot(ctx, db, table)
-			rows, changed := table.AllWatch(txn)
-			total, newest, fights := sum(rows, time.Now())
+		options := loop.Options{Tables: []statedb.TableMeta{table}, Pause: settle}
+		return loop.Run(ctx, db, options, func(r *loop.Round) error {
+			total, newest, fights := sum(loop.All(r, table.ToTable()), time.Now())
 			if total > logged {
 				log.Warn("Another program changed an object of the agent, which repairs it", "kind", newest.Kind, "object", newest.What,
 					"found", newest.Found, "repairs", total)
 				logged = total
 			}
 			report(health, total, fights)
-			heartbeat.Idle(ctx)
-			if !sleep(ctx, settle) || !wait(ctx, changed, len(fights) > 0) {
-				return nil
+			if len(fights) > 0 {
+				r.Within(inARow / 6) // no row announces the end of a conflict
 			}
-		}
+			return nil
+		})
 	})
 }
 
@@ -70,28 +70,4 @@ func report(health cell.Health, total uint64, fights []error) {
 		return
 	}
 	health.OK(fmt.Sprintf("no repair conflicts (%d repairs)", total))
-}
-
-// wait waits for a change; during a conflict also for its end, which no row announces.
-func wait(ctx context.Context, changed <-chan struct{}, fighting bool) bool {
-	var again <-chan time.Time
-	if fighting {
-		again = time.After(inARow / 6)
-	}
-	select {
-	case <-ctx.Done():
-		return false
-	case <-changed:
-	case <-again:
-	}
-	return true
-}
-
-func sleep(ctx context.Context, d time.Duration) bool {
-	select {
-	case <-ctx.Done():
-		return false
-	case <-time.After(d):
-		return true
-	}
 }

@@ -3,7 +3,6 @@ package endpointgc
 import (
 	"context"
 	"fmt"
-	"time"
 
 	"github.com/cilium/hive/cell"
 	apierrors "k8s.io/apimachinery/pkg/api/errors"
@@ -11,6 +10,7 @@ import (
 
 	"github.com/waggle-net/waggle/pkg/heartbeat"
 	"github.com/waggle-net/waggle/pkg/kubeapi"
+	"github.com/waggle-net/waggle/pkg/loop"
 	"github.com/waggle-net/waggle/pkg/tables/leadership"
 	"github.com/waggle-net/waggle/pkg/tables/staleobjects"
 )
@@ -23,10 +23,7 @@ const pageSize = 500
 // run runs rounds whenever this replica is the leader.
 func (c *collector) run(ctx context.Context, health cell.Health) error {
 	return leadership.Lead(ctx, c.DB, c.Leadership,
-		func(leading context.Context) error {
-			c.lead(leading, health)
-			return nil
-		},
+		func(leading context.Context) error { return c.lead(leading, health) },
 		func() error {
 			health.OK("another replica leads")
 			return c.commit(nil)
@@ -34,24 +31,19 @@ func (c *collector) run(ctx context.Context, health cell.Health) error {
 }
 
 // lead runs rounds until ctx is canceled. A failed round does not count.
-func (c *collector) lead(ctx context.Context, health cell.Health) {
-	for ctx.Err() == nil {
-		heartbeat.Busy(ctx)
+func (c *collector) lead(ctx context.Context, health cell.Health) error {
+	return loop.Run(ctx, c.DB, loop.Options{Interval: c.Config.Interval}, func(r *loop.Round) error {
+		r.Txn = nil // the requests of a round take long
 		suspects, deleted, err := c.round(ctx)
 		switch {
-		case ctx.Err() != nil:
-			return
+		case ctx.Err() != nil: // the error, if any, comes from the end of ctx
 		case err != nil:
 			health.Degraded("scan for stale objects", err)
 		default:
 			health.OK(fmt.Sprintf("%d stale objects, %d deleted in the last round", suspects-deleted, deleted))
 		}
-		heartbeat.IdleFor(ctx, c.Config.Interval)
-		select {
-		case <-time.After(c.Config.Interval):
-		case <-ctx.Done():
-		}
-	}
+		return nil
+	})
 }
 
 // round lists all objects once, and deletes the objects that enough rounds in a row have found stale.

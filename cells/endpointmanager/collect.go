@@ -14,6 +14,7 @@ import (
 
 	"github.com/waggle-net/waggle/pkg/endpointfeed"
 	"github.com/waggle-net/waggle/pkg/heartbeat"
+	"github.com/waggle-net/waggle/pkg/loop"
 	"github.com/waggle-net/waggle/pkg/tables/apiservers"
 	"github.com/waggle-net/waggle/pkg/tables/collectedendpoints"
 	"github.com/waggle-net/waggle/pkg/tables/devices"
@@ -70,10 +71,9 @@ func (c collector) run(ctx context.Context, health cell.Health) error {
 	}
 	defer feed.close()
 	suspects := map[uint16]*suspect{}
-	for {
-		txn := heartbeat.Snapshot(ctx, c.Manager.db, c.Devices, c.Manager.endpoints, c.Manager.pods, c.Sources, c.Manager.servers)
-		changed := statedb.NewWatchSet()
-		err := c.look(txn, suspects, feed.next(txn, changed, time.Now()), time.Now())
+	watched := []statedb.TableMeta{c.Devices, c.Manager.endpoints, c.Manager.pods, c.Sources, c.Manager.servers}
+	return loop.Run(ctx, c.Manager.db, loop.Options{Tables: watched, Settle: settleCollect}, func(r *loop.Round) error {
+		err := c.look(r.Txn, suspects, feed.next(r.Txn, r.Changed, time.Now()), time.Now())
 		pause := c.pause(suspects)
 		if err != nil {
 			health.Degraded("endpoints whose pods may have ended", err)
@@ -81,14 +81,12 @@ func (c collector) run(ctx context.Context, health cell.Health) error {
 		} else {
 			health.OK(report(suspects))
 		}
-		if done, _ := c.Devices.Initialized(txn); !done {
+		if done, _ := c.Devices.Initialized(r.Txn); !done {
 			feed.looked = time.Time{} // nothing was evaluated, and no event marks an endpoint again whose link is already missing
 		}
-		heartbeat.IdleFor(ctx, pause)
-		if !wait(ctx, changed, pause) {
-			return nil
-		}
-	}
+		r.Within(pause)
+		return nil
+	})
 }
 
 func report(suspects map[uint16]*suspect) string {
@@ -96,14 +94,6 @@ func report(suspects map[uint16]*suspect) string {
 		return "every endpoint has its link"
 	}
 	return fmt.Sprintf("checking %d endpoints whose pods may have ended", len(suspects))
-}
-
-// wait returns when a watched table has changed or the pause is over. It returns false when the agent is stopping.
-func wait(ctx context.Context, changed *statedb.WatchSet, pause time.Duration) bool {
-	limited, cancel := context.WithTimeout(ctx, pause)
-	defer cancel()
-	_, _ = changed.Wait(limited, settleCollect) // the error is ignored: ctx.Err reports which context ended
-	return ctx.Err() == nil
 }
 
 // pause returns the time until the next scan.

@@ -15,14 +15,15 @@ import (
 	"github.com/waggle-net/waggle/pkg/endpointfeed"
 	"github.com/waggle-net/waggle/pkg/heartbeat"
 	"github.com/waggle-net/waggle/pkg/labels"
+	"github.com/waggle-net/waggle/pkg/loop"
 	"github.com/waggle-net/waggle/pkg/tables/endpoints"
 	"github.com/waggle-net/waggle/pkg/tables/k8s"
 	"github.com/waggle-net/waggle/pkg/tables/sources"
 )
 
 const (
-	// settleLabels is the debounce interval that groups a burst of pod changes into few passes. The first pass starts at once, because policies and peers depend
-	// on the labels.
+	// settleLabels is the minimum time between two passes, which groups a burst of pod changes into few passes. The first pass starts at once, because policies
+	// and peers depend on the labels.
 	settleLabels = 50 * time.Millisecond
 	// retryFiles is the time until state files whose write failed are written again.
 	retryFiles = 5 * time.Second
@@ -170,30 +171,23 @@ func (m *manager) followPods(ctx context.Context, health cell.Health) error {
 		return nil // the agent is stopping
 	}
 	defer m.closeLabels()
-	for {
-		heartbeat.Busy(ctx)
+	options := loop.Options{Pause: settleLabels, Interval: endpointfeed.FullPassInterval}
+	return loop.Run(ctx, m.db, options, func(r *loop.Round) error {
+		r.Txn = nil // refreshLabels has its own snapshot
 		changed, incomplete, err := m.refreshLabels()
-		next := endpointfeed.FullPassInterval
+		r.Changed.Merge(changed)
 		switch {
 		case err != nil:
 			health.Degraded("state files of endpoints have stale labels; a restart would begin with them", err)
-			next = retryFiles
+			r.Within(retryFiles)
 		case len(incomplete) > 0:
 			health.Degraded(fmt.Sprintf("labels of %d endpoints are incomplete", len(incomplete)),
 				errors.Join(incomplete[:min(len(incomplete), maxIncomplete)]...))
 		default:
 			health.OK("labels follow pods and namespaces")
 		}
-		if heartbeat.Sleep(ctx, settleLabels) == nil {
-			heartbeat.IdleFor(ctx, next)
-			wait, cancel := context.WithTimeout(ctx, next)
-			_, _ = changed.Wait(wait, 0) // the error is ignored: ctx.Err reports whether the agent is stopping
-			cancel()
-		}
-		if ctx.Err() != nil {
-			return nil // the agent is stopping
-		}
-	}
+		return nil
+	})
 }
 
 // refreshLabels runs one pass. The snapshot is taken under mu, so an endpoint that is being created either sees the same pods or is in the snapshot. Incomplete

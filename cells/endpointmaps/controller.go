@@ -4,16 +4,15 @@ import (
 	"context"
 	"errors"
 	"fmt"
-	"iter"
-	"slices"
 
 	"github.com/cilium/hive/cell"
 	"github.com/cilium/hive/job"
 	"github.com/cilium/statedb"
-	"github.com/cilium/statedb/reconciler"
 
 	"github.com/waggle-net/waggle/pkg/endpointfeed"
 	"github.com/waggle-net/waggle/pkg/heartbeat"
+	"github.com/waggle-net/waggle/pkg/loop"
+	"github.com/waggle-net/waggle/pkg/rows"
 	"github.com/waggle-net/waggle/pkg/tables/bpfendpoints"
 	"github.com/waggle-net/waggle/pkg/tables/endpointpolicies"
 	"github.com/waggle-net/waggle/pkg/tables/endpoints"
@@ -50,19 +49,17 @@ func (c controller) run(ctx context.Context, health cell.Health) error {
 		return fmt.Errorf("follow endpoints and their policies: %w", err)
 	}
 	defer f.close()
-	last := lastPass{all: true, undecided: map[uint16]bool{}}
-	for alive := true; alive; {
-		txn := heartbeat.Snapshot(ctx, c.DB, c.Endpoints, c.Node, c.Policies)
-		changed := statedb.NewWatchSet()
-		marked := f.next(txn, changed)
-		node, nodeChanged := c.node(txn)
-		complete, initialized := c.complete(txn, node)
-		if last.all || last.gateways != gatewaysOf(node) || c.contested(txn, marked) {
+	last := lastPass{undecided: map[uint16]bool{}}
+	options := loop.Options{Tables: []statedb.TableMeta{c.Endpoints, c.Node, c.Policies}, Interval: endpointfeed.FullPassInterval}
+	return loop.Run(ctx, c.DB, options, func(r *loop.Round) error {
+		marked := f.next(r.Txn, r.Changed)
+		node := c.node(r)
+		complete := r.Complete(c.Endpoints, c.Policies, c.Node) && node != nil && node.Ready
+		if r.Full || last.all || last.gateways != gatewaysOf(node) || c.contested(r.Txn, marked) {
 			marked = nil
 		}
-		_, addressesChanged := c.Addresses.AllWatch(txn)
 
-		want := compute(c.endpointsOf(txn, marked), gatewaysOf(node), c.lastGateways(txn), c.policyOf(txn))
+		want := compute(c.endpointsOf(r.Txn, marked), gatewaysOf(node), c.lastGateways(r.Txn), c.policyOf(r.Txn))
 
 		taken := c.commit(want, marked, complete)
 		problems := append(want.problems, taken...)
@@ -71,39 +68,19 @@ func (c controller) run(ctx context.Context, health cell.Health) error {
 
 		report(health, problems, c.Facts.NumObjects(c.DB.ReadTxn()), len(last.undecided))
 
-		changed.Add(nodeChanged, initialized)
 		if len(taken) > 0 {
-			changed.Add(addressesChanged) // the node may release one of them
+			r.Watch(c.Addresses) // the node may release one of them
 		}
-		heartbeat.IdleFor(ctx, endpointfeed.FullPassInterval)
-		var due bool
-		due, alive = endpointfeed.Wait(ctx, changed)
-		last.all = last.all || due
+		return nil
+	})
+}
+
+// node returns the single row of local-node, nil without one.
+func (c controller) node(r *loop.Round) *localnode.LocalNode {
+	for n := range loop.All(r, c.Node) {
+		return n
 	}
 	return nil
-}
-
-// node returns the single row of local-node, nil without one, and a channel that closes when it changes.
-func (c controller) node(txn statedb.ReadTxn) (*localnode.LocalNode, <-chan struct{}) {
-	rows, changed := c.Node.AllWatch(txn)
-	for n := range rows {
-		return n, changed
-	}
-	return nil, changed
-}
-
-// complete reports whether every existing endpoint can have its rows now. If not, it also returns the channel to wait for.
-func (c controller) complete(txn statedb.ReadTxn, node *localnode.LocalNode) (bool, <-chan struct{}) {
-	if done, changed := c.Endpoints.Initialized(txn); !done {
-		return false, changed
-	}
-	if done, changed := c.Policies.Initialized(txn); !done {
-		return false, changed
-	}
-	if done, changed := c.Node.Initialized(txn); !done {
-		return false, changed
-	}
-	return node != nil && node.Ready, nil // the watch on local-node fires when the node becomes ready
 }
 
 // policyOf returns a look-up of an endpoint's policy and identity.
@@ -135,48 +112,18 @@ func (c controller) commit(want desired, marked endpointfeed.Marks, complete boo
 		}
 	}
 	have := c.rowsOf(txn, marked)
-	settle(txn, c.Facts, slices.Values(have.facts), want.facts, func(f *bpfendpoints.Facts) uint16 { return f.ID })
-	settle(txn, c.Links, slices.Values(have.links), want.links, func(l *bpfendpoints.Link) uint32 { return l.IfIndex })
-	settle(txn, c.Addresses, slices.Values(have.addresses), want.addresses, addrOf)
+	err := errors.Join(
+		rows.Replace(txn, c.Facts, have.facts, want.facts, func(f *bpfendpoints.Facts) uint16 { return f.ID }, rows.Same),
+		rows.Replace(txn, c.Links, have.links, want.links, func(l *bpfendpoints.Link) uint32 { return l.IfIndex }, rows.Same),
+		rows.Replace(txn, c.Addresses, have.addresses, want.addresses, addrOf, rows.Same))
+	if err != nil {
+		return append(problems, err)
+	}
 	if complete {
 		c.Init.endpoints(txn)
 	}
 	txn.Commit()
 	return problems
-}
-
-// row has the methods that settle needs.
-type row[R any] interface {
-	Equal(R) bool
-	WithStatus(reconciler.Status) R
-}
-
-// settle replaces the rows of have by the rows of want: equal rows keep their status, rows that differ are written as pending, other rows are deleted. It
-// modifies want.
-func settle[K comparable, R row[R]](txn statedb.WriteTxn, table statedb.RWTable[R], have iter.Seq[R], want map[K]R, key func(R) K) {
-	for r := range have {
-		w, wanted := want[key(r)]
-		switch {
-		case !wanted:
-			_, _, _ = table.Delete(txn, r)
-		case w.Equal(r):
-			delete(want, key(r))
-		}
-	}
-	for _, w := range want {
-		_, _, _ = table.Insert(txn, w.WithStatus(reconciler.StatusPending()))
-	}
-}
-
-// objects yields the objects without their revisions.
-func objects[R any](rows iter.Seq2[R, statedb.Revision]) iter.Seq[R] {
-	return func(yield func(R) bool) {
-		for r := range rows {
-			if !yield(r) {
-				return
-			}
-		}
-	}
 }
 
 func report(health cell.Health, problems []error, n, undecided int) {

@@ -7,6 +7,8 @@ import (
 	"net/netip"
 	"slices"
 
+	"github.com/cilium/statedb/reconciler"
+
 	"github.com/waggle-net/waggle/pkg/tables/bpfendpoints"
 	"github.com/waggle-net/waggle/pkg/tables/endpointpolicies"
 	"github.com/waggle-net/waggle/pkg/tables/endpoints"
@@ -93,12 +95,12 @@ func (d *desired) add(ep *endpoints.Endpoint, gw gateways, p *endpointpolicies.E
 	d.facts[ep.ID] = &bpfendpoints.Facts{
 		ID: ep.ID, IfIndex: uint32(ep.HostIfIndex), PodMAC: ep.PodMAC, HostMAC: ep.HostMAC,
 		IPv4: ep.IPv4, IPv6: ep.IPv6, GatewayIPv4: gw.ipv4, GatewayIPv6: gw.ipv6,
-		Identity: p.Identity, Ingress: p.Ingress, Egress: p.Egress, PolicyRevision: p.Revision,
+		Identity: p.Identity, Ingress: p.Ingress, Egress: p.Egress, PolicyRevision: p.Revision, Status: reconciler.StatusPending(),
 	}
-	d.links[uint32(ep.HostIfIndex)] = &bpfendpoints.Link{IfIndex: uint32(ep.HostIfIndex), ID: ep.ID}
+	d.links[uint32(ep.HostIfIndex)] = &bpfendpoints.Link{IfIndex: uint32(ep.HostIfIndex), ID: ep.ID, Status: reconciler.StatusPending()}
 	for _, addr := range []netip.Addr{ep.IPv4, ep.IPv6} {
 		if addr.IsValid() {
-			d.addresses[addr] = &bpfendpoints.Address{Addr: addr, ID: ep.ID, Owner: endpointOwner}
+			d.addresses[addr] = &bpfendpoints.Address{Addr: addr, ID: ep.ID, Owner: endpointOwner, Status: reconciler.StatusPending()}
 		}
 	}
 }

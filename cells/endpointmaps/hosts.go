@@ -5,7 +5,9 @@ import (
 	"net/netip"
 
 	"github.com/cilium/statedb"
+	"github.com/cilium/statedb/reconciler"
 
+	"github.com/waggle-net/waggle/pkg/rows"
 	"github.com/waggle-net/waggle/pkg/tables/bpfendpoints"
 )
 
@@ -46,7 +48,7 @@ func (w *hostWriter) ReplaceHost(owner string, addrs []netip.Addr) error {
 		return fmt.Errorf("replace host addresses: owner %q is reserved", owner)
 	}
 	txn := w.db.WriteTxn(w.table)
-	defer txn.Commit()
+	defer txn.Abort()
 	want := make(map[netip.Addr]*bpfendpoints.Address, len(addrs))
 	var refused []netip.Addr
 	for _, addr := range addrs {
@@ -56,10 +58,13 @@ func (w *hostWriter) ReplaceHost(owner string, addrs []netip.Addr) error {
 			}
 			continue // another owner has the same address
 		}
-		want[addr] = &bpfendpoints.Address{Addr: addr, Host: true, Owner: owner}
+		want[addr] = &bpfendpoints.Address{Addr: addr, Host: true, Owner: owner, Status: reconciler.StatusPending()}
 	}
-	settle(txn, w.table, objects(w.table.List(txn, bpfendpoints.AddressByOwner(owner))), want, addrOf)
+	if err := rows.Replace(txn, w.table, w.table.List(txn, bpfendpoints.AddressByOwner(owner)), want, addrOf, rows.Same); err != nil {
+		return err
+	}
 	w.init.hosts(txn)
+	txn.Commit()
 	if len(refused) > 0 {
 		return fmt.Errorf("replace host addresses of %s: endpoints have %v", owner, refused)
 	}

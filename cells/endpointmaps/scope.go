@@ -4,7 +4,6 @@ import (
 	"errors"
 	"iter"
 	"net/netip"
-	"slices"
 
 	"github.com/cilium/statedb"
 
@@ -67,7 +66,7 @@ func (l *lastPass) note(want desired, marked endpointfeed.Marks) {
 // endpointsOf yields the marked endpoints; with nil marks all endpoints.
 func (c controller) endpointsOf(txn statedb.ReadTxn, marked endpointfeed.Marks) iter.Seq[*endpoints.Endpoint] {
 	if marked == nil {
-		return objects(c.Endpoints.All(txn))
+		return statedb.ToSeq(c.Endpoints.All(txn))
 	}
 	return func(yield func(*endpoints.Endpoint) bool) {
 		for id := range marked {
@@ -98,35 +97,46 @@ func (c controller) contested(txn statedb.ReadTxn, marked endpointfeed.Marks) bo
 
 // tableRows has rows of the three tables.
 type tableRows struct {
-	facts     []*bpfendpoints.Facts
-	links     []*bpfendpoints.Link
-	addresses []*bpfendpoints.Address
+	facts     iter.Seq2[*bpfendpoints.Facts, statedb.Revision]
+	links     iter.Seq2[*bpfendpoints.Link, statedb.Revision]
+	addresses iter.Seq2[*bpfendpoints.Address, statedb.Revision]
 }
 
 // rowsOf returns the current rows of the marked endpoints; with nil marks the rows of all endpoints. The rows of an endpoint are written in one transaction, so
 // its facts name its link and its addresses.
-func (c controller) rowsOf(txn statedb.ReadTxn, marked endpointfeed.Marks) (rows tableRows) {
+func (c controller) rowsOf(txn statedb.ReadTxn, marked endpointfeed.Marks) tableRows {
 	if marked == nil {
-		rows.facts = slices.Collect(objects(c.Facts.All(txn)))
-		rows.links = slices.Collect(objects(c.Links.All(txn)))
-		rows.addresses = slices.Collect(objects(c.Addresses.List(txn, bpfendpoints.AddressByOwner(endpointOwner))))
-		return rows
+		return tableRows{c.Facts.All(txn), c.Links.All(txn), c.Addresses.List(txn, bpfendpoints.AddressByOwner(endpointOwner))}
 	}
+	var facts []*bpfendpoints.Facts
+	var links []*bpfendpoints.Link
+	var addresses []*bpfendpoints.Address
 	for id := range marked {
 		f, _, found := c.Facts.Get(txn, bpfendpoints.FactsByID(id))
 		if !found {
 			continue
 		}
-		rows.facts = append(rows.facts, f)
+		facts = append(facts, f)
 		if link, _, found := c.Links.Get(txn, bpfendpoints.LinkByIfIndex(f.IfIndex)); found && link.ID == id {
-			rows.links = append(rows.links, link)
+			links = append(links, link)
 		}
 		for _, addr := range []netip.Addr{f.IPv4, f.IPv6} {
 			row, _, found := c.Addresses.Get(txn, bpfendpoints.AddressByAddr(addr))
 			if found && row.Owner == endpointOwner && row.ID == id {
-				rows.addresses = append(rows.addresses, row)
+				addresses = append(addresses, row)
 			}
 		}
 	}
-	return rows
+	return tableRows{sequence(facts), sequence(links), sequence(addresses)}
+}
+
+// sequence returns the rows of a list as statedb does, without revisions.
+func sequence[R any](list []R) iter.Seq2[R, statedb.Revision] {
+	return func(yield func(R, statedb.Revision) bool) {
+		for _, row := range list {
+			if !yield(row, 0) {
+				return
+			}
+		}
+	}
 }

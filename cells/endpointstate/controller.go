@@ -86,8 +86,8 @@ func (c *controller) run(ctx context.Context, health cell.Health) error {
 	return nil
 }
 
-// wait is [endpointfeed.Wait], but continues to wait after changes of ipcache that do not affect an endpoint of this node: in a large cluster addresses of
-// other nodes change all the time.
+// wait returns when an input changes or after [endpointfeed.FullPassInterval]. full reports that no input has changed in that time; alive is false when ctx has
+// ended. wait ignores changes of ipcache that do not affect an endpoint of this node: in a large cluster addresses of other nodes change all the time.
 func (c *controller) wait(ctx context.Context, f feed, changed *statedb.WatchSet) (full, alive bool) {
 	limited, cancel := context.WithTimeout(ctx, endpointfeed.FullPassInterval)
 	defer cancel()

@@ -12,6 +12,7 @@ import (
 
 	"github.com/waggle-net/waggle/pkg/endpointfeed"
 	"github.com/waggle-net/waggle/pkg/labels"
+	"github.com/waggle-net/waggle/pkg/loop"
 	"github.com/waggle-net/waggle/pkg/settings"
 	"github.com/waggle-net/waggle/pkg/tables/apiservers"
 	"github.com/waggle-net/waggle/pkg/tables/cilium"
@@ -64,7 +65,7 @@ func (r *rig) delete(tb testing.TB, id uint16) {
 func (r *rig) pass(tb testing.TB) input {
 	tb.Helper()
 	txn := r.DB.ReadTxn()
-	in := r.read(txn)
+	in := r.read(&loop.Round{Txn: txn, Changed: statedb.NewWatchSet()})
 	out := r.resolve(txn, in, time.Now())
 	require.NoError(tb, r.numbers.save())
 	require.NoError(tb, r.commit(txn, in, out))

@@ -9,6 +9,7 @@ import (
 	"github.com/cilium/statedb"
 
 	"github.com/waggle-net/waggle/pkg/identity"
+	"github.com/waggle-net/waggle/pkg/rows"
 	"github.com/waggle-net/waggle/pkg/tables/cilium"
 	"github.com/waggle-net/waggle/pkg/tables/identities"
 )
@@ -151,31 +152,15 @@ func fixed(id uint32) *identities.Identity {
 
 // commitWanted updates the rows of label sets that still need an object.
 func (c *controller) commitWanted(want map[string]*wanted) error {
+	if len(want) == 0 && c.Wanted.NumObjects(c.DB.ReadTxn()) == 0 {
+		return nil
+	}
 	txn := c.DB.WriteTxn(c.Wanted)
 	defer txn.Abort()
-	changed := false
-	var errs []error
-	for old := range c.Wanted.All(txn) {
-		row, still := want[old.key()]
-		switch {
-		case !still:
-			_, _, err := c.Wanted.Delete(txn, old)
-			errs = append(errs, err)
-			changed = true
-		case row.equal(old):
-			delete(want, old.key())
-		}
+	same := func(old, row *wanted) bool { return row.equal(old) }
+	if err := rows.Replace(txn, c.Wanted, c.Wanted.All(txn), want, (*wanted).key, same); err != nil {
+		return err
 	}
-	for _, row := range want {
-		_, _, err := c.Wanted.Insert(txn, row)
-		errs = append(errs, err)
-		changed = true
-	}
-	if err := errors.Join(errs...); err != nil {
-		return fmt.Errorf("write desired identities: %w", err)
-	}
-	if changed {
-		txn.Commit()
-	}
+	txn.Commit()
 	return nil
 }

@@ -13,7 +13,7 @@ import (
 
 	"github.com/waggle-net/waggle/pkg/changes"
 	"github.com/waggle-net/waggle/pkg/endpointfeed"
-	"github.com/waggle-net/waggle/pkg/heartbeat"
+	"github.com/waggle-net/waggle/pkg/loop"
 	"github.com/waggle-net/waggle/pkg/tables/cilium"
 	"github.com/waggle-net/waggle/pkg/tables/endpoints"
 	"github.com/waggle-net/waggle/pkg/tables/identities"
@@ -84,17 +84,16 @@ func (c *controller) run(ctx context.Context, health cell.Health) error {
 	}
 	defer c.mirror.Close()
 	defer c.rows.Close()
-	for {
-		txn := heartbeat.Snapshot(ctx, c.DB, c.Endpoints, c.CRDs, c.Wanted)
-		in := c.read(txn)
+	return loop.Run(ctx, c.DB, loop.Options{Tables: []statedb.TableMeta{c.Endpoints, c.CRDs, c.Wanted}}, func(r *loop.Round) error {
+		in := c.read(r)
 
-		out := c.resolve(txn, in, time.Now())
+		out := c.resolve(r.Txn, in, time.Now())
 
 		if err := c.numbers.save(); err != nil {
 			out.problems = append(out.problems, err)
 			out.lookAgain(time.Now().Add(saveAgain))
 		}
-		if err := c.commit(txn, in, out); err != nil {
+		if err := c.commit(r.Txn, in, out); err != nil {
 			health.Degraded("identities are out of date", err)
 			return err
 		}
@@ -103,18 +102,11 @@ func (c *controller) run(ctx context.Context, health cell.Health) error {
 		if c.complete {
 			out.lookAgain(c.whole.Add(endpointfeed.FullPassInterval))
 		}
-
-		wait, cancel := ctx, context.CancelFunc(func() {})
 		if !out.again.IsZero() {
-			wait, cancel = context.WithDeadline(ctx, out.again)
+			r.Within(time.Until(out.again))
 		}
-		heartbeat.Idle(ctx)
-		_, _ = in.changed.Wait(wait, 0) // the error is ignored: ctx.Err reports whether the agent is stopping
-		cancel()
-		if ctx.Err() != nil {
-			return nil
-		}
-	}
+		return nil
+	})
 }
 
 func (c *controller) subscribe() (err error) {
@@ -147,29 +139,18 @@ type input struct {
 	gone     map[uint32]bool                    // numbers of deleted objects
 	restored bool                               // the table endpoints is initialized
 	synced   bool                               // the table cilium-identities is initialized
-	changed  *statedb.WatchSet
-	culprits *string // labels that cause so many sets; empty until blame computes them
+	culprits *string                            // labels that cause so many sets; empty until blame computes them
 }
 
-func (c *controller) read(txn statedb.ReadTxn) input {
-	in := input{sets: map[string]set{}, gone: map[uint32]bool{}, changed: statedb.NewWatchSet(), culprits: new(string)}
-	restored, restoring := c.Endpoints.Initialized(txn)
-	synced, syncing := c.CRDs.Initialized(txn)
-	_, wantedChanged := c.Wanted.AllWatch(txn)
-	in.changed.Add(wantedChanged)
-	if in.restored = restored; !restored {
-		in.changed.Add(restoring)
-	}
-	if in.synced = synced; !synced {
-		in.changed.Add(syncing)
-	}
-	_, serversChanged := c.Servers.AllWatch(txn)
-	in.changed.Add(serversChanged)
-	in.objects = c.mirror.UpTo(txn, in.changed)
+func (c *controller) read(r *loop.Round) input {
+	in := input{sets: map[string]set{}, gone: map[uint32]bool{}, culprits: new(string)}
+	r.Watch(c.Wanted, c.Servers)
+	in.restored, in.synced = r.Complete(c.Endpoints), r.Complete(c.CRDs)
+	in.objects = c.mirror.UpTo(r.Txn, r.Changed)
 	for _, change := range in.objects {
 		in.gone[change.Object.ID] = change.Deleted
 	}
-	c.follow(txn, &in)
+	c.follow(r, &in)
 	for key, of := range c.sets {
 		for id := range of { // any member
 			in.sets[key] = set{labels: c.memo[id].relevant, partial: of.partial()}
@@ -180,16 +161,16 @@ func (c *controller) read(txn statedb.ReadTxn) input {
 }
 
 // follow applies changed endpoints. It processes all endpoints until both tables are initialized, and once a minute.
-func (c *controller) follow(txn statedb.ReadTxn, in *input) {
+func (c *controller) follow(r *loop.Round, in *input) {
 	in.marked = endpointfeed.Marks{}
-	endpointfeed.Mark(in.marked, c.rows.UpTo(txn, in.changed), func(ep *endpoints.Endpoint) uint16 { return ep.ID })
+	endpointfeed.Mark(in.marked, c.rows.UpTo(r.Txn, r.Changed), func(ep *endpoints.Endpoint) uint16 { return ep.ID })
 	if in.whole = !c.complete || time.Since(c.whole) >= endpointfeed.FullPassInterval; in.whole {
 		c.whole = time.Now()
 		clear(c.outcomes)
 		for id := range c.memo {
 			in.marked[id] = true
 		}
-		for ep := range c.Endpoints.All(txn) {
+		for ep := range c.Endpoints.All(r.Txn) {
 			in.marked[ep.ID] = true
 		}
 	}
@@ -199,7 +180,7 @@ func (c *controller) follow(txn statedb.ReadTxn, in *input) {
 				delete(c.sets, was.key)
 			}
 		}
-		ep, _, found := c.Endpoints.Get(txn, endpoints.ByID(id))
+		ep, _, found := c.Endpoints.Get(r.Txn, endpoints.ByID(id))
 		if !found {
 			delete(c.memo, id)
 			continue

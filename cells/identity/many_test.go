@@ -17,6 +17,7 @@ import (
 	"github.com/waggle-net/waggle/pkg/kubeapi"
 	"github.com/waggle-net/waggle/pkg/kubeapi/kubetest"
 	"github.com/waggle-net/waggle/pkg/labels"
+	"github.com/waggle-net/waggle/pkg/loop"
 	"github.com/waggle-net/waggle/pkg/settings"
 	"github.com/waggle-net/waggle/pkg/tables/apiservers"
 	"github.com/waggle-net/waggle/pkg/tables/cilium"
@@ -99,7 +100,7 @@ func (r *manyRig) with(t *testing.T, from, to int) {
 func (r *manyRig) pass(t *testing.T) output {
 	t.Helper()
 	txn := r.DB.ReadTxn()
-	in := r.read(txn)
+	in := r.read(&loop.Round{Txn: txn, Changed: statedb.NewWatchSet()})
 	out := r.resolve(txn, in, time.Now().Add(DefaultConfig.Grace))
 	require.NoError(t, r.commit(txn, in, out))
 	return out

@@ -10,7 +10,7 @@ import (
 	"github.com/cilium/hive/cell"
 	"github.com/cilium/statedb"
 
-	"github.com/waggle-net/waggle/pkg/heartbeat"
+	"github.com/waggle-net/waggle/pkg/loop"
 	"github.com/waggle-net/waggle/pkg/tables/conntrack"
 	"github.com/waggle-net/waggle/pkg/tables/ipamaddresses"
 )
@@ -51,26 +51,19 @@ func (a *allocator) wakeExpiry() {
 
 // expireLoop expires unclaimed allocations and ends quarantines.
 func (a *allocator) expireLoop(ctx context.Context, health cell.Health) error {
-	for {
-		heartbeat.Busy(ctx)
+	return loop.Run(ctx, a.db, loop.Options{}, func(r *loop.Round) error {
 		next, err := a.expire(time.Now())
 		if err != nil {
 			health.Degraded("expire addresses", err)
 			return err
 		}
 		health.OK("Running")
-		var timer <-chan time.Time
 		if !next.IsZero() {
-			timer = time.After(time.Until(next))
+			r.Within(time.Until(next))
 		}
-		heartbeat.Idle(ctx)
-		select {
-		case <-ctx.Done():
-			return nil
-		case <-a.wake:
-		case <-timer:
-		}
-	}
+		r.Changed.Add(a.wake)
+		return nil
+	})
 }
 
 // expire processes all due addresses and returns when it must run again; the zero time means only when woken.

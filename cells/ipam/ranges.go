@@ -10,6 +10,7 @@ import (
 	"github.com/cilium/statedb"
 
 	"github.com/waggle-net/waggle/pkg/heartbeat"
+	"github.com/waggle-net/waggle/pkg/loop"
 	"github.com/waggle-net/waggle/pkg/podlink"
 	"github.com/waggle-net/waggle/pkg/tables/nodeaddresses"
 	"github.com/waggle-net/waggle/pkg/tables/nodecidrs"
@@ -55,11 +56,8 @@ func (r ranges) follow(ctx context.Context, health cell.Health) error {
 	if err != nil {
 		r.Log.Warn("Router addresses of the previous run are lost", "error", err)
 	}
-	for {
-		heartbeat.Busy(ctx)
-		txn := r.DB.ReadTxn()
-		watch := statedb.NewWatchSet()
-		v4, v6 := r.compute(txn, watch, "ipv4", kept), r.compute(txn, watch, "ipv6", kept)
+	return loop.Run(ctx, r.DB, loop.Options{Settle: settle}, func(now *loop.Round) error {
+		v4, v6 := r.compute(now, "ipv4", kept), r.compute(now, "ipv6", kept)
 		inUse, err := r.Allocator.apply(v4, v6)
 		if err != nil {
 			health.Degraded("apply pod CIDRs", err)
@@ -76,33 +74,26 @@ func (r ranges) follow(ctx context.Context, health cell.Health) error {
 		r.Allocator.report(health)
 		if r.Allocator.lacksRouter() {
 			// No address may be free for a router; then the next release triggers another attempt.
-			_, released := r.Allocator.table.AllWatch(txn)
-			watch.Add(released)
+			now.Watch(r.Allocator.table)
 		}
-		heartbeat.Idle(ctx)
-		if _, err := watch.Wait(ctx, settle); err != nil {
-			return nil
-		}
-	}
+		return nil
+	})
 }
 
 // compute reads the desired state of one family from the tables.
-func (r ranges) compute(txn statedb.ReadTxn, watch *statedb.WatchSet, family string, kept routers) wanted {
-	_, changed := r.CIDRs.AllWatch(txn)
-	rows, addressesChanged := r.Addresses.AllWatch(txn)
-	watch.Add(changed, addressesChanged)
-	if done, initialized := r.Addresses.Initialized(txn); !done {
-		watch.Add(initialized)
+func (r ranges) compute(now *loop.Round, family string, kept routers) wanted {
+	now.Watch(r.CIDRs, r.Addresses)
+	if !now.Complete(r.Addresses) {
 		return wanted{waitingFor: "the addresses of this node"}
 	}
-	chosen, _, ok := r.CIDRs.Get(txn, nodecidrs.Chosen(family))
+	chosen, _, ok := r.CIDRs.Get(now.Txn, nodecidrs.Chosen(family))
 	if !ok {
-		return wanted{waitingFor: nodecidrs.WaitingFor(txn, r.CIDRs, family)}
+		return wanted{waitingFor: nodecidrs.WaitingFor(now.Txn, r.CIDRs, family)}
 	}
 	w := wanted{prefix: chosen.Prefix}
 	router, health := kept.of(family)
 	w.routers, w.healths = appendValid(nil, router), appendValid(nil, health)
-	for row := range rows {
+	for row := range r.Addresses.All(now.Txn) {
 		switch {
 		case !chosen.Prefix.Contains(row.Addr):
 		case row.Device != podlink.HostDevice:
@@ -112,11 +103,11 @@ func (r ranges) compute(txn statedb.ReadTxn, watch *statedb.WatchSet, family str
 		}
 	}
 	if len(w.routers) == 0 && r.Settings.kubernetes {
-		if why := r.Memory.unread(txn, watch); why != "" {
+		if why := r.Memory.unread(now.Txn, now.Changed); why != "" {
 			return wanted{waitingFor: why}
 		}
 	}
-	routers, healths := r.Memory.of(txn, family)
+	routers, healths := r.Memory.of(now.Txn, family)
 	w.routers, w.healths = append(w.routers, routers...), append(w.healths, healths...)
 	return w
 }

@@ -10,8 +10,9 @@ import (
 	"github.com/cilium/statedb"
 
 	"github.com/waggle-net/waggle/pkg/changes"
-	"github.com/waggle-net/waggle/pkg/heartbeat"
 	"github.com/waggle-net/waggle/pkg/ipam"
+	"github.com/waggle-net/waggle/pkg/loop"
+	"github.com/waggle-net/waggle/pkg/rows"
 	"github.com/waggle-net/waggle/pkg/tables/ipamaddresses"
 	"github.com/waggle-net/waggle/pkg/tables/ipamusage"
 )
@@ -76,12 +77,11 @@ func (a *allocator) usageLoop(usage statedb.RWTable[ipamusage.Usage]) func(conte
 		}
 		defer feed.Close()
 		var t *tally
-		for {
-			txn := heartbeat.Snapshot(ctx, a.db, a.table)
-			watch := statedb.NewWatchSet()
-			list, ranges := feed.UpTo(txn, watch), a.ranges()
-			if t == nil || t.usages[0].Range != ranges[0] || t.usages[1].Range != ranges[1] {
-				t = tallyOf(txn, a.table, ranges)
+		options := loop.Options{Tables: []statedb.TableMeta{a.table}, Pause: usageSettle, Interval: recount}
+		return loop.Run(ctx, a.db, options, func(r *loop.Round) error {
+			list, ranges := feed.UpTo(r.Txn, r.Changed), a.ranges()
+			if r.Full || t.usages[0].Range != ranges[0] || t.usages[1].Range != ranges[1] {
+				t = tallyOf(r.Txn, a.table, ranges)
 			} else {
 				t.update(list)
 			}
@@ -91,17 +91,8 @@ func (a *allocator) usageLoop(usage statedb.RWTable[ipamusage.Usage]) func(conte
 				return err
 			}
 			health.OK(fmt.Sprintf("%d families", len(rows)))
-			heartbeat.IdleFor(ctx, recount)
-			limited, cancel := context.WithTimeout(ctx, recount)
-			_, err := watch.Wait(limited, usageSettle)
-			cancel()
-			if ctx.Err() != nil {
-				return nil
-			}
-			if err != nil {
-				t = nil
-			}
-		}
+			return nil
+		})
 	}
 }
 
@@ -142,15 +133,12 @@ func (a *allocator) usages(t *tally) (rows []ipamusage.Usage) {
 }
 
 // commitUsage writes the rows that differ.
-func commitUsage(db *statedb.DB, table statedb.RWTable[ipamusage.Usage], rows []ipamusage.Usage) error {
+func commitUsage(db *statedb.DB, table statedb.RWTable[ipamusage.Usage], list []ipamusage.Usage) error {
 	txn := db.WriteTxn(table)
 	defer txn.Abort()
-	for _, row := range rows {
-		if old, _, found := table.Get(txn, ipamusage.ByFamily(row.Family)); found && old == row {
-			continue
-		}
-		if _, _, err := table.Insert(txn, row); err != nil {
-			return fmt.Errorf("insert the usage of %s: %w", row.Family, err)
+	for _, row := range list {
+		if err := rows.Put(txn, table, ipamusage.ByFamily(row.Family), row, rows.Identical); err != nil {
+			return err
 		}
 	}
 	txn.Commit()

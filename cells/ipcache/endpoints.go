@@ -12,6 +12,7 @@ import (
 
 	"github.com/waggle-net/waggle/pkg/changes"
 	"github.com/waggle-net/waggle/pkg/heartbeat"
+	"github.com/waggle-net/waggle/pkg/loop"
 	"github.com/waggle-net/waggle/pkg/tables/endpointpolicies"
 	"github.com/waggle-net/waggle/pkg/tables/endpoints"
 	ipcachetable "github.com/waggle-net/waggle/pkg/tables/ipcache"
@@ -41,17 +42,14 @@ func (l local) run(ctx context.Context, health cell.Health) error {
 	defer published.Close()
 	claimed := map[netip.Prefix]uint16{} // the endpoint whose claim it is
 	of := map[uint16][]netip.Prefix{}    // the claims of each endpoint
-	for {
-		txn := heartbeat.Snapshot(ctx, l.DB, l.Endpoints, l.Policies)
-		changed := statedb.NewWatchSet()
+	return loop.Run(ctx, l.DB, loop.Options{Tables: []statedb.TableMeta{l.Endpoints, l.Policies}}, func(r *loop.Round) error {
 		marked := map[uint16]bool{}
-		for _, change := range rows.UpTo(txn, changed) {
+		for _, change := range rows.UpTo(r.Txn, r.Changed) {
 			marked[change.Object.ID] = true
 		}
-		for _, change := range published.UpTo(txn, changed) {
+		for _, change := range published.UpTo(r.Txn, r.Changed) {
 			marked[change.Object.EndpointID] = true
 		}
-		complete := l.complete(txn, changed)
 
 		var put []ipcachetable.Claim
 		var remove []netip.Prefix
@@ -64,27 +62,23 @@ func (l local) run(ctx context.Context, health cell.Health) error {
 			}
 		}
 		for _, prefix := range remove { // another endpoint may have the address
-			if ep, _, found := l.Endpoints.Get(txn, endpoints.ByAddress(prefix.Addr())); found {
+			if ep, _, found := l.Endpoints.Get(r.Txn, endpoints.ByAddress(prefix.Addr())); found {
 				marked[ep.ID] = true
 			}
 		}
 		for id := range marked {
 			delete(of, id)
-			for _, claim := range l.claims(txn, id) {
+			for _, claim := range l.claims(r.Txn, id) {
 				put = append(put, claim)
 				claimed[claim.Prefix] = id
 				of[id] = append(of[id], claim.Prefix)
 			}
 		}
-		l.Writer.Update(ipcachetable.OwnerEndpoints, put, remove, complete)
+		l.Writer.Update(ipcachetable.OwnerEndpoints, put, remove, r.Complete(l.Endpoints, l.Policies))
 
 		health.OK(fmt.Sprintf("%d addresses of endpoints", len(claimed)))
-
-		heartbeat.Idle(ctx)
-		if _, err := changed.Wait(ctx, 0); err != nil {
-			return nil // the agent is stopping
-		}
-	}
+		return nil
+	})
 }
 
 // subscribe follows endpoints and policies. The feeds start with all existing rows.
@@ -94,17 +88,6 @@ func (l local) subscribe() (rows *changes.Feed[*endpoints.Endpoint], published *
 	rows, err1 := changes.Follow(txn, l.Endpoints)
 	published, err2 := changes.Follow(txn, l.Policies)
 	return rows, published, errors.Join(err1, err2)
-}
-
-// complete reports whether the tables of endpoints and their policies are initialized. If one is not, it adds its initialization channel to changed.
-func (l local) complete(txn statedb.ReadTxn, changed *statedb.WatchSet) bool {
-	for _, t := range []statedb.TableMeta{l.Endpoints, l.Policies} {
-		if done, initialized := t.Initialized(txn); !done {
-			changed.Add(initialized)
-			return false
-		}
-	}
-	return true
 }
 
 // claims returns the addresses of an endpoint. It returns none for an endpoint in quarantine, and none before all policies in the kernel include the

@@ -11,6 +11,7 @@ import (
 
 	"github.com/waggle-net/waggle/pkg/changes"
 	"github.com/waggle-net/waggle/pkg/heartbeat"
+	"github.com/waggle-net/waggle/pkg/loop"
 	ipcachetable "github.com/waggle-net/waggle/pkg/tables/ipcache"
 	"github.com/waggle-net/waggle/pkg/tables/nodeids"
 	nodetable "github.com/waggle-net/waggle/pkg/tables/nodes"
@@ -95,17 +96,13 @@ func (f *follower) run(ctx context.Context, health cell.Health) error {
 	if err := f.subscribe(); err != nil {
 		return err
 	}
-	for {
-		changed := statedb.NewWatchSet()
-		f.round(heartbeat.Snapshot(ctx, f.db, f.IDs, f.Nodes), changed)
+	defer f.ids.Close()
+	defer f.addrs.Close()
+	return loop.Run(ctx, f.db, loop.Options{Tables: []statedb.TableMeta{f.IDs, f.Nodes}, Settle: settle}, func(r *loop.Round) error {
+		f.round(r.Txn, r.Changed)
 		health.OK(fmt.Sprintf("%d nodes with an id or an address", len(f.known)))
-		heartbeat.Idle(ctx)
-		if _, err := changed.Wait(ctx, settle); err != nil {
-			f.ids.Close()
-			f.addrs.Close()
-			return nil // the agent is stopping
-		}
-	}
+		return nil
+	})
 }
 
 // subscribe follows the tables from their first row on. A retry continues where the previous attempt ended.

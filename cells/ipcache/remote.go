@@ -17,6 +17,7 @@ import (
 	"github.com/waggle-net/waggle/pkg/clusternodes"
 	"github.com/waggle-net/waggle/pkg/heartbeat"
 	"github.com/waggle-net/waggle/pkg/printable"
+	"github.com/waggle-net/waggle/pkg/rows"
 	"github.com/waggle-net/waggle/pkg/settings"
 	"github.com/waggle-net/waggle/pkg/tables/cilium"
 	"github.com/waggle-net/waggle/pkg/tables/endpoints"
@@ -321,36 +322,16 @@ func (r *remote) sumUp() map[refusedclaims.Reason]refusedclaims.Refused {
 	return rows
 }
 
-func (r *remote) commitRefused(rows map[refusedclaims.Reason]refusedclaims.Refused) error {
-	if len(rows) == 0 && r.Refused.NumObjects(r.DB.ReadTxn()) == 0 {
+func (r *remote) commitRefused(want map[refusedclaims.Reason]refusedclaims.Refused) error {
+	if len(want) == 0 && r.Refused.NumObjects(r.DB.ReadTxn()) == 0 {
 		return nil
 	}
 	txn := r.DB.WriteTxn(r.Refused)
 	defer txn.Abort()
-	changed := false
-	var errs []error
-	for old := range r.Refused.All(txn) {
-		row, still := rows[old.Reason]
-		if still && row == old {
-			delete(rows, old.Reason)
-			continue
-		}
-		changed = true
-		if !still {
-			_, _, err := r.Refused.Delete(txn, old)
-			errs = append(errs, err)
-		}
+	reason := func(row refusedclaims.Refused) refusedclaims.Reason { return row.Reason }
+	if err := rows.Replace(txn, r.Refused, r.Refused.All(txn), want, reason, rows.Identical); err != nil {
+		return err
 	}
-	for _, row := range rows {
-		changed = true
-		_, _, err := r.Refused.Insert(txn, row)
-		errs = append(errs, err)
-	}
-	if err := errors.Join(errs...); err != nil {
-		return fmt.Errorf("write refused-claims: %w", err)
-	}
-	if changed {
-		txn.Commit()
-	}
+	txn.Commit()
 	return nil
 }

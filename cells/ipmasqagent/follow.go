@@ -3,7 +3,6 @@ package ipmasqagent
 import (
 	"context"
 	"fmt"
-	"maps"
 	"net/netip"
 	"path/filepath"
 	"time"
@@ -13,6 +12,7 @@ import (
 
 	"github.com/waggle-net/waggle/pkg/heartbeat"
 	"github.com/waggle-net/waggle/pkg/notify"
+	"github.com/waggle-net/waggle/pkg/rows"
 	tables "github.com/waggle-net/waggle/pkg/tables/masquerade"
 )
 
@@ -109,23 +109,12 @@ func settled(ctx context.Context, events <-chan fsnotify.Event, errors <-chan er
 }
 
 // commit writes the rows that differ.
-func (f *follower) commit(rows map[netip.Prefix]tables.IPMasq) error {
-	want := maps.Clone(rows)
+func (f *follower) commit(want map[netip.Prefix]tables.IPMasq) error {
 	txn := f.DB.WriteTxn(f.Table)
 	defer txn.Abort()
-	for old := range f.Table.All(txn) {
-		if want[old.Prefix] == old {
-			delete(want, old.Prefix)
-		} else if _, wanted := want[old.Prefix]; !wanted {
-			if _, _, err := f.Table.Delete(txn, old); err != nil {
-				return fmt.Errorf("delete %s: %w", old.Prefix, err)
-			}
-		}
-	}
-	for _, row := range want {
-		if _, _, err := f.Table.Insert(txn, row); err != nil {
-			return fmt.Errorf("insert %s: %w", row.Prefix, err)
-		}
+	prefix := func(row tables.IPMasq) netip.Prefix { return row.Prefix }
+	if err := rows.Replace(txn, f.Table, f.Table.All(txn), want, prefix, rows.Identical); err != nil {
+		return err
 	}
 	f.Complete(txn)
 	txn.Commit()

@@ -8,8 +8,9 @@ import (
 	"github.com/cilium/hive/cell"
 	"github.com/cilium/statedb"
 
-	"github.com/waggle-net/waggle/pkg/heartbeat"
 	"github.com/waggle-net/waggle/pkg/kubeapi"
+	"github.com/waggle-net/waggle/pkg/loop"
+	"github.com/waggle-net/waggle/pkg/rows"
 	"github.com/waggle-net/waggle/pkg/tables/apiservers"
 )
 
@@ -29,20 +30,15 @@ func (p params) probe(ctx context.Context, _ cell.Health) error { return p.Clien
 // publish copies the state of the servers from the client to the table.
 func (p params) publish(ctx context.Context, health cell.Health) error {
 	away := false
-	for {
-		heartbeat.Busy(ctx)
+	return loop.Run(ctx, p.DB, loop.Options{}, func(r *loop.Round) error {
 		rows, changed := p.Client.Servers()
+		r.Changed.Add(changed)
 		p.explain(rows)
 		p.write(rows)
 		p.report(rows, health)
 		away = p.log(rows, away)
-		heartbeat.Idle(ctx)
-		select {
-		case <-ctx.Done():
-			return nil
-		case <-changed:
-		}
-	}
+		return nil
+	})
 }
 
 // explain adds the remedy to the error of an address that is not configured: an update without --k8s-api-server makes agents use the Service and keep
@@ -56,14 +52,11 @@ func (p params) explain(rows []apiservers.Server) {
 }
 
 // write inserts changed rows. Addresses are never removed while the agent runs.
-func (p params) write(rows []apiservers.Server) {
+func (p params) write(list []apiservers.Server) {
 	txn := p.DB.WriteTxn(p.Table)
 	defer txn.Abort()
-	for _, row := range rows {
-		if old, _, found := p.Table.Get(txn, apiservers.ByServer(row.Server)); found && old == row {
-			continue
-		}
-		if _, _, err := p.Table.Insert(txn, row); err != nil {
+	for _, row := range list {
+		if err := rows.Put(txn, p.Table, apiservers.ByServer(row.Server), row, rows.Identical); err != nil {
 			p.Log.Error("Row of an API server cannot be stored", "server", row.Server, "error", err)
 		}
 	}

@@ -1,12 +1,11 @@
 package k8stables
 
 import (
-	"fmt"
-
 	"github.com/cilium/statedb"
 
 	"github.com/waggle-net/waggle/cells/k8stables/tables"
 	"github.com/waggle-net/waggle/pkg/k8sobjects"
+	"github.com/waggle-net/waggle/pkg/rows"
 	"github.com/waggle-net/waggle/pkg/tables/sources"
 )
 
@@ -76,33 +75,12 @@ func (t *manifestTables) commit(s set, doubt string) error {
 			return err
 		}
 	}
-	if err := t.replaceManifests(txn, s.manifests); err != nil {
+	if err := rows.Replace(txn, t.manifests, t.manifests.All(txn), s.manifests, manifest.Key, rows.Identical); err != nil {
 		return err
 	}
 	for _, initialized := range t.initializers {
 		initialized(txn)
 	}
 	txn.Commit()
-	return nil
-}
-
-// replaceManifests replaces the contents of the table manifests by want.
-func (t *manifestTables) replaceManifests(txn statedb.WriteTxn, want map[string]manifest) error {
-	for old := range t.manifests.All(txn) {
-		if _, ok := want[old.Key()]; ok {
-			continue
-		}
-		if _, _, err := t.manifests.Delete(txn, old); err != nil {
-			return fmt.Errorf("delete %s from manifests: %w", old.Key(), err)
-		}
-	}
-	for key, wanted := range want {
-		if old, _, ok := t.manifests.Get(txn, manifestIndex.Query(key)); ok && wanted == old {
-			continue
-		}
-		if _, _, err := t.manifests.Insert(txn, wanted); err != nil {
-			return fmt.Errorf("insert %s into manifests: %w", key, err)
-		}
-	}
 	return nil
 }

@@ -11,9 +11,9 @@ import (
 	"github.com/cilium/hive/cell"
 	"github.com/cilium/hive/job"
 	"github.com/cilium/statedb"
-	"golang.org/x/time/rate"
 
 	"github.com/waggle-net/waggle/pkg/heartbeat"
+	"github.com/waggle-net/waggle/pkg/loop"
 	"github.com/waggle-net/waggle/pkg/podlink"
 	"github.com/waggle-net/waggle/pkg/tables/devices"
 )
@@ -38,42 +38,33 @@ func registerReaper(jobs job.Group, db *statedb.DB, links statedb.Table[*devices
 }
 
 func (r *reaper) run(ctx context.Context, health cell.Health) error {
-	limiter := rate.NewLimiter(rate.Every(interval), 1)
 	backoff := job.ExponentialBackoff{Min: retryMin, Max: retryMax}
 	deleted := 0
-	for limiter.Wait(ctx) == nil {
-		txn := heartbeat.Snapshot(ctx, r.db, r.devices)
-		rows, changed := r.devices.AllWatch(txn)
+	return loop.Run(ctx, r.db, loop.Options{Tables: []statedb.TableMeta{r.devices}, Pause: interval}, func(now *loop.Round) error {
 		var waiting []int
-		for d := range rows {
+		for d := range loop.All(now, r.devices) {
 			if d.Group == podlink.DeletedGroup {
 				waiting = append(waiting, d.Index)
 			}
 		}
-		var again <-chan time.Time
+		var err error
 		if len(waiting) > 0 {
-			n, err := r.reap(waiting)
+			var n int
+			n, err = r.reap(waiting)
 			deleted += n
 			if err != nil {
 				health.Degraded("links of deleted pods remain", err)
-				again = time.After(backoff.Wait())
+				now.Within(backoff.Wait())
 			} else {
 				backoff = job.ExponentialBackoff{Min: retryMin, Max: retryMax}
 			}
 			r.log.Debug("Deleted links of deleted pods", "count", n, "error", err)
 		}
-		if again == nil {
+		if err == nil {
 			health.OK(fmt.Sprintf("no link of a deleted pod remains (%d deleted)", deleted))
 		}
-		heartbeat.Idle(ctx)
-		select {
-		case <-ctx.Done():
-			return nil
-		case <-changed:
-		case <-again:
-		}
-	}
-	return nil
+		return nil
+	})
 }
 
 // errForeign means that the group contains a link that the plugin has not created.

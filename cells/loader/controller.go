@@ -14,6 +14,7 @@ import (
 
 	"github.com/waggle-net/waggle/pkg/endpointfeed"
 	"github.com/waggle-net/waggle/pkg/heartbeat"
+	"github.com/waggle-net/waggle/pkg/loop"
 	"github.com/waggle-net/waggle/pkg/podlink"
 	"github.com/waggle-net/waggle/pkg/socketlb"
 	"github.com/waggle-net/waggle/pkg/tables/attachments"
@@ -77,43 +78,24 @@ func (c *controller) run(ctx context.Context, health cell.Health) error {
 	}
 	defer changes.Close()
 	filtered, reported := false, false
-	for full, alive := true, true; alive; {
-		heartbeat.Busy(ctx)
-		txn := c.DB.ReadTxn()
-		changed := statedb.NewWatchSet()
-		marked := changes.Next(txn, changed)
-		shared := c.shared(txn, changed)
-		if full || shared.filtered != filtered {
-			marked, filtered = c.everything(txn), shared.filtered
+	return loop.Run(ctx, c.DB, loop.Options{Interval: endpointfeed.FullPassInterval}, func(r *loop.Round) error {
+		marked := changes.Next(r.Txn, r.Changed)
+		shared := c.shared(r.Txn, r.Changed)
+		if r.Full || shared.filtered != filtered {
+			marked, filtered = c.everything(r.Txn), shared.filtered
 		}
-		complete := c.complete(txn, changed)
+		complete := r.Complete(c.Devices, c.Endpoints)
 
-		rows := c.desired(txn, shared, marked)
+		rows := c.desired(r.Txn, shared, marked)
 
 		wrote := c.commit(rows, marked, complete && shared.complete)
 
-		if full || wrote || shared.complete != reported {
+		if r.Full || wrote || shared.complete != reported {
 			reported = shared.complete
 			c.report(health, reported)
 		}
-
-		heartbeat.IdleFor(ctx, endpointfeed.FullPassInterval)
-		full, alive = endpointfeed.Wait(ctx, changed)
-	}
-	return nil
-}
-
-// complete reports whether every device and endpoint is known. It watches the tables that are not complete.
-func (c *controller) complete(txn statedb.ReadTxn, changed *statedb.WatchSet) bool {
-	d, devicesIn := c.Devices.Initialized(txn)
-	if !d {
-		changed.Add(devicesIn)
-	}
-	e, endpointsIn := c.Endpoints.Initialized(txn)
-	if !e {
-		changed.Add(endpointsIn)
-	}
-	return d && e
+		return nil
+	})
 }
 
 // commit writes the shared rows and the rows of the marked endpoints that differ, and leaves all other rows and their statuses unchanged. It removes unchanged

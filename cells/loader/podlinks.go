@@ -10,11 +10,11 @@ import (
 	"github.com/cilium/statedb"
 	"github.com/cilium/statedb/reconciler"
 	"golang.org/x/sys/unix"
-	"golang.org/x/time/rate"
 
 	"github.com/waggle-net/waggle/pkg/changes"
 	"github.com/waggle-net/waggle/pkg/drift"
 	"github.com/waggle-net/waggle/pkg/heartbeat"
+	"github.com/waggle-net/waggle/pkg/loop"
 	"github.com/waggle-net/waggle/pkg/podlink"
 	"github.com/waggle-net/waggle/pkg/tables/attachments"
 	"github.com/waggle-net/waggle/pkg/tables/devices"
@@ -54,27 +54,19 @@ func (w linkWatch) run(ctx context.Context, health cell.Health) error {
 	}
 	defer feed.Close()
 	k := known{map[int]bool{}, map[int]int{}}
-	limiter := rate.NewLimiter(rate.Every(pause), 1)
-	for limiter.Wait(ctx) == nil {
-		heartbeat.Busy(ctx)
-		txn, changed := w.Drift.DB.ReadTxn(), statedb.NewWatchSet()
-		for _, e := range feed.UpTo(txn, changed) {
+	return loop.Run(ctx, w.Drift.DB, loop.Options{Pause: pause}, func(r *loop.Round) error {
+		for _, e := range feed.UpTo(r.Txn, r.Changed) {
 			k.note(e.Object, e.Deleted)
 		}
-		wait, cancel := ctx, context.CancelFunc(func() {})
 		if len(k.suspects) > 0 {
-			_, rowsChanged := w.Table.AllWatch(txn)
-			changed.Add(rowsChanged)
-			if w.judge(txn, k, time.Now()) {
-				wait, cancel = context.WithTimeout(ctx, drift.Grace)
+			r.Watch(w.Table)
+			if w.judge(r.Txn, k, time.Now()) {
+				r.Within(drift.Grace)
 			}
 		}
 		health.OK("links of pods are unchanged")
-		heartbeat.Idle(ctx)
-		_, _ = changed.Wait(wait, 0) // an error means that the grace period or ctx has ended
-		cancel()
-	}
-	return nil
+		return nil
+	})
 }
 
 // note records a change of a device. It recognizes a renamed and regrouped link by its index.

@@ -10,6 +10,7 @@ import (
 	"github.com/waggle-net/waggle/bpf"
 	"github.com/waggle-net/waggle/pkg/bpfmaps"
 	"github.com/waggle-net/waggle/pkg/heartbeat"
+	"github.com/waggle-net/waggle/pkg/loop"
 	"github.com/waggle-net/waggle/pkg/tables/attachments"
 )
 
@@ -38,19 +39,11 @@ func (g *generation) settleProtocol() error {
 // registerProtocol adds the job that sets the highest protocol when every hook runs this generation.
 func registerProtocol(g *generation, db *statedb.DB, table statedb.Table[*attachments.Attachment]) {
 	heartbeat.AddRetried(g.params.Jobs, "raise-protocol", func(ctx context.Context, health cell.Health) error {
-		for {
-			txn := heartbeat.Snapshot(ctx, db, table)
-			_, changed := table.AllWatch(txn)
-			if attachments.Replaced(txn, table) {
-				return g.raiseProtocol(health)
-			}
-			heartbeat.Idle(ctx)
-			select {
-			case <-ctx.Done():
-				return nil
-			case <-changed:
-			}
+		replaced := func(r *loop.Round) bool { r.Watch(table); return attachments.Replaced(r.Txn, table) }
+		if !loop.Await(ctx, db, loop.Options{Tables: []statedb.TableMeta{table}}, replaced) {
+			return nil
 		}
+		return g.raiseProtocol(health)
 	}, firstReload, lastReload)
 }
 

@@ -10,6 +10,7 @@ import (
 
 	"github.com/waggle-net/waggle/bpf"
 	"github.com/waggle-net/waggle/pkg/heartbeat"
+	"github.com/waggle-net/waggle/pkg/loop"
 	"github.com/waggle-net/waggle/pkg/tables/attachments"
 	"github.com/waggle-net/waggle/pkg/tables/bpfmaps"
 )
@@ -77,19 +78,9 @@ func (g *generation) runs(txn statedb.ReadTxn) bool {
 
 // await waits until a condition on the tables of maps and hooks is true. It returns false if ctx ends first.
 func (g *generation) await(ctx context.Context, holds func(statedb.ReadTxn) bool) bool {
-	for {
-		txn := heartbeat.Snapshot(ctx, g.params.DB, g.params.Maps, g.params.Hooks)
-		_, maps := g.params.Maps.AllWatch(txn)
-		_, hooks := g.params.Hooks.AllWatch(txn)
-		if holds(txn) {
-			return true
-		}
-		heartbeat.Idle(ctx)
-		select {
-		case <-ctx.Done():
-			return false
-		case <-maps:
-		case <-hooks:
-		}
-	}
+	watched := []statedb.TableMeta{g.params.Maps, g.params.Hooks}
+	return loop.Await(ctx, g.params.DB, loop.Options{Tables: watched}, func(r *loop.Round) bool {
+		r.Watch(watched...)
+		return holds(r.Txn)
+	})
 }

@@ -3,7 +3,6 @@ package localnode
 import (
 	"context"
 	"errors"
-	"fmt"
 	"net/netip"
 	"slices"
 	"strings"
@@ -11,7 +10,8 @@ import (
 	"github.com/cilium/hive/cell"
 	"github.com/cilium/statedb"
 
-	"github.com/waggle-net/waggle/pkg/heartbeat"
+	"github.com/waggle-net/waggle/pkg/loop"
+	"github.com/waggle-net/waggle/pkg/rows"
 	"github.com/waggle-net/waggle/pkg/settings"
 	"github.com/waggle-net/waggle/pkg/tables/ipamaddresses"
 	"github.com/waggle-net/waggle/pkg/tables/localnode"
@@ -50,11 +50,8 @@ func newController(p params) *controller {
 }
 
 func (c *controller) run(ctx context.Context, health cell.Health) error {
-	for {
-		heartbeat.Busy(ctx)
-		txn := c.DB.ReadTxn()
-		watch := statedb.NewWatchSet()
-		node := c.describe(txn, watch)
+	return loop.Run(ctx, c.DB, loop.Options{}, func(r *loop.Round) error {
+		node := c.describe(r)
 		if err := c.commit(node); err != nil {
 			health.Degraded("write local-node", err)
 			return err
@@ -64,23 +61,16 @@ func (c *controller) run(ctx context.Context, health cell.Health) error {
 		} else {
 			health.Degraded("not ready", errors.New("waiting for "+node.WaitingFor))
 		}
-		heartbeat.Idle(ctx)
-		if _, err := watch.Wait(ctx, 0); err != nil {
-			return nil
-		}
-	}
+		return nil
+	})
 }
 
 // commit inserts the row if it changed. The first ready row completes the table.
 func (c *controller) commit(node *localnode.LocalNode) error {
 	txn := c.DB.WriteTxn(c.Table)
 	defer txn.Abort()
-	old, _, ok := c.Table.Get(txn, localnode.ByName(node.Name))
-	if ok && old.Equal(node) {
-		return nil
-	}
-	if _, _, err := c.Table.Insert(txn, node); err != nil {
-		return fmt.Errorf("insert %s: %w", node.Name, err)
+	if err := rows.Put(txn, c.Table, localnode.ByName(node.Name), node, rows.Same); err != nil {
+		return err
 	}
 	if node.Ready {
 		c.initialized(txn)
@@ -90,7 +80,7 @@ func (c *controller) commit(node *localnode.LocalNode) error {
 }
 
 // describe computes the row and watches the input tables.
-func (c *controller) describe(txn statedb.ReadTxn, watch *statedb.WatchSet) *localnode.LocalNode {
+func (c *controller) describe(r *loop.Round) *localnode.LocalNode {
 	node := &localnode.LocalNode{Name: c.Agent.NodeName}
 	var missing []string
 	for _, f := range []struct {
@@ -102,37 +92,34 @@ func (c *controller) describe(txn statedb.ReadTxn, watch *statedb.WatchSet) *loc
 			continue
 		}
 		var lacks string
-		if *f.into, lacks = c.family(txn, watch, f.name); lacks != "" {
+		if *f.into, lacks = c.family(r, f.name); lacks != "" {
 			missing = append(missing, f.name+": "+lacks)
 		}
 	}
-	node.Addresses = c.nodeAddresses(txn, watch, node)
+	node.Addresses = c.nodeAddresses(r, node)
 	node.Ready, node.WaitingFor = len(missing) == 0, strings.Join(missing, "; ")
 	return node
 }
 
 // family returns the addresses of one family, and a description of the missing input, if any.
-func (c *controller) family(txn statedb.ReadTxn, watch *statedb.WatchSet, name string) (localnode.Family, string) {
+func (c *controller) family(r *loop.Round, name string) (localnode.Family, string) {
 	var f localnode.Family
-	_, changed := c.CIDRs.AllWatch(txn)
-	watch.Add(changed)
-	chosen, _, ok := c.CIDRs.Get(txn, nodecidrs.Chosen(name))
+	r.Watch(c.CIDRs)
+	chosen, _, ok := c.CIDRs.Get(r.Txn, nodecidrs.Chosen(name))
 	if !ok {
-		return f, nodecidrs.WaitingFor(txn, c.CIDRs, name)
+		return f, nodecidrs.WaitingFor(r.Txn, c.CIDRs, name)
 	}
 	f.AllocRange = chosen.Prefix
-	f.Health = c.reserved(txn, watch, healthOwner, f.AllocRange)
-	if f.Router = c.reserved(txn, watch, routerOwner, f.AllocRange); !f.Router.IsValid() {
+	f.Health = c.reserved(r, healthOwner, f.AllocRange)
+	if f.Router = c.reserved(r, routerOwner, f.AllocRange); !f.Router.IsValid() {
 		return f, "an address for the router out of " + f.AllocRange.String()
 	}
 	return f, ""
 }
 
 // reserved returns the reserved address of an owner in a range; invalid when there is none.
-func (c *controller) reserved(txn statedb.ReadTxn, watch *statedb.WatchSet, owner string, prefix netip.Prefix) netip.Addr {
-	rows, changed := c.PodAddresses.ListWatch(txn, ipamaddresses.ByOwner(owner))
-	watch.Add(changed)
-	for row := range rows {
+func (c *controller) reserved(r *loop.Round, owner string, prefix netip.Prefix) netip.Addr {
+	for row := range loop.List(r, c.PodAddresses, ipamaddresses.ByOwner(owner)) {
 		if row.State == ipamaddresses.Reserved && prefix.Contains(row.Addr) {
 			return row.Addr
 		}
@@ -141,11 +128,9 @@ func (c *controller) reserved(txn statedb.ReadTxn, watch *statedb.WatchSet, owne
 }
 
 // nodeAddresses returns the addresses of the node, except the router and health addresses, and sets the primary address of each family in node.
-func (c *controller) nodeAddresses(txn statedb.ReadTxn, watch *statedb.WatchSet, node *localnode.LocalNode) []netip.Addr {
-	rows, changed := c.NodeAddresses.AllWatch(txn)
-	watch.Add(changed)
+func (c *controller) nodeAddresses(r *loop.Round, node *localnode.LocalNode) []netip.Addr {
 	var addresses []netip.Addr
-	for row := range rows {
+	for row := range loop.All(r, c.NodeAddresses) {
 		ours := []netip.Addr{node.IPv4.Router, node.IPv4.Health, node.IPv6.Router, node.IPv6.Health}
 		if !slices.Contains(ours, row.Addr) {
 			addresses = append(addresses, row.Addr)

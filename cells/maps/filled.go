@@ -8,8 +8,9 @@ import (
 	"time"
 
 	"github.com/cilium/hive/cell"
+	"github.com/cilium/statedb"
 
-	"github.com/waggle-net/waggle/pkg/heartbeat"
+	"github.com/waggle-net/waggle/pkg/loop"
 	"github.com/waggle-net/waggle/pkg/tables/attachments"
 	mapstable "github.com/waggle-net/waggle/pkg/tables/bpfmaps"
 )
@@ -47,23 +48,15 @@ func (s *store) mark(m *mapstable.Map) error {
 // followFilled waits until hooks are given to programs of this generation, and then marks all maps as filled. The loader gives no hook to such programs before
 // all maps are filled.
 func (s *store) followFilled(ctx context.Context, health cell.Health) error {
-	for {
-		txn := heartbeat.Snapshot(ctx, s.DB, s.Attachments)
-		_, changed := s.Attachments.AllWatch(txn)
-		if attachments.Begun(txn, s.Attachments) {
-			if err := s.setFilled(); err != nil {
-				return err
-			}
-			health.OK("All maps are filled")
-			return nil
-		}
-		heartbeat.Idle(ctx)
-		select {
-		case <-ctx.Done():
-			return nil
-		case <-changed:
-		}
+	begun := func(r *loop.Round) bool { r.Watch(s.Attachments); return attachments.Begun(r.Txn, s.Attachments) }
+	if !loop.Await(ctx, s.DB, loop.Options{Tables: []statedb.TableMeta{s.Attachments}}, begun) {
+		return nil
 	}
+	if err := s.setFilled(); err != nil {
+		return err
+	}
+	health.OK("All maps are filled")
+	return nil
 }
 
 // setFilled pins the maps of the previous layout, which are filled too, and removes all marks.

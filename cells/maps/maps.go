@@ -21,6 +21,7 @@ import (
 	"github.com/waggle-net/waggle/pkg/bpfmaps"
 	"github.com/waggle-net/waggle/pkg/drift"
 	"github.com/waggle-net/waggle/pkg/heartbeat"
+	"github.com/waggle-net/waggle/pkg/loop"
 	"github.com/waggle-net/waggle/pkg/settings"
 	"github.com/waggle-net/waggle/pkg/tables/attachments"
 	mapstable "github.com/waggle-net/waggle/pkg/tables/bpfmaps"
@@ -150,22 +151,17 @@ func (s *store) failures() error {
 // generations create entries in the latter, each in its own map, and dropResized exchanges these entries periodically.
 func (s *store) dropResized(ctx context.Context, health cell.Health) error {
 	began, next, replacing := time.Now(), time.Now(), false
-	for {
-		txn := heartbeat.Snapshot(ctx, s.DB, s.Attachments)
-		_, changed := s.Attachments.AllWatch(txn)
-		if attachments.Replaced(txn, s.Attachments) {
-			if err := errors.Join(s.dropTwins(ctx), s.endResize(ctx)); err != nil {
-				return err
-			}
-			return s.closeRetired(ctx)
+	replaced := loop.Await(ctx, s.DB, loop.Options{Tables: []statedb.TableMeta{s.Attachments}}, func(r *loop.Round) bool {
+		r.Watch(s.Attachments)
+		if attachments.Replaced(r.Txn, s.Attachments) {
+			return true
 		}
-		if begun := attachments.Begun(txn, s.Attachments); begun != replacing {
+		if begun := attachments.Begun(r.Txn, s.Attachments); begun != replacing {
 			replacing, next = begun, time.Now() // the first hook is being replaced
 		}
-		var again, late <-chan time.Time
 		if s.hasNext() {
 			if left := soonReplaced - time.Since(began); left > 0 {
-				late = time.After(left)
+				r.Within(left)
 			} else {
 				health.Degraded("Maps of flows keep their size until every hook runs this generation; established flows take the slow path meanwhile", errHooks)
 			}
@@ -175,17 +171,17 @@ func (s *store) dropResized(ctx context.Context, health cell.Health) error {
 				s.exchangeAll(ctx)
 				next = time.Now().Add(exchangePause(replacing, time.Since(before), time.Since(began)))
 			}
-			again = time.After(time.Until(next))
+			r.Within(time.Until(next))
 		}
-		heartbeat.Idle(ctx)
-		select {
-		case <-ctx.Done():
-			return nil
-		case <-changed:
-		case <-again:
-		case <-late:
-		}
+		return false
+	})
+	if !replaced {
+		return nil
 	}
+	if err := errors.Join(s.dropTwins(ctx), s.endResize(ctx)); err != nil {
+		return err
+	}
+	return s.closeRetired(ctx)
 }
 
 // exchangePause returns the pause after an exchange of duration took, at time sinceStart after the start. A flow that begins at a hook of one generation and

@@ -3,17 +3,16 @@ package masquerade
 import (
 	"context"
 	"fmt"
-	"maps"
 	"time"
 
 	"github.com/cilium/hive/cell"
 	"github.com/cilium/hive/job"
 	"github.com/cilium/statedb"
 	"github.com/cilium/statedb/reconciler"
-	"golang.org/x/time/rate"
 
-	"github.com/waggle-net/waggle/pkg/changes"
 	"github.com/waggle-net/waggle/pkg/heartbeat"
+	"github.com/waggle-net/waggle/pkg/loop"
+	"github.com/waggle-net/waggle/pkg/rows"
 	"github.com/waggle-net/waggle/pkg/tables/devices"
 	"github.com/waggle-net/waggle/pkg/tables/localnode"
 	tables "github.com/waggle-net/waggle/pkg/tables/masquerade"
@@ -62,14 +61,12 @@ func registerController(jobs job.Group, c controller) {
 // run writes exclusions as soon as they are known, and devices once all devices and addresses are known: a row without its addresses would remove
 // the address from an entry of the previous run. Entries of the previous run stay until the inputs are complete.
 func (c *controller) run(ctx context.Context, health cell.Health, exclusions *exclusions) error {
-	limiter := rate.NewLimiter(rate.Every(settle), 1)
-	for limiter.Wait(ctx) == nil {
-		txn := heartbeat.Snapshot(ctx, c.DB, c.Devices, c.Addresses, c.LocalNode, c.Nodes, c.IPMasq)
-		changed := statedb.NewWatchSet()
-		netdevsComplete := changes.Watch(txn, changed, c.Devices, c.Addresses)
-		exclusionsComplete := changes.Watch(txn, changed, c.LocalNode, c.Nodes, c.IPMasq)
-		netdevs := netdevs(c.Rules, statedb.Collect(c.Devices.All(txn)), statedb.Collect(c.Addresses.All(txn)))
-		exclusions.upTo(txn, changed, statedb.Collect(c.LocalNode.All(txn)), statedb.Collect(c.IPMasq.All(txn)))
+	inputs := []statedb.TableMeta{c.Devices, c.Addresses, c.LocalNode, c.Nodes, c.IPMasq}
+	err := loop.Run(ctx, c.DB, loop.Options{Tables: inputs, Pause: settle}, func(r *loop.Round) error {
+		netdevsComplete := r.Complete(c.Devices, c.Addresses)
+		exclusionsComplete := r.Complete(c.LocalNode, c.Nodes, c.IPMasq)
+		netdevs := netdevs(c.Rules, statedb.Collect(loop.All(r, c.Devices)), statedb.Collect(loop.All(r, c.Addresses)))
+		exclusions.upTo(r.Txn, r.Changed, statedb.Collect(loop.All(r, c.LocalNode)), statedb.Collect(loop.All(r, c.IPMasq)))
 		if err := exclusions.commit(c.DB, c.Exclusions, exclusionsComplete, c.Complete.exclusions); err != nil {
 			return err
 		}
@@ -82,13 +79,12 @@ func (c *controller) run(ctx context.Context, health cell.Health, exclusions *ex
 		} else {
 			health.OK(fmt.Sprintf("Waiting for the devices and addresses of the node, %d prefixes excluded", excluded))
 		}
-		heartbeat.Idle(ctx)
-		if _, err := changed.Wait(ctx, 0); err != nil {
-			break // stopping
-		}
+		return nil
+	})
+	if err == nil {
+		exclusions.rows.Close()
 	}
-	exclusions.rows.Close()
-	return nil
+	return err
 }
 
 // netdevs returns the devices that lead out of the node. It includes devices without an address: packets that would need masquerading on such a device are
@@ -119,31 +115,10 @@ func netdevs(r rules, links []*devices.Device, addrs []nodeaddresses.Address) ma
 func (c *controller) commitNetdevs(want map[int]*tables.Netdev) error {
 	txn := c.DB.WriteTxn(c.Netdevs)
 	defer txn.Abort()
-	if err := replace(txn, c.Netdevs, want, func(n *tables.Netdev) int { return n.Index }); err != nil {
+	if err := rows.Replace(txn, c.Netdevs, c.Netdevs.All(txn), want, func(n *tables.Netdev) int { return n.Index }, rows.Same); err != nil {
 		return err
 	}
 	c.Complete.netdevs(txn)
 	txn.Commit()
-	return nil
-}
-
-// replace replaces the content of a table. Unchanged rows keep their status.
-func replace[K comparable, R interface{ Equal(R) bool }](txn statedb.WriteTxn, table statedb.RWTable[R], want map[K]R, key func(R) K) error {
-	changed := maps.Clone(want)
-	for old := range table.All(txn) {
-		k := key(old)
-		if row, wanted := want[k]; !wanted {
-			if _, _, err := table.Delete(txn, old); err != nil {
-				return err
-			}
-		} else if row.Equal(old) {
-			delete(changed, k)
-		}
-	}
-	for _, row := range changed {
-		if _, _, err := table.Insert(txn, row); err != nil {
-			return err
-		}
-	}
 	return nil
 }

@@ -10,6 +10,7 @@ import (
 
 	"github.com/waggle-net/waggle/pkg/changes"
 	"github.com/waggle-net/waggle/pkg/heartbeat"
+	"github.com/waggle-net/waggle/pkg/loop"
 	"github.com/waggle-net/waggle/pkg/tables/nodehealth"
 	"github.com/waggle-net/waggle/pkg/tables/nodes"
 )
@@ -48,19 +49,14 @@ func registerNodeHealth(jobs job.Group, p nodeHealthParams) error {
 	latencies := p.Registry.histograms(healthLatency, latencyBuckets)
 	heartbeat.Add(jobs, "observe-node-health", func(ctx context.Context, _ cell.Health) error {
 		defer feed.Close()
-		for {
-			changed := statedb.NewWatchSet()
-			txn := heartbeat.Snapshot(ctx, p.DB, p.Paths)
-			for _, change := range feed.UpTo(txn, changed) {
+		return loop.Run(ctx, p.DB, loop.Options{Tables: []statedb.TableMeta{p.Paths}}, func(r *loop.Round) error {
+			for _, change := range feed.UpTo(r.Txn, r.Changed) {
 				if !change.Deleted {
-					observe(latencies, change.Object, p.primary(txn, change.Object))
+					observe(latencies, change.Object, p.primary(r.Txn, change.Object))
 				}
 			}
-			heartbeat.Idle(ctx)
-			if _, err := changed.Wait(ctx, 0); err != nil {
-				return nil // ctx has ended
-			}
-		}
+			return nil
+		})
 	})
 	return nil
 }

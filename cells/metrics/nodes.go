@@ -10,6 +10,7 @@ import (
 
 	"github.com/waggle-net/waggle/pkg/changes"
 	"github.com/waggle-net/waggle/pkg/heartbeat"
+	"github.com/waggle-net/waggle/pkg/loop"
 	"github.com/waggle-net/waggle/pkg/tables/nodes"
 )
 
@@ -43,14 +44,10 @@ func registerNodes(jobs job.Group, p nodeParams) error {
 	n := nodeEvents{counts: p.Registry.counters(nodesEvents), known: map[string]bool{}}
 	heartbeat.Add(jobs, "count-node-events", func(ctx context.Context, _ cell.Health) error {
 		defer feed.Close()
-		for {
-			changed := statedb.NewWatchSet()
-			n.count(feed.UpTo(heartbeat.Snapshot(ctx, p.DB, p.Nodes), changed))
-			heartbeat.Idle(ctx)
-			if _, err := changed.Wait(ctx, 0); err != nil {
-				return nil // ctx has ended
-			}
-		}
+		return loop.Run(ctx, p.DB, loop.Options{Tables: []statedb.TableMeta{p.Nodes}}, func(r *loop.Round) error {
+			n.count(feed.UpTo(r.Txn, r.Changed))
+			return nil
+		})
 	})
 	return nil
 }

@@ -9,9 +9,10 @@ import (
 	"github.com/cilium/hive/cell"
 	"github.com/cilium/hive/job"
 	"github.com/cilium/statedb"
-	"golang.org/x/time/rate"
 
 	"github.com/waggle-net/waggle/pkg/heartbeat"
+	"github.com/waggle-net/waggle/pkg/loop"
+	"github.com/waggle-net/waggle/pkg/rows"
 	"github.com/waggle-net/waggle/pkg/tables/devices"
 	"github.com/waggle-net/waggle/pkg/tables/localnode"
 	tables "github.com/waggle-net/waggle/pkg/tables/mtus"
@@ -47,37 +48,20 @@ func registerController(jobs job.Group, c controller) {
 }
 
 func (c *controller) run(ctx context.Context, health cell.Health, done func(statedb.WriteTxn)) error {
-	limiter := rate.NewLimiter(rate.Every(settle), 1)
-	for {
-		txn := heartbeat.Snapshot(ctx, c.DB, c.Devices, c.Addresses, c.LocalNode, c.Routes)
-		_, devicesChanged := c.Devices.AllWatch(txn)
-		_, addressesChanged := c.Addresses.AllWatch(txn)
-		_, nodeChanged := c.LocalNode.AllWatch(txn)
-		_, routesChanged := c.Routes.AllWatch(txn)
-		ready, initialized := c.Devices.Initialized(txn)
-		if ready || c.Settings.flag != 0 {
-			if err := c.commit(c.compute(txn), done); err != nil {
-				return err
-			}
-			health.OK("MTU is known")
-		}
-		if ready {
-			initialized = nil // the channel is closed from now on
-		}
-		heartbeat.Idle(ctx)
-		select {
-		case <-ctx.Done():
-			return nil
-		case <-devicesChanged:
-		case <-addressesChanged:
-		case <-nodeChanged:
-		case <-routesChanged:
-		case <-initialized:
-		}
-		if err := limiter.Wait(ctx); err != nil {
-			return nil
-		}
+	// A round before the devices are known would delay the first row by the pause.
+	known := func(r *loop.Round) bool { return r.Complete(c.Devices) }
+	if c.Settings.flag == 0 && !loop.Await(ctx, c.DB, loop.Options{}, known) {
+		return nil
 	}
+	watched := []statedb.TableMeta{c.Devices, c.Addresses, c.LocalNode, c.Routes}
+	return loop.Run(ctx, c.DB, loop.Options{Tables: watched, Pause: settle}, func(r *loop.Round) error {
+		r.Watch(watched...)
+		if err := c.commit(c.compute(r.Txn), done); err != nil {
+			return err
+		}
+		health.OK("MTU is known")
+		return nil
+	})
 }
 
 // compute returns the row. The device with the node's address gives the MTU, because packets of pods leave the node through this device. The device of the
@@ -144,10 +128,8 @@ const mainTable = 254
 func (c *controller) commit(want tables.MTU, done func(statedb.WriteTxn)) error {
 	txn := c.DB.WriteTxn(c.MTUs)
 	defer txn.Abort()
-	if have, _, found := c.MTUs.Get(txn, tables.ByPrefix(tables.Default)); !found || have != want {
-		if _, _, err := c.MTUs.Insert(txn, want); err != nil {
-			return err
-		}
+	if err := rows.Put(txn, c.MTUs, tables.ByPrefix(tables.Default), want, rows.Identical); err != nil {
+		return err
 	}
 	done(txn)
 	txn.Commit()

@@ -10,7 +10,7 @@ import (
 	"github.com/cilium/hive/cell"
 	"github.com/cilium/statedb"
 
-	"github.com/waggle-net/waggle/pkg/heartbeat"
+	"github.com/waggle-net/waggle/pkg/loop"
 	"github.com/waggle-net/waggle/pkg/onlink"
 	"github.com/waggle-net/waggle/pkg/tables/devices"
 	"github.com/waggle-net/waggle/pkg/tables/endpoints"
@@ -45,8 +45,7 @@ type controller struct {
 }
 
 func (c *controller) run(ctx context.Context, health cell.Health) error {
-	for {
-		txn := c.DB.ReadTxn()
+	return loop.Run(ctx, c.DB, loop.Options{Interval: interval}, func(r *loop.Round) error {
 		rows, err := c.Kernel.read()
 		switch {
 		case errors.Is(err, errHidden):
@@ -54,15 +53,13 @@ func (c *controller) run(ctx context.Context, health cell.Health) error {
 		case err != nil:
 			return err
 		default:
-			if err := c.commit(rows, c.expected(txn)); err != nil {
+			if err := c.commit(rows, c.expected(r.Txn)); err != nil {
 				return err
 			}
 			report(health, rows)
 		}
-		if heartbeat.Sleep(ctx, interval) != nil {
-			return nil
-		}
-	}
+		return nil
+	})
 }
 
 // expected returns by family the number of other nodes on links of this node plus the number of its pods. The namespaces of the pods share the table, and each

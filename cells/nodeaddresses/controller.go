@@ -9,9 +9,10 @@ import (
 	"github.com/cilium/hive/cell"
 	"github.com/cilium/hive/job"
 	"github.com/cilium/statedb"
-	"golang.org/x/time/rate"
 
 	"github.com/waggle-net/waggle/pkg/heartbeat"
+	"github.com/waggle-net/waggle/pkg/loop"
+	"github.com/waggle-net/waggle/pkg/rows"
 	"github.com/waggle-net/waggle/pkg/settings"
 	"github.com/waggle-net/waggle/pkg/tables/devices"
 	"github.com/waggle-net/waggle/pkg/tables/k8s"
@@ -42,39 +43,26 @@ func registerController(jobs job.Group, c controller) {
 }
 
 func (c *controller) run(ctx context.Context, health cell.Health, done func(statedb.WriteTxn)) error {
-	limiter := rate.NewLimiter(rate.Every(settle), 1)
-	for {
-		txn := heartbeat.Snapshot(ctx, c.DB, c.Devices, c.Addresses)
-		_, linksChanged := c.Devices.AllWatch(txn)
-		addrs, addrsChanged := c.Addresses.AllWatch(txn)
-		// The Node may be absent; the ranking then depends only on the state of the kernel.
-		node, _, nodeChanged, _ := c.Nodes.GetWatch(txn, k8s.NodeByName(c.Agent.NodeName))
-		ready, initialized := c.Addresses.Initialized(txn)
-		if ready {
-			link := func(index int) *devices.Device {
-				d, _, _ := c.Devices.Get(txn, devices.ByIndex(index))
-				return d
-			}
-			n, err := c.commit(compute(c.Rules, link, statedb.ToSeq(addrs), named(node)), done)
-			if err != nil {
-				return err
-			}
-			health.OK(fmt.Sprintf("%d addresses", n))
-			initialized = nil // the channel is closed from now on
-		}
-		heartbeat.Idle(ctx)
-		select {
-		case <-ctx.Done():
-			return nil
-		case <-linksChanged:
-		case <-addrsChanged:
-		case <-nodeChanged:
-		case <-initialized:
-		}
-		if err := limiter.Wait(ctx); err != nil {
-			return nil
-		}
+	// A round before the addresses are known would delay the first rows by the pause.
+	if !loop.Await(ctx, c.DB, loop.Options{}, func(r *loop.Round) bool { return r.Complete(c.Addresses) }) {
+		return nil
 	}
+	watched := []statedb.TableMeta{c.Devices, c.Addresses}
+	return loop.Run(ctx, c.DB, loop.Options{Tables: watched, Pause: settle}, func(r *loop.Round) error {
+		r.Watch(watched...)
+		// The Node may be absent; the ranking then depends only on the state of the kernel.
+		node, _ := loop.Get(r, c.Nodes, k8s.NodeByName(c.Agent.NodeName))
+		link := func(index int) *devices.Device {
+			d, _, _ := c.Devices.Get(r.Txn, devices.ByIndex(index))
+			return d
+		}
+		n, err := c.commit(compute(c.Rules, link, statedb.ToSeq(c.Addresses.All(r.Txn)), named(node)), done)
+		if err != nil {
+			return err
+		}
+		health.OK(fmt.Sprintf("%d addresses", n))
+		return nil
+	})
 }
 
 // named returns the addresses in the status of the Node.
@@ -90,28 +78,18 @@ func named(node *k8s.Node) (addrs []netip.Addr) {
 	return addrs
 }
 
-func (c *controller) commit(want []tables.Address, done func(statedb.WriteTxn)) (int, error) {
+func (c *controller) commit(list []tables.Address, done func(statedb.WriteTxn)) (int, error) {
+	id := func(row tables.Address) string { return row.Addr.String() + "@" + row.Device }
+	want := make(map[string]tables.Address, len(list))
+	for _, row := range list {
+		want[id(row)] = row
+	}
 	txn := c.DB.WriteTxn(c.Table)
 	defer txn.Abort()
-	keep := make(map[tables.Address]struct{}, len(want))
-	for _, row := range want {
-		keep[row] = struct{}{}
-		old, _, found := c.Table.Get(txn, tables.ByID(row.Addr.String()+"@"+row.Device))
-		if found && old == row {
-			continue
-		}
-		if _, _, err := c.Table.Insert(txn, row); err != nil {
-			return 0, err
-		}
-	}
-	for old := range c.Table.All(txn) {
-		if _, ok := keep[old]; !ok {
-			if _, _, err := c.Table.Delete(txn, old); err != nil {
-				return 0, err
-			}
-		}
+	if err := rows.Replace(txn, c.Table, c.Table.All(txn), want, id, rows.Identical); err != nil {
+		return 0, err
 	}
 	done(txn)
 	txn.Commit()
-	return len(keep), nil
+	return len(want), nil
 }

@@ -10,7 +10,7 @@ import (
 	"github.com/cilium/hive/cell"
 	"github.com/cilium/statedb"
 
-	"github.com/waggle-net/waggle/pkg/heartbeat"
+	"github.com/waggle-net/waggle/pkg/loop"
 	"github.com/waggle-net/waggle/pkg/podlink"
 	agent "github.com/waggle-net/waggle/pkg/settings"
 	"github.com/waggle-net/waggle/pkg/tables/cilium"
@@ -50,21 +50,16 @@ func newController(p params) *controller {
 const settle = time.Millisecond
 
 func (c *controller) run(ctx context.Context, health cell.Health) error {
-	for {
-		heartbeat.Busy(ctx)
-		watch := statedb.NewWatchSet()
-		in := c.read(c.DB.ReadTxn(), watch)
+	return loop.Run(ctx, c.DB, loop.Options{Settle: settle}, func(r *loop.Round) error {
+		in := c.read(r)
 		candidates := choose(in)
 		if err := c.commit(candidates, in.waitingFor == ""); err != nil {
 			health.Degraded("write node-cidrs", err)
 			return err
 		}
 		report(health, candidates)
-		heartbeat.Idle(ctx)
-		if _, err := watch.Wait(ctx, settle); err != nil {
-			return nil
-		}
-	}
+		return nil
+	})
 }
 
 // report sets the health of the module: the chosen ranges, or the first rejected candidate.
@@ -85,46 +80,36 @@ func report(health cell.Health, candidates []nodecidrs.Candidate) {
 }
 
 // read collects the input of the choice and watches its tables.
-func (c *controller) read(txn statedb.ReadTxn, watch *statedb.WatchSet) input {
+func (c *controller) read(r *loop.Round) input {
 	in := input{settings: c.Settings, enableIPv4: c.Agent.EnableIPv4, enableIPv6: c.Agent.EnableIPv6,
 		nodeName: c.Agent.NodeName}
-	node, _, changed, _ := c.Nodes.GetWatch(txn, k8s.NodeByName(c.Agent.NodeName))
-	in.node = node
-	watch.Add(changed)
-	in.ciliumNode, _, changed, _ = c.CiliumNodes.GetWatch(txn, cilium.NodeByName(c.Agent.NodeName))
-	watch.Add(changed)
+	in.node, _ = loop.Get(r, c.Nodes, k8s.NodeByName(c.Agent.NodeName))
+	in.ciliumNode, _ = loop.Get(r, c.CiliumNodes, cilium.NodeByName(c.Agent.NodeName))
 
 	table, objects := c.Nodes.Name(), "Nodes"
 	if c.Settings.source == fromCiliumNode {
 		table, objects = c.CiliumNodes.Name(), "CiliumNodes"
 	}
-	source, _, changed, _ := c.Sources.GetWatch(txn, sources.ByTable(table))
-	watch.Add(changed)
-	addressesRead, initialized := c.Addresses.Initialized(txn)
-	in.addressesPending = !addressesRead
-	if !addressesRead {
-		watch.Add(initialized)
-	}
+	source, _ := loop.Get(r, c.Sources, sources.ByTable(table))
+	in.addressesPending = !r.Complete(c.Addresses)
 	switch {
 	case !source.Usable():
 		in.waitingFor = "the " + objects + " of the cluster to be read"
 		if source.WaitingFor != "" {
 			in.waitingFor = "the " + objects + " of the cluster: " + source.WaitingFor
 		}
-	case !addressesRead:
+	case in.addressesPending:
 		in.waitingFor = "the addresses of this node"
 	}
-	in.nodeIPv4, in.addresses = c.addresses(txn, watch)
-	in.chosenIPv4, in.derivedIPv4 = c.before(txn, "ipv4")
-	in.chosenIPv6, in.derivedIPv6 = c.before(txn, "ipv6")
+	in.nodeIPv4, in.addresses = c.addresses(r)
+	in.chosenIPv4, in.derivedIPv4 = c.before(r.Txn, "ipv4")
+	in.chosenIPv6, in.derivedIPv6 = c.before(r.Txn, "ipv6")
 	return in
 }
 
 // addresses returns the node's primary IPv4 address and all its addresses, except the ones on the device of the router addresses.
-func (c *controller) addresses(txn statedb.ReadTxn, watch *statedb.WatchSet) (primaryIPv4 netip.Addr, all []netip.Addr) {
-	rows, changed := c.Addresses.AllWatch(txn)
-	watch.Add(changed)
-	for row := range rows {
+func (c *controller) addresses(r *loop.Round) (primaryIPv4 netip.Addr, all []netip.Addr) {
+	for row := range loop.All(r, c.Addresses) {
 		if row.Device == podlink.HostDevice {
 			continue
 		}

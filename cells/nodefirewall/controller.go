@@ -11,7 +11,7 @@ import (
 	"github.com/cilium/statedb"
 
 	"github.com/waggle-net/waggle/pkg/drift"
-	"github.com/waggle-net/waggle/pkg/heartbeat"
+	"github.com/waggle-net/waggle/pkg/loop"
 	"github.com/waggle-net/waggle/pkg/nftforward"
 	"github.com/waggle-net/waggle/pkg/podlink"
 	"github.com/waggle-net/waggle/pkg/tables/devices"
@@ -37,8 +37,8 @@ type controller struct {
 }
 
 func (c *controller) run(ctx context.Context, health cell.Health) error {
-	for {
-		packets := c.packets(c.DB.ReadTxn())
+	return loop.Run(ctx, c.DB, loop.Options{}, func(r *loop.Round) error {
+		packets := c.packets(r.Txn)
 
 		chains, read, err := c.Kernel.Dropping(packets)
 		if err != nil {
@@ -47,10 +47,9 @@ func (c *controller) run(ctx context.Context, health cell.Health) error {
 
 		report(health, packets, chains)
 
-		if heartbeat.Sleep(ctx, min(max(c.Drift.Interval, time.Duration(read)*pause), longest)) != nil {
-			return nil
-		}
-	}
+		r.Within(min(max(c.Drift.Interval, time.Duration(read)*pause), longest))
+		return nil
+	})
 }
 
 // packets returns examples of packets from a pod to other hosts: one for each family of pods and each external device.

@@ -12,11 +12,11 @@ import (
 	"github.com/cilium/hive/cell"
 	"github.com/cilium/hive/job"
 	"github.com/cilium/statedb"
-	"golang.org/x/time/rate"
 
 	"github.com/waggle-net/waggle/pkg/changes"
 	"github.com/waggle-net/waggle/pkg/clusternodes"
 	"github.com/waggle-net/waggle/pkg/heartbeat"
+	"github.com/waggle-net/waggle/pkg/loop"
 	"github.com/waggle-net/waggle/pkg/settings"
 	"github.com/waggle-net/waggle/pkg/tables/conntrack"
 	tables "github.com/waggle-net/waggle/pkg/tables/nodeids"
@@ -68,11 +68,9 @@ func (c *controller) run(ctx context.Context, health cell.Health) error {
 		health.Degraded("Restore ids", err)
 		return err
 	}
-	limiter := rate.NewLimiter(rate.Every(settle), 1)
-	for limiter.Wait(ctx) == nil {
-		txn := heartbeat.Snapshot(ctx, c.DB, c.Nodes) // without the table of the collector, which wakes the loop only while an id is released
-		changed := statedb.NewWatchSet()
-		if err := c.round(txn, changed); err != nil {
+	watched := []statedb.TableMeta{c.Nodes} // without the table of the collector, which begins a round only while an id is released
+	err := loop.Run(ctx, c.DB, loop.Options{Tables: watched, Pause: settle}, func(r *loop.Round) error {
+		if err := c.round(r.Txn, r.Changed); err != nil {
 			health.Degraded("Assign ids", err)
 			c.taken = nil
 			return err
@@ -83,13 +81,12 @@ func (c *controller) run(ctx context.Context, health cell.Health) error {
 		} else {
 			health.OK(fmt.Sprintf("%d nodes", c.Table.NumObjects(c.DB.ReadTxn())))
 		}
-		heartbeat.Idle(ctx)
-		if _, err := changed.Wait(ctx, 0); err != nil {
-			break // stopping
-		}
+		return nil
+	})
+	if err == nil {
+		c.nodes.Close()
 	}
-	c.nodes.Close()
-	return nil
+	return err
 }
 
 // restore fills the table from the files once.

@@ -13,12 +13,12 @@ import (
 	"github.com/cilium/hive/job"
 	"github.com/cilium/statedb"
 	"github.com/cilium/statedb/reconciler"
-	"golang.org/x/time/rate"
 
 	"github.com/waggle-net/waggle/bpf"
 	"github.com/waggle-net/waggle/pkg/changes"
 	"github.com/waggle-net/waggle/pkg/clusternodes"
 	"github.com/waggle-net/waggle/pkg/heartbeat"
+	"github.com/waggle-net/waggle/pkg/loop"
 	"github.com/waggle-net/waggle/pkg/podlink"
 	agent "github.com/waggle-net/waggle/pkg/settings"
 	"github.com/waggle-net/waggle/pkg/tables/bpfmaps"
@@ -114,11 +114,8 @@ func (c *controller) run(ctx context.Context, health cell.Health) error {
 	if err := c.readLeft(); err != nil {
 		return err
 	}
-	limiter := rate.NewLimiter(rate.Every(settle), 1)
-	for limiter.Wait(ctx) == nil {
-		txn := heartbeat.Snapshot(ctx, c.DB, c.Nodes, c.IDs, c.Overlays)
-		changed := statedb.NewWatchSet()
-		if err := c.round(txn, changed); err != nil {
+	err := loop.Run(ctx, c.DB, loop.Options{Tables: []statedb.TableMeta{c.Nodes, c.IDs, c.Overlays}, Pause: settle}, func(r *loop.Round) error {
+		if err := c.round(r.Txn, r.Changed); err != nil {
 			return err
 		}
 		rows := c.Table.NumObjects(c.DB.ReadTxn())
@@ -130,13 +127,12 @@ func (c *controller) run(ctx context.Context, health cell.Health) error {
 		default:
 			health.OK(fmt.Sprintf("%d nodes", rows))
 		}
-		heartbeat.Idle(ctx)
-		if _, err := changed.Wait(ctx, 0); err != nil {
-			break // stopping
-		}
+		return nil
+	})
+	if err == nil {
+		c.close()
 	}
-	c.close()
-	return nil
+	return err
 }
 
 // left has the addresses of other nodes that the previous run left in the maps.

@@ -11,10 +11,9 @@ import (
 	"github.com/cilium/hive/cell"
 	"github.com/cilium/hive/job"
 	"github.com/cilium/statedb"
-	"golang.org/x/time/rate"
 
-	"github.com/waggle-net/waggle/pkg/changes"
 	"github.com/waggle-net/waggle/pkg/heartbeat"
+	"github.com/waggle-net/waggle/pkg/loop"
 	"github.com/waggle-net/waggle/pkg/settings"
 	"github.com/waggle-net/waggle/pkg/tables/desiredroutes"
 	"github.com/waggle-net/waggle/pkg/tables/devices"
@@ -72,14 +71,11 @@ func run(ctx context.Context, health cell.Health, p params) error {
 		return err
 	}
 	defer r.close()
-	limiter := rate.NewLimiter(rate.Every(settle), 1)
-	for limiter.Wait(ctx) == nil {
-		txn := heartbeat.Snapshot(ctx, p.DB, p.Nodes, p.Routes, p.Devices)
-		changed := statedb.NewWatchSet()
-		complete := changes.Watch(txn, changed, p.Nodes)
-		usable := r.upTo(txn, changed)
+	return loop.Run(ctx, p.DB, loop.Options{Tables: []statedb.TableMeta{p.Nodes, p.Routes, p.Devices}, Pause: settle}, func(now *loop.Round) error {
+		complete := now.Complete(p.Nodes)
+		usable := r.upTo(now.Txn, now.Changed)
 		if p.Agent.Tunnel() { // node-slots determines which routes of the previous run past the tunnel must stay
-			complete = changes.Watch(txn, changed, p.Slots) && complete
+			complete = now.Complete(p.Slots) && complete
 		}
 		var err error
 		if usable {
@@ -93,12 +89,8 @@ func run(ctx context.Context, health cell.Health, p params) error {
 		default:
 			health.OK(fmt.Sprintf("Waiting for the nodes of the cluster and the routes of this node; %d routes so far", len(r.routes)))
 		}
-		heartbeat.Idle(ctx)
-		if _, err := changed.Wait(ctx, 0); err != nil {
-			return nil // stopping
-		}
-	}
-	return nil
+		return nil
+	})
 }
 
 // report sets the health of the module. Nodes behind a gateway are not an error with --direct-routing-skip-unreachable.

@@ -12,10 +12,10 @@ import (
 	"github.com/cilium/hive/cell"
 	"github.com/cilium/hive/job"
 	"github.com/cilium/statedb"
-	"golang.org/x/time/rate"
 
 	"github.com/waggle-net/waggle/pkg/changes"
 	"github.com/waggle-net/waggle/pkg/heartbeat"
+	"github.com/waggle-net/waggle/pkg/loop"
 	"github.com/waggle-net/waggle/pkg/settings"
 	"github.com/waggle-net/waggle/pkg/tables/cilium"
 	"github.com/waggle-net/waggle/pkg/tables/k8s"
@@ -71,21 +71,17 @@ func (c *controller) run(ctx context.Context, health cell.Health) error {
 	if err := c.subscribe(); err != nil {
 		return err
 	}
-	limiter := rate.NewLimiter(rate.Every(settle), 1)
-	for limiter.Wait(ctx) == nil {
-		txn := heartbeat.Snapshot(ctx, c.DB, c.LocalNode, c.Nodes, c.CiliumNodes)
-		changed := statedb.NewWatchSet()
-		if err := c.round(txn, changed); err != nil {
+	err := loop.Run(ctx, c.DB, loop.Options{Tables: []statedb.TableMeta{c.LocalNode, c.Nodes, c.CiliumNodes}, Pause: settle}, func(r *loop.Round) error {
+		if err := c.round(r.Txn, r.Changed); err != nil {
 			return err
 		}
 		c.report(health)
-		heartbeat.Idle(ctx)
-		if _, err := changed.Wait(ctx, 0); err != nil {
-			break // stopping
-		}
+		return nil
+	})
+	if err == nil {
+		c.close()
 	}
-	c.close()
-	return nil
+	return err
 }
 
 // subscribe follows the objects from the first change on; a retry continues where the previous attempt ended.

@@ -10,11 +10,12 @@ import (
 	"github.com/cilium/hive/job"
 	"github.com/cilium/statedb"
 	"github.com/cilium/statedb/reconciler"
-	"golang.org/x/time/rate"
 
 	"github.com/waggle-net/waggle/bpf"
 	"github.com/waggle-net/waggle/pkg/heartbeat"
+	"github.com/waggle-net/waggle/pkg/loop"
 	"github.com/waggle-net/waggle/pkg/podlink"
+	"github.com/waggle-net/waggle/pkg/rows"
 	agent "github.com/waggle-net/waggle/pkg/settings"
 	"github.com/waggle-net/waggle/pkg/tables/attachments"
 	"github.com/waggle-net/waggle/pkg/tables/devices"
@@ -77,40 +78,29 @@ func (c *controller) disable(ctx context.Context, health cell.Health, all *range
 	if err := errors.Join(c.Sysctls.Replace(owner, nil), c.commit(nil, done)); err != nil {
 		return err
 	}
-	limiter := rate.NewLimiter(rate.Every(settle), 1)
-	for limiter.Wait(ctx) == nil {
-		changed := statedb.NewWatchSet()
-		c.claim(heartbeat.Snapshot(ctx, c.DB, c.Nodes), changed, all)
+	defer all.rows.Close()
+	return loop.Run(ctx, c.DB, loop.Options{Tables: []statedb.TableMeta{c.Nodes}, Pause: settle}, func(r *loop.Round) error {
+		c.claim(r, all)
 		health.OK("Disabled: --routing-mode=" + agent.RoutingNative)
-		heartbeat.Idle(ctx)
-		if _, err := changed.Wait(ctx, 0); err != nil {
-			break // stopping
-		}
-	}
-	all.rows.Close()
-	return nil
+		return nil
+	})
 }
 
 // claim claims the pod ranges of other nodes as of a snapshot. It reports whether all nodes are known.
-func (c *controller) claim(txn statedb.ReadTxn, changed *statedb.WatchSet, all *ranges) (known bool) {
-	known, initialized := c.Nodes.Initialized(txn)
-	if !known {
-		changed.Add(initialized)
-	}
-	put, remove := all.upTo(txn, changed)
+func (c *controller) claim(r *loop.Round, all *ranges) (known bool) {
+	known = r.Complete(c.Nodes)
+	put, remove := all.upTo(r.Txn, r.Changed)
 	c.IPCache.Update(owner, put, remove, known)
 	return known
 }
 
 func (c *controller) run(ctx context.Context, health cell.Health, all *ranges, done func(statedb.WriteTxn)) error {
-	limiter := rate.NewLimiter(rate.Every(settle), 1)
-	for limiter.Wait(ctx) == nil {
-		txn := heartbeat.Snapshot(ctx, c.DB, c.Nodes, c.LocalNode) // of the other tables only single rows wake the loop
-		changed := statedb.NewWatchSet()
-		known := c.claim(txn, changed, all)
-		self := c.self(txn, changed)
-		want, exists := c.desired(txn, self, changed)
-		pair := c.checksums(txn, want, changed)
+	watched := []statedb.TableMeta{c.Nodes, c.LocalNode} // of the other tables only single rows begin a round
+	err := loop.Run(ctx, c.DB, loop.Options{Tables: watched, Pause: settle}, func(r *loop.Round) error {
+		known := c.claim(r, all)
+		self := c.self(r)
+		want, exists := c.desired(r, self)
+		pair := c.checksums(r, want)
 		problems := all.problems()
 		var waiting string
 		source, err := outerSource(self, all.self, c.Agent.UnderlayIPv6)
@@ -126,7 +116,7 @@ func (c *controller) run(ctx context.Context, health cell.Health, all *ranges, d
 			waiting = "Waiting for the nodes of the cluster"
 		case !want.Source.IsValid():
 			waiting = "Waiting for an " + c.Agent.Underlay() + " address of this node"
-			if known && self.Ready && c.Table.NumObjects(txn) == 0 { // an address may never appear, and the node's own pods need no tunnel
+			if known && self.Ready && c.Table.NumObjects(r.Txn) == 0 { // an address may never appear, and the node's own pods need no tunnel
 				err = c.commit(nil, done)
 			}
 		case !self.Ready: // without router addresses, Services could not send to backends on other nodes
@@ -141,41 +131,33 @@ func (c *controller) run(ctx context.Context, health cell.Health, all *ranges, d
 			return err
 		}
 		report(health, waiting, all.reached, problems, c.Probe())
-
-		heartbeat.Idle(ctx)
-		if _, err := changed.Wait(ctx, 0); err != nil {
-			break // stopping
-		}
+		return nil
+	})
+	if err == nil {
+		all.rows.Close()
 	}
-	all.rows.Close()
-	return nil
+	return err
 }
 
 // self returns the row of this node, or a row without addresses if there is none.
-func (c *controller) self(txn statedb.ReadTxn, changed *statedb.WatchSet) *localnode.LocalNode {
-	rows, more := c.LocalNode.AllWatch(txn)
-	changed.Add(more)
-	for n := range rows {
+func (c *controller) self(r *loop.Round) *localnode.LocalNode {
+	for n := range loop.All(r, c.LocalNode) {
 		return n
 	}
 	return &localnode.LocalNode{}
 }
 
-// desired computes the row without its source, and reports whether the device exists. It adds its inputs to changed.
-func (c *controller) desired(txn statedb.ReadTxn, self *localnode.LocalNode, changed *statedb.WatchSet) (want *tables.Overlay, exists bool) {
-	mtu, _, mtuChanged, _ := c.MTUs.GetWatch(txn, mtus.ByPrefix(mtus.Default))
-	tunnels, tunnelChanged := c.Devices.ListWatch(txn, devices.ByName(podlink.OverlayDevice))
-	hosts, hostChanged := c.Devices.ListWatch(txn, devices.ByName(podlink.HostDevice))
+// desired computes the row without its source, and reports whether the device exists.
+func (c *controller) desired(r *loop.Round, self *localnode.LocalNode) (want *tables.Overlay, exists bool) {
+	mtu, _ := loop.Get(r, c.MTUs, mtus.ByPrefix(mtus.Default))
 	hook := attachments.Attachment{Kind: attachments.TCX, Device: podlink.OverlayDevice, Hook: "ingress"}
-	program, _, hookChanged, found := c.Attachments.GetWatch(txn, attachments.ByKey(hook.Key()))
-	changed.Add(mtuChanged, tunnelChanged, hostChanged, hookChanged)
-
+	program, found := loop.Get(r, c.Attachments, attachments.ByKey(hook.Key()))
 	want = &tables.Overlay{Device: podlink.OverlayDevice, Port: c.Agent.TunnelPort, MAC: macOf(c.Agent.NodeName), MTU: mtu.DeviceMTU, RouteMTU: mtu.RouteMTU,
 		IPv4: self.IPv4.Router, IPv6: self.IPv6.Router}
-	for d := range hosts {
+	for d := range loop.List(r, c.Devices, devices.ByName(podlink.HostDevice)) {
 		want.Way, want.HostMAC = d.Index, d.MAC
 	}
-	for d := range tunnels {
+	for d := range loop.List(r, c.Devices, devices.ByName(podlink.OverlayDevice)) {
 		exists = true
 		want.Up = found && program.Status.Kind == reconciler.StatusKindDone && program.IfIndex == d.Index
 	}
@@ -184,29 +166,25 @@ func (c *controller) desired(txn statedb.ReadTxn, self *localnode.LocalNode, cha
 
 // checksums sets in a row whether a pair of devices completes checksums, and reports whether the pair exists. The pair stays until no slot of a node refers to
 // it, because packets that programs send to a deleted device are lost.
-func (c *controller) checksums(txn statedb.ReadTxn, want *tables.Overlay, changed *statedb.WatchSet) (exists bool) {
-	spoilt, spoiltChanged := pathtests.SpoiltPaths(txn, c.Tests)
-	firsts, firstChanged := c.Devices.ListWatch(txn, devices.ByName(podlink.ChecksumDevice))
-	peers, peerChanged := c.Devices.ListWatch(txn, devices.ByName(podlink.ChecksumPeer))
+func (c *controller) checksums(r *loop.Round, want *tables.Overlay) (exists bool) {
+	spoilt, spoiltChanged := pathtests.SpoiltPaths(r.Txn, c.Tests)
+	r.Changed.Add(spoiltChanged)
 	hook := attachments.Attachment{Kind: attachments.TCX, Device: podlink.ChecksumPeer, Hook: "ingress"}
-	program, _, hookChanged, found := c.Attachments.GetWatch(txn, attachments.ByKey(hook.Key()))
-	changed.Add(spoiltChanged, firstChanged, peerChanged, hookChanged)
-	for range firsts {
+	program, found := loop.Get(r, c.Attachments, attachments.ByKey(hook.Key()))
+	for range loop.List(r, c.Devices, devices.ByName(podlink.ChecksumDevice)) {
 		exists = true
 	}
-	want.Checksums = len(spoilt) > 0 || exists && c.completed(txn, changed)
-	for d := range peers {
+	want.Checksums = len(spoilt) > 0 || exists && c.completed(r)
+	for d := range loop.List(r, c.Devices, devices.ByName(podlink.ChecksumPeer)) {
 		want.ChecksumsUp = want.Checksums && found && program.Status.Kind == reconciler.StatusKindDone && program.IfIndex == d.Index
 	}
 	return exists
 }
 
 // completed reports whether slots of nodes may refer to the device that completes checksums.
-func (c *controller) completed(txn statedb.ReadTxn, changed *statedb.WatchSet) bool {
-	known, initialized := c.Slots.Initialized(txn)
-	rows, more := c.Slots.AllWatch(txn)
-	if changed.Add(more); !known {
-		changed.Add(initialized)
+func (c *controller) completed(r *loop.Round) bool {
+	rows := loop.All(r, c.Slots)
+	if !r.Complete(c.Slots) {
 		return true
 	}
 	for row := range rows {
@@ -222,10 +200,8 @@ func (c *controller) commit(want *tables.Overlay, done func(statedb.WriteTxn)) e
 	txn := c.DB.WriteTxn(c.Table)
 	defer txn.Abort()
 	if want != nil {
-		if old, _, found := c.Table.Get(txn, tables.ByDevice(want.Device)); !found || !old.Equal(want) {
-			if _, _, err := c.Table.Insert(txn, want.WithStatus(reconciler.StatusPending())); err != nil {
-				return err
-			}
+		if err := rows.Put(txn, c.Table, tables.ByDevice(want.Device), want.WithStatus(reconciler.StatusPending()), rows.Same); err != nil {
+			return err
 		}
 	}
 	done(txn)

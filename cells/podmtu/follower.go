@@ -12,6 +12,7 @@ import (
 	"golang.org/x/sys/unix"
 
 	"github.com/waggle-net/waggle/pkg/heartbeat"
+	"github.com/waggle-net/waggle/pkg/loop"
 	"github.com/waggle-net/waggle/pkg/podlink"
 	"github.com/waggle-net/waggle/pkg/podns"
 	"github.com/waggle-net/waggle/pkg/tables/devices"
@@ -52,18 +53,10 @@ func (f *follower) run(ctx context.Context, health cell.Health) error {
 	if f.Config.Enabled {
 		follows = append(follows, f.Endpoints)
 	}
-	for {
-		txn := heartbeat.Snapshot(ctx, f.DB, follows...)
-		changed := statedb.NewWatchSet()
-		_, mtuChanged := f.MTUs.AllWatch(txn)
-		changed.Add(mtuChanged)
-		if f.Config.Enabled {
-			_, endpointsChanged := f.Endpoints.AllWatch(txn)
-			changed.Add(endpointsChanged)
-		}
-
+	return loop.Run(ctx, f.DB, loop.Options{Tables: follows, Settle: settle}, func(r *loop.Round) error {
+		r.Watch(follows...)
 		open := false
-		if row, _, known := f.MTUs.Get(txn, mtus.ByPrefix(mtus.Default)); known {
+		if row, _, known := f.MTUs.Get(r.Txn, mtus.ByPrefix(mtus.Default)); known {
 			want := sizeOf(row)
 			if want != last {
 				last, retry = want, minRetry
@@ -77,26 +70,19 @@ func (f *follower) run(ctx context.Context, health cell.Health) error {
 			case row.Provisional:
 				health.OK("Running pods keep their MTU until the device that determines the MTU is known")
 			default:
-				if f.pass(ctx, txn, want) {
+				if f.pass(ctx, r.Txn, want) {
 					retry = minRetry
 				}
 				open = f.report(want, health)
 			}
 		}
 
-		wait, cancel := ctx, context.CancelFunc(func() {})
-		heartbeat.Idle(ctx)
 		if open {
-			heartbeat.IdleFor(ctx, retry)
-			wait, cancel = context.WithTimeout(ctx, retry)
+			r.Within(retry)
 			retry = min(2*retry, maxRetry)
 		}
-		_, _ = changed.Wait(wait, settle) // an error means that the timeout has expired or the agent stops
-		cancel()
-		if ctx.Err() != nil {
-			return nil
-		}
-	}
+		return nil
+	})
 }
 
 // pass runs both stages for all pods without the desired size. It reports whether any of them is new.

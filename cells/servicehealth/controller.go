@@ -4,7 +4,6 @@ import (
 	"context"
 	"errors"
 	"fmt"
-	"maps"
 	"strings"
 	"time"
 
@@ -12,9 +11,10 @@ import (
 	"github.com/cilium/hive/job"
 	"github.com/cilium/statedb"
 	"github.com/cilium/statedb/reconciler"
-	"golang.org/x/time/rate"
 
 	"github.com/waggle-net/waggle/pkg/heartbeat"
+	"github.com/waggle-net/waggle/pkg/loop"
+	"github.com/waggle-net/waggle/pkg/rows"
 	"github.com/waggle-net/waggle/pkg/tables/services"
 )
 
@@ -37,11 +37,9 @@ func registerController(jobs job.Group, c controller) {
 }
 
 func (c *controller) run(ctx context.Context, health cell.Health) error {
-	limiter := rate.NewLimiter(rate.Every(settle), 1)
-	for limiter.Wait(ctx) == nil {
-		heartbeat.Busy(ctx) // no snapshot: services without a health check node port do not wake the loop
-		all, changed := c.Services.ListWatch(c.DB.ReadTxn(), services.WithHealthCheck)
-		want, problems := ports(statedb.Collect(all))
+	// Options.Tables is empty, because services without a health check node port begin no round.
+	return loop.Run(ctx, c.DB, loop.Options{Pause: settle}, func(r *loop.Round) error {
+		want, problems := ports(statedb.Collect(loop.List(r, c.Services, services.WithHealthCheck)))
 		if err := c.commit(want); err != nil {
 			return err
 		}
@@ -50,14 +48,8 @@ func (c *controller) run(ctx context.Context, health cell.Health) error {
 		} else {
 			health.OK(fmt.Sprintf("%d ports", len(want)))
 		}
-		heartbeat.Idle(ctx)
-		select {
-		case <-ctx.Done():
-			return nil
-		case <-changed:
-		}
-	}
-	return nil
+		return nil
+	})
 }
 
 // ports returns the ports of services, which must be sorted by name: the first service that requests a port owns it.
@@ -78,28 +70,10 @@ func ports(all []*services.Service) (want map[uint16]*port, problems []string) {
 func (c *controller) commit(want map[uint16]*port) error {
 	txn := c.DB.WriteTxn(c.Ports)
 	defer txn.Abort()
-	differ, changed := maps.Clone(want), false
-	for old := range c.Ports.All(txn) {
-		row, wanted := want[old.Number]
-		if wanted && row.Service == old.Service {
-			delete(differ, old.Number)
-			continue
-		}
-		if !wanted {
-			changed = true
-			if _, _, err := c.Ports.Delete(txn, old); err != nil {
-				return err
-			}
-		}
+	same := func(old, row *port) bool { return row.Service == old.Service }
+	if err := rows.Replace(txn, c.Ports, c.Ports.All(txn), want, func(p *port) uint16 { return p.Number }, same); err != nil {
+		return err
 	}
-	for _, row := range differ {
-		changed = true
-		if _, _, err := c.Ports.Insert(txn, row); err != nil {
-			return err
-		}
-	}
-	if changed {
-		txn.Commit()
-	}
+	txn.Commit()
 	return nil
 }

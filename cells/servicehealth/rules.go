@@ -9,11 +9,11 @@ import (
 	"github.com/cilium/hive/cell"
 	"github.com/cilium/hive/job"
 	"github.com/cilium/statedb"
-	"golang.org/x/time/rate"
 
 	"github.com/waggle-net/waggle/pkg/changes"
 	"github.com/waggle-net/waggle/pkg/heartbeat"
 	"github.com/waggle-net/waggle/pkg/loadbalancer"
+	"github.com/waggle-net/waggle/pkg/loop"
 	"github.com/waggle-net/waggle/pkg/tables/frontends"
 	"github.com/waggle-net/waggle/pkg/tables/services"
 )
@@ -57,16 +57,10 @@ func (r *rules) run(ctx context.Context, health cell.Health) error {
 		return err
 	}
 	defer feed.Close()
-	limiter := rate.NewLimiter(rate.Every(settle), 1)
-	for limiter.Wait(ctx) == nil {
-		txn, changed := heartbeat.Snapshot(ctx, r.db, r.frontends), statedb.NewWatchSet()
-		health.OK(fmt.Sprintf("%d frontends are not in force in the datapath", r.note(feed.UpTo(txn, changed))))
-		heartbeat.Idle(ctx)
-		if _, err := changed.Wait(ctx, 0); err != nil {
-			return nil // stopping
-		}
-	}
-	return nil
+	return loop.Run(ctx, r.db, loop.Options{Tables: []statedb.TableMeta{r.frontends}, Pause: settle}, func(now *loop.Round) error {
+		health.OK(fmt.Sprintf("%d frontends are not in force in the datapath", r.note(feed.UpTo(now.Txn, now.Changed))))
+		return nil
+	})
 }
 
 // note applies changes of frontends, and returns the number of pending ones.

@@ -14,6 +14,7 @@ import (
 	"github.com/waggle-net/waggle/pkg/changes"
 	"github.com/waggle-net/waggle/pkg/drift"
 	"github.com/waggle-net/waggle/pkg/heartbeat"
+	"github.com/waggle-net/waggle/pkg/loop"
 	"github.com/waggle-net/waggle/pkg/maglev"
 	"github.com/waggle-net/waggle/pkg/servicemaps"
 	"github.com/waggle-net/waggle/pkg/settings"
@@ -98,23 +99,22 @@ func (c *controller) run(ctx context.Context, health cell.Health) error {
 	}
 	defer c.frontendChanges.Close()
 	defer c.backendChanges.Close()
-	for verified := time.Now(); ; {
-		txn := heartbeat.Snapshot(ctx, c.DB, c.Frontends.Table, c.Backends)
-		changed := statedb.NewWatchSet()
+	verified := time.Now()
+	return loop.Run(ctx, c.DB, loop.Options{Tables: []statedb.TableMeta{c.Frontends.Table, c.Backends}}, func(r *loop.Round) error {
 		now := time.Now()
 		if now.Sub(verified) >= c.Drift.Interval {
-			c.verify(txn)
+			c.verify(r.Txn)
 			c.alive()
 			verified = now
 		}
-		wait := c.pass(txn, changed, now)
+		if wait := c.pass(r.Txn, r.Changed, now); wait > 0 {
+			r.Within(wait)
+		}
 		c.account()
 		c.report(health)
-		heartbeat.Idle(ctx)
-		if !sleep(ctx, changed, sooner(wait, time.Until(verified.Add(c.Drift.Interval)))) {
-			return nil
-		}
-	}
+		r.Within(time.Until(verified.Add(c.Drift.Interval)))
+		return nil
+	})
 }
 
 // sooner returns the shorter of two waits. The first may be 0, which means forever.
@@ -124,17 +124,6 @@ func sooner(a, b time.Duration) time.Duration {
 		return b
 	}
 	return min(a, b)
-}
-
-// sleep waits for a change, or for at most d if d is not 0. It reports whether ctx is still valid.
-func sleep(ctx context.Context, changed *statedb.WatchSet, d time.Duration) bool {
-	wait, cancel := ctx, context.CancelFunc(func() {})
-	if d > 0 {
-		wait, cancel = context.WithTimeout(ctx, d)
-	}
-	defer cancel()
-	_, _ = changed.Wait(wait, 0) // an error means that the time or ctx has ended
-	return ctx.Err() == nil
 }
 
 // begin reads the maps and subscribes to the tables.

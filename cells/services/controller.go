@@ -11,6 +11,7 @@ import (
 
 	"github.com/waggle-net/waggle/pkg/heartbeat"
 	"github.com/waggle-net/waggle/pkg/loadbalancer"
+	"github.com/waggle-net/waggle/pkg/loop"
 	"github.com/waggle-net/waggle/pkg/tables/backends"
 	"github.com/waggle-net/waggle/pkg/tables/k8s"
 	"github.com/waggle-net/waggle/pkg/tables/services"
@@ -65,37 +66,35 @@ func (c *controller) run(ctx context.Context, health cell.Health) error {
 		health.Degraded("the maps of services cannot be read; their entries stay in force", err)
 		return err
 	}
-	for {
-		txn := heartbeat.Snapshot(ctx, c.DB, c.KubernetesServices, c.Slices, c.Pods, c.NodeAddresses)
-		changed := statedb.NewWatchSet()
-		c.read(txn, changed)
-		var done tally
-		if waiting := c.in.waiting(txn, changed); waiting != "" {
+	watched := []statedb.TableMeta{c.KubernetesServices, c.Slices, c.Pods, c.NodeAddresses}
+	err := loop.Run(ctx, c.DB, loop.Options{Tables: watched}, func(r *loop.Round) error {
+		c.read(r.Txn, r.Changed)
+		if waiting := c.in.waiting(r.Txn, r.Changed); waiting != "" {
 			health.OK("waiting for " + waiting)
+			return nil
+		}
+		done, err := c.pass(r.Txn, r.Changed)
+		if err != nil {
+			health.Degraded("compute services", err)
+			return err
+		}
+		c.Log.Debug("Services are computed", "services", done.models, "sliceEndpoints", done.endpoints, "left", done.left)
+		now := c.DB.ReadTxn()
+		if err := c.Holders.keep(now, c); err != nil { // retried after the next change
+			health.Degraded("record the owners of contested addresses", err)
 		} else {
-			var err error
-			if done, err = c.pass(txn, changed); err != nil {
-				health.Degraded("compute services", err)
-				return err
-			}
-			c.Log.Debug("Services are computed", "services", done.models, "sliceEndpoints", done.endpoints, "left", done.left)
-			now := c.DB.ReadTxn()
-			if err := c.Holders.keep(now, c); err != nil { // retried after the next change
-				health.Degraded("record the owners of contested addresses", err)
-			} else {
-				health.OK(fmt.Sprintf("%d services, %d frontends, %d backends", c.Services.NumObjects(now), c.Frontends.NumObjects(now),
-					c.Backends.NumObjects(now)))
-			}
+			health.OK(fmt.Sprintf("%d services, %d frontends, %d backends", c.Services.NumObjects(now), c.Frontends.NumObjects(now),
+				c.Backends.NumObjects(now)))
 		}
-		if done.left > 0 && ctx.Err() == nil {
-			continue // with a newer snapshot
+		if done.left > 0 {
+			r.Within(0) // the next portion, with a newer snapshot
 		}
-		heartbeat.Idle(ctx)
-		if _, err := changed.Wait(ctx, 0); err != nil {
-			c.in.close()
-			return nil // stopping
-		}
+		return nil
+	})
+	if err == nil {
+		c.in.close()
 	}
+	return err
 }
 
 func (c *controller) writeTxn() statedb.WriteTxn {

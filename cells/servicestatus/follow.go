@@ -2,7 +2,6 @@ package servicestatus
 
 import (
 	"context"
-	"errors"
 	"fmt"
 	"strings"
 
@@ -15,6 +14,7 @@ import (
 
 	"github.com/waggle-net/waggle/pkg/k8sobjects"
 	"github.com/waggle-net/waggle/pkg/kubeapi"
+	"github.com/waggle-net/waggle/pkg/rows"
 	"github.com/waggle-net/waggle/pkg/serviceannotations"
 	"github.com/waggle-net/waggle/pkg/tables/k8s"
 	"github.com/waggle-net/waggle/pkg/tables/leadership"
@@ -85,7 +85,7 @@ func (f *follower) apply(change watch.EventType, s *statement) error {
 func (f *follower) put(txn statedb.WriteTxn, s *statement) (err error) {
 	old, _, found := f.Table.Get(txn, nameIndex.Query(s.key()))
 	switch {
-	case found && old.UID == s.UID && old.Message == s.Message:
+	case found && same(old, s):
 	case s.Message != "":
 		_, _, err = f.Table.Insert(txn, s)
 	case found:
@@ -94,24 +94,21 @@ func (f *follower) put(txn statedb.WriteTxn, s *statement) (err error) {
 	return err
 }
 
+// same reports whether two statements about a Service are equal.
+func same(a, b *statement) bool { return a.UID == b.UID && a.Message == b.Message }
+
 // replace sets the rows to a list.
 func (f *follower) replace(listed []*statement) error {
-	txn := f.DB.WriteTxn(f.Table)
-	defer txn.Abort()
-	exists := make(map[string]bool, len(listed))
-	var errs []error
+	want := make(map[string]*statement, len(listed))
 	for _, s := range listed {
-		exists[s.key()] = true
-		errs = append(errs, f.put(txn, s))
-	}
-	for s := range f.Table.All(txn) {
-		if !exists[s.key()] {
-			_, _, err := f.Table.Delete(txn, s)
-			errs = append(errs, err)
+		if s.Message != "" {
+			want[s.key()] = s
 		}
 	}
-	if err := errors.Join(errs...); err != nil {
-		return fmt.Errorf("write the messages about Services: %w", err)
+	txn := f.DB.WriteTxn(f.Table)
+	defer txn.Abort()
+	if err := rows.Replace(txn, f.Table, f.Table.All(txn), want, (*statement).key, same); err != nil {
+		return err
 	}
 	txn.Commit()
 	return nil

@@ -13,6 +13,7 @@ import (
 
 	"github.com/waggle-net/waggle/pkg/heartbeat"
 	"github.com/waggle-net/waggle/pkg/loadbalancer"
+	"github.com/waggle-net/waggle/pkg/loop"
 	"github.com/waggle-net/waggle/pkg/podns"
 	"github.com/waggle-net/waggle/pkg/serving"
 	"github.com/waggle-net/waggle/pkg/socketlb"
@@ -59,49 +60,32 @@ func register(jobs job.Group, p params) {
 // run starts with a pass: backends may have been removed while no agent ran.
 func (t *terminator) run(ctx context.Context, health cell.Health) error {
 	health.OK("Waiting for services")
-	heartbeat.Idle(ctx)
-	for _, initialized := range []func(statedb.ReadTxn) (bool, <-chan struct{}){t.Serving.Frontends.Initialized, t.Serving.Backends.Initialized} {
-		_, known := initialized(t.DB.ReadTxn())
-		select {
-		case <-ctx.Done():
-			return nil
-		case <-known:
-		}
+	if !loop.Await(ctx, t.DB, loop.Options{}, func(r *loop.Round) bool { return r.Complete(t.Serving.Frontends, t.Serving.Backends) }) {
+		return nil
 	}
-	heartbeat.Busy(ctx)
 	list, err := t.Kernel.Load()
 	if err != nil {
 		return fmt.Errorf("close sockets of removed backends: %w", err)
 	}
 	defer list.Close()
-	for due := late; ; {
-		txn := t.DB.ReadTxn() // to watch changes from here on; a pass has its own snapshot
-		_, frontends := t.Serving.Frontends.AllWatch(txn)
-		_, backends := t.Serving.Backends.AllWatch(txn)
-		heartbeat.Busy(ctx)
+	due := late // delays of the next passes without a change
+	return loop.Run(ctx, t.DB, loop.Options{}, func(r *loop.Round) error {
+		r.Watch(t.Serving.Frontends, t.Serving.Backends)
+		r.Txn = nil // a pass has its own snapshot
+		if !r.Full {
+			due = late
+		}
 		begin := time.Now()
 		if err := t.pass(list, health); err != nil {
 			return fmt.Errorf("close sockets of removed backends: %w", err)
 		}
-		if heartbeat.Sleep(ctx, share*time.Since(begin)) != nil {
-			return nil
-		}
-		var timer <-chan time.Time
 		if len(due) > 0 {
-			timer = time.After(due[0])
-		}
-		heartbeat.Idle(ctx)
-		select {
-		case <-ctx.Done():
-			return nil
-		case <-timer:
+			r.Within(due[0])
 			due = due[1:]
-		case <-frontends:
-			due = late
-		case <-backends:
-			due = late
 		}
-	}
+		_ = heartbeat.Sleep(ctx, share*time.Since(begin)) // fails when ctx ends, and the loop ends too
+		return nil
+	})
 }
 
 // gone reports whether a socket must be closed because its backend does not serve it now. A TCP connection is valid while the backend belongs to any service. For

@@ -11,10 +11,10 @@ import (
 	"github.com/cilium/hive/job"
 	"github.com/cilium/statedb"
 	"golang.org/x/sys/unix"
-	"golang.org/x/time/rate"
 
 	"github.com/waggle-net/waggle/pkg/heartbeat"
 	"github.com/waggle-net/waggle/pkg/identity"
+	"github.com/waggle-net/waggle/pkg/loop"
 	"github.com/waggle-net/waggle/pkg/settings"
 	"github.com/waggle-net/waggle/pkg/tables/bpfendpoints"
 	"github.com/waggle-net/waggle/pkg/tables/devices"
@@ -49,17 +49,11 @@ func registerController(jobs job.Group, c controller) {
 }
 
 func (c *controller) run(ctx context.Context, health cell.Health) error {
-	limiter := rate.NewLimiter(rate.Every(pause), 1)
-	for limiter.Wait(ctx) == nil {
-		// Only some types of routes are watched: changes of other routes do not wake the loop.
-		txn := heartbeat.Snapshot(ctx, c.DB, c.Addresses, c.LocalNode)
-		changed := statedb.NewWatchSet()
-		complete := c.inputsComplete(txn, changed)
-		addrs, addrsChanged := c.Addresses.AllWatch(txn)
-		nodes, nodeChanged := c.LocalNode.AllWatch(txn)
-		changed.Add(addrsChanged, nodeChanged)
-		taken := takenPrefixes(txn, c.Routes, changed)
-		if complete {
+	// Only some types of routes are watched: changes of other routes do not begin a round.
+	options := loop.Options{Tables: []statedb.TableMeta{c.Addresses, c.LocalNode}, Pause: pause, Interval: interval}
+	return loop.Run(ctx, c.DB, options, func(r *loop.Round) error {
+		addrs, nodes, taken := loop.All(r, c.Addresses), loop.All(r, c.LocalNode), takenPrefixes(r, c.Routes)
+		if r.Complete(c.Addresses, c.Routes) {
 			hosts, prefixes := hostAddresses(c.Agent, statedb.Collect(addrs), statedb.Collect(nodes), taken)
 			err := c.Hosts.ReplaceHost(owner, hosts)
 			c.IPCache.Replace(owner, claims(c.Agent, hosts, prefixes), true) // second: this change makes programs evaluate flows with the address again
@@ -69,35 +63,15 @@ func (c *controller) run(ctx context.Context, health cell.Health) error {
 				health.OK(fmt.Sprintf("%d addresses", len(hosts)))
 			}
 		}
-		heartbeat.IdleFor(ctx, interval)
-		until, cancel := context.WithTimeout(ctx, interval)
-		_, _ = changed.Wait(until, 0) // the interval has passed, an input has changed, or the agent stops
-		cancel()
-		if ctx.Err() != nil {
-			return nil
-		}
-	}
-	return nil
-}
-
-func (c *controller) inputsComplete(txn statedb.ReadTxn, changed *statedb.WatchSet) bool {
-	complete := true
-	for _, t := range []statedb.TableMeta{c.Addresses, c.Routes} {
-		if done, initialized := t.Initialized(txn); !done {
-			complete = false
-			changed.Add(initialized)
-		}
-	}
-	return complete
+		return nil
+	})
 }
 
 // takenPrefixes returns the destinations that the node's stack delivers locally, including destinations that are not addresses of the node. They are the
 // destinations of routes of the types local, broadcast and anycast in the table local (rtnetlink(7)).
-func takenPrefixes(txn statedb.ReadTxn, routes statedb.Table[*devices.Route], changed *statedb.WatchSet) (prefixes []netip.Prefix) {
+func takenPrefixes(r *loop.Round, routes statedb.Table[*devices.Route]) (prefixes []netip.Prefix) {
 	for _, kind := range []int{unix.RTN_LOCAL, unix.RTN_BROADCAST, unix.RTN_ANYCAST} {
-		rows, watch := routes.ListWatch(txn, devices.RouteByType(kind))
-		changed.Add(watch)
-		for row := range rows {
+		for row := range loop.List(r, routes, devices.RouteByType(kind)) {
 			if row.Table == unix.RT_TABLE_LOCAL {
 				prefixes = append(prefixes, row.Dst)
 			}

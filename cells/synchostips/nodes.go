@@ -10,11 +10,11 @@ import (
 	"github.com/cilium/hive/cell"
 	"github.com/cilium/hive/job"
 	"github.com/cilium/statedb"
-	"golang.org/x/time/rate"
 
 	"github.com/waggle-net/waggle/pkg/clusternodes"
 	"github.com/waggle-net/waggle/pkg/heartbeat"
 	"github.com/waggle-net/waggle/pkg/identity"
+	"github.com/waggle-net/waggle/pkg/loop"
 	"github.com/waggle-net/waggle/pkg/settings"
 	"github.com/waggle-net/waggle/pkg/tables/ipcache"
 	"github.com/waggle-net/waggle/pkg/tables/k8s"
@@ -52,19 +52,13 @@ func (n *nodes) run(ctx context.Context, health cell.Health) error {
 	if err := n.subscribe(); err != nil {
 		return err
 	}
-	limiter := rate.NewLimiter(rate.Every(pause), 1)
-	for limiter.Wait(ctx) == nil {
-		// Only the slice of the API servers is watched; changes of other slices do not wake the loop.
-		changed := statedb.NewWatchSet()
-		n.round(heartbeat.Snapshot(ctx, n.DB, n.Nodes), changed)
+	defer n.all.Close()
+	watched := []statedb.TableMeta{n.Nodes} // of the slices only the one of the API servers begins a round
+	return loop.Run(ctx, n.DB, loop.Options{Tables: watched, Pause: pause}, func(r *loop.Round) error {
+		n.round(r)
 		health.OK(fmt.Sprintf("%d addresses of nodes", len(n.claimed)))
-		heartbeat.Idle(ctx)
-		if _, err := changed.Wait(ctx, 0); err != nil {
-			break // stopping
-		}
-	}
-	n.all.Close()
-	return nil
+		return nil
+	})
 }
 
 // subscribe follows the table from its first row on; a retry continues where the previous attempt ended.
@@ -79,9 +73,9 @@ func (n *nodes) subscribe() (err error) {
 }
 
 // round contributes the claims of a snapshot.
-func (n *nodes) round(txn statedb.ReadTxn, changed *statedb.WatchSet) {
-	complete := n.inputsComplete(txn, changed)
-	n.follow(txn, changed)
+func (n *nodes) round(r *loop.Round) {
+	complete := r.Complete(n.Nodes, n.Slices)
+	n.follow(r.Txn, r.Changed)
 	servers := map[*nodetable.Node][]netip.Addr{} // addresses of the API servers, by their node
 	for _, addr := range n.servers {
 		if owner := n.owner(addr); owner != nil {
@@ -137,17 +131,6 @@ func (n *nodes) owner(addr netip.Addr) (owner *nodetable.Node) {
 		}
 	}
 	return owner
-}
-
-func (n *nodes) inputsComplete(txn statedb.ReadTxn, changed *statedb.WatchSet) bool {
-	complete := true
-	for _, t := range []statedb.TableMeta{n.Nodes, n.Slices} {
-		if done, initialized := t.Initialized(txn); !done {
-			complete = false
-			changed.Add(initialized)
-		}
-	}
-	return complete
 }
 
 // identityOf returns the identity of an address of a node: the host for this node, otherwise API server for addresses of API servers, and remote node. An API

@@ -13,6 +13,7 @@ import (
 
 	"github.com/waggle-net/waggle/pkg/clusternodes"
 	"github.com/waggle-net/waggle/pkg/identity"
+	"github.com/waggle-net/waggle/pkg/loop"
 	"github.com/waggle-net/waggle/pkg/settings"
 	"github.com/waggle-net/waggle/pkg/tables/ipcache"
 	"github.com/waggle-net/waggle/pkg/tables/k8s"
@@ -102,6 +103,10 @@ func wholeClaims(txn statedb.ReadTxn, p nodeParams) claimSet {
 	return claims
 }
 
+func (r *nodesRig) runRound() {
+	r.round(&loop.Round{Txn: r.DB.ReadTxn(), Changed: statedb.NewWatchSet()})
+}
+
 // TestNodes_AgreeWithAReaderOfAllNodes randomly changes the rows of a few nodes with a few addresses.
 func TestNodes_AgreeWithAReaderOfAllNodes(t *testing.T) {
 	t.Parallel()
@@ -115,9 +120,8 @@ func TestNodes_AgreeWithAReaderOfAllNodes(t *testing.T) {
 				if random.IntN(4) == 0 {
 					continue // several changes in one round
 				}
-				txn := r.DB.ReadTxn()
-				r.round(txn, statedb.NewWatchSet())
-				claims := wholeClaims(txn, r.nodeParams)
+				r.runRound()
+				claims := wholeClaims(r.DB.ReadTxn(), r.nodeParams)
 				require.Equal(t, claims, r.claims)
 				require.Len(t, r.claimed, len(claims))
 				changed += len(claims)
@@ -139,7 +143,7 @@ func TestNodes_OneAddressOfTwoRows(t *testing.T) {
 		}
 		put(t, txn, r.rows, row, false)
 		txn.Commit()
-		r.round(r.DB.ReadTxn(), statedb.NewWatchSet())
+		r.runRound()
 		want := ipcache.Claim{Prefix: clusternodes.Whole(addr), Identity: identity.RemoteNode, Node: "b", Source: ipcache.SourceNode}
 		if name == "a" {
 			want.Identity, want.Node = identity.Host, ""
@@ -217,13 +221,13 @@ func BenchmarkNodeMoves(b *testing.B) {
 	for i := range 5000 {
 		move(i, 0)
 	}
-	r.round(r.DB.ReadTxn(), statedb.NewWatchSet())
+	r.runRound()
 	require.Len(b, slices.Collect(maps.Keys(r.claims)), 15_000)
 	turn := 0
 	b.ReportAllocs()
 	for b.Loop() {
 		turn++
 		move(100, turn)
-		r.round(r.DB.ReadTxn(), statedb.NewWatchSet())
+		r.runRound()
 	}
 }

@@ -2,7 +2,6 @@ package unmanagedpods
 
 import (
 	"context"
-	"errors"
 	"fmt"
 	"time"
 
@@ -10,7 +9,8 @@ import (
 	"github.com/cilium/statedb"
 	corev1 "k8s.io/api/core/v1"
 
-	"github.com/waggle-net/waggle/pkg/heartbeat"
+	"github.com/waggle-net/waggle/pkg/loop"
+	"github.com/waggle-net/waggle/pkg/rows"
 	"github.com/waggle-net/waggle/pkg/settings"
 	"github.com/waggle-net/waggle/pkg/tables/endpoints"
 	"github.com/waggle-net/waggle/pkg/tables/k8s"
@@ -46,18 +46,19 @@ func newController(p params) *controller {
 }
 
 func (c *controller) run(ctx context.Context, health cell.Health) error {
-	for {
-		txn := heartbeat.Snapshot(ctx, c.DB, c.Pods, c.Endpoints)
-		changed := statedb.NewWatchSet()
-		known := c.inputsComplete(txn, changed)
+	watched := []statedb.TableMeta{c.Pods, c.Endpoints}
+	return loop.Run(ctx, c.DB, loop.Options{Tables: watched, Settle: settle}, func(r *loop.Round) error {
+		r.Watch(watched...)
+		known := r.Complete(watched...)
 
 		var want map[string]*unmanagedpods.Pod
-		var again time.Duration
 		if known {
-			want, again = c.compute(txn, time.Now())
+			var again time.Duration
+			if want, again = c.compute(r.Txn, time.Now()); again > 0 {
+				r.Within(again)
+			}
 		}
 
-		count := len(want)
 		if err := c.commit(want); err != nil {
 			return err
 		}
@@ -65,37 +66,13 @@ func (c *controller) run(ctx context.Context, health cell.Health) error {
 		switch {
 		case !known:
 			health.OK("waiting for the pods and endpoints to be known")
-		case count > 0:
-			health.OK(fmt.Sprintf("%d pods run without an endpoint; see the table unmanaged-pods", count))
+		case len(want) > 0:
+			health.OK(fmt.Sprintf("%d pods run without an endpoint; see the table unmanaged-pods", len(want)))
 		default:
 			health.OK("every running pod has an endpoint")
 		}
-
-		wait, cancel := ctx, context.CancelFunc(func() {})
-		if again > 0 {
-			wait, cancel = context.WithTimeout(ctx, again)
-		}
-		heartbeat.Idle(ctx)
-		_, _ = changed.Wait(wait, settle) // an error means that the time is over or the agent stops
-		cancel()
-		if ctx.Err() != nil {
-			return nil
-		}
-	}
-}
-
-func (c *controller) inputsComplete(txn statedb.ReadTxn, changed *statedb.WatchSet) bool {
-	_, pods := c.Pods.AllWatch(txn)
-	_, eps := c.Endpoints.AllWatch(txn)
-	changed.Add(pods, eps)
-	complete := true
-	for _, t := range []statedb.TableMeta{c.Pods, c.Endpoints} {
-		if done, initialized := t.Initialized(txn); !done {
-			complete = false
-			changed.Add(initialized)
-		}
-	}
-	return complete
+		return nil
+	})
 }
 
 // compute returns the unmanaged pods by key, and the time until the next pass without a change; 0 for none.
@@ -154,23 +131,8 @@ func (c *controller) managed(txn statedb.ReadTxn, pod *k8s.Pod) bool {
 func (c *controller) commit(want map[string]*unmanagedpods.Pod) error {
 	txn := c.DB.WriteTxn(c.Unmanaged)
 	defer txn.Abort()
-	var errs []error
-	for old := range c.Unmanaged.All(txn) {
-		row, still := want[old.Key()]
-		switch {
-		case !still:
-			_, _, err := c.Unmanaged.Delete(txn, old)
-			errs = append(errs, err)
-		case row.Equal(old):
-			delete(want, old.Key())
-		}
-	}
-	for _, row := range want {
-		_, _, err := c.Unmanaged.Insert(txn, row)
-		errs = append(errs, err)
-	}
-	if err := errors.Join(errs...); err != nil {
-		return fmt.Errorf("write unmanaged pods: %w", err)
+	if err := rows.Replace(txn, c.Unmanaged, c.Unmanaged.All(txn), want, (*unmanagedpods.Pod).Key, rows.Same); err != nil {
+		return err
 	}
 	txn.Commit()
 	return nil

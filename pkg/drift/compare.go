@@ -5,9 +5,8 @@ import (
 	"time"
 
 	"github.com/cilium/statedb"
-	"golang.org/x/time/rate"
 
-	"github.com/waggle-net/waggle/pkg/heartbeat"
+	"github.com/waggle-net/waggle/pkg/loop"
 )
 
 const (
@@ -20,21 +19,11 @@ const (
 // Compare calls look with a snapshot of the tables, desired and observed ones: once at the start, whenever a table changes, and after the returned recheck
 // time; 0 means only after a change. It returns when ctx ends.
 func Compare(ctx context.Context, w Watch, look func(statedb.ReadTxn) (recheck time.Duration), tables ...statedb.TableMeta) error {
-	limiter := rate.NewLimiter(rate.Every(pause), 1)
-	for limiter.Wait(ctx) == nil {
-		txn := heartbeat.Snapshot(ctx, w.DB, tables...)
-		changed := statedb.NewWatchSet()
-		for _, t := range tables {
-			_, ch := statedb.AnyTable{Meta: t}.AllWatch(txn)
-			changed.Add(ch)
+	return loop.Run(ctx, w.DB, loop.Options{Tables: tables, Pause: pause}, func(r *loop.Round) error {
+		r.Watch(tables...)
+		if recheck := look(r.Txn); recheck > 0 {
+			r.Within(recheck)
 		}
-		wait, cancel := ctx, context.CancelFunc(func() {})
-		if recheck := look(txn); recheck > 0 {
-			wait, cancel = context.WithTimeout(ctx, recheck)
-		}
-		heartbeat.Idle(ctx)
-		_, _ = changed.Wait(wait, 0) // an error means that the time or ctx ended
-		cancel()
-	}
-	return nil
+		return nil
+	})
 }

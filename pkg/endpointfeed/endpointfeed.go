@@ -3,7 +3,6 @@
 package endpointfeed
 
 import (
-	"context"
 	"errors"
 	"time"
 
@@ -71,13 +70,4 @@ func Mark[R any](m Marks, rows []statedb.Change[R], id func(R) uint16) {
 	for _, change := range rows {
 		m[id(change.Object)] = true
 	}
-}
-
-// Wait returns when an input changes or after FullPassInterval. full reports that a full pass is due because no input changed
-// in that time; alive is false when ctx has ended.
-func Wait(ctx context.Context, changed *statedb.WatchSet) (full, alive bool) {
-	limited, cancel := context.WithTimeout(ctx, FullPassInterval)
-	defer cancel()
-	_, err := changed.Wait(limited, 0)
-	return err != nil, ctx.Err() == nil
 }

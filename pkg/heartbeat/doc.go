@@ -2,8 +2,8 @@
 //
 // A loop is a job that is created with [Add] or [AddTimer], or a reconciler that is created with [Register] in place of
 // reconciler.Register, with the same arguments. A job counts as busy from its start. It calls [Idle] before it waits, which
-// may take any time, and then [Snapshot] with the tables that it follows, or [Busy]. A [Monitor] checks all loops each
-// second:
+// may take any time, and then [Snapshot] with the tables that it follows, or [Busy]. Package loop makes these calls for
+// its loops. A [Monitor] checks all loops each second:
 //
 //   - A loop that is busy for 40 s without another call is stalled: on a lock, a kernel call, or a channel without reader.
 //   - A loop that is idle although a table that it follows changed 30 s ago has missed a change.

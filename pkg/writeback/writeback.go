@@ -11,9 +11,9 @@ import (
 
 	"github.com/cilium/hive/cell"
 	"github.com/cilium/statedb"
-	"golang.org/x/time/rate"
 
-	"github.com/waggle-net/waggle/pkg/heartbeat"
+	"github.com/waggle-net/waggle/pkg/loop"
+	"github.com/waggle-net/waggle/pkg/rows"
 	"github.com/waggle-net/waggle/pkg/tables/nodeupdates"
 )
 
@@ -30,13 +30,11 @@ type Pass func(ctx context.Context, watch *statedb.WatchSet) []nodeupdates.Updat
 // Loop calls pass whenever a channel of its watch set closes. After a failure it calls pass again after a delay and ignores the channels meanwhile, so that
 // changes of tables cause no additional requests to an unreachable server. The rows of table are the updates of the last pass.
 func Loop(ctx context.Context, health cell.Health, db *statedb.DB, table statedb.RWTable[nodeupdates.Update], pass Pass) error {
-	limiter := rate.NewLimiter(rate.Every(pause), 1)
 	failures := 0
-	for limiter.Wait(ctx) == nil {
-		heartbeat.Busy(ctx)
-		watch := statedb.NewWatchSet()
+	return loop.Run(ctx, db, loop.Options{Pause: pause}, func(r *loop.Round) error {
+		r.Txn = nil // pass takes its own snapshot and need not keep it during requests
 		limited, cancel := context.WithTimeout(ctx, patience)
-		updates := pass(limited, watch)
+		updates := pass(limited, r.Changed)
 		cancel()
 		if ctx.Err() != nil {
 			return nil // the end of the agent causes the failures
@@ -45,26 +43,16 @@ func Loop(ctx context.Context, health cell.Health, db *statedb.DB, table statedb
 			health.Degraded("write "+table.Name(), err)
 			return err
 		}
-		heartbeat.Idle(ctx)
 		if report(health, updates) {
 			failures = 0
-			_, _ = watch.Wait(ctx, 0) // fails when ctx ends; the limiter returns the same error
-			continue
+			return nil
 		}
 		failures++
-		sleep(ctx, failures)
-	}
-	return nil
-}
-
-func sleep(ctx context.Context, failures int) {
-	wait := min(longWait, firstWait<<min(failures-1, 10))
-	timer := time.NewTimer(wait/2 + rand.N(wait/2+1)) // random, because all nodes retry when the server returns
-	defer timer.Stop()
-	select {
-	case <-ctx.Done():
-	case <-timer.C:
-	}
+		r.Changed.Clear()
+		wait := min(longWait, firstWait<<min(failures-1, 10))
+		r.Within(wait/2 + rand.N(wait/2+1)) // random, because all nodes retry when the server returns
+		return nil
+	})
 }
 
 // report updates health and reports whether no update failed.
@@ -94,28 +82,17 @@ func report(health cell.Health, updates []nodeupdates.Update) bool {
 func commit(db *statedb.DB, table statedb.RWTable[nodeupdates.Update], updates []nodeupdates.Update) error {
 	txn := db.WriteTxn(table)
 	defer txn.Abort()
-	names := map[string]bool{}
+	want := make(map[string]nodeupdates.Update, len(updates))
 	for _, u := range updates {
-		names[u.Name] = true
-		old, _, found := table.Get(txn, nodeupdates.ByName(u.Name))
-		if found && old.Same(u) {
-			continue
-		}
 		u.Since = time.Now()
-		if found && old.State == u.State {
+		if old, _, found := table.Get(txn, nodeupdates.ByName(u.Name)); found && old.State == u.State {
 			u.Since = old.Since
 		}
-		if _, _, err := table.Insert(txn, u); err != nil {
-			return fmt.Errorf("insert %s: %w", u.Name, err)
-		}
+		want[u.Name] = u
 	}
-	for row := range table.All(txn) {
-		if names[row.Name] {
-			continue
-		}
-		if _, _, err := table.Delete(txn, row); err != nil {
-			return fmt.Errorf("delete %s: %w", row.Name, err)
-		}
+	name := func(u nodeupdates.Update) string { return u.Name }
+	if err := rows.Replace(txn, table, table.All(txn), want, name, nodeupdates.Update.Same); err != nil {
+		return err
 	}
 	txn.Commit()
 	return nil

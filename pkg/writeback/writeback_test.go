@@ -60,7 +60,7 @@ func TestLoop(t *testing.T) {
 		if len(passes) < 100 || !h.degraded {
 			t.Errorf("%d attempts, degraded %v", len(passes), h.degraded)
 		}
-		since := rows(db, table)["a"].Since
+		since := stored(db, table)["a"].Since
 		if time.Since(since) < 9*time.Minute {
 			t.Errorf("it has failed since %v", since)
 		}
@@ -71,7 +71,7 @@ func TestLoop(t *testing.T) {
 		synctest.Wait()
 		mu.Lock()
 		n := len(passes)
-		if got := rows(db, table); h.degraded || len(got) != 1 || got["a"].State != nodeupdates.Done || !got["a"].Since.After(since) {
+		if got := stored(db, table); h.degraded || len(got) != 1 || got["a"].State != nodeupdates.Done || !got["a"].Since.After(since) {
 			t.Errorf("the rows are %v, degraded %v", got, h.degraded)
 		}
 		mu.Unlock()
@@ -99,7 +99,7 @@ func TestLoop(t *testing.T) {
 	})
 }
 
-func rows(db *statedb.DB, table statedb.Table[nodeupdates.Update]) map[string]nodeupdates.Update {
+func stored(db *statedb.DB, table statedb.Table[nodeupdates.Update]) map[string]nodeupdates.Update {
 	all := map[string]nodeupdates.Update{}
 	for row := range table.All(db.ReadTxn()) {
 		all[row.Name] = row

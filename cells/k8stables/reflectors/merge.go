@@ -16,6 +16,7 @@ import (
 	"github.com/waggle-net/waggle/pkg/heartbeat"
 	"github.com/waggle-net/waggle/pkg/k8sobjects"
 	"github.com/waggle-net/waggle/pkg/kubeapi"
+	"github.com/waggle-net/waggle/pkg/loop"
 	"github.com/waggle-net/waggle/pkg/printable"
 	"github.com/waggle-net/waggle/pkg/tables/cilium"
 	"github.com/waggle-net/waggle/pkg/tables/sources"
@@ -96,25 +97,21 @@ func (m *merger) run(ctx context.Context, health cell.Health) {
 	}
 	defer m.close()
 	m.began = time.Now()
-	for ctx.Err() == nil {
-		stage := m.set.Stage
-		txn := heartbeat.Snapshot(ctx, m.set.DB, stage.Own, stage.Listed, stage.Slices, m.set.Sources)
-		changed := statedb.NewWatchSet()
-		err := m.round(txn, changed)
+	watched := []statedb.TableMeta{m.set.Stage.Own, m.set.Stage.Listed, m.set.Stage.Slices, m.set.Sources}
+	_ = loop.Run(ctx, m.set.DB, loop.Options{Tables: watched, Settle: mergeSettle}, func(r *loop.Round) error {
+		err := m.round(r.Txn, r.Changed)
 		if err == nil {
-			err = m.follow(ctx, txn)
+			err = m.follow(ctx, r.Txn)
 		}
 		if err != nil {
 			m.from = unknown // the next round writes everything
 			health.Degraded("write "+remoteTable, err)
 		} else {
-			m.report(txn, health)
+			m.report(r.Txn, health)
 		}
-		heartbeat.IdleFor(ctx, tick)
-		limited, cancel := context.WithTimeout(ctx, m.pause())
-		_, _ = changed.Wait(limited, mergeSettle) // the error only reports the end of limited
-		cancel()
-	}
+		r.Within(m.pause())
+		return nil
+	}) // no round ends the loop
 }
 
 // pause returns the maximum time until the next round without a change.

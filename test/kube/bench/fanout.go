@@ -7,6 +7,7 @@ import (
 	"fmt"
 	"io"
 	"net/http"
+	"os"
 	"strconv"
 	"strings"
 	"sync"
@@ -56,13 +57,52 @@ func (f *fanout) run(ctx context.Context) (err error) {
 		return err
 	}
 	defer func() { err = errors.Join(err, role.Stop()) }()
-	if err := f.cluster.WaitFor(ctx, "slices to be complete", func() error {
-		_, err := f.cluster.Get(ctx, "/apis/cilium.io/v2alpha1/ciliumendpointslices/ces-0-complete")
-		return err
-	}); err != nil {
+	if err := f.awaitSlices(ctx); err != nil {
 		return err
 	}
-	return f.measure(ctx, "CiliumEndpointSlices", func(int) string { return "/apis/cilium.io/v2alpha1/ciliumendpointslices" })
+	return f.measure(ctx, "CiliumEndpointSlices", func(int) string { return slicesPath })
+}
+
+// slicesPath is the path of all CiliumEndpointSlices.
+const slicesPath = "/apis/cilium.io/v2alpha1/ciliumendpointslices"
+
+// awaitSlices waits until the slices are complete. The cluster role writes ten slices a second, and a slice has pods of one namespace, so many namespaces take
+// minutes: only a wait without a new slice fails.
+func (f *fanout) awaitSlices(ctx context.Context) error {
+	for written, complete := int64(0), false; !complete; {
+		before := written
+		if err := f.cluster.WaitFor(ctx, fmt.Sprintf("more than %d slices, or the mark that they are complete", before), func() (err error) {
+			if _, err := f.cluster.Get(ctx, slicesPath+"/ces-0-complete"); err == nil {
+				complete = true
+				return nil
+			}
+			if written, err = f.countSlices(ctx); err == nil && written <= before {
+				err = fmt.Errorf("there are %d", written)
+			}
+			return err
+		}); err != nil {
+			return err
+		}
+		fmt.Fprintf(os.Stderr, "\r%d CiliumEndpointSlices", written)
+	}
+	fmt.Fprintln(os.Stderr)
+	return nil
+}
+
+// countSlices returns the number of CiliumEndpointSlices.
+func (f *fanout) countSlices(ctx context.Context) (int64, error) {
+	var list struct {
+		Metadata metav1.ListMeta
+		Items    []struct{}
+	}
+	if err := f.cluster.GetObject(ctx, slicesPath+"?limit=1", &list); err != nil {
+		return 0, err
+	}
+	n := int64(len(list.Items))
+	if more := list.Metadata.RemainingItemCount; more != nil {
+		n += *more
+	}
+	return n, nil
 }
 
 // measure prints two lines: for changes of pods in arbitrary order, and for changes in the order of creation, such as a Deployment's pods. Node i watches
