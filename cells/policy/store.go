@@ -27,14 +27,13 @@ type store struct {
 	old     room                         // number of entries in stale
 	slots   map[uint16]slot              // slots of the endpoints of the previous run
 	nested  map[uint32]bool              // policy ids of the previous run with nested address ranges
-	// Identities that peers may have: identities that every policy knows, existing identities, and numbers of address ranges in the map.
-	announced, identities, ranges map[uint32]bool
-	classes                       *identityClasses
+	// mayMatch reports whether entries about an identity, class or address range may match a packet: see [controller.mayMatch].
+	mayMatch func(kind policymap.Kind, identity uint32) bool
 }
 
 func newStore(maps entryMaps) *store {
 	return &store{maps: maps, byID: map[uint32]*held{}, by: map[*policymap.Compiled]*held{},
-		current: map[*policymap.Compiled]bool{}, last: 1}
+		current: map[*policymap.Compiled]bool{}, last: 1, mayMatch: func(policymap.Kind, uint32) bool { return false }}
 }
 
 // restore reads the entries and slots of the previous run. Its ids are not assigned again while an endpoint may have one.
@@ -227,17 +226,7 @@ func (s *store) narrows(d policymap.Diff) bool {
 }
 
 // fresh reports whether no peer has an identity yet, or any longer, so that entries about it match no packet.
-func (s *store) fresh(kind policymap.Kind, identity uint32) bool {
-	switch kind {
-	case policymap.Identity:
-		return !s.announced[identity] || !s.identities[identity]
-	case policymap.Class:
-		return !s.classes.inUse(identity)
-	case policymap.CIDR, policymap.CIDROutside:
-		return !s.ranges[identity]
-	}
-	return false
-}
+func (s *store) fresh(kind policymap.Kind, identity uint32) bool { return !s.mayMatch(kind, identity) }
 
 // free removes an id that no row has any longer, allows before denies: the slot of a deleted endpoint may name it for another moment.
 func (s *store) free(h *held) error {
