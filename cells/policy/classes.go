@@ -28,8 +28,7 @@ type identityClasses struct {
 	written map[uint32]policymap.Classes // contents of the map; identities without classes are left out
 	used    map[uint32]bool              // see [identityClasses.inUse]; nil if it was not computed in this round
 	started bool                         // the resolver has the classes of the previous run
-	// mayHave reports whether a peer may be known by an identity: see [controller.mayHave].
-	mayHave func(id uint32) bool
+	peers   peerState
 }
 
 func newIdentityClasses(kernel classMap) *identityClasses { return &identityClasses{kernel: kernel} }
@@ -58,7 +57,7 @@ func (k *identityClasses) inUse(number uint32) bool {
 	if k.used == nil {
 		k.used = map[uint32]bool{}
 		for id, classes := range k.written {
-			if k.mayHave(id) {
+			if k.peers.mayHave(id) {
 				k.used[classes.Cluster], k.used[classes.Namespace] = true, true
 			}
 		}
@@ -104,14 +103,14 @@ func (c *controller) writeClasses() error {
 	return errors.Join(err1, err2)
 }
 
-// mayHave reports whether a peer may be known by an identity: an announced one, a deleted one that may be in use, or one in the map known_identities.
+// mayHave implements [peerState]. A peer may be known by an announced identity, a deleted one that may be in use, or one in the map known_identities.
 func (c *controller) mayHave(id uint32) bool {
 	_, leaving := c.in.leaving[id]
 	return leaving || c.announced[id] || c.known.has(id)
 }
 
-// mayMatch reports whether entries about an identity, class or address range may match a packet: the identity exists and every policy knows it, a peer may have
-// an identity of the class, or the range is in the map.
+// mayMatch implements [peerState]. Entries may match if the identity exists and every policy knows it, a peer may have an identity of the class, or the range is
+// in the map.
 func (c *controller) mayMatch(kind policymap.Kind, identity uint32) bool {
 	switch kind {
 	case policymap.Identity:

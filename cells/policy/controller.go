@@ -112,7 +112,7 @@ func (c *controller) restore() (err error) {
 	c.earlier = newEarlier(c.store, c.classes)
 	c.in.peers.slots = c.store.slots
 	c.in.alive, c.store.alive = c.alive, c.alive
-	c.store.mayMatch, c.classes.mayHave = c.mayMatch, c.mayHave
+	c.store.peers, c.classes.peers = c, c
 	return nil
 }
 

@@ -27,13 +27,20 @@ type store struct {
 	old     room                         // number of entries in stale
 	slots   map[uint16]slot              // slots of the endpoints of the previous run
 	nested  map[uint32]bool              // policy ids of the previous run with nested address ranges
-	// mayMatch reports whether entries about an identity, class or address range may match a packet: see [controller.mayMatch].
-	mayMatch func(kind policymap.Kind, identity uint32) bool
+	peers   peerState
+}
+
+// peerState reports by which identities peers may be known. The controller implements it, because it owns this state together with its inputs.
+type peerState interface {
+	// mayHave reports whether a peer may be known by an identity.
+	mayHave(id uint32) bool
+	// mayMatch reports whether entries about an identity, class or address range may match a packet.
+	mayMatch(kind policymap.Kind, identity uint32) bool
 }
 
 func newStore(maps entryMaps) *store {
 	return &store{maps: maps, byID: map[uint32]*held{}, by: map[*policymap.Compiled]*held{},
-		current: map[*policymap.Compiled]bool{}, last: 1, mayMatch: func(policymap.Kind, uint32) bool { return false }}
+		current: map[*policymap.Compiled]bool{}, last: 1}
 }
 
 // restore reads the entries and slots of the previous run. Its ids are not assigned again while an endpoint may have one.
@@ -226,7 +233,9 @@ func (s *store) narrows(d policymap.Diff) bool {
 }
 
 // fresh reports whether no peer has an identity yet, or any longer, so that entries about it match no packet.
-func (s *store) fresh(kind policymap.Kind, identity uint32) bool { return !s.mayMatch(kind, identity) }
+func (s *store) fresh(kind policymap.Kind, identity uint32) bool {
+	return !s.peers.mayMatch(kind, identity)
+}
 
 // free removes an id that no row has any longer, allows before denies: the slot of a deleted endpoint may name it for another moment.
 func (s *store) free(h *held) error {
