@@ -23,6 +23,7 @@ var implementation = cell.Group(
 		conntrack.NewTable,   // only this cell writes
 		natusage.NewTable,    // likewise
 		nodetraffic.NewTable, // likewise
+		newAccess,
 		newCollector,
 	),
 	cell.Provide(

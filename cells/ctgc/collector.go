@@ -7,24 +7,11 @@ import (
 
 	"github.com/cilium/hive/cell"
 	"github.com/cilium/hive/job"
-	"github.com/cilium/statedb"
 
-	"github.com/waggle-net/waggle/bpf"
 	"github.com/waggle-net/waggle/pkg/ctmap"
 	"github.com/waggle-net/waggle/pkg/heartbeat"
 	"github.com/waggle-net/waggle/pkg/natmap"
-	"github.com/waggle-net/waggle/pkg/rows"
-	"github.com/waggle-net/waggle/pkg/serving"
-	"github.com/waggle-net/waggle/pkg/settings"
-	"github.com/waggle-net/waggle/pkg/tables/conntrack"
-	"github.com/waggle-net/waggle/pkg/tables/devices"
-	"github.com/waggle-net/waggle/pkg/tables/endpoints"
 	"github.com/waggle-net/waggle/pkg/tables/ipamaddresses"
-	"github.com/waggle-net/waggle/pkg/tables/masquerade"
-	"github.com/waggle-net/waggle/pkg/tables/natusage"
-	"github.com/waggle-net/waggle/pkg/tables/nodeaddresses"
-	clusternodes "github.com/waggle-net/waggle/pkg/tables/nodes"
-	"github.com/waggle-net/waggle/pkg/tables/nodetraffic"
 )
 
 const (
@@ -38,25 +25,9 @@ const (
 	removalSpacing = time.Second
 )
 
-// collector makes passes over the maps of flows.
+// collector makes passes over the maps of flows. Only its job uses the fields below access.
 type collector struct {
-	kernel     kernel
-	nat        natKernel
-	db         *statedb.DB
-	table      statedb.RWTable[conntrack.Map]
-	usage      statedb.RWTable[natusage.Usage]
-	endpoints  statedb.Table[*endpoints.Endpoint]
-	addresses  statedb.Table[ipamaddresses.Address]
-	nodes      statedb.Table[nodeaddresses.Address]
-	devices    statedb.Table[devices.Address]
-	grace      grace
-	exclusions statedb.Table[*masquerade.Exclusion]
-	served     *served
-	agent      settings.Agent
-	cluster    statedb.Table[*clusternodes.Node]
-	answers    statedb.RWTable[*nodetraffic.Traffic]
-	percent    int // of the translated flows: the quota of one endpoint
-	heard      heard
+	*access
 
 	pace  pace
 	began time.Time // start of the last pass; zero before the first
@@ -67,35 +38,11 @@ type collector struct {
 	observedTick uint32    // the same in ticks of the kernel
 }
 
-type params struct {
-	cell.In
-
-	Config     Config
-	Settings   settings.Agent
-	Kernel     kernel
-	Nat        natKernel
-	DB         *statedb.DB
-	Table      statedb.RWTable[conntrack.Map]
-	Usage      statedb.RWTable[natusage.Usage]
-	Endpoints  statedb.Table[*endpoints.Endpoint]
-	Addresses  statedb.Table[ipamaddresses.Address]
-	Nodes      statedb.Table[nodeaddresses.Address]
-	Devices    statedb.Table[devices.Address]
-	Cluster    statedb.Table[*clusternodes.Node]
-	Traffic    statedb.RWTable[*nodetraffic.Traffic]
-	Grace      grace
-	Exclusions statedb.Table[*masquerade.Exclusion]
-	Serving    serving.Tables
-}
-
-func newCollector(p params) (*collector, error) {
-	if err := p.Config.check(); err != nil {
+func newCollector(c Config, a *access) (*collector, error) {
+	if err := c.check(); err != nil {
 		return nil, err
 	}
-	return &collector{kernel: p.Kernel, nat: p.Nat, db: p.DB, table: p.Table, usage: p.Usage, endpoints: p.Endpoints,
-		addresses: p.Addresses, nodes: p.Nodes, devices: p.Devices, grace: p.Grace, exclusions: p.Exclusions, served: &served{tables: p.Serving}, percent: p.Settings.EndpointShare,
-		agent: p.Settings, cluster: p.Cluster, answers: p.Traffic,
-		heard: heard{wake: make(chan struct{}, 1)}, pace: newPace(p.Config)}, nil
+	return &collector{access: a, pace: newPace(c)}, nil
 }
 
 func register(jobs job.Group, c *collector) {
@@ -111,9 +58,9 @@ func (c *collector) run(ctx context.Context, health cell.Health) error {
 	pause := time.Duration(0)
 	for {
 		heartbeat.Busy(ctx)
-		p := &pass{collector: c, pause: pause}
 		last := c.began
 		c.began = time.Now()
+		p := &pass{access: c.access, began: c.began, pause: pause, observe: c.newTraffic}
 		if err := p.run(ctx); err != nil {
 			if ctx.Err() != nil {
 				return nil
@@ -145,68 +92,6 @@ func (c *collector) report(p *pass) string {
 		translated += p.found[m.Name].entries
 	}
 	return fmt.Sprintf("%d flows, %d NAT entries; next pass in %s", flows, translated, c.interval())
-}
-
-// publish writes the table conntrack, and with [collector.publishUsage] the table nat-usage.
-func (c *collector) publish(p *pass) {
-	txn := c.db.WriteTxn(c.table, c.usage)
-	defer txn.Commit()
-	for _, name := range conntrack.Maps() {
-		row, _, _ := c.table.Get(txn, conntrack.ByName(name))
-		f := p.found[name]
-		row.Name, row.Entries, row.MaxEntries, row.Took = name, f.entries, f.capacity, f.took
-		row.Expired += f.expired
-		row.Orphaned += f.orphaned
-		row.Unserved += f.unserved
-		signals := c.heard.counts(name)
-		row.Full, row.Share = signals.full, signals.share
-		if p.known != nil {
-			row.Began = c.began
-		}
-		_, _, _ = c.table.Insert(txn, row)
-	}
-	c.publishUsage(txn, p)
-}
-
-// publishUsage writes a row for each endpoint that has translated flows or was refused some.
-func (c *collector) publishUsage(txn statedb.WriteTxn, p *pass) {
-	refused := c.heard.refusals()
-	for id := range p.translations.endpoints {
-		if _, heard := refused[id]; !heard {
-			refused[id] = 0
-		}
-	}
-	delete(refused, 0) // no endpoint
-	want := make(map[uint16]natusage.Usage, len(refused))
-	for id, n := range refused {
-		ep, _, found := c.endpoints.Get(txn, endpoints.ByID(id))
-		if !found {
-			c.heard.forget(id)
-			continue
-		}
-		flows := p.translations.endpoints[id]
-		want[id] = natusage.Usage{Endpoint: id, Pod: ep.PodName(), IPv4: flows.Ipv4, IPv6: flows.Ipv6, Refused: n, Percent: used(flows,
-			natmap.Share(p.found[bpf.MapNat4].capacity, c.percent), natmap.Share(p.found[bpf.MapNat6].capacity, c.percent))}
-	}
-	_ = rows.Replace(txn, c.usage, c.usage.All(txn), want, func(row natusage.Usage) uint16 { return row.Endpoint }, rows.Identical)
-}
-
-// used returns the used part of an endpoint's quota in percent, in the family with the larger part.
-func used(flows bpf.NatCount, share4, share6 uint32) int {
-	of := func(n int32, share uint32) int { return int(100 * uint64(max(n, 0)) / uint64(share)) }
-	return max(of(flows.Ipv4, share4), of(flows.Ipv6, share6))
-}
-
-// publishFlushed adds the entries that an operator has deleted to the counters.
-func (c *collector) publishFlushed(of map[string]uint64) {
-	txn := c.db.WriteTxn(c.table)
-	defer txn.Commit()
-	for name, n := range of {
-		row, _, _ := c.table.Get(txn, conntrack.ByName(name))
-		row.Name = name
-		row.Flushed += n
-		_, _, _ = c.table.Insert(txn, row)
-	}
 }
 
 // await waits until a pass is required and returns the pause between its slices.

@@ -14,17 +14,17 @@ import (
 	"github.com/spf13/pflag"
 )
 
-func newCommands(c *collector) upstream.ScriptCmdsOut {
+func newCommands(a *access) upstream.ScriptCmdsOut {
 	return upstream.NewScriptCmds(map[string]script.Cmd{
 		"ct/list": command("List the tracked flows", false, func(f filter, how flags) (string, error) {
-			rows, err := c.flows(f)
+			rows, err := a.flows(f)
 			if err != nil || how.json {
 				return asJSON(rows, err)
 			}
 			return columns(flowHeader, rows, flow.columns), nil
 		}),
 		"ct/top": command("List the endpoints with the most flows", false, func(f filter, how flags) (string, error) {
-			rows, err := c.talkers(f)
+			rows, err := a.talkers(f)
 			if err != nil || how.json {
 				return asJSON(rows, err)
 			}
@@ -35,7 +35,7 @@ func newCommands(c *collector) upstream.ScriptCmdsOut {
 				if f.empty() != how.all {
 					return "", errors.New("select flows with --endpoint, --pod or --address, or all flows with --all alone")
 				}
-				n, err := c.flush(f)
+				n, err := a.flush(f)
 				if err != nil || how.json {
 					return asJSON(map[string]int{"deleted": n}, err)
 				}

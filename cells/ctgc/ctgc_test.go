@@ -77,7 +77,7 @@ func TestSpace_SignalsOvertakeRemovals(t *testing.T) {
 		"signals all the time": {minSpacing, 0, 100 * time.Millisecond, minSpacing, 0},
 	} {
 		synctest.Test(t, func(t *testing.T) {
-			c := &collector{heard: heard{wake: make(chan struct{}, 1)}, ended: time.Now()}
+			c := &collector{access: &access{heard: heard{wake: make(chan struct{}, 1)}}, ended: time.Now()}
 			if tc.signalAfter > 0 {
 				time.AfterFunc(tc.signalAfter, c.heard.hurry)
 			}
@@ -102,7 +102,7 @@ func TestSpace_SignalsOvertakeRemovals(t *testing.T) {
 // The flows without an endpoint have their own quota, three times the quota of an endpoint here, and so has the node.
 func TestShareOf_ThoseOfNoEndpoint(t *testing.T) {
 	t.Parallel()
-	c := &collector{percent: 25}
+	c := &access{percent: 25}
 	counts := natCounts{flows: []bpf.NatCount{{Ipv4: 6, Ipv6: 1}, {Ipv4: 2, Ipv6: 1}}, totals: []bpf.NatCount{bpf.NatBeyond: {}, bpf.NatOfNode: {Ipv4: 3}}}
 	refused := map[uint16]uint64{0: 4, 1: 3}
 	for row, want := range map[natTalker]natTalker{
@@ -136,8 +136,8 @@ func FuzzSignalOf(f *testing.F) {
 func TestRest_EndsWithASignal(t *testing.T) {
 	t.Parallel()
 	synctest.Test(t, func(t *testing.T) {
-		c := &collector{heard: heard{wake: make(chan struct{}, 1)}}
-		p := &pass{collector: c, pause: calmPause}
+		c := &access{heard: heard{wake: make(chan struct{}, 1)}}
+		p := &pass{access: c, pause: calmPause}
 		begin := time.Now()
 		for range 3 {
 			if err := p.rest(t.Context()); err != nil {

@@ -80,13 +80,13 @@ func (k *keptPrefixes) strays(nat natKernel, f *natmap.Flow) (bool, error) {
 }
 
 // followKept deletes translated flows that the node would no longer translate and that get no reply.
-func (c *collector) followKept(ctx context.Context, health cell.Health) error {
+func (a *access) followKept(ctx context.Context, health cell.Health) error {
 	health.OK("waiting for the prefixes that are excluded from masquerading")
-	kept := &keptPrefixes{table: c.exclusions}
+	kept := &keptPrefixes{table: a.exclusions}
 	var due []time.Time // scans of the last change
 	for {
 		heartbeat.Busy(ctx)
-		kept.read(c.db.ReadTxn())
+		kept.read(a.db.ReadTxn())
 		if kept.news {
 			kept.news, due = false, []time.Time{time.Now()}
 			for _, late := range lateKept {
@@ -107,7 +107,7 @@ func (c *collector) followKept(ctx context.Context, health cell.Health) error {
 			due = due[1:]
 		}
 		heartbeat.Busy(ctx)
-		ended, err := c.collectStranded(kept.end)
+		ended, err := a.collectStranded(kept.end)
 		if err != nil {
 			return fmt.Errorf("collect masqueraded flows to excluded prefixes: %w", err)
 		}

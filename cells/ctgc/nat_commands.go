@@ -11,10 +11,10 @@ import (
 	"github.com/spf13/pflag"
 )
 
-func newNatCommands(c *collector) upstream.ScriptCmdsOut {
+func newNatCommands(a *access) upstream.ScriptCmdsOut {
 	return upstream.NewScriptCmds(map[string]script.Cmd{
 		"nat/list": natCommand("List the translated flows", false, func(f natFilter, how flags) (string, error) {
-			rows, err := c.translations(f)
+			rows, err := a.translations(f)
 			if err != nil || how.json {
 				return asJSON(rows, err)
 			}
@@ -22,7 +22,7 @@ func newNatCommands(c *collector) upstream.ScriptCmdsOut {
 		}),
 		"nat/top": natCommand("List the endpoints with the most translated flows, and the destinations with the most ports in use", false,
 			func(f natFilter, how flags) (string, error) {
-				rows, err := c.natTalkers(f)
+				rows, err := a.natTalkers(f)
 				if err != nil || how.json {
 					return asJSON(rows, err)
 				}
@@ -33,7 +33,7 @@ func newNatCommands(c *collector) upstream.ScriptCmdsOut {
 				if f.empty() != how.all {
 					return "", errors.New("select flows with --endpoint, --pod, --address or --service, or all flows with --all alone")
 				}
-				n, err := c.flushNat(f)
+				n, err := a.flushNat(f)
 				if err != nil || how.json {
 					return asJSON(map[string]int{"deleted": n}, err)
 				}

@@ -54,7 +54,7 @@ func TestPrivilegedPass_FullNatMapsWhileOthersWrite(t *testing.T) {
 		}
 	}
 	c := realCollector(t, maps, pods...)
-	p := &pass{collector: c, pause: time.Millisecond}
+	p := &pass{access: c.access, pause: time.Millisecond}
 	done := make(chan struct{})
 	var writer sync.WaitGroup
 	added := 0

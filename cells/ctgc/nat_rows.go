@@ -48,19 +48,19 @@ func (f natFilter) matches(t *translation) bool {
 }
 
 // translations lists the flows that match the filter, in an order that does not depend on the kernel's hash.
-func (c *collector) translations(f natFilter) ([]translation, error) {
-	now, err := c.kernel.Now()
+func (a *access) translations(f natFilter) ([]translation, error) {
+	now, err := a.kernel.Now()
 	if err != nil {
 		return nil, err
 	}
-	services, err := c.served.now(c.db)
+	services, err := a.served.now(a.db)
 	if err != nil {
 		return nil, err
 	}
-	txn := c.db.ReadTxn()
+	txn := a.db.ReadTxn()
 	rows := []translation{}
 	for _, m := range natmap.Maps() {
-		entries, err := c.natEntries(m)
+		entries, err := a.natEntries(m)
 		if err != nil {
 			return nil, err
 		}
@@ -70,7 +70,7 @@ func (c *collector) translations(f natFilter) ([]translation, error) {
 				continue // listed with the other entry
 			}
 			row := translationOf(e, twin, whole, now)
-			if ep, _, found := c.endpoints.Get(txn, endpoints.ByID(row.Endpoint)); found && row.Endpoint != 0 {
+			if ep, _, found := a.endpoints.Get(txn, endpoints.ByID(row.Endpoint)); found && row.Endpoint != 0 {
 				row.Pod = ep.PodName()
 			}
 			row.Service = serviceName(services, e.Service)
@@ -96,8 +96,8 @@ func serviceName(s *snapshot, id uint32) string {
 	return ""
 }
 
-func (c *collector) natEntries(m natmap.Map) (map[natmap.Key]natmap.Flow, error) {
-	r, _, err := c.nat.ReadNat(m)
+func (a *access) natEntries(m natmap.Map) (map[natmap.Key]natmap.Flow, error) {
+	r, _, err := a.nat.ReadNat(m)
 	if err != nil {
 		return nil, err
 	}
@@ -147,7 +147,7 @@ type natTalker struct {
 
 // shareOf sets the used part of the quota of an endpoint, of the flows without an endpoint, or of the node. Refused flows of the node count with those without
 // an endpoint.
-func (c *collector) shareOf(t *natTalker, counts natCounts, room [2]uint32, refused map[uint16]uint64) {
+func (a *access) shareOf(t *natTalker, counts natCounts, room [2]uint32, refused map[uint16]uint64) {
 	if t.Target != "" {
 		return
 	}
@@ -162,16 +162,16 @@ func (c *collector) shareOf(t *natTalker, counts natCounts, room [2]uint32, refu
 	case int(t.Endpoint) < len(counts.flows):
 		flows = counts.flows[t.Endpoint]
 	}
-	t.Counted, t.Percent = flows.Ipv4+flows.Ipv6, used(flows, share(room[0], c.percent), share(room[1], c.percent))
+	t.Counted, t.Percent = flows.Ipv4+flows.Ipv6, used(flows, share(room[0], a.percent), share(room[1], a.percent))
 	if !t.Node {
 		t.Refused = refused[t.Endpoint]
 	}
 }
 
 // natRoom returns the capacities of the maps, IPv4 first.
-func (c *collector) natRoom() (room [2]uint32, err error) {
+func (a *access) natRoom() (room [2]uint32, err error) {
 	for i, m := range natmap.Maps() {
-		if _, room[i], err = c.nat.ReadNat(m); err != nil {
+		if _, room[i], err = a.nat.ReadNat(m); err != nil {
 			return room, err
 		}
 	}
@@ -179,20 +179,20 @@ func (c *collector) natRoom() (room [2]uint32, err error) {
 }
 
 // natTalkers lists the endpoints with the most translated flows first, then the targets with the most used ports.
-func (c *collector) natTalkers(f natFilter) ([]natTalker, error) {
-	rows, err := c.translations(f)
+func (a *access) natTalkers(f natFilter) ([]natTalker, error) {
+	rows, err := a.translations(f)
 	if err != nil {
 		return nil, err
 	}
-	counts, err := c.natCounts()
+	counts, err := a.natCounts()
 	if err != nil {
 		return nil, err
 	}
-	room, err := c.natRoom()
+	room, err := a.natRoom()
 	if err != nil {
 		return nil, err
 	}
-	refused := c.heard.refusals()
+	refused := a.heard.refusals()
 	beyond := counts.totals[bpf.NatBeyond]
 	by := map[natTalker]int{}
 	for _, row := range rows {
@@ -211,7 +211,7 @@ func (c *collector) natTalkers(f natFilter) ([]natTalker, error) {
 	}
 	for t, n := range by {
 		t.Flows = n
-		c.shareOf(&t, counts, room, refused)
+		a.shareOf(&t, counts, room, refused)
 		all = append(all, t)
 	}
 	slices.SortFunc(all, func(a, b natTalker) int {
@@ -234,13 +234,13 @@ func kind(t natTalker) int {
 }
 
 // flushNat deletes the flows that match the filter.
-func (c *collector) flushNat(f natFilter) (deleted int, err error) {
-	rows, err := c.translations(f)
+func (a *access) flushNat(f natFilter) (deleted int, err error) {
+	rows, err := a.translations(f)
 	if err != nil {
 		return 0, err
 	}
 	of := make(map[string]uint64)
-	p := &pass{collector: c}
+	p := &pass{access: a}
 	for i := range rows {
 		n, err := p.deletePair(&rows[i].forward, func(*natmap.Flow) bool { return true })
 		if err != nil {
@@ -251,7 +251,7 @@ func (c *collector) flushNat(f natFilter) (deleted int, err error) {
 		}
 		of[natmap.Of(rows[i].forward.Key.IPv6).Name] += n
 	}
-	c.publishFlushed(of)
-	c.heard.hurry()
+	a.publishFlushed(of)
+	a.heard.hurry()
 	return deleted, nil
 }

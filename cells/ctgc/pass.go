@@ -19,10 +19,12 @@ type found struct {
 
 // pass evaluates all maps once.
 type pass struct {
-	*collector
-	pause time.Duration // between slices; 0 after a signal
-	known *locals       // when the pass began; nil if not all endpoints were known then
-	found map[string]found
+	*access
+	began   time.Time
+	pause   time.Duration              // between slices; 0 after a signal
+	observe func(tick uint32) *traffic // starts to record nodes; nil if this pass does not
+	known   *locals                    // when the pass began; nil if not all endpoints were known then
+	found   map[string]found
 
 	// Current state. It is read again after each slice of entries, because a flow is created after the objects that it names.
 	locals   *locals   // nil while not all endpoints are known
@@ -46,7 +48,9 @@ func (p *pass) run(ctx context.Context) error {
 	if err != nil {
 		return err
 	}
-	p.traffic = p.newTraffic(now)
+	if p.observe != nil {
+		p.traffic = p.observe(now)
+	}
 	before, err := p.kernel.Counts()
 	if err != nil {
 		return err

@@ -94,8 +94,8 @@ func collectorOf(t testing.TB, k kernel, nat natKernel, eps ...*endpoints.Endpoi
 		}
 	}
 	txn.Commit()
-	c, err := newCollector(params{Config: DefaultConfig, Settings: settings.Agent{EndpointShare: 25}, Kernel: k, Nat: nat, DB: db, Table: table,
-		Usage: usage, Endpoints: all, Addresses: addresses, Nodes: nodes, Exclusions: exclusions, Serving: serving.Tables{Services: named, Frontends: fronts, Backends: backs}})
+	c, err := newCollector(DefaultConfig, newAccess(params{Settings: settings.Agent{EndpointShare: 25}, Kernel: k, Nat: nat, DB: db, Table: table,
+		Usage: usage, Endpoints: all, Addresses: addresses, Nodes: nodes, Exclusions: exclusions, Serving: serving.Tables{Services: named, Frontends: fronts, Backends: backs}}))
 	if err != nil {
 		t.Fatal(err)
 	}
@@ -169,7 +169,7 @@ func TestPrivilegedPass_FullMapsInSlices(t *testing.T) {
 		t.Fatal(err)
 	}
 	c := realCollector(t, maps, pods...)
-	p := &pass{collector: c, pause: calmPause}
+	p := &pass{access: c.access, pause: calmPause}
 	before, begin := cpuTime(t), time.Now()
 	if err := p.run(t.Context()); err != nil {
 		t.Fatal(err)
@@ -193,7 +193,7 @@ func TestPrivilegedPass_FullMapsInSlices(t *testing.T) {
 	}
 	// The second pass deletes nothing; its CPU time is the cost of the collector without dead flows.
 	before, begin = cpuTime(t), time.Now()
-	p = &pass{collector: c, pause: calmPause}
+	p = &pass{access: c.access, pause: calmPause}
 	if err := p.run(t.Context()); err != nil {
 		t.Fatal(err)
 	}
@@ -286,7 +286,7 @@ func BenchmarkPass(b *testing.B) {
 			}
 			c := realCollector(b, maps, pods...)
 			for b.Loop() {
-				if err := (&pass{collector: c}).run(b.Context()); err != nil {
+				if err := (&pass{access: c.access}).run(b.Context()); err != nil {
 					b.Fatal(err)
 				}
 			}

@@ -56,14 +56,14 @@ func (f filter) matches(row *flow) bool {
 }
 
 // each reads all maps and calls do for each flow that matches the filter.
-func (c *collector) each(f filter, do func(m ctmap.Map, entry *ctmap.Flow, row flow) error) error {
-	now, err := c.kernel.Now()
+func (a *access) each(f filter, do func(m ctmap.Map, entry *ctmap.Flow, row flow) error) error {
+	now, err := a.kernel.Now()
 	if err != nil {
 		return err
 	}
-	txn := c.db.ReadTxn()
+	txn := a.db.ReadTxn()
 	for _, m := range ctmap.Maps() {
-		r, _, err := c.kernel.Read(m)
+		r, _, err := a.kernel.Read(m)
 		if err != nil {
 			return err
 		}
@@ -73,7 +73,7 @@ func (c *collector) each(f filter, do func(m ctmap.Map, entry *ctmap.Flow, row f
 				return err
 			}
 			for i := range entries {
-				row := c.row(txn, &entries[i], now)
+				row := a.row(txn, &entries[i], now)
 				if !f.matches(&row) {
 					continue
 				}
@@ -86,11 +86,11 @@ func (c *collector) each(f filter, do func(m ctmap.Map, entry *ctmap.Flow, row f
 	return nil
 }
 
-func (c *collector) row(txn statedb.ReadTxn, f *ctmap.Flow, now uint32) flow {
+func (a *access) row(txn statedb.ReadTxn, f *ctmap.Flow, now uint32) flow {
 	t, e := f.Tuple(), &f.Entry
 	row := flow{Protocol: ctmap.Protocol(t.Protocol), Source: t.Opener, Destination: t.Target, State: f.StateAt(now),
 		AgeSeconds: int(f.Age(now) / time.Second), LeftSeconds: int(f.Left(now) / time.Second),
-		From: c.end(txn, e.Opener, e.OpenerIdentity, e.OpenerRevision), To: c.end(txn, e.Target, e.TargetIdentity, e.TargetRevision),
+		From: a.end(txn, e.Opener, e.OpenerIdentity, e.OpenerRevision), To: a.end(txn, e.Target, e.TargetIdentity, e.TargetRevision),
 		Packets: bpf.CtPackets(e), Bytes: e.Bytes, Flags: f.Words()}
 	if isICMP(t) {
 		row.ICMPType = &t.ICMPType
@@ -100,11 +100,11 @@ func (c *collector) row(txn statedb.ReadTxn, f *ctmap.Flow, now uint32) flow {
 
 func isICMP(t bpf.CtFlow) bool { return strings.HasPrefix(ctmap.Protocol(t.Protocol), "ICMP") }
 
-func (c *collector) end(txn statedb.ReadTxn, id uint16, identity, revision uint32) end {
+func (a *access) end(txn statedb.ReadTxn, id uint16, identity, revision uint32) end {
 	e := end{Endpoint: id, Identity: identity}
 	if id != 0 {
 		e.Revision = revision
-		if ep, _, found := c.endpoints.Get(txn, endpoints.ByID(id)); found {
+		if ep, _, found := a.endpoints.Get(txn, endpoints.ByID(id)); found {
 			e.Pod = ep.PodName()
 		}
 	}
@@ -112,9 +112,9 @@ func (c *collector) end(txn statedb.ReadTxn, id uint16, identity, revision uint3
 }
 
 // flows lists the flows that match the filter, in an order that does not depend on the kernel's hash.
-func (c *collector) flows(f filter) ([]flow, error) {
+func (a *access) flows(f filter) ([]flow, error) {
 	rows := []flow{}
-	err := c.each(f, func(_ ctmap.Map, _ *ctmap.Flow, row flow) error {
+	err := a.each(f, func(_ ctmap.Map, _ *ctmap.Flow, row flow) error {
 		rows = append(rows, row)
 		return nil
 	})
@@ -136,13 +136,13 @@ type talker struct {
 }
 
 // talkers lists the endpoints with the most flows first.
-func (c *collector) talkers(f filter) ([]talker, error) {
-	counts, err := c.kernel.Counts()
+func (a *access) talkers(f filter) ([]talker, error) {
+	counts, err := a.kernel.Counts()
 	if err != nil {
 		return nil, err
 	}
 	sums := make(map[uint16]*talker)
-	err = c.each(f, func(_ ctmap.Map, entry *ctmap.Flow, row flow) error {
+	err = a.each(f, func(_ ctmap.Map, entry *ctmap.Flow, row flow) error {
 		for i, e := range []end{row.From, row.To} {
 			if e.Endpoint == 0 || row.State == ctmap.Expired || i == 1 && e.Endpoint == row.From.Endpoint {
 				continue
@@ -175,18 +175,18 @@ func (c *collector) talkers(f filter) ([]talker, error) {
 }
 
 // flush deletes the flows that match the filter, and requests a pass that corrects the quotas.
-func (c *collector) flush(f filter) (deleted int, err error) {
+func (a *access) flush(f filter) (deleted int, err error) {
 	of := make(map[string]uint64)
-	err = c.each(f, func(m ctmap.Map, entry *ctmap.Flow, _ flow) error {
-		gone, err := c.kernel.Delete(m, &entry.Key, func(*bpf.CtEntry) bool { return true })
+	err = a.each(f, func(m ctmap.Map, entry *ctmap.Flow, _ flow) error {
+		gone, err := a.kernel.Delete(m, &entry.Key, func(*bpf.CtEntry) bool { return true })
 		if gone {
 			deleted++
 			of[m.Name]++
 		}
 		return err
 	})
-	c.publishFlushed(of)
-	c.heard.hurry()
+	a.publishFlushed(of)
+	a.heard.hurry()
 	if err != nil {
 		return deleted, fmt.Errorf("flush flows, after %d: %w", deleted, err)
 	}

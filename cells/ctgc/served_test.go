@@ -42,7 +42,7 @@ func TestDeleteServed_LeavesTheAnswerItsTime(t *testing.T) {
 				}
 			}
 			own := fake.nat[twin.Twin]
-			p := &pass{collector: &collector{kernel: fake, nat: fakeNat{fake}, served: &served{}}}
+			p := &pass{access: &access{kernel: fake, nat: fakeNat{fake}, served: &served{}}}
 			var sum found
 			wants := func(f natmap.Flow, gone bool, entries, flows int) {
 				t.Helper()
@@ -81,7 +81,7 @@ func TestDeleteServed_SaysWhatStays(t *testing.T) {
 	if _, err := fake.putPair([]string{"UDP", "from-pod", "10.1.0.7:1000", "10.96.0.1:53", "10.1.0.7:1000", "10.1.0.21:53", "to-pod", "service=1", "backend=11"}); err != nil {
 		t.Fatal(err)
 	}
-	p := &pass{collector: &collector{kernel: fake, nat: fakeNat{fake}, served: &served{}}}
+	p := &pass{access: &access{kernel: fake, nat: fakeNat{fake}, served: &served{}}}
 	for key, f := range fake.nat {
 		if f.Reply() {
 			continue
@@ -112,7 +112,7 @@ func TestSweep_ServicesAreKnownToBeNone(t *testing.T) {
 	txn := db.WriteTxn(front, back)
 	complete := []func(statedb.WriteTxn){front.RegisterInitializer(txn, "test"), back.RegisterInitializer(txn, "test")}
 	txn.Commit()
-	c := &collector{kernel: fake, nat: fakeNat{fake}, db: db, table: table, heard: heard{wake: make(chan struct{}, 1)},
+	c := &access{kernel: fake, nat: fakeNat{fake}, db: db, table: table, heard: heard{wake: make(chan struct{}, 1)},
 		served: &served{tables: serving.Tables{Frontends: front, Backends: back, Services: of}}}
 	ctx, cancel := context.WithCancel(t.Context())
 	defer cancel()

@@ -53,11 +53,11 @@ func came(before, now int32) uint32 { return uint32(max(now-before, 0)) }
 // natCounts are the numbers of translated flows as counted by the programs: of each endpoint, and totals.
 type natCounts struct{ flows, totals []bpf.NatCount }
 
-func (c *collector) natCounts() (n natCounts, err error) {
-	if n.flows, err = c.nat.NatCounts(); err != nil {
+func (a *access) natCounts() (n natCounts, err error) {
+	if n.flows, err = a.nat.NatCounts(); err != nil {
 		return n, err
 	}
-	n.totals, err = c.nat.NatTotals()
+	n.totals, err = a.nat.NatTotals()
 	return n, err
 }
 

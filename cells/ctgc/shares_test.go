@@ -41,7 +41,7 @@ func (s *sharing) close(counted int) {
 
 func (s *sharing) pass() {
 	s.Helper()
-	if err := (&pass{collector: s.collector}).run(s.Context()); err != nil {
+	if err := (&pass{access: s.access}).run(s.Context()); err != nil {
 		s.Fatal(err)
 	}
 }

@@ -115,8 +115,8 @@ func (h *heard) hurry() {
 }
 
 // hear waits for signals and wakes the collector.
-func (c *collector) hear(ctx context.Context, health cell.Health) error {
-	ring, err := c.kernel.Signals()
+func (a *access) hear(ctx context.Context, health cell.Health) error {
+	ring, err := a.kernel.Signals()
 	if err != nil {
 		return err
 	}
@@ -130,7 +130,7 @@ func (c *collector) hear(ctx context.Context, health cell.Health) error {
 		heartbeat.Busy(ctx)
 		some := false
 		for ; err == nil; s, err = ring.Read(time.Unix(1, 0)) { // read pending records without waiting
-			c.heard.note(s)
+			a.heard.note(s)
 			some = true
 		}
 		if ctx.Err() != nil {
@@ -142,7 +142,7 @@ func (c *collector) hear(ctx context.Context, health cell.Health) error {
 		if !some {
 			continue
 		}
-		c.heard.hurry()
+		a.heard.hurry()
 		if heartbeat.Sleep(ctx, signalPause) != nil {
 			return nil
 		}

@@ -13,7 +13,6 @@ import (
 	"github.com/waggle-net/waggle/bpf"
 	"github.com/waggle-net/waggle/pkg/heartbeat"
 	"github.com/waggle-net/waggle/pkg/natmap"
-	"github.com/waggle-net/waggle/pkg/tables/conntrack"
 	"github.com/waggle-net/waggle/pkg/tables/devices"
 	"github.com/waggle-net/waggle/pkg/tables/nodeaddresses"
 )
@@ -118,16 +117,16 @@ func (o *ownAddresses) end(p *pass, f *natmap.Flow) (uint64, error) {
 }
 
 // followNode deletes translated flows whose address the node has lost, so that the next packet gets another address.
-func (c *collector) followNode(ctx context.Context, health cell.Health) error {
+func (a *access) followNode(ctx context.Context, health cell.Health) error {
 	health.OK("waiting for the addresses of the node")
-	own := &ownAddresses{table: c.nodes, devices: c.devices, grace: c.grace}
+	own := &ownAddresses{table: a.nodes, devices: a.devices, grace: a.grace}
 	var due []time.Time // scans; a change does not postpone the next one
 	for {
 		heartbeat.Busy(ctx)
-		own.read(c.db.ReadTxn())
+		own.read(a.db.ReadTxn())
 		if own.news {
 			own.news = false
-			at := time.Now().Add(time.Duration(c.grace))
+			at := time.Now().Add(time.Duration(a.grace))
 			due = append(due[:min(1, len(due))], at, at.Add(lateAddresses))
 		}
 		var timer <-chan time.Time
@@ -146,7 +145,7 @@ func (c *collector) followNode(ctx context.Context, health cell.Health) error {
 			due = due[1:]
 		}
 		heartbeat.Busy(ctx)
-		ended, err := c.collectStranded(own.end)
+		ended, err := a.collectStranded(own.end)
 		if err != nil {
 			return fmt.Errorf("collect flows of removed node addresses: %w", err)
 		}
@@ -155,10 +154,10 @@ func (c *collector) followNode(ctx context.Context, health cell.Health) error {
 }
 
 // collectStranded scans all translated flows; end deletes stranded ones. It returns the number of deleted entries.
-func (c *collector) collectStranded(end func(*pass, *natmap.Flow) (uint64, error)) (ended uint64, err error) {
+func (a *access) collectStranded(end func(*pass, *natmap.Flow) (uint64, error)) (ended uint64, err error) {
 	for _, m := range natmap.Maps() {
-		n, err := c.collectStrandedOf(m, end)
-		c.publishStranded(m.Name, n)
+		n, err := a.collectStrandedOf(m, end)
+		a.publishStranded(m.Name, n)
 		ended += n
 		if err != nil {
 			return ended, err
@@ -168,9 +167,9 @@ func (c *collector) collectStranded(end func(*pass, *natmap.Flow) (uint64, error
 }
 
 // collectStrandedOf scans one map.
-func (c *collector) collectStrandedOf(m natmap.Map, end func(*pass, *natmap.Flow) (uint64, error)) (deleted uint64, err error) {
-	p := &pass{collector: c}
-	r, _, err := c.nat.ReadNat(m)
+func (a *access) collectStrandedOf(m natmap.Map, end func(*pass, *natmap.Flow) (uint64, error)) (deleted uint64, err error) {
+	p := &pass{access: a}
+	r, _, err := a.nat.ReadNat(m)
 	if err != nil {
 		return 0, err
 	}
@@ -188,18 +187,4 @@ func (c *collector) collectStrandedOf(m natmap.Map, end func(*pass, *natmap.Flow
 		}
 	}
 	return deleted, nil
-}
-
-// publishStranded adds the deleted entries of a map to the counters, and requests a pass that corrects the quotas.
-func (c *collector) publishStranded(name string, n uint64) {
-	if n == 0 {
-		return
-	}
-	txn := c.db.WriteTxn(c.table)
-	row, _, _ := c.table.Get(txn, conntrack.ByName(name))
-	row.Name = name
-	row.Orphaned += n
-	_, _, _ = c.table.Insert(txn, row)
-	txn.Commit()
-	c.heard.hurry()
 }

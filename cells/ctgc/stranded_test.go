@@ -18,7 +18,7 @@ import (
 // away is a node with a pod that has one flow of each family under the node's address.
 type away struct {
 	*testing.T
-	*collector
+	*access
 	fake    *fakeKernel
 	nodes   statedb.RWTable[nodeaddresses.Address]
 	devices statedb.RWTable[devices.Address]
@@ -37,7 +37,7 @@ func newAway(t *testing.T) *away {
 			t.Fatal(err)
 		}
 	}
-	a := &away{T: t, fake: fake, nodes: nodes, devices: onDevices, collector: &collector{kernel: fake, nat: fakeNat{fake}, db: db, table: table,
+	a := &away{T: t, fake: fake, nodes: nodes, devices: onDevices, access: &access{kernel: fake, nat: fakeNat{fake}, db: db, table: table,
 		nodes: nodes, devices: onDevices, grace: awayTime, heard: heard{wake: make(chan struct{}, 1)}}}
 	a.begin()
 	return a

@@ -11,7 +11,6 @@ import (
 
 	"github.com/waggle-net/waggle/pkg/heartbeat"
 	"github.com/waggle-net/waggle/pkg/natmap"
-	"github.com/waggle-net/waggle/pkg/tables/conntrack"
 )
 
 const (
@@ -43,26 +42,26 @@ var lateSweeps = []time.Duration{200 * time.Millisecond, 2 * time.Second}
 
 // sweep scans the translated flows whenever services or backends have changed, so that clients get other backends with their next packet. It evaluates no other
 // property of flows, because it runs often.
-func (c *collector) sweep(ctx context.Context, health cell.Health) error {
+func (a *access) sweep(ctx context.Context, health cell.Health) error {
 	health.OK("waiting for services")
 	defer func() {
 		if ctx.Err() != nil {
-			c.served.close()
+			a.served.close()
 		}
 	}()
 	var late []time.Duration
 	budget := newSweepBudget()
 	for {
-		txn := c.db.ReadTxn()
-		_, frontends := c.served.tables.Frontends.AllWatch(txn)
-		_, backends := c.served.tables.Backends.AllWatch(txn)
-		frontendsKnown, backendsKnown := completes(txn, c.served.tables.Frontends), completes(txn, c.served.tables.Backends)
+		txn := a.db.ReadTxn()
+		_, frontends := a.served.tables.Frontends.AllWatch(txn)
+		_, backends := a.served.tables.Backends.AllWatch(txn)
+		frontendsKnown, backendsKnown := completes(txn, a.served.tables.Frontends), completes(txn, a.served.tables.Backends)
 		heartbeat.Busy(ctx)
-		took, n, err := c.sweepOnce()
+		took, n, err := a.sweepOnce()
 		if err != nil {
 			return fmt.Errorf("collect flows of removed services: %w", err)
 		}
-		if c.served.answers.forget() && len(late) == 0 {
+		if a.served.answers.forget() && len(late) == 0 {
 			late = lateSweeps[1:]
 		}
 		health.OK(fmt.Sprintf("%d entries scanned", n))
@@ -100,10 +99,10 @@ func completes[R any](txn statedb.ReadTxn, table statedb.Table[R]) <-chan struct
 }
 
 // sweepOnce returns its duration and the number of entries that it has read. Deletions before an error are counted as well.
-func (c *collector) sweepOnce() (took time.Duration, entries uint64, err error) {
+func (a *access) sweepOnce() (took time.Duration, entries uint64, err error) {
 	begin := time.Now()
-	p := &pass{collector: c, found: make(map[string]found)}
-	defer func() { c.publishSwept(p.found) }()
+	p := &pass{access: a, found: make(map[string]found)}
+	defer func() { a.publishSwept(p.found) }()
 	for _, m := range natmap.Maps() {
 		sum := found{}
 		err := p.sweepMap(m, &sum)
@@ -141,25 +140,4 @@ func (p *pass) sweepMap(m natmap.Map, sum *found) error {
 		}
 	}
 	return nil
-}
-
-// publishSwept adds the entries that sweeps have deleted to the counters, and requests a pass that corrects the quotas.
-func (c *collector) publishSwept(of map[string]found) {
-	some := false
-	txn := c.db.WriteTxn(c.table)
-	defer txn.Abort()
-	for name, f := range of {
-		if f.unserved == 0 {
-			continue
-		}
-		some = true
-		row, _, _ := c.table.Get(txn, conntrack.ByName(name))
-		row.Name = name
-		row.Unserved += f.unserved
-		_, _, _ = c.table.Insert(txn, row)
-	}
-	txn.Commit()
-	if some {
-		c.heard.hurry()
-	}
 }

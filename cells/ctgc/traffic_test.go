@@ -32,7 +32,7 @@ func newObserver(t testing.TB, number int) *collector {
 		require.NoError(t, err)
 	}
 	txn.Commit()
-	return &collector{db: db, cluster: cluster, answers: answers, agent: settings.Agent{NodeName: "n0", HealthChecking: true}, pace: newPace(DefaultConfig)}
+	return &collector{access: &access{db: db, cluster: cluster, answers: answers, agent: settings.Agent{NodeName: "n0", HealthChecking: true}}, pace: newPace(DefaultConfig)}
 }
 
 // podOf returns the address of a pod of the i-th node.

@@ -52,16 +52,18 @@ func (v *visit) do(ctx context.Context, net kernel, o options, self string) {
 	running.Wait()
 }
 
-// echo sends up to n ICMP requests until a reply arrives.
+// echo sends up to n ICMP requests until a reply arrives. It returns when all requests have ended.
 func echo(ctx context.Context, net kernel, to netip.Addr, n int) (last outcome) {
+	var running sync.WaitGroup
+	defer running.Wait()
 	ctx, cancel := context.WithCancel(ctx)
-	defer cancel()
+	defer cancel() // ends the other requests
 	replies := make(chan outcome, n)
 	for sent, failed := 1, 0; sent <= n; sent++ {
-		go func() {
+		running.Go(func() {
 			latency, err := net.Echo(ctx, to)
 			replies <- outcome{latency: latency, err: err, ended: time.Now()}
-		}()
+		})
 		next := time.After(echoSpacing)
 		if sent == n {
 			next = nil

@@ -28,10 +28,7 @@ type identityClasses struct {
 	written map[uint32]policymap.Classes // contents of the map; identities without classes are left out
 	used    map[uint32]bool              // see [identityClasses.inUse]; nil if it was not computed in this round
 	started bool                         // the resolver has the classes of the previous run
-	// Identities that a peer may have: announced identities, deleted identities that may be in use, and identities in the map known_identities.
-	announced map[uint32]bool
-	leaving   map[uint32]time.Time
-	known     *knownIdentities
+	peers   peerState
 }
 
 func newIdentityClasses(kernel classMap) *identityClasses { return &identityClasses{kernel: kernel} }
@@ -55,18 +52,12 @@ func (k *identityClasses) put(id uint32, classes policymap.Classes) error {
 	return nil
 }
 
-// has reports whether a peer may be known by an identity.
-func (k *identityClasses) has(id uint32) bool {
-	_, leaving := k.leaving[id]
-	return leaving || k.announced[id] || k.known.has(id)
-}
-
 // inUse reports whether the datapath has a class for an identity by which a peer may be known. If not, entries about the class match nothing.
 func (k *identityClasses) inUse(number uint32) bool {
 	if k.used == nil {
 		k.used = map[uint32]bool{}
 		for id, classes := range k.written {
-			if k.has(id) {
+			if k.peers.mayHave(id) {
 				k.used[classes.Cluster], k.used[classes.Namespace] = true, true
 			}
 		}
@@ -112,9 +103,29 @@ func (c *controller) writeClasses() error {
 	return errors.Join(err1, err2)
 }
 
+// mayHave implements [peerState]. A peer may be known by an announced identity, a deleted one that may be in use, or one in the map known_identities.
+func (c *controller) mayHave(id uint32) bool {
+	_, leaving := c.in.leaving[id]
+	return leaving || c.announced[id] || c.known.has(id)
+}
+
+// mayMatch implements [peerState]. Entries may match if the identity exists and every policy knows it, a peer may have an identity of the class, or the range is
+// in the map.
+func (c *controller) mayMatch(kind policymap.Kind, identity uint32) bool {
+	switch kind {
+	case policymap.Identity:
+		return c.announced[identity] && c.in.known[identity]
+	case policymap.Class:
+		return c.classes.inUse(identity)
+	case policymap.CIDR, policymap.CIDROutside:
+		return c.cidrs.known[identity]
+	}
+	return true
+}
+
 // inUse reports whether a peer may be known by an identity, in this run or since the previous one.
 func (c *controller) inUse(id uint32) bool {
-	if c.classes.has(id) || c.views.identities[id] > 0 {
+	if c.mayHave(id) || c.views.identities[id] > 0 {
 		return true
 	}
 	for ep, slot := range c.store.slots {

@@ -112,9 +112,7 @@ func (c *controller) restore() (err error) {
 	c.earlier = newEarlier(c.store, c.classes)
 	c.in.peers.slots = c.store.slots
 	c.in.alive, c.store.alive = c.alive, c.alive
-	c.store.announced, c.store.identities, c.store.ranges = c.announced, c.in.known, c.cidrs.known
-	c.store.classes = c.classes
-	c.classes.announced, c.classes.leaving, c.classes.known = c.announced, c.in.leaving, c.known
+	c.store.peers, c.classes.peers = c, c
 	return nil
 }
 

@@ -27,9 +27,15 @@ type store struct {
 	old     room                         // number of entries in stale
 	slots   map[uint16]slot              // slots of the endpoints of the previous run
 	nested  map[uint32]bool              // policy ids of the previous run with nested address ranges
-	// Identities that peers may have: identities that every policy knows, existing identities, and numbers of address ranges in the map.
-	announced, identities, ranges map[uint32]bool
-	classes                       *identityClasses
+	peers   peerState
+}
+
+// peerState reports by which identities peers may be known. The controller implements it, because it owns this state together with its inputs.
+type peerState interface {
+	// mayHave reports whether a peer may be known by an identity.
+	mayHave(id uint32) bool
+	// mayMatch reports whether entries about an identity, class or address range may match a packet.
+	mayMatch(kind policymap.Kind, identity uint32) bool
 }
 
 func newStore(maps entryMaps) *store {
@@ -228,15 +234,7 @@ func (s *store) narrows(d policymap.Diff) bool {
 
 // fresh reports whether no peer has an identity yet, or any longer, so that entries about it match no packet.
 func (s *store) fresh(kind policymap.Kind, identity uint32) bool {
-	switch kind {
-	case policymap.Identity:
-		return !s.announced[identity] || !s.identities[identity]
-	case policymap.Class:
-		return !s.classes.inUse(identity)
-	case policymap.CIDR, policymap.CIDROutside:
-		return !s.ranges[identity]
-	}
-	return false
+	return !s.peers.mayMatch(kind, identity)
 }
 
 // free removes an id that no row has any longer, allows before denies: the slot of a deleted endpoint may name it for another moment.

@@ -33,7 +33,7 @@ func TestRun_IsAliveInALongPass(t *testing.T) {
 func TestPass_OfManyTablesIsAlive(t *testing.T) {
 	t.Parallel()
 	a, marks := newAgent(t, newFakes(200, 600, 12)), 0
-	a.alive = func() { marks++ }
+	a.writer.alive = func() { marks++ }
 	txn := a.DB.WriteTxn(a.Frontends.Table)
 	for i := range 100 {
 		_, _, _ = a.Frontends.Table.Insert(txn, &frontends.Frontend{Address: frontAddress(i), ID: uint32(100 + i), Service: "shop/web",

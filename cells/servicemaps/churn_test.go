@@ -220,22 +220,22 @@ func TestModel_NoRoom(t *testing.T) {
 				f.services.size, f.members.size, f.ranges.size = m.room(len(f.services.entries)), m.room(len(f.members.entries)), m.room(len(f.ranges.entries))
 				f.backends.size = m.room(len(f.backends.entries))
 			}
-			for _, err := range a.again {
+			for _, err := range a.writer.left.again {
 				if text := err.Error(); !strings.Contains(text, "raise --bpf-lb-") && !strings.Contains(text, "is not in the map backends") {
 					t.Errorf("no remedy in: %s", text)
 				}
 			}
 			for row := range a.Frontends.Table.All(a.DB.ReadTxn()) {
-				if bad := row.Status.Kind == reconciler.StatusKindError; bad != (a.again[bpf.NewServiceKey(row.Address, 0)] != nil) {
+				if bad := row.Status.Kind == reconciler.StatusKindError; bad != (a.writer.left.again[bpf.NewServiceKey(row.Address, 0)] != nil) {
 					t.Errorf("%s is %s", row.Address, row.Status)
 				}
 			}
 			refused := uint64(0)
-			for _, u := range a.usage() {
+			for _, u := range a.writer.known.usage() {
 				refused += u.Refused
 			}
-			if len(a.again) > 0 && refused == 0 {
-				t.Errorf("%d rows are not in force, and nothing counts as refused", len(a.again))
+			if len(a.writer.left.again) > 0 && refused == 0 {
+				t.Errorf("%d rows are not in force, and nothing counts as refused", len(a.writer.left.again))
 			}
 			f.services.size, f.members.size, f.ranges.size, f.backends.size = 200, 200, 200, 200
 			m.now = m.now.Add(maxRetry)

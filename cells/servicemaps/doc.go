@@ -6,6 +6,9 @@
 // backends in them stay as long. This order spans two tables and six maps, and an entry depends on the results of all previous writes, so reconcilers of the
 // tables do not fit.
 //
+// The layers of a pass are files: [inputs] lists the rows to handle, [inForce] plans their writes against the known contents of the maps, [writer] makes the
+// writes and keeps the work that remains ([backlog]), and status.go reports the results. The [controller] calls them in order; no layer calls a layer above it.
+//
 // Tables: reads frontends and backends; sets only status, inForce and applied of frontends; writes service-map-usage. A frontend is Done when its backends are
 // in the kernel too, so backends have no status: the statuses of tens of thousands of backends would cost nearly as much as the rest of the first pass.
 //

@@ -23,28 +23,28 @@ func (l *later) begin(now time.Time) { l.now, l.known = now, false }
 
 // noSlots fails a row. If quarantined slots would suffice, the row waits for them, but for one quarantine time only: if other rows change continuously, some
 // slots are always quarantined, and other rows may get them.
-func (c *controller) noSlots(p *plan, n int) {
-	since, waits := c.later.since[p.key]
+func (f *inForce) noSlots(p *plan, n int) {
+	since, waits := f.later.since[p.key]
 	if !waits {
-		since = c.later.now
-		c.later.since[p.key] = since
+		since = f.later.now
+		f.later.since[p.key] = since
 	}
-	if c.later.now.Sub(since) < quarantine && uint32(n) <= c.promised() {
+	if f.later.now.Sub(since) < quarantine && uint32(n) <= f.promised() {
 		p.fail(errLater)
 		return
 	}
-	c.refused[c.maps.Slots.Name()]++
-	p.fail(fmt.Errorf("the map %s has no %d consecutive free slots, of %d in all: raise --bpf-lb-map-max", c.maps.Slots.Name(), n, len(c.slots)))
+	f.refused[bpf.MapServiceSlots]++
+	p.fail(fmt.Errorf("the map %s has no %d consecutive free slots, of %d in all: raise --bpf-lb-map-max", bpf.MapServiceSlots, n, len(f.slots.contents)))
 }
 
 // promised returns the length of the longest run of slots that would be free without quarantine.
-func (c *controller) promised() uint32 {
-	if !c.later.known {
-		r := runs{taken: slices.Clone(c.runs.taken), size: c.runs.size}
-		for i := range c.waiting {
-			r.give(c.waiting[i].first, c.waiting[i].count)
+func (f *inForce) promised() uint32 {
+	if !f.later.known {
+		r := runs{taken: slices.Clone(f.slots.runs.taken), size: f.slots.runs.size}
+		for i := range f.waiting {
+			r.give(f.waiting[i].first, f.waiting[i].count)
 		}
-		c.later.longest, c.later.known = r.longest(), true
+		f.later.longest, f.later.known = r.longest(), true
 	}
-	return c.later.longest
+	return f.later.longest
 }

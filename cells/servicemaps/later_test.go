@@ -50,7 +50,7 @@ func (s *slotted) expect(i int, kind reconciler.StatusKind, when string) {
 	if row.Status.Kind != kind {
 		s.Errorf("%s: frontend %d is %s (%s), want %s", when, i, row.Status.Kind, row.Status.GetError(), kind)
 	}
-	if refused := s.refused[bpf.MapServiceSlots] > 0; refused != (kind == reconciler.StatusKindError) {
+	if refused := s.writer.known.refused[bpf.MapServiceSlots] > 0; refused != (kind == reconciler.StatusKindError) {
 		s.Errorf("%s: something counts as refused: %t", when, refused)
 	}
 	if text := row.Status.GetError(); kind == reconciler.StatusKindError && !strings.Contains(text, "--bpf-lb-map-max") {
@@ -65,7 +65,7 @@ func TestFullSlots_AreReportedWhileOthersChange(t *testing.T) {
 	s.want(1, 1, 2, 3, 4, 5)
 	s.want(2, 6)
 	s.want(2, 7)
-	if len(s.waiting) == 0 {
+	if len(s.writer.known.waiting) == 0 {
 		t.Fatal("nothing is in quarantine")
 	}
 	s.want(3, 1, 2, 3, 4)
@@ -84,8 +84,8 @@ func TestFullSlots_WaitForQuarantine(t *testing.T) {
 	s.expect(3, reconciler.StatusKindPending, "a moment before")
 	s.pass(time.Nanosecond)
 	s.expect(3, reconciler.StatusKindDone, "when it has left")
-	if len(s.later.since) != 0 {
-		t.Errorf("%d rows still wait", len(s.later.since))
+	if len(s.writer.known.later.since) != 0 {
+		t.Errorf("%d rows still wait", len(s.writer.known.later.since))
 	}
 }
 
@@ -93,8 +93,8 @@ func TestFullSlots_WaitForQuarantine(t *testing.T) {
 func TestFullSlots_AreReportedWhenOthersGetThem(t *testing.T) {
 	t.Parallel()
 	s := newSlotted(t)
-	s.runs.take(0, 8)
-	s.retire(entry{ours: true, value: bpf.Service{Count: 8}}, 0, s.now.Add(time.Hour))
+	s.writer.known.slots.runs.take(0, 8)
+	s.writer.known.retire(entry{ours: true, value: bpf.Service{Count: 8}}, 0, s.now.Add(time.Hour))
 	s.want(3, 1, 2, 3, 4)
 	s.pass(quarantine - time.Nanosecond)
 	s.expect(3, reconciler.StatusKindPending, "while it has waited for less than one period")
@@ -107,7 +107,7 @@ func TestFullSlots_AreReportedWhenOthersGetThem(t *testing.T) {
 	_, _, _ = s.Frontends.Table.Delete(txn, &gone)
 	txn.Commit()
 	s.pass(0)
-	if len(s.later.since) != 0 {
-		t.Errorf("%d rows still wait", len(s.later.since))
+	if len(s.writer.known.later.since) != 0 {
+		t.Errorf("%d rows still wait", len(s.writer.known.later.since))
 	}
 }

@@ -71,7 +71,7 @@ func newAgentOf(t testing.TB, all servicemaps.Maps) *agent {
 	if err := c.begin(); err != nil {
 		t.Fatal(err)
 	}
-	t.Cleanup(func() { c.frontendChanges.Close(); c.backendChanges.Close() })
+	t.Cleanup(func() { c.in.close() })
 	return a
 }
 
@@ -397,12 +397,12 @@ func (m *model) check(a *agent) {
 	for _, s := range f.services.entries {
 		slots += int(s.Count)
 	}
-	if len(a.tables.byKey) != len(tables) || len(a.waiting) != 0 {
-		m.t.Fatalf("%d tables, want %d; %d in quarantine", len(a.tables.byKey), len(tables), len(a.waiting))
+	if len(a.writer.known.tables.byKey) != len(tables) || len(a.writer.known.waiting) != 0 {
+		m.t.Fatalf("%d tables, want %d; %d in quarantine", len(a.writer.known.tables.byKey), len(tables), len(a.writer.known.waiting))
 	}
 	used := map[string]int{bpf.MapServices: entries, bpf.MapBackends: len(m.backs), bpf.MapServiceSlots: slots, bpf.MapMaglev: len(tables) * tableSize,
 		bpf.MapAffinityMembers: len(members), bpf.MapSourceRanges: len(ranges)}
-	for _, u := range a.usage() {
+	for _, u := range a.writer.known.usage() {
 		if int(u.Entries) != used[u.Map] {
 			m.t.Fatalf("the map %s has %d entries in use, want %d", u.Map, u.Entries, used[u.Map])
 		}

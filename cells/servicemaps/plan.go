@@ -29,6 +29,14 @@ type plan struct {
 	close bool
 }
 
+// batches are the writes to other maps that must precede the writes of entries.
+type batches struct {
+	slots   writes[uint32, uint32, *plan]
+	maglev  writes[uint32, uint32, *table]
+	members writes[bpf.AffinityMember, uint32, *plan]
+	ranges  writes[bpf.SourceRangeKey, uint32, *plan]
+}
+
 // keyOf returns the key of the entry of a scope.
 func (p *plan) keyOf(scope uint8) bpf.ServiceKey {
 	key := p.key
@@ -92,36 +100,37 @@ func listIn(row *frontends.Frontend, scope uint8) []uint32 {
 	return row.Backends
 }
 
-// listOf returns the backends of a scope that are in the map, and the error of a missing one.
-func (c *controller) listOf(row *frontends.Frontend, scope uint8) (list []uint32, err error) {
+// listOf returns the backends of a scope that are in the map, and the error of a missing one. The argument failed holds the errors of backends that could not be
+// written.
+func (f *inForce) listOf(row *frontends.Frontend, scope uint8, failed map[uint32]error) (list []uint32, err error) {
 	list = listIn(row, scope)
-	missing := func(id uint32) bool { return c.backends[id] == nil }
+	missing := func(id uint32) bool { return f.backends[id] == nil }
 	at := slices.IndexFunc(list, missing)
 	if at < 0 {
 		return list, nil
 	}
-	err = cmp.Or(c.againBackends[list[at]], fmt.Errorf("backend %d is not in the map %s", list[at], c.maps.Backends.Name()))
+	err = cmp.Or(failed[list[at]], fmt.Errorf("backend %d is not in the map %s", list[at], bpf.MapBackends))
 	return slices.DeleteFunc(slices.Clone(list), missing), err
 }
 
 // plan determines the writes for a row, and reserves slots and tables for them.
-func (c *controller) plan(p *plan, w *batches) {
-	if have := c.entries[p.key]; have != nil {
+func (f *inForce) plan(p *plan, failed map[uint32]error, w *batches) {
+	if have := f.entries[p.key]; have != nil {
 		p.before = have.value.Id
 	}
 	for _, scope := range scopes(p.row) {
-		c.planEntry(p, scope, w)
+		f.planEntry(p, scope, failed, w)
 		if p.fatal != nil {
-			c.undo(p)
+			f.undo(p)
 			return
 		}
 	}
-	c.planBelongings(p, w)
+	f.planBelongings(p, w)
 }
 
-func (c *controller) planEntry(p *plan, scope uint8, w *batches) {
-	have := c.entries[p.keyOf(scope)]
-	list, missing := c.listOf(p.row, scope)
+func (f *inForce) planEntry(p *plan, scope uint8, failed map[uint32]error, w *batches) {
+	have := f.entries[p.keyOf(scope)]
+	list, missing := f.listOf(p.row, scope, failed)
 	if missing != nil {
 		p.lacks(missing)
 		if len(list) == 0 && have != nil && have.value.Count > 0 {
@@ -131,15 +140,15 @@ func (c *controller) planEntry(p *plan, scope uint8, w *batches) {
 	}
 	next := &entry{value: valueOf(p.row, scope), wanted: true, ours: true}
 	next.value.Count = uint32(len(list))
-	same := c.planSlots(p, next, have, list, w)
+	same := f.planSlots(p, next, have, list, w)
 	if p.fatal != nil {
 		return
 	}
 	if p.row.Maglev && p.row.Outside && scope == bpf.ScopeExternal && len(list) > 1 {
-		c.planTable(p, next, have, list, w)
+		f.planTable(p, next, have, list, w)
 	}
 	if same && have.value == next.value && !have.changed {
-		c.tables.drop(next.table) // the table that the entry has
+		f.tables.drop(next.table) // the table that the entry has
 		p.kept[scope] = true
 		return
 	}
@@ -147,43 +156,43 @@ func (c *controller) planEntry(p *plan, scope uint8, w *batches) {
 }
 
 // planSlots assigns backend slots to an entry and keeps its current slots if their backends are unchanged. It reports whether the slots stay the same.
-func (c *controller) planSlots(p *plan, next, have *entry, list []uint32, w *batches) (same bool) {
+func (f *inForce) planSlots(p *plan, next, have *entry, list []uint32, w *batches) (same bool) {
 	if have != nil && have.ours && !have.damaged && have.value.Count == next.value.Count {
-		if slices.Equal(c.list(have), list) {
+		if slices.Equal(f.slots.list(have), list) {
 			next.value.First = have.value.First
 			return true
 		}
-		if len(list) > 0 && !anyIn(c.list(have)) { // the array was created again, and no program reads it yet
+		if len(list) > 0 && !anyIn(f.slots.list(have)) { // the array was created again, and no program reads it yet
 			next.value.First = have.value.First
-			c.refer(c.list(next), -1)
-			c.putSlots(p, next, list, w)
+			f.slots.refer(f.slots.list(next), -1)
+			f.putSlots(p, next, list, w)
 			return true
 		}
 	}
 	if len(list) == 0 {
 		return false
 	}
-	first, found := c.runs.get(uint32(len(list)))
+	first, found := f.slots.runs.get(uint32(len(list)))
 	if !found {
-		c.noSlots(p, len(list))
+		f.noSlots(p, len(list))
 		return false
 	}
 	next.value.First = first
-	c.putSlots(p, next, list, w)
+	f.putSlots(p, next, list, w)
 	return false
 }
 
 // putSlots adds the writes of slots, and counts the backends in them.
-func (c *controller) putSlots(p *plan, next *entry, list []uint32, w *batches) {
-	copy(c.list(next), list)
-	c.refer(list, 1)
+func (f *inForce) putSlots(p *plan, next *entry, list []uint32, w *batches) {
+	copy(f.slots.list(next), list)
+	f.slots.refer(list, 1)
 	for i, id := range list {
 		w.slots.add(p, next.value.First+uint32(i), id)
 	}
 }
 
 // planTable assigns a Maglev table to an entry. If there is no free table, the entry has none.
-func (c *controller) planTable(p *plan, next, have *entry, list []uint32, w *batches) {
+func (f *inForce) planTable(p *plan, next, have *entry, list []uint32, w *batches) {
 	use := func(t *table) {
 		t.users++
 		next.table = t
@@ -191,51 +200,51 @@ func (c *controller) planTable(p *plan, next, have *entry, list []uint32, w *bat
 		next.value.Flags |= bpf.ServiceMaglev
 	}
 	key := keyOf(list)
-	if known := c.tables.byKey[key]; known != nil {
+	if known := f.tables.byKey[key]; known != nil {
 		use(known)
 		return
 	}
 	names := make([]string, len(list))
 	for i, id := range list {
-		names[i] = bpf.AddressOfBackend(c.backends[id].value).String()
+		names[i] = bpf.AddressOfBackend(f.backends[id].value).String()
 	}
-	contents := maglev.Table(names, int(c.tables.size), c.seed)
+	contents := maglev.Table(names, int(f.tables.size), f.tables.seed)
 	for slot, i := range contents {
 		contents[slot] = list[i]
 	}
-	if have != nil && have.table != nil && have.table.key == "" && !have.damaged && c.tables.fits(have.table) {
-		sum := c.tables.sum(contents)
+	if have != nil && have.table != nil && have.table.key == "" && !have.damaged && f.tables.fits(have.table) {
+		sum := f.tables.sum(contents)
 		if have.table.sum == sum || have.table.empty {
-			c.tables.know(have.table, key)
+			f.tables.know(have.table, key)
 			use(have.table)
 			if have.table.sum != sum {
 				have.table.sum, have.table.empty = sum, false
-				c.putTable(have.table, contents, w)
+				f.putTable(have.table, contents, w)
 			}
 			return
 		}
 	}
-	made, found := c.tables.get(key, contents)
+	made, found := f.tables.get(key, contents)
 	if !found {
-		c.refused[c.maps.Maglev.Name()]++
+		f.refused[bpf.MapMaglev]++
 		p.lacks(fmt.Errorf("the map %s has no space for another table, of %d: raise --bpf-lb-maglev-map-max; backends are selected at random",
-			c.maps.Maglev.Name(), len(c.tables.users)))
+			bpf.MapMaglev, len(f.tables.users)))
 		return
 	}
 	use(made)
-	c.putTable(made, contents, w)
+	f.putTable(made, contents, w)
 }
 
-func (c *controller) putTable(t *table, contents []uint32, w *batches) {
+func (f *inForce) putTable(t *table, contents []uint32, w *batches) {
 	for i, id := range contents {
 		w.maglev.add(t, t.at+uint32(i), id)
 	}
 }
 
 // undo frees the slots and tables that were reserved for a row that cannot come into force. No program has used them.
-func (c *controller) undo(p *plan) {
+func (f *inForce) undo(p *plan) {
 	for scope, next := range p.next {
-		have := c.entries[p.keyOf(uint8(scope))]
+		have := f.entries[p.keyOf(uint8(scope))]
 		if p.kept[scope] && p.slotsFailed {
 			have.damaged = true
 		}
@@ -243,51 +252,46 @@ func (c *controller) undo(p *plan) {
 			continue
 		}
 		if !next.shares(have) {
-			c.drop(next.value.First, next.value.Count)
+			f.slots.drop(next.value.First, next.value.Count)
 		} else if p.slotsFailed {
 			have.damaged = true
 		}
-		c.tables.drop(next.table)
+		f.tables.drop(next.table)
 		p.next[scope] = nil
 	}
 }
 
-// shares reports whether an entry has the same slots as the existing one.
-func (e *entry) shares(have *entry) bool {
-	return have != nil && have.ours && e.value.Count > 0 && have.value.First == e.value.First && have.value.Count == e.value.Count
-}
-
 // planBelongings adds the members and ranges of a row. Unused ones are removed after the entries are in force.
-func (c *controller) planBelongings(p *plan, w *batches) {
+func (f *inForce) planBelongings(p *plan, w *batches) {
 	id := p.row.ID
-	b := c.belong[id]
+	b := f.holdings.of[id]
 	if b == nil && p.row.Affinity == 0 && len(p.row.Ranges) == 0 {
 		return
 	}
 	if b == nil {
-		b = c.of(id)
+		b = f.holdings.get(id)
 	}
 	b.of, b.wanted, b.unsettled = p.key, true, true
 	b.wantNothing()
 	if p.row.Affinity > 0 {
-		c.planMembers(p, b, w)
+		f.planMembers(p, b, w)
 	}
 	for _, prefix := range p.row.Ranges {
 		r := bpf.SourceRange{Prefix: prefix.Masked(), Deny: p.row.Deny}
 		if _, there := b.ranges[r]; !there {
 			w.ranges.add(p, bpf.NewSourceRangeKey(id, r), 1)
 		}
-		enter(b.ranges, r, true, &c.ranges)
+		enter(b.ranges, r, true, &f.holdings.ranges)
 	}
 }
 
 // planMembers adds scopes to backends. A backend keeps the bits of former scopes while an entry may still name it.
-func (c *controller) planMembers(p *plan, b *belongings, w *batches) {
+func (f *inForce) planMembers(p *plan, b *belongings, w *batches) {
 	for _, scope := range scopes(p.row) {
 		for _, backend := range listIn(p.row, scope) {
 			m := b.members[backend]
 			m.wants |= 1 << scope
-			enter(b.members, backend, m, &c.members)
+			enter(b.members, backend, m, &f.holdings.members)
 		}
 	}
 	for backend, m := range b.members {
@@ -297,12 +301,39 @@ func (c *controller) planMembers(p *plan, b *belongings, w *batches) {
 	}
 }
 
-// wantNothing marks all members and ranges as unused.
-func (b *belongings) wantNothing() {
-	for backend, m := range b.members {
-		b.members[backend] = member{has: m.has}
+// withoutTable removes the reference to a Maglev table that could not be written from its entry.
+func (f *inForce) withoutTable(p *plan) {
+	have, next := f.entries[p.key], p.next[bpf.ScopeExternal]
+	if next != nil && next.table != nil && next.table.err != nil {
+		p.lacks(next.table.err)
+		f.tables.forget(next.table)
+		f.tables.drop(next.table)
+		next.table = nil
+		next.value.Maglev, next.value.MaglevSize = 0, 0
+		next.value.Flags &^= bpf.ServiceMaglev
 	}
-	for r := range b.ranges {
-		b.ranges[r] = false
+	if p.kept[bpf.ScopeExternal] && have.table != nil && have.table.err != nil {
+		p.lacks(have.table.err)
+		f.tables.forget(have.table)
+		have.damaged = true
+	}
+}
+
+// closeOutside changes the external entry of a plan to allow only its ranges, of which a row that denies has none. The rest of the row comes into force, so a
+// full map neither delays new backends nor keeps the ranges of a previous policy in force.
+func (f *inForce) closeOutside(p *plan) {
+	have, next := f.entries[p.key], p.next[bpf.ScopeExternal]
+	if next == nil { // the entry is kept
+		copied := *have
+		if next = &copied; next.table != nil {
+			next.table.users++
+		}
+		next.wanted = true
+	}
+	next.value.Flags &^= bpf.ServiceRangesDeny
+	p.next[bpf.ScopeExternal], p.kept[bpf.ScopeExternal] = next, false
+	if have != nil && !have.changed && have.value == next.value {
+		f.tables.drop(next.table)
+		p.next[bpf.ScopeExternal], p.kept[bpf.ScopeExternal] = nil, true
 	}
 }

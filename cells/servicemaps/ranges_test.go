@@ -153,8 +153,8 @@ func TestFullMap_PolicyThatTurnsIntoDeny(t *testing.T) {
 	for range 10 {
 		r.round(2 * quarantine)
 	}
-	if n := r.f.services.count() - before; n != 0 || len(r.waiting) != 0 {
-		t.Errorf("%d writes of the entry while nothing changes, %d in quarantine", n, len(r.waiting))
+	if n := r.f.services.count() - before; n != 0 || len(r.writer.known.waiting) != 0 {
+		t.Errorf("%d writes of the entry while nothing changes, %d in quarantine", n, len(r.writer.known.waiting))
 	}
 	closed("after some retries", 2)
 	r.f.ranges.size = 9

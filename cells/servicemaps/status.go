@@ -2,8 +2,10 @@ package servicemaps
 
 import (
 	"errors"
+	"fmt"
 	"slices"
 
+	"github.com/cilium/hive/cell"
 	"github.com/cilium/statedb"
 	"github.com/cilium/statedb/reconciler"
 
@@ -17,11 +19,11 @@ func (c *controller) publish(plans []*plan) {
 		txn := c.DB.WriteTxn(c.Frontends.Table)
 		for _, p := range some {
 			if !errors.Is(p.fatal, errLater) {
-				c.say(txn, p, c.again[p.key])
+				c.say(txn, p, c.writer.left.again[p.key])
 			}
 		}
 		txn.Commit()
-		c.alive()
+		c.writer.alive()
 	}
 }
 
@@ -44,4 +46,44 @@ func (c *controller) say(txn statedb.WriteTxn, p *plan, err error) {
 		newer.Applied++
 		_, _, _ = c.Frontends.Table.Insert(txn, newer)
 	}
+}
+
+// report reports the number of entries in force, or the problems.
+func (c *controller) report(health cell.Health) {
+	const most = 3
+	var errs []error
+	n := 0
+	c.writer.left.problems(func(err error) {
+		if errors.Is(err, errLater) {
+			return
+		}
+		if n++; n <= most {
+			errs = append(errs, err)
+		}
+	})
+	if n > 0 {
+		health.Degraded(fmt.Sprintf("%d entries of services are out of date", n), errors.Join(errs...))
+		return
+	}
+	if c.unread != nil {
+		health.Degraded("The maps of services cannot be verified; changes by other writers are not repaired", c.unread)
+		return
+	}
+	health.OK(fmt.Sprintf("Entries of frontends: %d, of backends: %d", len(c.writer.known.entries), len(c.writer.known.backends)))
+}
+
+// account writes the rows of service-map-usage that differ from the previously written ones.
+func (c *controller) account() {
+	all := c.writer.known.usage()
+	if slices.Equal(all, c.told) {
+		return
+	}
+	txn := c.DB.WriteTxn(c.Usage)
+	defer txn.Commit()
+	for i, u := range all {
+		if c.told == nil || c.told[i] != u {
+			_, _, _ = c.Usage.Insert(txn, u) // fails only if a row does not match the index
+		}
+	}
+	c.told = all
 }

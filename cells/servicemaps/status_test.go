@@ -53,7 +53,7 @@ func TestApplied_GrowsWhileTheRowChanges(t *testing.T) {
 		return row
 	}
 	next := uint32(2)
-	s.maps.Services.(*fake[bpf.ServiceKey, bpf.Service]).after = func() {
+	s.Maps.Services.(*fake[bpf.ServiceKey, bpf.Service]).after = func() {
 		txn := s.DB.WriteTxn(s.Frontends.Table)
 		row := get().Clone()
 		row.Backends, row.Status, row.InForce = []uint32{next}, reconciler.StatusPending(), false

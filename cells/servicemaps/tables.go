@@ -4,6 +4,7 @@ import (
 	"encoding/binary"
 	"hash/maphash"
 
+	"github.com/waggle-net/waggle/pkg/maglev"
 	"github.com/waggle-net/waggle/pkg/servicemaps"
 )
 
@@ -14,8 +15,9 @@ type tables struct {
 	first uint32            // no unit below is free
 	byKey map[string]*table // tables of this size with known contents
 	byAt  map[uint32]*table // tables of a previous run, by their first slot
-	seed  maphash.Seed
-	used  uint32 // number of units in use
+	seed  maglev.Seed
+	hash  maphash.Seed // for sums of contents
+	used  uint32       // number of units in use
 }
 
 // table is one Maglev table.
@@ -29,8 +31,8 @@ type table struct {
 }
 
 // newTables returns the allocation of an array, divided into units of the size of a table.
-func newTables(size, elements uint32) *tables {
-	return &tables{size: size, users: make([]int32, elements/size), byKey: map[string]*table{}, byAt: map[uint32]*table{}, seed: maphash.MakeSeed()}
+func newTables(size, elements uint32, seed maglev.Seed) *tables {
+	return &tables{size: size, users: make([]int32, elements/size), byKey: map[string]*table{}, byAt: map[uint32]*table{}, seed: seed, hash: maphash.MakeSeed()}
 }
 
 // keyOf returns a key for a list of ids.
@@ -123,7 +125,7 @@ func (t *tables) count() uint32 { return t.used * t.size }
 
 func (t *tables) sum(contents []uint32) uint64 {
 	var h maphash.Hash
-	h.SetSeed(t.seed)
+	h.SetSeed(t.hash)
 	_, _ = h.WriteString(keyOf(contents))
 	return h.Sum64()
 }

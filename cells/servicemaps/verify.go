@@ -9,7 +9,6 @@ import (
 
 	"github.com/waggle-net/waggle/bpf"
 	"github.com/waggle-net/waggle/pkg/servicemaps"
-	"github.com/waggle-net/waggle/pkg/tables/backends"
 	"github.com/waggle-net/waggle/pkg/tables/driftrepairs"
 )
 
@@ -18,49 +17,53 @@ const few = 5000
 
 // verify compares the maps with the written entries. Rows whose entries differ are written again in the next pass; unknown entries are removed at once.
 func (c *controller) verify(txn statedb.ReadTxn) {
-	if !c.complete {
+	if !c.in.complete {
 		return // there may be entries of the previous run
 	}
-	looks := []func() error{c.lookAtServices, c.lookAtBackends, c.lookAtSlots, c.lookAtTables, c.lookAtMembers, c.lookAtRanges}
-	if len(c.entries)+len(c.backends) > few {
+	w := &c.writer
+	looks := []func(finder) error{w.lookAtServices, w.lookAtBackends, w.lookAtSlots, w.lookAtTables, w.lookAtMembers, w.lookAtRanges}
+	if len(w.known.entries)+len(w.known.backends) > few {
 		looks = looks[c.verified%len(looks):][:1]
 	}
 	c.verified++
 	var errs []error
 	for _, look := range looks {
-		errs = append(errs, look())
+		errs = append(errs, look(c.found))
 	}
 	c.unread = errors.Join(errs...)
-	c.forgotten(txn)
+	w.forgotten(func(id uint32) bool { return c.in.hasBackend(txn, id) })
+}
+
+// finder records a finding.
+type finder func(in, what string)
+
+// found records a finding and makes the retry due at once.
+func (c *controller) found(in, what string) {
+	c.retry.at = time.Time{}
+	c.Drift.Repairs.Record(driftrepairs.Finding{Kind: driftrepairs.MapEntry, What: in, Found: what})
 }
 
 // forgotten finds backends whose row has another id, for which the table reports no change.
-func (c *controller) forgotten(txn statedb.ReadTxn) {
-	for id, b := range c.backends {
-		if _, _, found := c.Backends.Get(txn, backends.ByID(id)); !found && b.wanted {
-			c.goneBackend(id)
+func (w *writer) forgotten(hasRow func(id uint32) bool) {
+	for id, b := range w.known.backends {
+		if !hasRow(id) && b.wanted {
+			w.goneBackend(id)
 		}
 	}
 }
 
 // differs records that an entry or a part of it differs from the written one. It counts at most one finding for a row, and none for a row that is to be retried
 // anyway.
-func (c *controller) differs(key bpf.ServiceKey, in, what string) {
+func (w *writer) differs(record finder, key bpf.ServiceKey, in, what string) {
 	key.Scope = bpf.ScopeExternal
-	if _, known := c.again[key]; !known {
-		c.again[key] = nil
-		c.found(in, fmt.Sprintf("%s %s", bpf.AddressOfService(key), what))
+	if _, known := w.left.again[key]; !known {
+		w.left.again[key] = nil
+		record(in, fmt.Sprintf("%s %s", bpf.AddressOfService(key), what))
 	}
 }
 
-// found records a finding and makes the retry due at once.
-func (c *controller) found(in, what string) {
-	c.retryAt = time.Time{}
-	c.Drift.Repairs.Record(driftrepairs.Finding{Kind: driftrepairs.MapEntry, What: in, Found: what})
-}
-
 // compare reads a map. It removes entries that were not written by this cell.
-func compare[K comparable, V comparable](c *controller, table servicemaps.Table[K, V], wanted func(K) bool, name func(K) string) (map[K]V, error) {
+func compare[K comparable, V comparable](record finder, table servicemaps.Table[K, V], wanted func(K) bool, name func(K) string) (map[K]V, error) {
 	keys, values, err := table.Dump()
 	if err != nil {
 		return nil, err
@@ -71,7 +74,7 @@ func compare[K comparable, V comparable](c *controller, table servicemaps.Table[
 		have[key] = values[i]
 		if !wanted(key) {
 			strangers = append(strangers, key)
-			c.found(table.Name(), name(key)+" has no owner")
+			record(table.Name(), name(key)+" has no owner")
 		}
 	}
 	return have, table.Delete(strangers).Error()
@@ -88,33 +91,33 @@ func wrong[K, V comparable](have map[K]V, key K, want V) string {
 	return ""
 }
 
-func (c *controller) lookAtServices() error {
-	have, err := compare(c, c.maps.Services, func(k bpf.ServiceKey) bool { return c.entries[k] != nil },
+func (w *writer) lookAtServices(record finder) error {
+	have, err := compare(record, w.maps.Services, func(k bpf.ServiceKey) bool { return w.known.entries[k] != nil },
 		func(k bpf.ServiceKey) string { return bpf.AddressOfService(k).String() })
 	if have == nil {
 		return err
 	}
-	for key, e := range c.entries {
+	for key, e := range w.known.entries {
 		if what := wrong(have, key, e.value); what != "" {
 			e.changed = true
-			c.differs(key, c.maps.Services.Name(), what)
+			w.differs(record, key, w.maps.Services.Name(), what)
 		}
 	}
 	return err
 }
 
-func (c *controller) lookAtBackends() error {
-	have, err := compare(c, c.maps.Backends, func(id uint32) bool { return c.backends[id] != nil },
+func (w *writer) lookAtBackends(record finder) error {
+	have, err := compare(record, w.maps.Backends, func(id uint32) bool { return w.known.backends[id] != nil },
 		func(id uint32) string { return fmt.Sprint("backend ", id) })
 	if have == nil {
 		return err
 	}
-	for id, b := range c.backends {
+	for id, b := range w.known.backends {
 		if what := wrong(have, id, b.value); what != "" {
 			b.changed = true
-			if _, known := c.againBackends[id]; !known {
-				c.againBackends[id] = nil
-				c.found(c.maps.Backends.Name(), fmt.Sprintf("backend %d %s", id, what))
+			if _, known := w.left.againBackends[id]; !known {
+				w.left.againBackends[id] = nil
+				record(w.maps.Backends.Name(), fmt.Sprintf("backend %d %s", id, what))
 			}
 		}
 	}
@@ -122,22 +125,22 @@ func (c *controller) lookAtBackends() error {
 }
 
 // lookAtSlots reads the slots up to the last used one, because the map has about a hundred thousand elements.
-func (c *controller) lookAtSlots() error {
+func (w *writer) lookAtSlots(record finder) error {
 	end := 0
-	for _, e := range c.entries {
-		if n := len(c.list(e)); n > 0 {
+	for _, e := range w.known.entries {
+		if n := len(w.known.slots.list(e)); n > 0 {
 			end = max(end, int(e.value.First)+n)
 		}
 	}
-	_, have, err := c.maps.Slots.Head(end)
+	_, have, err := w.maps.Slots.Head(end)
 	if err != nil {
 		return err
 	}
-	for key, e := range c.entries {
-		for i, id := range c.list(e) {
+	for key, e := range w.known.entries {
+		for i, id := range w.known.slots.list(e) {
 			if have[int(e.value.First)+i] != id {
 				e.damaged = true
-				c.differs(key, c.maps.Slots.Name(), "has other backends in its slots")
+				w.differs(record, key, w.maps.Slots.Name(), "has other backends in its slots")
 				break
 			}
 		}
@@ -145,30 +148,30 @@ func (c *controller) lookAtSlots() error {
 	return nil
 }
 
-func (c *controller) lookAtTables() error {
+func (w *writer) lookAtTables(record finder) error {
 	var have []uint32
-	for key, e := range c.entries {
+	for key, e := range w.known.entries {
 		if e.table == nil {
 			continue
 		}
 		if have == nil {
 			var err error
-			if _, have, err = c.maps.Maglev.Dump(); err != nil {
+			if _, have, err = w.maps.Maglev.Dump(); err != nil {
 				return err
 			}
 		}
-		if c.tables.sum(servicemaps.Slice(have, e.table.at, e.table.size)) != e.table.sum {
+		if w.known.tables.sum(servicemaps.Slice(have, e.table.at, e.table.size)) != e.table.sum {
 			e.damaged = true
-			c.tables.forget(e.table)
-			c.differs(key, c.maps.Maglev.Name(), "has other backends in its table")
+			w.known.tables.forget(e.table)
+			w.differs(record, key, w.maps.Maglev.Name(), "has other backends in its table")
 		}
 	}
 	return nil
 }
 
-func (c *controller) lookAtMembers() error {
-	have, err := compare(c, c.maps.Members, func(m bpf.AffinityMember) bool {
-		b := c.belong[m.Service]
+func (w *writer) lookAtMembers(record finder) error {
+	have, err := compare(record, w.maps.Members, func(m bpf.AffinityMember) bool {
+		b := w.known.holdings.of[m.Service]
 		if b == nil {
 			return false
 		}
@@ -180,7 +183,7 @@ func (c *controller) lookAtMembers() error {
 	if have == nil {
 		return err
 	}
-	for id, b := range c.belong {
+	for id, b := range w.known.holdings.of {
 		for backend, m := range b.members {
 			scopes, found := have[bpf.AffinityMember{Service: id, Backend: backend}]
 			if scopes == m.has {
@@ -190,18 +193,18 @@ func (c *controller) lookAtMembers() error {
 			if m.has = scopes; found {
 				b.members[backend] = m
 			} else {
-				strike(b.members, backend, &c.members)
+				strike(b.members, backend, &w.known.holdings.members)
 				what = fmt.Sprintf("has lost backend %d", backend)
 			}
-			c.differs(b.of, c.maps.Members.Name(), what)
+			w.differs(record, b.of, w.maps.Members.Name(), what)
 		}
 	}
 	return err
 }
 
-func (c *controller) lookAtRanges() error {
-	have, err := compare(c, c.maps.Ranges, func(r bpf.SourceRangeKey) bool {
-		b, p := c.belong[r.Service], bpf.SourceRangeOf(r)
+func (w *writer) lookAtRanges(record finder) error {
+	have, err := compare(record, w.maps.Ranges, func(r bpf.SourceRangeKey) bool {
+		b, p := w.known.holdings.of[r.Service], bpf.SourceRangeOf(r)
 		if b == nil || !p.IsValid() || bpf.NewSourceRangeKey(r.Service, p) != r {
 			return false
 		}
@@ -213,11 +216,11 @@ func (c *controller) lookAtRanges() error {
 	if have == nil {
 		return err
 	}
-	for id, b := range c.belong {
+	for id, b := range w.known.holdings.of {
 		for r := range b.ranges {
 			if _, found := have[bpf.NewSourceRangeKey(id, r)]; !found {
-				strike(b.ranges, r, &c.ranges)
-				c.differs(b.of, c.maps.Ranges.Name(), fmt.Sprintf("has lost %s", r))
+				strike(b.ranges, r, &w.known.holdings.ranges)
+				w.differs(record, b.of, w.maps.Ranges.Name(), fmt.Sprintf("has lost %s", r))
 			}
 		}
 	}

@@ -1,0 +1,71 @@
+package ctgc
+
+import (
+	"github.com/cilium/hive/cell"
+	"github.com/cilium/statedb"
+
+	"github.com/waggle-net/waggle/pkg/serving"
+	"github.com/waggle-net/waggle/pkg/settings"
+	"github.com/waggle-net/waggle/pkg/tables/conntrack"
+	"github.com/waggle-net/waggle/pkg/tables/devices"
+	"github.com/waggle-net/waggle/pkg/tables/endpoints"
+	"github.com/waggle-net/waggle/pkg/tables/ipamaddresses"
+	"github.com/waggle-net/waggle/pkg/tables/masquerade"
+	"github.com/waggle-net/waggle/pkg/tables/natusage"
+	"github.com/waggle-net/waggle/pkg/tables/nodeaddresses"
+	clusternodes "github.com/waggle-net/waggle/pkg/tables/nodes"
+	"github.com/waggle-net/waggle/pkg/tables/nodetraffic"
+)
+
+// access is what the jobs and commands of the cell have in common: the kernel, the tables, and state with a lock. Each job keeps its own state to itself.
+type access struct {
+	kernel kernel
+	nat    natKernel
+	db     *statedb.DB
+
+	// Inputs.
+	endpoints  statedb.Table[*endpoints.Endpoint]
+	addresses  statedb.Table[ipamaddresses.Address]
+	nodes      statedb.Table[nodeaddresses.Address]
+	devices    statedb.Table[devices.Address]
+	exclusions statedb.Table[*masquerade.Exclusion]
+	cluster    statedb.Table[*clusternodes.Node]
+	grace      grace
+	agent      settings.Agent
+	percent    int // of the translated flows: the quota of one endpoint
+
+	// Status.
+	table   statedb.RWTable[conntrack.Map]
+	usage   statedb.RWTable[natusage.Usage]
+	answers statedb.RWTable[*nodetraffic.Traffic]
+
+	// State that jobs share. Each has its own lock.
+	served *served
+	heard  heard
+}
+
+type params struct {
+	cell.In
+
+	Settings   settings.Agent
+	Kernel     kernel
+	Nat        natKernel
+	DB         *statedb.DB
+	Table      statedb.RWTable[conntrack.Map]
+	Usage      statedb.RWTable[natusage.Usage]
+	Endpoints  statedb.Table[*endpoints.Endpoint]
+	Addresses  statedb.Table[ipamaddresses.Address]
+	Nodes      statedb.Table[nodeaddresses.Address]
+	Devices    statedb.Table[devices.Address]
+	Cluster    statedb.Table[*clusternodes.Node]
+	Traffic    statedb.RWTable[*nodetraffic.Traffic]
+	Grace      grace
+	Exclusions statedb.Table[*masquerade.Exclusion]
+	Serving    serving.Tables
+}
+
+func newAccess(p params) *access {
+	return &access{kernel: p.Kernel, nat: p.Nat, db: p.DB, endpoints: p.Endpoints, addresses: p.Addresses, nodes: p.Nodes, devices: p.Devices,
+		exclusions: p.Exclusions, cluster: p.Cluster, grace: p.Grace, agent: p.Settings, percent: p.Settings.EndpointShare,
+		table: p.Table, usage: p.Usage, answers: p.Traffic, served: &served{tables: p.Serving}, heard: heard{wake: make(chan struct{}, 1)}}
+}

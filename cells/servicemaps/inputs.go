@@ -1,0 +1,117 @@
+package servicemaps
+
+import (
+	"errors"
+
+	"github.com/cilium/statedb"
+	"github.com/cilium/statedb/reconciler"
+
+	"github.com/waggle-net/waggle/bpf"
+	"github.com/waggle-net/waggle/pkg/changes"
+	"github.com/waggle-net/waggle/pkg/tables/backends"
+	"github.com/waggle-net/waggle/pkg/tables/frontends"
+)
+
+// inputs follows the tables of frontends and backends. It lists the rows that a pass has to handle.
+type inputs struct {
+	frontends       statedb.Table[*frontends.Frontend]
+	backends        statedb.Table[*backends.Backend]
+	frontendChanges *changes.Feed[*frontends.Frontend]
+	backendChanges  *changes.Feed[*backends.Backend]
+	complete        bool // both tables are complete, so entries without a row are removed
+}
+
+// follow subscribes to the tables.
+func follow(db *statedb.DB, fronts statedb.Table[*frontends.Frontend], backs statedb.Table[*backends.Backend]) (*inputs, error) {
+	in := &inputs{frontends: fronts, backends: backs}
+	txn := db.WriteTxn(fronts, backs)
+	defer txn.Commit()
+	var err1, err2 error
+	in.frontendChanges, err1 = changes.Follow(txn, fronts)
+	in.backendChanges, err2 = changes.Follow(txn, backs)
+	return in, errors.Join(err1, err2)
+}
+
+func (in *inputs) close() {
+	in.frontendChanges.Close()
+	in.backendChanges.Close()
+}
+
+// backendRows lists the rows that may have to be written, and the ids of backends that have lost their row. With due it also lists the backends that could not
+// be written, and removes those without a row from the backlog. A row that is both due and changed is listed twice, which is harmless.
+func (in *inputs) backendRows(txn statedb.ReadTxn, changed *statedb.WatchSet, due bool, left *backlog) (rows []*backends.Backend, gone []uint32) {
+	if due {
+		for id := range left.againBackends {
+			if row, _, found := in.backends.Get(txn, backends.ByID(id)); found {
+				rows = append(rows, row)
+			} else {
+				delete(left.againBackends, id)
+			}
+		}
+	}
+	for _, change := range in.backendChanges.UpTo(txn, changed) {
+		row := change.Object
+		if !change.Deleted {
+			rows = append(rows, row)
+		} else if !in.hasBackend(txn, row.ID) {
+			gone = append(gone, row.ID)
+		}
+	}
+	return rows, gone
+}
+
+// hasBackend reports whether a row has this id.
+func (in *inputs) hasBackend(txn statedb.ReadTxn, id uint32) bool {
+	_, _, found := in.backends.Get(txn, backends.ByID(id))
+	return found
+}
+
+// frontendRows lists the rows that have to be brought into force, and the deleted rows. With due it also lists the rows that failed. The rows that it lists are
+// removed from the backlog.
+func (in *inputs) frontendRows(txn statedb.ReadTxn, changed *statedb.WatchSet, due bool, left *backlog) (plans []*plan, gone []*frontends.Frontend) {
+	retried := map[bpf.ServiceKey]bool{}
+	if due {
+		for key := range left.again {
+			if row, revision, found := in.frontends.Get(txn, frontends.ByAddress(bpf.AddressOfService(key))); found {
+				retried[key] = true
+				plans = append(plans, &plan{row: row, revision: revision, key: key})
+			}
+			delete(left.again, key)
+		}
+	}
+	for _, change := range in.frontendChanges.UpTo(txn, changed) { // at most one change for each row
+		row := change.Object
+		key := externalKey(row)
+		switch {
+		case change.Deleted:
+			gone = append(gone, row)
+		case row.Status.Kind == reconciler.StatusKindPending && !retried[key]:
+			delete(left.again, key)
+			plans = append(plans, &plan{row: row, revision: change.Revision, key: key})
+		}
+	}
+	return plans, gone
+}
+
+// externalKey returns the key of the external entry of a row.
+func externalKey(row *frontends.Frontend) bpf.ServiceKey {
+	return bpf.NewServiceKey(row.Address, bpf.ScopeExternal)
+}
+
+// completed reports whether this call finds both tables complete for the first time.
+func (in *inputs) completed(txn statedb.ReadTxn, changed *statedb.WatchSet) bool {
+	if in.complete {
+		return false
+	}
+	known, initialized := in.frontends.Initialized(txn)
+	if !known {
+		changed.Add(initialized)
+		return false
+	}
+	if known, initialized = in.backends.Initialized(txn); !known {
+		changed.Add(initialized)
+		return false
+	}
+	in.complete = true
+	return true
+}

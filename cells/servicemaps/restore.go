@@ -1,0 +1,101 @@
+package servicemaps
+
+import (
+	"fmt"
+	"time"
+
+	"github.com/waggle-net/waggle/bpf"
+	"github.com/waggle-net/waggle/pkg/maglev"
+	"github.com/waggle-net/waggle/pkg/servicemaps"
+)
+
+// read restores the state from the maps, as a previous run left them.
+func read(m servicemaps.Maps, tableSize uint32, seed maglev.Seed) (*inForce, error) {
+	f := &inForce{entries: map[bpf.ServiceKey]*entry{}, backends: map[uint32]*backend{}, holdings: holdings{of: map[uint32]*belongings{}},
+		later: later{since: map[bpf.ServiceKey]time.Time{}}, refused: map[string]uint64{}}
+	if err := f.readSizes(m); err != nil {
+		return nil, err
+	}
+	f.slots = slots{runs: newRuns(f.sizes[bpf.MapServiceSlots]), refs: map[uint32]int32{}}
+	f.tables = newTables(tableSize, f.sizes[bpf.MapMaglev], seed)
+	for _, step := range []func(servicemaps.Maps) error{f.readBackends, f.readSlots, f.readEntries, f.readBelongings} {
+		if err := step(m); err != nil {
+			return nil, err
+		}
+	}
+	return f, nil
+}
+
+// readSizes reads the capacities of the maps.
+func (f *inForce) readSizes(all servicemaps.Maps) (err error) {
+	f.sizes = map[string]uint32{}
+	for _, m := range []interface {
+		Name() string
+		Size() (uint32, error)
+	}{all.Services, all.Backends, all.Slots, all.Maglev, all.Members, all.Ranges} {
+		if f.sizes[m.Name()], err = m.Size(); err != nil {
+			return err
+		}
+	}
+	return nil
+}
+
+func (f *inForce) readBackends(m servicemaps.Maps) error {
+	ids, values, err := m.Backends.Dump()
+	for i, id := range ids {
+		f.backends[id] = &backend{value: values[i]}
+	}
+	return err
+}
+
+func (f *inForce) readSlots(m servicemaps.Maps) (err error) {
+	size := f.sizes[bpf.MapServiceSlots]
+	if _, f.slots.contents, err = m.Slots.Dump(); err == nil && len(f.slots.contents) != int(size) {
+		err = fmt.Errorf("read the map %s: it has %d elements, but %d were read", bpf.MapServiceSlots, size, len(f.slots.contents))
+	}
+	return err
+}
+
+func (f *inForce) readEntries(m servicemaps.Maps) error {
+	keys, values, err := m.Services.Dump()
+	if err != nil {
+		return err
+	}
+	var tables []uint32
+	for i, key := range keys {
+		e := &entry{value: values[i], ours: f.slots.runs.take(values[i].First, values[i].Count)}
+		if e.ours {
+			f.slots.refer(f.slots.list(e), 1)
+		}
+		if e.value.Flags&bpf.ServiceMaglev != 0 {
+			if tables == nil {
+				if _, tables, err = m.Maglev.Dump(); err != nil {
+					return err
+				}
+			}
+			e.table = f.tables.adopt(e.value.Maglev, e.value.MaglevSize, tables)
+		}
+		f.entries[key] = e
+	}
+	return nil
+}
+
+func (f *inForce) readBelongings(m servicemaps.Maps) error {
+	members, scopes, err := m.Members.Dump()
+	if err != nil {
+		return err
+	}
+	for i, m := range members {
+		enter(f.holdings.get(m.Service).members, m.Backend, member{has: scopes[i]}, &f.holdings.members)
+	}
+	ranges, _, err := m.Ranges.Dump()
+	if err != nil {
+		return err
+	}
+	for _, r := range ranges {
+		if p := bpf.SourceRangeOf(r); p.IsValid() && bpf.NewSourceRangeKey(r.Service, p) == r {
+			enter(f.holdings.get(r.Service).ranges, p, false, &f.holdings.ranges)
+		}
+	}
+	return nil
+}
