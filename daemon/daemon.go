@@ -51,6 +51,7 @@ import (
 	"github.com/waggle-net/waggle/cells/pathtest"
 	"github.com/waggle-net/waggle/cells/podmtu"
 	"github.com/waggle-net/waggle/cells/policy"
+	"github.com/waggle-net/waggle/cells/pprof"
 	"github.com/waggle-net/waggle/cells/selftest"
 	"github.com/waggle-net/waggle/cells/servicehealth"
 	"github.com/waggle-net/waggle/cells/servicemaps"
@@ -82,6 +83,7 @@ var Infrastructure = cell.Group(
 	liveness.Cell,
 	drift.Cell,
 	metrics.Cell,
+	pprof.Cell,
 	k8sclient.Cell,
 	crds.Cell,
 )

@@ -1,7 +1,7 @@
 // Package basedevices creates the links of the node that the datapath uses, with their addresses, the routes to pods and the kernel settings that both need.
 //
-// Tables in: local-node, mtus, endpoints, devices, device-addresses. Table out: desired-devices. Through their writers it
-// contributes to desired-routes (owners "local-node" and "endpoints-outside") and sysctls (owners "base-devices" and "pod-links").
+// Tables in: local-node, mtus, endpoints, devices, device-addresses, desired-routes. Table out: desired-devices. Tables contributed to: desired-routes (owners
+// "local-node" and "endpoints-outside"), sysctls (owners "base-devices" and "pod-links").
 //
 // It owns two veth pairs, by name: waggle_host with waggle_net, which has the router addresses of the pods, and waggle_hold with waggle_hold2, which stay down
 // and keep the shared tc blocks alive. It owns every address of waggle_host with a scope wider than link. It never takes over a link with one of the names that

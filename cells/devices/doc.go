@@ -1,8 +1,8 @@
 // Package devices mirrors the kernel's links, addresses, routes and neighbours into tables, and determines which links lead
 // out of the node.
 //
-// Tables in: none. Tables out: devices, device-addresses, routes, neighbors, all observed and complete after the first
-// list. It owns nothing in the kernel and changes nothing there.
+// Tables in: none. Tables out: devices, device-addresses, routes, neighbors (observed, and complete after the first list). It owns nothing in the kernel and
+// changes nothing there.
 //
 // The observer subscribes, lists, then applies notifications; after an overrun of a socket it starts again from the list.
 // Notifications of different kinds arrive on different sockets, so an address may arrive before its link or after its deletion; rows

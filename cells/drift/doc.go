@@ -4,5 +4,5 @@
 // [github.com/waggle-net/waggle/pkg/drift.Mark], and its reconciler repairs them. This module counts the findings. It is
 // degraded by an object that has to be repaired repeatedly: another program writes it as well.
 //
-// Table out: drift-repairs. It owns nothing in the kernel; after a restart all counts begin at 0.
+// Tables in: none. Table out: drift-repairs. It owns nothing in the kernel; after a restart all counts begin at 0.
 package drift

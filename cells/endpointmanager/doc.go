@@ -1,8 +1,8 @@
 // Package endpointmanager attaches pods to the network: it takes requests of the API, checks them against the existing endpoints, and keeps each endpoint as a
 // row and as a file.
 //
-// Tables in: endpoint-states (to wait until an endpoint is ready), k8s-pods and k8s-namespaces (labels), devices, sources
-// and api-servers (whether pods have ended). Tables out: endpoints and collected-endpoints, as their only writer.
+// Tables in: endpoint-states (to wait until an endpoint is ready), k8s-pods and k8s-namespaces (labels), local-node, devices, sources and api-servers (whether
+// pods have ended). Tables out: endpoints, collected-endpoints.
 //
 // Kernel state: none; it only checks whether links and namespaces exist. On disk it owns <state-dir>/endpoints.
 //

@@ -4,8 +4,8 @@
 // corresponding maps. Other cells contribute addresses of the node through [github.com/waggle-net/waggle/pkg/tables/bpfendpoints.HostWriter]. An endpoint in
 // quarantine has no rows, so none of its packets pass.
 //
-// Tables: reads endpoints, endpoint-policies and local-node (for the gateways); writes endpoint-facts, bpf-links and bpf-endpoints. Kernel state: every entry
-// of the maps endpoint_facts, bpf_links and bpf_endpoints, as the only writer.
+// Tables in: endpoints, endpoint-policies, local-node (for the gateways). Tables out: endpoint-facts, bpf-links, bpf-endpoints. Kernel state: every entry of
+// the maps endpoint_facts, bpf_links and bpf_endpoints, as the only writer.
 //
 // Entries that another program changes or adds are repaired by verification, every --verify-interval.
 //

@@ -3,9 +3,9 @@
 // Owners contribute sets of claims through [github.com/waggle-net/waggle/pkg/tables/ipcache.Writer]. If several owners claim a prefix, the best claim wins, and
 // the others are stored until the winner is removed. A controller in this cell claims the addresses of local endpoints.
 //
-// Tables: reads endpoints, endpoint-policies, cilium-endpoints, nodes, node-ids, identities, policy-progress and attachments; writes ipcache and
-// refused-claims. Kernel state: every entry of the maps ipcache (whole addresses), ipcache_prefixes (shorter prefixes) and epoch_shards, and slot 0 of the map
-// epochs. It is the only writer.
+// Tables in: endpoints, endpoint-policies, cilium-endpoints, nodes, node-ids, identities, policy-progress, attachments. Tables out: ipcache, refused-claims.
+// Kernel state: every entry of the maps ipcache (whole addresses), ipcache_prefixes (shorter prefixes) and epoch_shards, and slot 0 of the map epochs. It is
+// the only writer.
 //
 // Entries that another program changes or adds are repaired by verification, one slice every --verify-interval.
 //

@@ -5,10 +5,10 @@
 // pinned tcx links (cls_bpf filters before Linux 6.6). The hooks of sockets have pinned links on a control group. A pod's link joins when the rows of its
 // endpoint are in the maps, and is set up after that.
 //
-// Tables: reads endpoints, endpoint-facts, bpf-links, bpf-endpoints, devices, pod-mtus, bpf-maps, ipcache, frontends, node-slots and sources; writes
-// attachments and bpf-programs. Kernel state: the clsact of waggle_hold and of pod links, the filters of the blocks, the pins in <bpf-root>/waggle/links and
-// the attached links, the pins of steps in <bpf-root>/waggle/steps, the nftables table "inet waggle". The CNI plugin creates a pod's link; this cell sets its
-// link group, disables ARP on it and sets it up.
+// Tables in: endpoints, endpoint-facts, bpf-links, bpf-endpoints, devices, pod-mtus, bpf-maps, ipcache, frontends, node-slots, sources. Tables out:
+// attachments, bpf-programs. Kernel state: the clsact of waggle_hold and of pod links, the filters of the blocks, the pins in <bpf-root>/waggle/links and the
+// attached links, the pins of steps in <bpf-root>/waggle/steps, the nftables table "inet waggle". The CNI plugin creates a pod's link; this cell sets its link
+// group, disables ARP on it and sets it up.
 //
 // If another program removes or changes any of these objects, the cell restores them, in most cases when the kernel announces the change. The program of this
 // cell is kept first on waggle_host. Programs of others ahead of ours on pod links are reported. On devices that lead out of the node, programs of others may

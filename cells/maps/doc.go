@@ -3,7 +3,7 @@
 // The names and layouts of the maps are read from the programs' objects. Cells use the maps through [github.com/waggle-net/waggle/pkg/bpfmaps.Maps] after the
 // start hook of this cell has run.
 //
-// Tables: reads attachments; writes bpf-maps. Kernel state: the mount of the BPF file system if there is none, the directory <bpf-root>/waggle/maps with the
+// Table in: attachments. Table out: bpf-maps. Kernel state: the mount of the BPF file system if there is none, the directory <bpf-root>/waggle/maps with the
 // pins <name>_v<layout> and the marks filling_<name>_v<layout> in it, and the contents of the map resize_state. Other contents belong to the cells that fill
 // the maps.
 //

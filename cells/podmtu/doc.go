@@ -1,7 +1,7 @@
 // Package podmtu keeps the MTU of running pods equal to the MTU of the node when devices, flags or the mode change.
 //
-// It reads mtus (desired values of links and default routes), endpoints (paths of the pods' network namespaces) and devices (the maximum length that the node
-// itself may still send to pods), and writes pod-mtus, a row for each endpoint.
+// Tables in: mtus (desired values of links and default routes), endpoints (paths of the pods' network namespaces), devices (the maximum length that the node
+// itself may still send to pods). Table out: pod-mtus (a row for each endpoint).
 //
 // In the kernel it changes the MTU of both ends of pod links and of the default routes inside pods, which the plugin created, and owns nothing. It changes
 // a pod only while this node has assigned all its values; <state-dir>/mtus lists the assigned values, so that a restarted agent recognises the pods of the

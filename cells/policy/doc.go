@@ -5,9 +5,9 @@
 // Unused entries are removed when no endpoint can have them. The cell writes the maps itself and not with reconcilers, because their order is relevant to
 // security: see [store].
 //
-// Tables: reads k8s-networkpolicies, cilium-networkpolicies, cilium-cidrgroups, k8s-services, k8s-namespaces, k8s-pods, k8s-endpointslices, node-addresses,
-// cilium-endpoints, cilium-identities, ipcache, k8s-nodes, cilium-nodes, nodes, sources, identities, endpoint-identities, endpoints, attachments and
-// endpoint-facts (the state that the datapath has applied); writes policies, policy-entries, policy-classes, named-cidrs, endpoint-policies and
+// Tables in: k8s-networkpolicies, cilium-networkpolicies, cilium-cidrgroups, k8s-services, k8s-namespaces, k8s-pods, k8s-endpointslices, node-addresses,
+// cilium-endpoints, cilium-identities, ipcache, k8s-nodes, cilium-nodes, nodes, sources, identities, endpoint-identities, endpoints, attachments,
+// endpoint-facts (the state that the datapath has applied). Tables out: policies, policy-entries, policy-classes, named-cidrs, endpoint-policies,
 // policy-progress.
 //
 // Kernel state: every entry of the maps policy, policy_ranges, cidrs, known_identities and identity_classes, and slot 1 of the map epochs. It is the only

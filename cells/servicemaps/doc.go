@@ -9,8 +9,9 @@
 // The layers of a pass are files: [inputs] lists the rows to handle, [inForce] plans their writes against the known contents of the maps, [writer] makes the
 // writes and keeps the work that remains ([backlog]), and status.go reports the results. The [controller] calls them in order; no layer calls a layer above it.
 //
-// Tables: reads frontends and backends; sets only status, inForce and applied of frontends; writes service-map-usage. A frontend is Done when its backends are
-// in the kernel too, so backends have no status: the statuses of tens of thousands of backends would cost nearly as much as the rest of the first pass.
+// Tables in: frontends, backends. Table out: service-map-usage. Table contributed to: frontends (only status, inForce and applied). A frontend is Done when its
+// backends are in the kernel too, so backends have no status: the statuses of tens of thousands of backends would cost nearly as much as the rest of the first
+// pass.
 //
 // Kernel state: every entry of the maps services, backends, service_slots, maglev, affinity_members and source_ranges; no other cell writes them. (Programs
 // write affinity.) Entries that another writer changes are restored by a verification every --verify-interval; with more than 5000 entries it verifies one map

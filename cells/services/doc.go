@@ -1,7 +1,7 @@
 // Package services computes the addresses of services and their backends, for the Services of Kubernetes and for the host ports of the pods of this node.
 //
-// Tables: reads k8s-services, k8s-endpointslices, k8s-pods, k8s-nodes, cilium-nodes, nodes, node-addresses, api-servers, endpoints and sources; writes
-// services, frontends and backends. The cell that writes the maps reads frontends and backends, and sets the statuses of frontends.
+// Tables in: k8s-services, k8s-endpointslices, k8s-pods, k8s-nodes, cilium-nodes, nodes, node-addresses, api-servers, endpoints, sources. Tables out: services,
+// frontends, backends. The cell that writes the maps reads frontends and backends, and sets the statuses of frontends.
 //
 // Kernel state: none. Files: the owners of addresses that several namespaces claim.
 //

@@ -2,5 +2,5 @@
 //
 // It reads only flags. The cell loader loads the programs, attaches them to the control group and keeps them attached.
 //
-// Tables: none. Kernel state: none of its own.
+// Tables in: none. Tables out: none. Kernel state: none of its own.
 package socketlb

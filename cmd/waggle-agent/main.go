@@ -7,6 +7,7 @@ import (
 	"io"
 	"log/slog"
 	"os"
+	"runtime"
 
 	upstream "github.com/cilium/hive"
 	"github.com/cilium/hive/cell"
@@ -20,6 +21,7 @@ import (
 )
 
 func main() {
+	runtime.MemProfileRate = 0 // the cell pprof starts the profile of allocations
 	os.Exit(run(os.Args[1:], os.Environ(), os.Stdout, os.Stderr))
 }
 
