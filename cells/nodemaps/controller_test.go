@@ -126,7 +126,10 @@ func (r *rig) change(t *testing.T, txn statedb.WriteTxn, random *rand.Rand) {
 func (r *rig) whole(txn statedb.ReadTxn) (rows []*nodeslots.Slot, known bool) {
 	complete, _ := r.Nodes.Initialized(txn)
 	carried, _ := pathtests.Carried(txn, r.Tests)
-	direct, _ := nodepaths.Directs(txn, r.Paths)
+	direct := map[string]bool{}
+	for p := range r.Paths.All(txn) {
+		direct[p.Node] = p.Mode == nodepaths.Direct
+	}
 	spoilt, _ := pathtests.SpoiltPaths(txn, r.Tests)
 	var completer uint32
 	for d := range r.Devices.All(txn) {

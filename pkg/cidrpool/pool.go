@@ -111,26 +111,6 @@ func (p Pool) freeIn(c netip.Prefix, sorted []netip.Prefix, yield func(netip.Pre
 	return true
 }
 
-// Taken returns the number of subnets that overlap a prefix in taken.
-func (p Pool) Taken(taken []netip.Prefix) uint64 {
-	count, end := uint64(0), netip.Addr{}
-	for _, t := range outermost(taken) {
-		for _, c := range p.cidrs {
-			switch {
-			case !c.Overlaps(t):
-			case t.Bits() <= c.Bits():
-				count += 1 << (p.size - c.Bits())
-			case t.Bits() <= p.size:
-				count += 1 << (p.size - t.Bits())
-			case !end.IsValid() || end.Less(t.Addr()): // smaller than a subnet, and the first prefix in it
-				end = last(netip.PrefixFrom(t.Addr(), p.size).Masked())
-				count++
-			}
-		}
-	}
-	return count
-}
-
 // outermost sorts prefixes by address and removes invalid prefixes and prefixes inside another one.
 func outermost(prefixes []netip.Prefix) []netip.Prefix {
 	sorted := make([]netip.Prefix, 0, len(prefixes))

@@ -143,9 +143,6 @@ func (s *Server) URL() string {
 	return "http://" + s.address
 }
 
-// CA returns the CA certificate of the server, in PEM; empty without TLS.
-func (s *Server) CA() []byte { return s.ca }
-
 // Config returns the client configuration for the server.
 func (s *Server) Config() *rest.Config {
 	s.mu.Lock()

@@ -61,11 +61,8 @@ var sourceIndex = statedb.Index[Config, string]{
 	FromString: index.FromString,
 }
 
-// Queries.
-var (
-	ByKey    = keyIndex.Query    // one option
-	BySource = sourceIndex.Query // all options that one source set
-)
+// ByKey finds one option.
+var ByKey = keyIndex.Query
 
 // NewTable makes the table "configs".
 func NewTable(db *statedb.DB) (statedb.RWTable[Config], error) {

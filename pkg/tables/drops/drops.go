@@ -76,12 +76,6 @@ var endpointIndex = statedb.Index[*Drop, uint16]{
 	FromString: index.Uint16String,
 }
 
-// Queries. Rows are sorted by Seq, the oldest first.
-var (
-	BySeq      = seqIndex.Query
-	ByEndpoint = endpointIndex.Query
-)
-
 // NewTable makes the table "drops".
 func NewTable(db *statedb.DB) (statedb.RWTable[*Drop], error) {
 	return statedb.NewTable(db, "drops", seqIndex, endpointIndex)

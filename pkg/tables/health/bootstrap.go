@@ -44,12 +44,6 @@ var moduleIndex = statedb.Index[Hook, string]{
 	FromString: index.FromString,
 }
 
-// Queries.
-var (
-	ByOrder  = orderIndex.Query  // one hook
-	ByModule = moduleIndex.Query // all hooks of a module
-)
-
 // NewBootstrapTable makes the table "bootstrap".
 func NewBootstrapTable(db *statedb.DB) (statedb.RWTable[Hook], error) {
 	return statedb.NewTable(db, "bootstrap", orderIndex, moduleIndex)

@@ -64,9 +64,6 @@ var netdevIndex = statedb.Index[*Netdev, int]{
 	Unique:     true,
 }
 
-// NetdevByIndex finds a device by its ifindex.
-var NetdevByIndex = netdevIndex.Query
-
 // NewNetdevTable makes the table "netdevs".
 func NewNetdevTable(db *statedb.DB) (statedb.RWTable[*Netdev], error) {
 	return statedb.NewTable(db, "netdevs", netdevIndex)
