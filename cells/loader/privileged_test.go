@@ -15,7 +15,7 @@ import (
 
 	"github.com/waggle-net/waggle/bpf"
 	"github.com/waggle-net/waggle/pkg/bpffs"
-	"github.com/waggle-net/waggle/pkg/bpfmaps"
+	"github.com/waggle-net/waggle/pkg/celltest"
 	"github.com/waggle-net/waggle/pkg/nftguard"
 	"github.com/waggle-net/waggle/pkg/podlink"
 	"github.com/waggle-net/waggle/pkg/policy"
@@ -36,17 +36,14 @@ var (
 	podMAC  = net.HardwareAddr{2, 0, 0, 0, 0, 2}
 )
 
-// memoryMaps are the real maps without pins.
-type memoryMaps map[string]*ebpf.Map
-
 // newMemoryMaps creates the maps. The argument entries overrides the default number of entries by name.
-func newMemoryMaps(t *testing.T, entries map[string]uint32) memoryMaps {
+func newMemoryMaps(t *testing.T, entries map[string]uint32) celltest.Maps {
 	t.Helper()
 	specs, err := bpf.MapSpecs()
 	if err != nil {
 		t.Fatal(err)
 	}
-	maps := memoryMaps{}
+	maps := celltest.Maps{}
 	for name, spec := range specs {
 		spec.MaxEntries = cmp.Or(entries[name], spec.MaxEntries)
 		m, err := ebpf.NewMap(spec)
@@ -59,17 +56,11 @@ func newMemoryMaps(t *testing.T, entries map[string]uint32) memoryMaps {
 	return maps
 }
 
-func (m memoryMaps) Get(name string) (*ebpf.Map, error)    { return m[name], nil }
-func (m memoryMaps) All() (map[string]*ebpf.Map, error)    { return m, nil }
-func (m memoryMaps) Put(name string, k, v any) error       { return m[name].Put(k, v) }
-func (m memoryMaps) Delete(name string, k any) error       { return m[name].Delete(k) }
-func (memoryMaps) Entries(string) ([]bpfmaps.Entry, error) { return nil, nil }
-
 // node is a namespace with the devices of the agent and one pod, and the real kernel in it.
 type node struct {
 	t          *testing.T
 	host, pod  *testnet.Namespace
-	maps       memoryMaps
+	maps       celltest.Maps
 	agent      settings.Agent
 	kernel     kernel
 	hold, link int // ifindexes
