@@ -87,7 +87,7 @@ func newNode(t *testing.T) *node {
 			n.check(err)
 			n.check(netlink.LinkSetUp(link))
 			if name == podlink.HostDevice {
-				n.check(netlink.AddrAdd(link, &netlink.Addr{IPNet: host(router)}))
+				n.check(netlink.AddrAdd(link, &netlink.Addr{IPNet: netlink.NewIPNet(router.AsSlice())}))
 			}
 		}
 		server, err := net.ListenUDP("udp4", &net.UDPAddr{IP: router.AsSlice(), Port: 7777})
@@ -122,10 +122,6 @@ func (n *node) check(err error) {
 	}
 }
 
-func host(a netip.Addr) *net.IPNet {
-	return &net.IPNet{IP: a.AsSlice(), Mask: net.CIDRMask(a.BitLen(), a.BitLen())}
-}
-
 func (n *node) veth(name, peer string) int {
 	n.check(netlink.LinkAdd(&netlink.Veth{LinkAttrs: netlink.LinkAttrs{Name: name}, PeerName: peer}))
 	link, err := netlink.LinkByName(name)
@@ -156,10 +152,10 @@ func (n *node) configurePod() {
 		n.t.Error(err)
 		return
 	}
-	n.check(netlink.AddrAdd(link, &netlink.Addr{IPNet: host(podAddr)}))
+	n.check(netlink.AddrAdd(link, &netlink.Addr{IPNet: netlink.NewIPNet(podAddr.AsSlice())}))
 	n.check(netlink.LinkSetUp(link))
 	index := link.Attrs().Index
-	n.check(netlink.RouteAdd(&netlink.Route{LinkIndex: index, Dst: host(router), Scope: netlink.SCOPE_LINK}))
+	n.check(netlink.RouteAdd(&netlink.Route{LinkIndex: index, Dst: netlink.NewIPNet(router.AsSlice()), Scope: netlink.SCOPE_LINK}))
 	n.check(netlink.NeighAdd(&netlink.Neigh{LinkIndex: index, IP: router.AsSlice(), HardwareAddr: hostMAC, State: netlink.NUD_PERMANENT}))
 	client, err := net.DialUDP("udp4", &net.UDPAddr{IP: podAddr.AsSlice()}, &net.UDPAddr{IP: router.AsSlice(), Port: 7777})
 	n.check(err)

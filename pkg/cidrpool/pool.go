@@ -3,7 +3,6 @@
 package cidrpool
 
 import (
-	"cmp"
 	"errors"
 	"fmt"
 	"iter"
@@ -119,7 +118,7 @@ func outermost(prefixes []netip.Prefix) []netip.Prefix {
 			sorted = append(sorted, p.Masked())
 		}
 	}
-	slices.SortFunc(sorted, compare)
+	slices.SortFunc(sorted, netip.Prefix.Compare)
 	kept := sorted[:0]
 	for _, p := range sorted {
 		if len(kept) == 0 || !kept[len(kept)-1].Overlaps(p) {
@@ -127,11 +126,6 @@ func outermost(prefixes []netip.Prefix) []netip.Prefix {
 		}
 	}
 	return kept
-}
-
-// compare sorts by address, and a prefix before the prefixes inside it.
-func compare(a, b netip.Prefix) int {
-	return cmp.Or(a.Addr().Compare(b.Addr()), cmp.Compare(a.Bits(), b.Bits()))
 }
 
 // last returns the highest address of a prefix.
@@ -153,7 +147,7 @@ func Overlaps(prefixes []netip.Prefix) map[int]int {
 			order = append(order, i)
 		}
 	}
-	slices.SortStableFunc(order, func(a, b int) int { return compare(prefixes[a].Masked(), prefixes[b].Masked()) })
+	slices.SortStableFunc(order, func(a, b int) int { return prefixes[a].Masked().Compare(prefixes[b].Masked()) })
 	out := map[int]int{}
 	cover := -1 // prefixes nest or are disjoint, so only the last prefix outside all others can overlap
 	for _, i := range order {
