@@ -158,7 +158,7 @@ func (s *Server) Config() *rest.Config {
 // Client returns a client of the server without a rate limit.
 func (s *Server) Client(t testing.TB) *kubeapi.Client {
 	t.Helper()
-	client, err := kubeapi.New(s.Config())
+	client, err := kubeapi.New(s.Config(), kubeapi.DefaultConnection)
 	if err != nil {
 		t.Fatal(err)
 	}
