@@ -21,7 +21,6 @@ import (
 const (
 	ifVXLAN      = 107
 	tunnelMTU    = 1450
-	farVXLAN     = "vxlan0" // of the other node, which needs no program
 	tunnelDevice = "waggle_vxlan"
 )
 

@@ -2,6 +2,7 @@ package bpf
 
 import (
 	"encoding/binary"
+	"math/bits"
 	"net/netip"
 	"strings"
 	"testing"
@@ -123,12 +124,31 @@ func (n *node) policy(id uint32, rules ...rule) (shape uint32) {
 			shape |= ShapeEntry(r.kind, r.level)
 			continue
 		}
-		for _, p := range PortPrefixes(r.first, r.last) {
-			n.update(MapPolicyRanges, NewPolicyRangeKey(id, r.kind, r.identity, r.protocol, p.Port, p.Bits), entry)
+		for _, p := range portPrefixes(r.first, r.last) {
+			n.update(MapPolicyRanges, NewPolicyRangeKey(id, r.kind, r.identity, r.protocol, p.port, p.bits), entry)
 		}
 		shape |= ShapeRange(r.kind)
 	}
 	return shape
+}
+
+// portPrefix is a block of ports with the first bits in common.
+type portPrefix struct {
+	port uint16
+	bits int // 0 to 16
+}
+
+// portPrefixes returns the smallest list of blocks that cover exactly the ports from first to last; nil when first is above last.
+func portPrefixes(first, last uint16) (out []portPrefix) {
+	for at, end := uint32(first), uint32(last); at <= end; {
+		size := bits.TrailingZeros32(at | 1<<16) // the largest block that can begin at this port
+		for at+1<<size-1 > end {
+			size--
+		}
+		out = append(out, portPrefix{uint16(at), 16 - size})
+		at += 1 << size
+	}
+	return out
 }
 
 func clearMap[K any](t testing.TB, n *node, name string, which func(K) bool) {

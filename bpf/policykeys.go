@@ -1,9 +1,6 @@
 package bpf
 
-import (
-	"encoding/binary"
-	"math/bits"
-)
+import "encoding/binary"
 
 // Policy ids that need no entries.
 const (
@@ -82,17 +79,6 @@ func NewPolicyKey(policy uint32, kind PolicyKind, identity uint32, level PolicyL
 	return key
 }
 
-// Level returns the level of an entry with this key.
-func (k PolicyKey) Level() PolicyLevel {
-	switch {
-	case k.PortBits != 0:
-		return PolicyPort
-	case k.Protocol != 0:
-		return PolicyProtocol
-	}
-	return PolicyAll
-}
-
 // HostPort returns the port of the key as a number.
 func (k PolicyKey) HostPort() uint16 { return wirePort(k.Port) }
 
@@ -107,25 +93,6 @@ func NewPolicyRangeKey(policy uint32, kind PolicyKind, identity uint32, protocol
 func (k PolicyRangeKey) Ports() (first, last uint16) {
 	first = wirePort(k.Port)
 	return first, first | ^uint16(0)>>min(max(int(k.Prefixlen)-policyRangeStatic, 0), 16)
-}
-
-// PortPrefix is a block of ports with the first Bits bits in common.
-type PortPrefix struct {
-	Port uint16
-	Bits int // 0 to 16
-}
-
-// PortPrefixes returns the smallest list of blocks that cover exactly the ports from first to last; nil when first is above last.
-func PortPrefixes(first, last uint16) (out []PortPrefix) {
-	for at, end := uint32(first), uint32(last); at <= end; {
-		size := bits.TrailingZeros32(at | 1<<16) // the largest block that can begin at this port
-		for at+1<<size-1 > end {
-			size--
-		}
-		out = append(out, PortPrefix{uint16(at), 16 - size})
-		at += 1 << size
-	}
-	return out
 }
 
 // wirePort converts a port between a number and the field of a key in network byte order.

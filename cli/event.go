@@ -1,6 +1,7 @@
 package cli
 
 import (
+	"cmp"
 	"fmt"
 	"net/netip"
 	"strings"
@@ -115,7 +116,7 @@ func (e event) text() string {
 	if e.TargetEndpoint != 0 {
 		fmt.Fprintf(&b, ", to endpoint %d", e.TargetEndpoint)
 	}
-	fmt.Fprintf(&b, ", ifindex %d: %s %s -> %s, %d bytes", e.IfIndex, orDash(e.Proto), orDash(e.Source), orDash(e.Destination), e.Length)
+	fmt.Fprintf(&b, ", ifindex %d: %s %s -> %s, %d bytes", e.IfIndex, cmp.Or(e.Proto, "-"), cmp.Or(e.Source, "-"), cmp.Or(e.Destination, "-"), e.Length)
 	if e.Location != "" {
 		b.WriteString(" at " + e.Location)
 	}
@@ -128,5 +129,5 @@ func (e event) verdictText() string {
 		action += " (" + e.Reason + ")"
 	}
 	return fmt.Sprintf("-- policy %s %s endpoint %d, remote identity %d, match %s: %s %s -> %s", action, e.Direction, e.Endpoint,
-		e.RemoteIdentity, e.Match, orDash(e.Proto), orDash(e.Source), orDash(e.Destination))
+		e.RemoteIdentity, e.Match, cmp.Or(e.Proto, "-"), cmp.Or(e.Source, "-"), cmp.Or(e.Destination, "-"))
 }

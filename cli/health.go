@@ -47,7 +47,6 @@ func (a *app) health(ctx context.Context, how healthDetail) error {
 		defer cancel()
 	}
 	c := client.New(how.socket)
-	defer c.Close()
 	s, err := c.NodeHealth(ctx, how.probe)
 	if err != nil {
 		return fmt.Errorf("%w; the socket does not exist with --enable-health-checking=false", err)

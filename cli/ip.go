@@ -1,6 +1,7 @@
 package cli
 
 import (
+	"cmp"
 	"context"
 	"fmt"
 	"io"
@@ -39,7 +40,7 @@ func (a *app) ips(ctx context.Context, c *client.Client, cidr string) error {
 	return a.show(entries, func(w io.Writer) {
 		rows := make([][]string, 0, len(entries))
 		for _, e := range entries {
-			rows = append(rows, []string{e.CIDR, strconv.FormatInt(e.Identity, 10), e.Metadata.Source, orDash(e.HostIP), podName(e.Metadata)})
+			rows = append(rows, []string{e.CIDR, strconv.FormatInt(e.Identity, 10), e.Metadata.Source, cmp.Or(e.HostIP, "-"), podName(e.Metadata)})
 		}
 		table(w, []string{"IP", "IDENTITY", "SOURCE", "HOST", "POD"}, rows)
 	})

@@ -14,6 +14,7 @@ import (
 
 	"github.com/waggle-net/waggle/api/v1/models"
 	"github.com/waggle-net/waggle/pkg/client"
+	"github.com/waggle-net/waggle/pkg/column"
 	"github.com/waggle-net/waggle/pkg/tables/drops"
 	"github.com/waggle-net/waggle/pkg/tables/health"
 	"github.com/waggle-net/waggle/pkg/tables/ipamaddresses"
@@ -55,7 +56,7 @@ func (a *app) ipamCommand() *cobra.Command {
 	group.AddCommand(a.simple("list", "List the addresses that are not free",
 		showRows(a, "ipam-addresses", []string{"ADDRESS", "POOL", "STATE", "OWNER", "ATTACHMENT", "EXPIRES"},
 			func(r ipamaddresses.Address) []string {
-				return []string{r.Addr.String(), r.Pool, string(r.State), r.Owner, short(r.Attachment), stamp(r.Expiry)}
+				return []string{r.Addr.String(), r.Pool, string(r.State), r.Owner, short(r.Attachment), column.Time(r.Expiry)}
 			})))
 	return group
 }
@@ -81,13 +82,6 @@ func (a *app) bootstrapCommand() *cobra.Command {
 func function(name string) string {
 	name, _, _ = strings.Cut(name, " (")
 	return name[strings.LastIndex(name, "/")+1:]
-}
-
-func stamp(t time.Time) string {
-	if t.IsZero() {
-		return "-"
-	}
-	return t.UTC().Format(time.RFC3339)
 }
 
 func (a *app) mapCommand() *cobra.Command {

@@ -158,6 +158,5 @@ func (a *app) ask(cmd *cobra.Command, do func(context.Context, *client.Client) e
 		defer cancel()
 	}
 	c := client.New(a.socket())
-	defer c.Close()
 	return do(ctx, c)
 }

@@ -1,6 +1,7 @@
 package cli
 
 import (
+	"cmp"
 	"context"
 	"errors"
 	"fmt"
@@ -136,11 +137,11 @@ func statusText(w io.Writer, s *statusRows, verbose bool) {
 		line("  waiting for", what)
 	}
 	line("Node", s.Cluster.Self)
-	line("Cluster health", orDash(s.Cluster.CiliumHealth.Msg))
+	line("Cluster health", cmp.Or(s.Cluster.CiliumHealth.Msg, "-"))
 	pathLines(s.Paths, line)
 	viewLines(s.Views, line)
 	line("Kubernetes", statusLine(models.Status{State: models.StatusState(s.Kubernetes.State), Msg: s.Kubernetes.Msg}))
-	line("IPAM", orDash(s.IPAM.Status))
+	line("IPAM", cmp.Or(s.IPAM.Status, "-"))
 	line("Datapath", fmt.Sprintf("%s links, programs attached with %s, %d maps", s.DatapathMode, s.AttachMode, len(s.BPFMaps.Maps)))
 	line("Programs", programsText(s.Programs))
 	line("Routing", routingText(s.Routing, s.Modes))
@@ -219,20 +220,20 @@ func viewLines(rows []*nodeviews.View, line func(name, value string)) {
 
 // routingText returns the routing mode to pods of other nodes and the mode between pods of this node.
 func routingText(r models.Routing, modes []*nodepaths.Path) string {
-	network := orDash(string(r.InterHostRoutingMode))
+	network := cmp.Or(string(r.InterHostRoutingMode), "-")
 	if r.TunnelProtocol != "" {
 		network += " [" + r.TunnelProtocol + "]"
 	}
 	if summary := nodepaths.Summary(slices.Values(modes)); summary != "" {
 		network += ", " + summary
 	}
-	return "Network: " + network + "   Host: " + orDash(string(r.IntraHostRoutingMode))
+	return "Network: " + network + "   Host: " + cmp.Or(string(r.IntraHostRoutingMode), "-")
 }
 
 // kubeProxyText returns the parts of Services that the agent implements.
 func kubeProxyText(k models.KubeProxyReplacement) string {
 	if k.Mode != models.KubeProxyReplacementModeTrue {
-		return orDash(string(k.Mode))
+		return cmp.Or(string(k.Mode), "-")
 	}
 	f := k.Features
 	parts := []string{fmt.Sprintf("node ports %d-%d (%s, %s)", f.NodePort.PortMin, f.NodePort.PortMax, f.NodePort.Mode, f.NodePort.Algorithm)}
@@ -277,20 +278,13 @@ func masqueradingText(m models.Masquerading) string {
 func devicesText(k models.KubeProxyReplacement) string {
 	var parts []string
 	for _, d := range k.DeviceList {
-		text := d.Name + " " + orDash(strings.Join(d.IP, " "))
+		text := d.Name + " " + cmp.Or(strings.Join(d.IP, " "), "-")
 		if d.Name == k.DirectRoutingDevice {
 			text += " (direct routing)"
 		}
 		parts = append(parts, text)
 	}
-	return orDash(strings.Join(parts, ", "))
-}
-
-func orDash(s string) string {
-	if s == "" {
-		return "-"
-	}
-	return s
+	return cmp.Or(strings.Join(parts, ", "), "-")
 }
 
 // programsText returns the loaded generation of the datapath, or the reason why this agent's programs are not loaded.

@@ -8,7 +8,7 @@ import (
 
 	"github.com/containernetworking/cni/pkg/types"
 
-	"github.com/waggle-net/waggle/pkg/agentcall"
+	"github.com/waggle-net/waggle/pkg/client"
 )
 
 // Timeouts of ADD and CHECK. The runtime repeats a failed call later.
@@ -27,8 +27,8 @@ const (
 )
 
 // waitReady waits until pods can be attached and returns the agent's configuration.
-func waitReady(ctx context.Context, agent *agentcall.Client) (*agentcall.Config, *types.Error) {
-	config, err := agent.WaitConfig(ctx, agentcall.Patience{Absent: absentPatience, Starting: startingPatience})
+func waitReady(ctx context.Context, agent *client.Client) (*client.PodConfig, *types.Error) {
+	config, err := agent.WaitConfig(ctx, client.Patience{Absent: absentPatience, Starting: startingPatience})
 	if err != nil {
 		return nil, agentFailure(types.ErrTryAgainLater, agent, err)
 	}
@@ -36,15 +36,15 @@ func waitReady(ctx context.Context, agent *agentcall.Client) (*agentcall.Config,
 }
 
 // agentFailure converts an error of a call to the agent. refused is the code for a call that the agent answered with an error.
-func agentFailure(refused uint, agent *agentcall.Client, err error) *types.Error {
-	switch status := agentcall.Status(err); {
+func agentFailure(refused uint, agent *client.Client, err error) *types.Error {
+	switch status := client.Status(err); {
 	case status == forbidden:
 		return failure(refused, err, "permit the call with the agent's --enable-cilium-api-server-access")
 	case status == tooManyRequests || status == unavailable:
 		return failure(types.ErrTryAgainLater, err, "the agent is busy: the runtime repeats the call")
 	case status != 0:
 		return failure(refused, err, "see waggle status, waggle endpoint list and the agent's log")
-	case errors.Is(err, agentcall.ErrStarting):
+	case errors.Is(err, client.ErrStarting):
 		return failure(types.ErrTryAgainLater, fmt.Errorf("%w (socket %s)", err, agent.Socket()), "see waggle status")
 	default:
 		return failure(types.ErrTryAgainLater, err, agentRemedy(agent.Socket()))

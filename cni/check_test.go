@@ -46,7 +46,7 @@ func TestPrivilegedCheck_FindsWhatIsMissing(t *testing.T) {
 		{"interface gone", inPod(netlink.LinkDel), "does not exist"},
 		{"interface down", inPod(netlink.LinkSetDown), "is down"},
 		{"address gone", inPod(func(l netlink.Link) error {
-			return netlink.AddrDel(l, &netlink.Addr{IPNet: hostPrefix(mustAddr("10.9.0.11"))})
+			return netlink.AddrDel(l, &netlink.Addr{IPNet: netlink.NewIPNet(mustAddr("10.9.0.11").AsSlice())})
 		}), "address 10.9.0.11/32 is missing"},
 		{"route gone", inPod(func(l netlink.Link) error {
 			return netlink.RouteDel(&netlink.Route{LinkIndex: l.Attrs().Index, Dst: everything(mustAddr("fd09::1"))})

@@ -64,11 +64,6 @@ type network struct {
 	hostMAC  mac.Addr // Ethernet address of every gateway
 }
 
-// hostPrefix returns the prefix that contains only one address.
-func hostPrefix(a netip.Addr) *net.IPNet {
-	return &net.IPNet{IP: a.AsSlice(), Mask: net.CIDRMask(a.BitLen(), a.BitLen())}
-}
-
 // everything returns the prefix of the default route of an address's family.
 func everything(a netip.Addr) *net.IPNet {
 	zero := netip.IPv4Unspecified()
@@ -81,7 +76,7 @@ func everything(a netip.Addr) *net.IPNet {
 // routes returns the routes of one family, the most specific first.
 func (n network) routes(f family, index int) []netlink.Route {
 	return []netlink.Route{
-		{LinkIndex: index, Dst: hostPrefix(f.gateway), Scope: netlink.SCOPE_LINK},
+		{LinkIndex: index, Dst: netlink.NewIPNet(f.gateway.AsSlice()), Scope: netlink.SCOPE_LINK},
 		{LinkIndex: index, Dst: everything(f.gateway), Gw: f.gateway.AsSlice(), MTU: n.routeMTU},
 	}
 }
@@ -100,7 +95,7 @@ func (n network) gatewayNeighbor(f family, index int) *netlink.Neigh {
 func (pod *podHandle) configure(name string, index int, n network) error {
 	link := &netlink.Device{LinkAttrs: netlink.LinkAttrs{Name: name, Index: index}}
 	for _, f := range n.families {
-		addr := &netlink.Addr{IPNet: hostPrefix(f.addr)}
+		addr := &netlink.Addr{IPNet: netlink.NewIPNet(f.addr.AsSlice())}
 		if f.addr.Is6() {
 			addr.Flags = unix.IFA_F_NODAD // duplicates are impossible, and duplicate address detection would take a second
 		}

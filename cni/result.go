@@ -7,6 +7,7 @@ import (
 
 	"github.com/containernetworking/cni/pkg/types"
 	types100 "github.com/containernetworking/cni/pkg/types/100"
+	"github.com/vishvananda/netlink"
 )
 
 // Positions in the result's list of interfaces.
@@ -38,7 +39,7 @@ func (a *addition) result() *types100.Result {
 	for _, f := range a.net.families {
 		r.IPs = append(r.IPs, &types100.IPConfig{
 			Interface: types100.Int(podInterface),
-			Address:   *hostPrefix(f.addr),
+			Address:   *netlink.NewIPNet(f.addr.AsSlice()),
 			Gateway:   net.IP(f.gateway.AsSlice()),
 		})
 		for _, route := range a.net.routes(f, a.link.peer) {

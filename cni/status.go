@@ -12,7 +12,7 @@ import (
 	"github.com/containernetworking/cni/pkg/types"
 
 	"github.com/waggle-net/waggle/api/v1/models"
-	"github.com/waggle-net/waggle/pkg/agentcall"
+	"github.com/waggle-net/waggle/pkg/client"
 )
 
 // statusTimeout is short because runtimes call STATUS every few seconds.
@@ -22,8 +22,8 @@ const statusTimeout = 5 * time.Second
 func (p *plugin) status(ctx context.Context, conf *netConf, args *skel.CmdArgs) error {
 	ctx, cancel := context.WithTimeout(ctx, statusTimeout)
 	defer cancel()
-	agent := agentcall.New(conf.SocketPath)
-	config, err := agent.Config(ctx)
+	agent := client.New(conf.SocketPath)
+	config, err := agent.PodConfig(ctx)
 	if err != nil {
 		return failure(types.ErrPluginNotAvailable, err, agentRemedy(conf.SocketPath))
 	}
@@ -31,7 +31,7 @@ func (p *plugin) status(ctx context.Context, conf *netConf, args *skel.CmdArgs) 
 		return failure(types.ErrPluginNotAvailable,
 			fmt.Errorf("the agent is starting: it waits for %s", strings.Join(config.Agent.WaitingFor, "; ")), "see waggle status")
 	}
-	health, err := agent.Status(ctx)
+	health, err := agent.Status(ctx, false)
 	if err != nil {
 		return failure(types.ErrPluginNotAvailable, err, "see waggle status")
 	}

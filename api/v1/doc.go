@@ -4,4 +4,3 @@ package v1
 
 //go:generate sh -c "cd models && go tool oapi-codegen -config generate.yaml ../openapi.yaml"
 //go:generate sh -c "cd server && go tool oapi-codegen -config generate.yaml ../openapi.yaml"
-//go:generate sh -c "cd client && go tool oapi-codegen -config generate.yaml ../openapi.yaml"

@@ -18,7 +18,7 @@ func TestGenerated(t *testing.T) {
 	if err != nil {
 		t.Fatal(err)
 	}
-	for _, name := range []string{"models", "server", "client"} {
+	for _, name := range []string{"models", "server"} {
 		t.Run(name, func(t *testing.T) {
 			t.Parallel()
 			config, file := redirected(t, name)

@@ -61,7 +61,6 @@ func TestServer_LivesOnItsSocket(t *testing.T) {
 		t.Fatalf("socket: %v, %v", info, err)
 	}
 	c := client.New(socket)
-	defer c.Close()
 	ep, err := c.Endpoint(t.Context(), "pod-name:shop/cart")
 	if err != nil || ep.ID != 7 {
 		t.Fatalf("endpoint %+v, error %v", ep, err)

@@ -1,6 +1,7 @@
 package ctgc
 
 import (
+	"cmp"
 	"encoding/json"
 	"errors"
 	"fmt"
@@ -143,7 +144,7 @@ func (r flow) columns() []string {
 	}
 	return []string{protocol, r.Source.String(), r.Destination.String(), string(r.State), r.From.name(), r.To.name(),
 		fmt.Sprintf("%d>%d", r.From.Identity, r.To.Identity), strconv.FormatUint(r.Packets, 10), strconv.FormatUint(r.Bytes, 10),
-		fmt.Sprintf("%ds", r.AgeSeconds), fmt.Sprintf("%ds", r.LeftSeconds), orDash(strings.Join(r.Flags, ","))}
+		fmt.Sprintf("%ds", r.AgeSeconds), fmt.Sprintf("%ds", r.LeftSeconds), cmp.Or(strings.Join(r.Flags, ","), "-")}
 }
 
 // name returns the pod, or the id of an endpoint without a known pod.
@@ -158,13 +159,6 @@ func (e end) name() string {
 }
 
 func (t talker) columns() []string {
-	return []string{strconv.Itoa(int(t.Endpoint)), orDash(t.Pod), strconv.Itoa(t.Flows), strconv.Itoa(t.Established),
+	return []string{strconv.Itoa(int(t.Endpoint)), cmp.Or(t.Pod, "-"), strconv.Itoa(t.Flows), strconv.Itoa(t.Established),
 		strconv.FormatUint(uint64(t.Counted), 10), strconv.FormatUint(t.Packets, 10), strconv.FormatUint(t.Bytes, 10)}
-}
-
-func orDash(s string) string {
-	if s == "" {
-		return "-"
-	}
-	return s
 }

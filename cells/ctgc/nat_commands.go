@@ -1,6 +1,7 @@
 package ctgc
 
 import (
+	"cmp"
 	"errors"
 	"fmt"
 	"strconv"
@@ -60,7 +61,7 @@ const (
 )
 
 func (t translation) columns() []string {
-	service := orDash(t.Service)
+	service := cmp.Or(t.Service, "-")
 	if t.Service == "" && t.ServiceID != 0 {
 		service = strconv.FormatUint(uint64(t.ServiceID), 10)
 	}
@@ -70,7 +71,7 @@ func (t translation) columns() []string {
 	}
 	return []string{t.Protocol, t.Source.String(), t.Destination.String(), t.NewSource.String(), t.NewDestination.String(), t.Place,
 		string(t.State), fmt.Sprintf("%ds", t.LeftSeconds), service, end{Endpoint: t.Endpoint, Pod: t.Pod}.name(),
-		orDash(strings.Join(flags, ","))}
+		cmp.Or(strings.Join(flags, ","), "-")}
 }
 
 func (t natTalker) columns() []string {
@@ -82,12 +83,12 @@ func (t natTalker) columns() []string {
 	if t.Target == "" {
 		share = [3]string{strconv.Itoa(int(t.Counted)), fmt.Sprintf("%d%%", t.Percent), strconv.FormatUint(t.Refused, 10)}
 	}
-	pod := orDash(t.Pod)
+	pod := cmp.Or(t.Pod, "-")
 	switch {
 	case t.Node:
 		pod = "(node)"
 	case t.Beyond:
 		pod = "(beyond guarantees)"
 	}
-	return []string{endpoint, pod, orDash(t.Target), strconv.Itoa(t.Flows), share[0], share[1], share[2]}
+	return []string{endpoint, pod, cmp.Or(t.Target, "-"), strconv.Itoa(t.Flows), share[0], share[1], share[2]}
 }

@@ -14,6 +14,7 @@ import (
 
 	"github.com/waggle-net/waggle/bpf"
 	"github.com/waggle-net/waggle/pkg/bpfmaps"
+	"github.com/waggle-net/waggle/pkg/celltest"
 	"github.com/waggle-net/waggle/pkg/ctmap"
 	"github.com/waggle-net/waggle/pkg/serving"
 	"github.com/waggle-net/waggle/pkg/settings"
@@ -29,33 +30,14 @@ import (
 	"github.com/waggle-net/waggle/pkg/testnet"
 )
 
-// memoryMaps are the real maps without pins.
-type memoryMaps map[string]*ebpf.Map
-
-func (m memoryMaps) Get(name string) (*ebpf.Map, error)    { return m[name], nil }
-func (m memoryMaps) All() (map[string]*ebpf.Map, error)    { return m, nil }
-func (m memoryMaps) Put(name string, k, v any) error       { return m[name].Put(k, v) }
-func (m memoryMaps) Delete(name string, k any) error       { return m[name].Delete(k) }
-func (memoryMaps) Entries(string) ([]bpfmaps.Entry, error) { return nil, nil }
-
-// copyOf is the prefix of the name of the copy of a map with another size.
-const copyOf = "copy of "
-
-func (m memoryMaps) Each(name string, do func(m *ebpf.Map) error) error {
-	if other := m[copyOf+name]; other != nil {
-		return errors.Join(do(m[name]), do(other))
-	}
-	return do(m[name])
-}
-
-func realMaps(t testing.TB) memoryMaps {
+func realMaps(t testing.TB) celltest.Maps {
 	t.Helper()
 	testnet.RequirePrivileges(t)
 	specs, err := bpf.MapSpecs()
 	if err != nil {
 		t.Fatal(err)
 	}
-	all := memoryMaps{}
+	all := celltest.Maps{}
 	for _, name := range []string{bpf.MapCtEst4, bpf.MapCtEst6, bpf.MapCtNew4, bpf.MapCtNew6, bpf.MapCtBurst4, bpf.MapCtBurst6, bpf.MapCtFlows, bpf.MapCtSignals,
 		bpf.MapNat4, bpf.MapNat6, bpf.MapNatFlows, bpf.MapNatTotals, bpf.MapAffinity} {
 		specs[name].MaxEntries = scaled(specs[name].MaxEntries)
@@ -108,7 +90,7 @@ var pods = []*endpoints.Endpoint{
 }
 
 // fill stores n flows from an endpoint to the world in a map, each modified by change.
-func fill(t testing.TB, m memoryMaps, name string, n int, from *endpoints.Endpoint, change func(i int, e *bpf.CtEntry)) {
+func fill(t testing.TB, m celltest.Maps, name string, n int, from *endpoints.Endpoint, change func(i int, e *bpf.CtEntry)) {
 	t.Helper()
 	now, err := bpf.CtNow()
 	if err != nil {
@@ -248,9 +230,9 @@ func TestPrivilegedDelete_OfAMapThatWasResized(t *testing.T) {
 		"both are over": {over, over}, "the copy lives": {over, lasts}, "the map's lives": {lasts, over},
 	} {
 		maps := realMaps(t)
-		maps[copyOf+bpf.MapCtEst4] = realMaps(t)[bpf.MapCtEst4]
+		maps[celltest.CopyOf+bpf.MapCtEst4] = realMaps(t)[bpf.MapCtEst4]
 		fill(t, maps, bpf.MapCtEst4, 1, pods[0], func(_ int, e *bpf.CtEntry) { e.Expires = c.present })
-		fill(t, maps, copyOf+bpf.MapCtEst4, 1, pods[0], func(_ int, e *bpf.CtEntry) { e.Expires = c.copy })
+		fill(t, maps, celltest.CopyOf+bpf.MapCtEst4, 1, pods[0], func(_ int, e *bpf.CtEntry) { e.Expires = c.copy })
 		k := newKernel(maps)
 		m := ctmap.Map{Name: bpf.MapCtEst4, Established: true}
 		r, _, err := k.Read(m)
@@ -265,7 +247,7 @@ func TestPrivilegedDelete_OfAMapThatWasResized(t *testing.T) {
 		if err != nil || deleted != (c.present == over) {
 			t.Errorf("%s: deleted %v, %v", name, deleted, err)
 		}
-		for of, expires := range map[string]uint32{bpf.MapCtEst4: c.present, copyOf + bpf.MapCtEst4: c.copy} {
+		for of, expires := range map[string]uint32{bpf.MapCtEst4: c.present, celltest.CopyOf + bpf.MapCtEst4: c.copy} {
 			var entry bpf.CtEntry
 			if err := maps[of].Lookup(flows[0].Key.Value(), &entry); errors.Is(err, ebpf.ErrKeyNotExist) != (expires == over) {
 				t.Errorf("%s: the entry of %s: %v", name, of, err)

@@ -17,7 +17,6 @@ import (
 type tables struct {
 	cell.In
 
-	DB        *statedb.DB
 	Facts     statedb.RWTable[*bpfendpoints.Facts]
 	Links     statedb.RWTable[*bpfendpoints.Link]
 	Addresses statedb.RWTable[*bpfendpoints.Address]

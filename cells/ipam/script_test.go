@@ -29,7 +29,7 @@ import (
 // TestScripts runs the cell with tables that the script fills, and with commands that make the API's requests.
 func TestScripts(t *testing.T) {
 	t.Parallel()
-	client, err := kubeapi.New(&rest.Config{Host: "http://127.0.0.1:1"}) // never connects: only its presence matters
+	client, err := kubeapi.New(&rest.Config{Host: "http://127.0.0.1:1"}, kubeapi.DefaultConnection) // never connects: only its presence matters
 	if err != nil {
 		t.Fatal(err)
 	}

@@ -22,7 +22,6 @@ import (
 
 	"github.com/waggle-net/waggle/bpf"
 	account "github.com/waggle-net/waggle/cells/drift"
-	"github.com/waggle-net/waggle/pkg/bpfmaps"
 	"github.com/waggle-net/waggle/pkg/celltest"
 	"github.com/waggle-net/waggle/pkg/settings"
 	"github.com/waggle-net/waggle/pkg/tables/attachments"
@@ -328,18 +327,6 @@ func compareWithModel(t *testing.T, db *statedb.DB, table statedb.Table[*ipcache
 	}
 }
 
-// memoryMaps has real maps that are not pinned.
-type memoryMaps map[string]*ebpf.Map
-
-func (m memoryMaps) Get(name string) (*ebpf.Map, error) { return m[name], nil }
-func (m memoryMaps) All() (map[string]*ebpf.Map, error) { return m, nil }
-func (m memoryMaps) Put(name string, k, v any) error    { return m[name].Put(k, v) }
-func (m memoryMaps) Delete(name string, k any) error    { return m[name].Delete(k) }
-func (m memoryMaps) PutFormer(name string, k, v, _ any) error {
-	return m.Put(name, k, v)
-}
-func (memoryMaps) Entries(string) ([]bpfmaps.Entry, error) { return nil, nil }
-
 func TestPrivilegedKernel_WholeAddressesAndPrefixes(t *testing.T) {
 	t.Parallel()
 	testnet.RequirePrivileges(t)
@@ -347,7 +334,7 @@ func TestPrivilegedKernel_WholeAddressesAndPrefixes(t *testing.T) {
 	if err != nil {
 		t.Fatal(err)
 	}
-	all := memoryMaps{}
+	all := celltest.Maps{}
 	for _, name := range []string{bpf.MapIpcache, bpf.MapIpcachePrefixes, bpf.MapEpochs, bpf.MapEpochShards} {
 		m, err := ebpf.NewMap(specs[name])
 		if err != nil {

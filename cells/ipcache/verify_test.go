@@ -10,6 +10,7 @@ import (
 	"github.com/cilium/statedb/reconciler"
 
 	"github.com/waggle-net/waggle/bpf"
+	"github.com/waggle-net/waggle/pkg/celltest"
 	"github.com/waggle-net/waggle/pkg/drift"
 	"github.com/waggle-net/waggle/pkg/tables/driftrepairs"
 	ipcachetable "github.com/waggle-net/waggle/pkg/tables/ipcache"
@@ -29,7 +30,7 @@ func large(t testing.TB, n int) (v *verifier, l *ledger) {
 	if err != nil {
 		t.Fatal(err)
 	}
-	all := memoryMaps{}
+	all := celltest.Maps{}
 	for _, name := range []string{bpf.MapIpcache, bpf.MapIpcachePrefixes} {
 		specs[name].MaxEntries = max(specs[name].MaxEntries, uint32(2*n))
 		m, err := ebpf.NewMap(specs[name])

@@ -37,7 +37,7 @@ func newClient(s settings) (*kubeapi.Client, error) {
 	if s.config == nil {
 		return nil, nil
 	}
-	client, err := kubeapi.NewWithConnection(s.config, s.connection, s.servers...)
+	client, err := kubeapi.New(s.config, s.connection, s.servers...)
 	if err != nil {
 		return nil, fmt.Errorf("%s: %w", s.origin, err)
 	}

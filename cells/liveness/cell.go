@@ -49,7 +49,7 @@ func register(p params) {
 		return nil
 	}})
 	heartbeat.Add(p.Jobs, "judge", j.run)
-	freezeTables(p)
+	freeze(p)
 	heartbeat.Add(p.Jobs, "write-down", j.writeDown)
 }
 

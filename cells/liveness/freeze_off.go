@@ -2,5 +2,5 @@
 
 package liveness
 
-// freezeTables has no effect in builds without the tag freeze.
-func freezeTables(params) {}
+// freeze has no effect in builds without the tag freeze.
+func freeze(params) {}

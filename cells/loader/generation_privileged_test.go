@@ -99,7 +99,7 @@ func (n *node) runs(r *agentRun) {
 // routeToPod routes packets for the pod to waggle_host, as the node does.
 func (n *node) routeToPod() {
 	n.host.Do(func() {
-		n.check(netlink.RouteAdd(&netlink.Route{LinkIndex: n.hostIndex, Dst: host(podAddr), Scope: netlink.SCOPE_LINK, Src: router.AsSlice()}))
+		n.check(netlink.RouteAdd(&netlink.Route{LinkIndex: n.hostIndex, Dst: netlink.NewIPNet(podAddr.AsSlice()), Scope: netlink.SCOPE_LINK, Src: router.AsSlice()}))
 		n.check(netlink.NeighAdd(&netlink.Neigh{LinkIndex: n.hostIndex, IP: podAddr.AsSlice(), HardwareAddr: podMAC, State: netlink.NUD_PERMANENT}))
 	})
 }

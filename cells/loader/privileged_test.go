@@ -15,7 +15,7 @@ import (
 
 	"github.com/waggle-net/waggle/bpf"
 	"github.com/waggle-net/waggle/pkg/bpffs"
-	"github.com/waggle-net/waggle/pkg/bpfmaps"
+	"github.com/waggle-net/waggle/pkg/celltest"
 	"github.com/waggle-net/waggle/pkg/nftguard"
 	"github.com/waggle-net/waggle/pkg/podlink"
 	"github.com/waggle-net/waggle/pkg/policy"
@@ -36,17 +36,14 @@ var (
 	podMAC  = net.HardwareAddr{2, 0, 0, 0, 0, 2}
 )
 
-// memoryMaps are the real maps without pins.
-type memoryMaps map[string]*ebpf.Map
-
 // newMemoryMaps creates the maps. The argument entries overrides the default number of entries by name.
-func newMemoryMaps(t *testing.T, entries map[string]uint32) memoryMaps {
+func newMemoryMaps(t *testing.T, entries map[string]uint32) celltest.Maps {
 	t.Helper()
 	specs, err := bpf.MapSpecs()
 	if err != nil {
 		t.Fatal(err)
 	}
-	maps := memoryMaps{}
+	maps := celltest.Maps{}
 	for name, spec := range specs {
 		spec.MaxEntries = cmp.Or(entries[name], spec.MaxEntries)
 		m, err := ebpf.NewMap(spec)
@@ -59,17 +56,11 @@ func newMemoryMaps(t *testing.T, entries map[string]uint32) memoryMaps {
 	return maps
 }
 
-func (m memoryMaps) Get(name string) (*ebpf.Map, error)    { return m[name], nil }
-func (m memoryMaps) All() (map[string]*ebpf.Map, error)    { return m, nil }
-func (m memoryMaps) Put(name string, k, v any) error       { return m[name].Put(k, v) }
-func (m memoryMaps) Delete(name string, k any) error       { return m[name].Delete(k) }
-func (memoryMaps) Entries(string) ([]bpfmaps.Entry, error) { return nil, nil }
-
 // node is a namespace with the devices of the agent and one pod, and the real kernel in it.
 type node struct {
 	t          *testing.T
 	host, pod  *testnet.Namespace
-	maps       memoryMaps
+	maps       celltest.Maps
 	agent      settings.Agent
 	kernel     kernel
 	hold, link int // ifindexes
@@ -96,7 +87,7 @@ func newNode(t *testing.T) *node {
 			n.check(err)
 			n.check(netlink.LinkSetUp(link))
 			if name == podlink.HostDevice {
-				n.check(netlink.AddrAdd(link, &netlink.Addr{IPNet: host(router)}))
+				n.check(netlink.AddrAdd(link, &netlink.Addr{IPNet: netlink.NewIPNet(router.AsSlice())}))
 			}
 		}
 		server, err := net.ListenUDP("udp4", &net.UDPAddr{IP: router.AsSlice(), Port: 7777})
@@ -131,10 +122,6 @@ func (n *node) check(err error) {
 	}
 }
 
-func host(a netip.Addr) *net.IPNet {
-	return &net.IPNet{IP: a.AsSlice(), Mask: net.CIDRMask(a.BitLen(), a.BitLen())}
-}
-
 func (n *node) veth(name, peer string) int {
 	n.check(netlink.LinkAdd(&netlink.Veth{LinkAttrs: netlink.LinkAttrs{Name: name}, PeerName: peer}))
 	link, err := netlink.LinkByName(name)
@@ -165,10 +152,10 @@ func (n *node) configurePod() {
 		n.t.Error(err)
 		return
 	}
-	n.check(netlink.AddrAdd(link, &netlink.Addr{IPNet: host(podAddr)}))
+	n.check(netlink.AddrAdd(link, &netlink.Addr{IPNet: netlink.NewIPNet(podAddr.AsSlice())}))
 	n.check(netlink.LinkSetUp(link))
 	index := link.Attrs().Index
-	n.check(netlink.RouteAdd(&netlink.Route{LinkIndex: index, Dst: host(router), Scope: netlink.SCOPE_LINK}))
+	n.check(netlink.RouteAdd(&netlink.Route{LinkIndex: index, Dst: netlink.NewIPNet(router.AsSlice()), Scope: netlink.SCOPE_LINK}))
 	n.check(netlink.NeighAdd(&netlink.Neigh{LinkIndex: index, IP: router.AsSlice(), HardwareAddr: hostMAC, State: netlink.NUD_PERMANENT}))
 	client, err := net.DialUDP("udp4", &net.UDPAddr{IP: podAddr.AsSlice()}, &net.UDPAddr{IP: router.AsSlice(), Port: 7777})
 	n.check(err)

@@ -23,7 +23,6 @@ import (
 	"go.uber.org/goleak"
 
 	"github.com/waggle-net/waggle/bpf"
-	"github.com/waggle-net/waggle/pkg/bpfmaps"
 	"github.com/waggle-net/waggle/pkg/celltest"
 	"github.com/waggle-net/waggle/pkg/monitorwire"
 	"github.com/waggle-net/waggle/pkg/policyview"
@@ -256,15 +255,6 @@ func (l *limited) Read(p []byte) (int, error) {
 	return n, nil
 }
 
-// memoryMaps are kernel maps without pins.
-type memoryMaps map[string]*ebpf.Map
-
-func (m memoryMaps) Get(name string) (*ebpf.Map, error)    { return m[name], nil }
-func (m memoryMaps) All() (map[string]*ebpf.Map, error)    { return m, nil }
-func (m memoryMaps) Put(name string, k, v any) error       { return m[name].Put(k, v) }
-func (m memoryMaps) Delete(name string, k any) error       { return m[name].Delete(k) }
-func (memoryMaps) Entries(string) ([]bpfmaps.Entry, error) { return nil, nil }
-
 func TestPrivilegedRingBuffer_EventsAndLosses(t *testing.T) {
 	t.Parallel()
 	testnet.RequirePrivileges(t)
@@ -272,7 +262,7 @@ func TestPrivilegedRingBuffer_EventsAndLosses(t *testing.T) {
 	if err != nil {
 		t.Fatal(err)
 	}
-	all := memoryMaps{}
+	all := celltest.Maps{}
 	for _, name := range []string{bpf.MapEvents, bpf.MapEventsLost} {
 		m, err := ebpf.NewMap(specs[name])
 		if err != nil {

@@ -16,7 +16,7 @@ import (
 // online returns a client that never connects. With a client the agent assumes that there is an API server.
 func online(t testing.TB) *kubeapi.Client {
 	t.Helper()
-	client, err := kubeapi.New(&rest.Config{Host: "http://127.0.0.1:1"})
+	client, err := kubeapi.New(&rest.Config{Host: "http://127.0.0.1:1"}, kubeapi.DefaultConnection)
 	if err != nil {
 		t.Fatal(err)
 	}

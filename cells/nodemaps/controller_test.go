@@ -11,6 +11,7 @@ import (
 	"github.com/cilium/statedb/reconciler"
 	"github.com/stretchr/testify/require"
 
+	"github.com/waggle-net/waggle/pkg/celltest"
 	"github.com/waggle-net/waggle/pkg/podlink"
 	"github.com/waggle-net/waggle/pkg/settings"
 	"github.com/waggle-net/waggle/pkg/tables/devices"
@@ -65,16 +66,6 @@ func (r *rig) write(tb testing.TB, change func(statedb.WriteTxn)) {
 	require.NoError(tb, r.round(r.DB.ReadTxn(), statedb.NewWatchSet()))
 }
 
-func put[R any](tb testing.TB, txn statedb.WriteTxn, table statedb.RWTable[R], row R, deleted bool) {
-	tb.Helper()
-	write := table.Insert
-	if deleted {
-		write = table.Delete
-	}
-	_, _, err := write(txn, row)
-	require.NoError(tb, err)
-}
-
 // change changes one random row.
 func (r *rig) change(t *testing.T, txn statedb.WriteTxn, random *rand.Rand) {
 	t.Helper()
@@ -87,38 +78,38 @@ func (r *rig) change(t *testing.T, txn statedb.WriteTxn, random *rand.Rand) {
 		if name == "a" {
 			n.Source = nodes.Local
 		}
-		put(t, txn, r.in.Nodes, n, deleted)
+		celltest.PutRow(t, txn, r.in.Nodes, n, deleted)
 	case 2, 3:
 		row := &nodeids.NodeID{ID: uint16(1 + random.IntN(8)), Name: name}
 		if old, _, found := r.in.IDs.Get(txn, nodeids.ByName(name)); found { // a name has one id
-			put(t, txn, r.in.IDs, old, true)
+			celltest.PutRow(t, txn, r.in.IDs, old, true)
 		}
 		if random.IntN(4) == 0 {
 			row.Released = row.Released.AddDate(2026, 0, 0)
 		}
-		put(t, txn, r.in.IDs, row, deleted)
+		celltest.PutRow(t, txn, r.in.IDs, row, deleted)
 	case 4:
 		mode := []nodepaths.Mode{nodepaths.Direct, nodepaths.Tunnel}[random.IntN(2)]
-		put(t, txn, r.in.Paths, &nodepaths.Path{Node: name, Mode: mode}, deleted)
+		celltest.PutRow(t, txn, r.in.Paths, &nodepaths.Path{Node: name, Mode: mode}, deleted)
 	case 5:
 		if random.IntN(3) == 0 {
 			d := &devices.Device{Index: 20, Name: podlink.ChecksumDevice, Group: podlink.OverlayGroup, Up: random.IntN(3) > 0}
-			put(t, txn, r.in.Devices, d, deleted)
+			celltest.PutRow(t, txn, r.in.Devices, d, deleted)
 			return
 		}
 		test := &pathtests.Test{Node: name, Kind: pathtests.Checksum, State: pathtests.Failed, Fault: pathtests.Spoilt}
-		put(t, txn, r.in.Tests, test, deleted)
+		celltest.PutRow(t, txn, r.in.Tests, test, deleted)
 	default:
 		if random.IntN(3) > 0 {
 			test := &pathtests.Test{Node: name, Kind: pathtests.Size, State: pathtests.Failed, Fault: pathtests.Large, Bytes: 1300 + random.IntN(2)}
-			put(t, txn, r.in.Tests, test, deleted)
+			celltest.PutRow(t, txn, r.in.Tests, test, deleted)
 			return
 		}
 		o := &overlays.Overlay{Device: "tunnel", Source: addrs[random.IntN(2)].Addr}
 		if random.IntN(4) == 0 {
 			o.Source, o.Second = netip.Addr{}, netip.Addr{}
 		}
-		put(t, txn, r.in.Overlays, o, random.IntN(8) == 0)
+		celltest.PutRow(t, txn, r.in.Overlays, o, random.IntN(8) == 0)
 	}
 }
 
@@ -126,7 +117,10 @@ func (r *rig) change(t *testing.T, txn statedb.WriteTxn, random *rand.Rand) {
 func (r *rig) whole(txn statedb.ReadTxn) (rows []*nodeslots.Slot, known bool) {
 	complete, _ := r.Nodes.Initialized(txn)
 	carried, _ := pathtests.Carried(txn, r.Tests)
-	direct, _ := nodepaths.Directs(txn, r.Paths)
+	direct := map[string]bool{}
+	for p := range r.Paths.All(txn) {
+		direct[p.Node] = p.Mode == nodepaths.Direct
+	}
 	spoilt, _ := pathtests.SpoiltPaths(txn, r.Tests)
 	var completer uint32
 	for d := range r.Devices.All(txn) {
@@ -222,15 +216,15 @@ func TestController_AgreesWithAReaderOfAllNodes(t *testing.T) {
 func BenchmarkNodeMoves(b *testing.B) {
 	r := newRig(b, true)
 	move := func(txn statedb.WriteTxn, i, turn int) {
-		put(b, txn, r.in.Nodes, &nodes.Node{Name: fmt.Sprint("node-", i), Source: nodes.Kubernetes,
+		celltest.PutRow(b, txn, r.in.Nodes, &nodes.Node{Name: fmt.Sprint("node-", i), Source: nodes.Kubernetes,
 			Addresses: []nodes.Address{{Type: nodes.InternalIP, Addr: netip.AddrFrom4([4]byte{172, byte(16 + turn%2), byte(i >> 8), byte(i)})}}}, false)
 	}
 	r.write(b, func(txn statedb.WriteTxn) {
 		for i := range 5000 {
 			move(txn, i, 0)
-			put(b, txn, r.in.IDs, &nodeids.NodeID{ID: uint16(i + 1), Name: fmt.Sprint("node-", i)}, false)
+			celltest.PutRow(b, txn, r.in.IDs, &nodeids.NodeID{ID: uint16(i + 1), Name: fmt.Sprint("node-", i)}, false)
 		}
-		put(b, txn, r.in.Overlays, &overlays.Overlay{Device: "tunnel", Source: netip.MustParseAddr("192.0.2.1")}, false)
+		celltest.PutRow(b, txn, r.in.Overlays, &overlays.Overlay{Device: "tunnel", Source: netip.MustParseAddr("192.0.2.1")}, false)
 		r.complete(txn)
 	})
 	require.Equal(b, 5001, r.Table.NumObjects(r.DB.ReadTxn()))

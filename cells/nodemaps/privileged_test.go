@@ -8,26 +8,17 @@ import (
 	"github.com/stretchr/testify/require"
 
 	"github.com/waggle-net/waggle/bpf"
-	"github.com/waggle-net/waggle/pkg/bpfmaps"
+	"github.com/waggle-net/waggle/pkg/celltest"
 	"github.com/waggle-net/waggle/pkg/tables/nodeslots"
 	"github.com/waggle-net/waggle/pkg/testnet"
 )
-
-// memoryMaps are the real maps without pins.
-type memoryMaps map[string]*ebpf.Map
-
-func (m memoryMaps) Get(name string) (*ebpf.Map, error)    { return m[name], nil }
-func (m memoryMaps) All() (map[string]*ebpf.Map, error)    { return m, nil }
-func (m memoryMaps) Put(name string, k, v any) error       { return m[name].Put(k, v) }
-func (m memoryMaps) Delete(name string, k any) error       { return m[name].Delete(k) }
-func (memoryMaps) Entries(string) ([]bpfmaps.Entry, error) { return nil, nil }
 
 func TestPrivilegedKernel_SlotsAndAddresses(t *testing.T) {
 	t.Parallel()
 	testnet.RequirePrivileges(t)
 	specs, err := bpf.MapSpecs()
 	require.NoError(t, err)
-	maps := memoryMaps{}
+	maps := celltest.Maps{}
 	for _, name := range []string{bpf.MapNodes, bpf.MapNodeAddrs} {
 		m, err := ebpf.NewMap(specs[name])
 		require.NoError(t, err)

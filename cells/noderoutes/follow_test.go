@@ -9,6 +9,7 @@ import (
 	"github.com/cilium/statedb"
 	"github.com/stretchr/testify/require"
 
+	"github.com/waggle-net/waggle/pkg/celltest"
 	"github.com/waggle-net/waggle/pkg/settings"
 	"github.com/waggle-net/waggle/pkg/tables/desiredroutes"
 	"github.com/waggle-net/waggle/pkg/tables/devices"
@@ -103,16 +104,6 @@ func (r *rig) set(change func(statedb.WriteTxn)) statedb.ReadTxn {
 	return txn.Commit()
 }
 
-func put[R any](tb testing.TB, txn statedb.WriteTxn, table statedb.RWTable[R], row R, deleted bool) {
-	tb.Helper()
-	write := table.Insert
-	if deleted {
-		write = table.Delete
-	}
-	_, _, err := write(txn, row)
-	require.NoError(tb, err)
-}
-
 // change changes one row at random.
 func (r *rig) change(t *testing.T, txn statedb.WriteTxn, random *rand.Rand) {
 	t.Helper()
@@ -123,22 +114,22 @@ func (r *rig) change(t *testing.T, txn statedb.WriteTxn, random *rand.Rand) {
 		if random.IntN(2) == 0 {
 			self.IPv6.Router = netip.MustParseAddr("fd09::1")
 		}
-		put(t, txn, r.local, self, false)
+		celltest.PutRow(t, txn, r.local, self, false)
 	case 1:
-		put(t, txn, r.mtus, mtus.MTU{Prefix: mtus.Default, DeviceMTU: 1500, RouteMTU: 1450 - random.IntN(2)}, false)
+		celltest.PutRow(t, txn, r.mtus, mtus.MTU{Prefix: mtus.Default, DeviceMTU: 1500, RouteMTU: 1450 - random.IntN(2)}, false)
 	case 2:
-		put(t, txn, r.devices, &devices.Device{Index: 2 + random.IntN(2), Name: fmt.Sprint("eth", random.IntN(3))}, deleted)
+		celltest.PutRow(t, txn, r.devices, &devices.Device{Index: 2 + random.IntN(2), Name: fmt.Sprint("eth", random.IntN(3))}, deleted)
 	case 3:
 		route := &devices.Route{Table: 254, Dst: netip.MustParsePrefix([]string{"192.0.2.0/24", "10.1.0.0/24", "0.0.0.0/0", "2001:db8::/64"}[random.IntN(4)]), LinkIndex: 2 + random.IntN(2),
 			Type: 1, Protocol: uint8([]int{2, 2, desiredroutes.Protocol}[random.IntN(3)])}
 		if route.Dst.Bits() == 0 {
 			route.Gw = netip.MustParseAddr("192.0.2.254")
 		}
-		put(t, txn, r.kernel, route, deleted)
+		celltest.PutRow(t, txn, r.kernel, route, deleted)
 	case 4:
-		put(t, txn, r.tests, &pathtests.Test{Node: name, Kind: pathtests.Size, State: pathtests.Failed, Fault: pathtests.Large, Bytes: 1300 + random.IntN(2)}, deleted)
+		celltest.PutRow(t, txn, r.tests, &pathtests.Test{Node: name, Kind: pathtests.Size, State: pathtests.Failed, Fault: pathtests.Large, Bytes: 1300 + random.IntN(2)}, deleted)
 	case 5, 6:
-		put(t, txn, r.slots, &nodeslots.Slot{ID: uint16(name[0]), Node: name, Direct: random.IntN(2) == 0}, deleted)
+		celltest.PutRow(t, txn, r.slots, &nodeslots.Slot{ID: uint16(name[0]), Node: name, Direct: random.IntN(2) == 0}, deleted)
 	default:
 		n := &nodes.Node{Name: name, Source: nodes.Kubernetes}
 		if name == "a" {
@@ -156,7 +147,7 @@ func (r *rig) change(t *testing.T, txn statedb.WriteTxn, random *rand.Rand) {
 			}
 			n.CIDRs = append(n.CIDRs, p)
 		}
-		put(t, txn, r.nodes, n, deleted)
+		celltest.PutRow(t, txn, r.nodes, n, deleted)
 	}
 }
 
@@ -235,12 +226,12 @@ func BenchmarkNodeJoins(b *testing.B) {
 					Addresses: []nodes.Address{{Type: nodes.InternalIP, Addr: netip.AddrFrom4([4]byte{172, 16, byte(i >> 8), byte(i)})}}}
 			}
 			r.set(func(txn statedb.WriteTxn) {
-				put(b, txn, r.local, &localnode.LocalNode{Name: "self", Ready: true, IPv4: localnode.Family{Router: netip.MustParseAddr("10.255.0.1")}}, false)
-				put(b, txn, r.mtus, mtus.MTU{Prefix: mtus.Default, DeviceMTU: 1500, RouteMTU: 1450}, false)
-				put(b, txn, r.devices, &devices.Device{Index: 2, Name: "eth0"}, false)
-				put(b, txn, r.kernel, &devices.Route{Table: 254, Dst: netip.MustParsePrefix("172.16.0.0/12"), LinkIndex: 2, Type: 1, Protocol: 2}, false)
+				celltest.PutRow(b, txn, r.local, &localnode.LocalNode{Name: "self", Ready: true, IPv4: localnode.Family{Router: netip.MustParseAddr("10.255.0.1")}}, false)
+				celltest.PutRow(b, txn, r.mtus, mtus.MTU{Prefix: mtus.Default, DeviceMTU: 1500, RouteMTU: 1450}, false)
+				celltest.PutRow(b, txn, r.devices, &devices.Device{Index: 2, Name: "eth0"}, false)
+				celltest.PutRow(b, txn, r.kernel, &devices.Route{Table: 254, Dst: netip.MustParsePrefix("172.16.0.0/12"), LinkIndex: 2, Type: 1, Protocol: 2}, false)
 				for i := range 5000 {
-					put(b, txn, r.nodes, row(i), false)
+					celltest.PutRow(b, txn, r.nodes, row(i), false)
 				}
 			})
 			round := func() {
@@ -254,7 +245,7 @@ func BenchmarkNodeJoins(b *testing.B) {
 			b.ReportAllocs()
 			for b.Loop() {
 				for _, deleted := range []bool{false, true} {
-					r.set(func(txn statedb.WriteTxn) { put(b, txn, r.nodes, row(5000), deleted) })
+					r.set(func(txn statedb.WriteTxn) { celltest.PutRow(b, txn, r.nodes, row(5000), deleted) })
 					round()
 				}
 			}

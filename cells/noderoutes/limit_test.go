@@ -12,6 +12,7 @@ import (
 	"github.com/stretchr/testify/require"
 	"golang.org/x/sys/unix"
 
+	"github.com/waggle-net/waggle/pkg/celltest"
 	"github.com/waggle-net/waggle/pkg/settings"
 	"github.com/waggle-net/waggle/pkg/tables/desiredroutes"
 	"github.com/waggle-net/waggle/pkg/tables/devices"
@@ -87,18 +88,18 @@ func (a allocation) rig(tb testing.TB) *rig {
 	tb.Helper()
 	r := newRig(tb, settings.RoutingTunnel)
 	r.set(func(txn statedb.WriteTxn) {
-		put(tb, txn, r.local, &localnode.LocalNode{Name: "self", Ready: true, IPv4: localnode.Family{Router: netip.MustParseAddr("192.0.2.1")},
+		celltest.PutRow(tb, txn, r.local, &localnode.LocalNode{Name: "self", Ready: true, IPv4: localnode.Family{Router: netip.MustParseAddr("192.0.2.1")},
 			IPv6: localnode.Family{Router: netip.MustParseAddr("2001:db8::1")}}, false)
-		put(tb, txn, r.mtus, mtus.MTU{Prefix: mtus.Default, DeviceMTU: 1500, RouteMTU: 1450}, false)
-		put(tb, txn, r.devices, &devices.Device{Index: 2, Name: "eth0"}, false)
+		celltest.PutRow(tb, txn, r.mtus, mtus.MTU{Prefix: mtus.Default, DeviceMTU: 1500, RouteMTU: 1450}, false)
+		celltest.PutRow(tb, txn, r.devices, &devices.Device{Index: 2, Name: "eth0"}, false)
 		for _, p := range a.own {
-			put(tb, txn, r.kernel, &devices.Route{Table: desiredroutes.MainTable, Dst: p, LinkIndex: 2, Type: unix.RTN_UNICAST}, false)
+			celltest.PutRow(tb, txn, r.kernel, &devices.Route{Table: desiredroutes.MainTable, Dst: p, LinkIndex: 2, Type: unix.RTN_UNICAST}, false)
 		}
 		for _, n := range a.nodes {
-			put(tb, txn, r.nodes, n, false)
+			celltest.PutRow(tb, txn, r.nodes, n, false)
 		}
 		for name, size := range a.less {
-			put(tb, txn, r.tests, &pathtests.Test{Node: name, Kind: pathtests.Size, State: pathtests.Failed, Fault: pathtests.Large, Bytes: size}, false)
+			celltest.PutRow(tb, txn, r.tests, &pathtests.Test{Node: name, Kind: pathtests.Size, State: pathtests.Failed, Fault: pathtests.Large, Bytes: size}, false)
 		}
 	})
 	require.True(tb, r.upTo(r.DB.ReadTxn(), statedb.NewWatchSet()))

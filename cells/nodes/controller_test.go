@@ -11,6 +11,7 @@ import (
 	"github.com/cilium/statedb"
 	"github.com/stretchr/testify/require"
 
+	"github.com/waggle-net/waggle/pkg/celltest"
 	"github.com/waggle-net/waggle/pkg/ciliumv2"
 	"github.com/waggle-net/waggle/pkg/settings"
 	"github.com/waggle-net/waggle/pkg/tables/cilium"
@@ -60,16 +61,6 @@ func (r *rig) write(tb testing.TB, change func(statedb.WriteTxn)) {
 	require.NoError(tb, r.round(r.DB.ReadTxn(), statedb.NewWatchSet()))
 }
 
-func put[R any](tb testing.TB, txn statedb.WriteTxn, table statedb.RWTable[R], row R, deleted bool) {
-	tb.Helper()
-	write := table.Insert
-	if deleted {
-		write = table.Delete
-	}
-	_, _, err := write(txn, row)
-	require.NoError(tb, err)
-}
-
 // change changes one random object. The small sets of addresses and ranges cause overlapping claims.
 func (r *rig) change(t *testing.T, txn statedb.WriteTxn, random *rand.Rand) {
 	t.Helper()
@@ -89,13 +80,13 @@ func (r *rig) change(t *testing.T, txn statedb.WriteTxn, random *rand.Rand) {
 			own.IPv4 = localnode.Family{AllocRange: netip.MustParsePrefix(cidrs[random.IntN(3)]), NodeIP: netip.MustParseAddr(addrs[random.IntN(4)])}
 			own.Addresses = []netip.Addr{netip.MustParseAddr("198.51.100.1")}
 		}
-		put(t, txn, r.local, own, deleted)
+		celltest.PutRow(t, txn, r.local, own, deleted)
 	case 1, 2, 3, 4:
 		n := &k8s.Node{Name: name, UID: "uid-" + name, Created: random.Int64N(3), PodCIDRs: some(cidrs)}
 		for _, addr := range some(addrs) {
 			n.Addresses = append(n.Addresses, k8s.NodeAddress{Type: []string{tables.InternalIP, tables.ExternalIP}[random.IntN(2)], Address: addr})
 		}
-		put(t, txn, r.nodes, n, deleted)
+		celltest.PutRow(t, txn, r.nodes, n, deleted)
 	default:
 		n := &cilium.Node{Name: name, UID: "cn-" + name, Created: random.Int64N(3), PodCIDRs: some(cidrs)}
 		for _, addr := range some(addrs) {
@@ -105,7 +96,7 @@ func (r *rig) change(t *testing.T, txn statedb.WriteTxn, random *rand.Rand) {
 			n.HealthIPv4 = health[0]
 		}
 		n.Annotations = map[string]string{ciliumv2.PodRangesAnnotation: strings.Join(some(cidrs), ",")}
-		put(t, txn, r.ciliumNodes, n, deleted)
+		celltest.PutRow(t, txn, r.ciliumNodes, n, deleted)
 	}
 }
 
@@ -161,15 +152,15 @@ func TestController_BelievesCiliumNodesOnceNodesAreKnown(t *testing.T) {
 	r := newRig(t)
 	ofNodes := sources.Source{Table: r.nodes.Name(), State: sources.Waiting}
 	r.write(t, func(txn statedb.WriteTxn) {
-		put(t, txn, r.sources, ofNodes, false)
-		put(t, txn, r.ciliumNodes, ciliumNode("evil", 1, "192.0.2.2", "10.0.1.0/24"), false)
+		celltest.PutRow(t, txn, r.sources, ofNodes, false)
+		celltest.PutRow(t, txn, r.ciliumNodes, ciliumNode("evil", 1, "192.0.2.2", "10.0.1.0/24"), false)
 	})
 	_, _, found := r.Table.Get(r.DB.ReadTxn(), tables.ByName("evil"))
 	require.False(t, found)
 	ofNodes.State = sources.Snapshot
 	r.write(t, func(txn statedb.WriteTxn) {
-		put(t, txn, r.nodes, node("a", 9, "192.0.2.2"), false)
-		put(t, txn, r.sources, ofNodes, false)
+		celltest.PutRow(t, txn, r.nodes, node("a", 9, "192.0.2.2"), false)
+		celltest.PutRow(t, txn, r.sources, ofNodes, false)
 	})
 	row, _, found := r.Table.Get(r.DB.ReadTxn(), tables.ByName("evil"))
 	require.True(t, found)
@@ -188,8 +179,8 @@ func TestController_FormerRangesOutliveTheRun(t *testing.T) {
 			r.write(t, func(txn statedb.WriteTxn) {
 				c := ciliumNode("a", 1, "", cidr)
 				c.Annotations = map[string]string{ciliumv2.PodRangesAnnotation: "10.0.1.0/24," + cidr}
-				put(t, txn, r.nodes, node("a", 1, "192.0.2.2", cidr), false)
-				put(t, txn, r.ciliumNodes, c, false)
+				celltest.PutRow(t, txn, r.nodes, node("a", 1, "192.0.2.2", cidr), false)
+				celltest.PutRow(t, txn, r.ciliumNodes, c, false)
 			})
 		}
 		require.NoError(t, had.save())
@@ -214,10 +205,10 @@ func TestController_RangesOfThePoolOutliveTheMode(t *testing.T) {
 		r.Agent.IPAM, r.Had = ipam, loaded(t, dir)
 		r.write(t, func(txn statedb.WriteTxn) {
 			for _, name := range nodes {
-				put(t, txn, r.nodes, node(name, 1, "", "10.7.1.0/24"), false)
+				celltest.PutRow(t, txn, r.nodes, node(name, 1, "", "10.7.1.0/24"), false)
 				c := ciliumNode(name, 1, "", "10.0.1.0/24")
 				c.Annotations = map[string]string{ciliumv2.PodRangesAnnotation: "10.0.1.0/24"}
-				put(t, txn, r.ciliumNodes, c, false)
+				celltest.PutRow(t, txn, r.ciliumNodes, c, false)
 			}
 			r.complete(txn)
 		})
@@ -248,8 +239,8 @@ func BenchmarkNodeMoves(b *testing.B) {
 	r := newRig(b)
 	move := func(txn statedb.WriteTxn, i, turn int) {
 		n, c := cluster(i, turn)
-		put(b, txn, r.nodes, n, false)
-		put(b, txn, r.ciliumNodes, c, false)
+		celltest.PutRow(b, txn, r.nodes, n, false)
+		celltest.PutRow(b, txn, r.ciliumNodes, c, false)
 	}
 	r.write(b, func(txn statedb.WriteTxn) {
 		for i := range 5000 {

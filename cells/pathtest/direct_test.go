@@ -16,9 +16,13 @@ import (
 func hybrid(a *settings.Agent) { a.Hybrid = true }
 
 // direct returns the number of nodes that are reached directly.
-func (r *rig) direct() int {
-	nodes, _ := nodepaths.Directs(r.db.ReadTxn(), r.in.Paths)
-	return len(nodes)
+func (r *rig) direct() (n int) {
+	for p := range r.in.Paths.All(r.db.ReadTxn()) {
+		if p.Mode == nodepaths.Direct {
+			n++
+		}
+	}
+	return n
 }
 
 // Nodes on the same link whose paths flows use are reached through the tunnel within 10 s of a fault of the direct path, and directly again within a minute of

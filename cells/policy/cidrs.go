@@ -52,7 +52,7 @@ func (c *cidrs) restore() (err error) {
 	}
 	c.numbers, c.taken, c.named, c.last = map[netip.Prefix]uint32{}, map[uint32]bool{}, map[netip.Prefix]bool{}, firstCIDR-1
 	c.known, c.full, c.moved = map[uint32]bool{}, map[netip.Prefix]bool{}, true
-	for _, prefix := range slices.SortedFunc(maps.Keys(c.written), comparePrefixes) {
+	for _, prefix := range slices.SortedFunc(maps.Keys(c.written), netip.Prefix.Compare) {
 		number := c.written[prefix]
 		c.known[number] = true
 		if number < firstCIDR || number > lastCIDR || c.taken[number] {
@@ -62,11 +62,6 @@ func (c *cidrs) restore() (err error) {
 		c.last = max(c.last, number)
 	}
 	return nil
-}
-
-// comparePrefixes orders prefixes by family, address and length. The order of their texts differs.
-func comparePrefixes(a, b netip.Prefix) int {
-	return cmp.Or(a.Addr().Compare(b.Addr()), cmp.Compare(a.Bits(), b.Bits()))
 }
 
 // name assigns numbers to the prefixes of a version. A prefix beyond the quota of its namespaces gets none, nor does one without a slot in the map. It

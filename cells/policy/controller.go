@@ -412,6 +412,6 @@ func sortedPrefixes[V any](m map[netip.Prefix]V) []netip.Prefix {
 	for p := range m {
 		list = append(list, p)
 	}
-	slices.SortFunc(list, comparePrefixes)
+	slices.SortFunc(list, netip.Prefix.Compare)
 	return list
 }

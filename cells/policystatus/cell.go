@@ -78,7 +78,6 @@ func newKeeps(c Config, log *slog.Logger) keeps {
 type params struct {
 	cell.In
 
-	Log        *slog.Logger
 	DB         *statedb.DB
 	Table      statedb.RWTable[*statement]
 	Groups     statedb.RWTable[*cilium.CIDRGroup]

@@ -7,7 +7,6 @@ import (
 	"github.com/cilium/statedb"
 
 	"github.com/waggle-net/waggle/bpf"
-	"github.com/waggle-net/waggle/pkg/tables/servicemapusage"
 )
 
 // opened counts the write transactions of each table.
@@ -29,8 +28,12 @@ func TestAccount_WritesOnlyWhatIsNew(t *testing.T) {
 	s := newSlotted(t)
 	entries := func() uint32 {
 		s.account()
-		row, _, _ := s.Usage.Get(s.DB.ReadTxn(), servicemapusage.ByMap(bpf.MapServices))
-		return row.Entries
+		for row := range s.Usage.All(s.DB.ReadTxn()) {
+			if row.Map == bpf.MapServices {
+				return row.Entries
+			}
+		}
+		return 0
 	}
 	s.want(1, 1, 2)
 	if got := entries(); got != 1 {

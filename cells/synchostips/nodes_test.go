@@ -11,6 +11,7 @@ import (
 	"github.com/cilium/statedb"
 	"github.com/stretchr/testify/require"
 
+	"github.com/waggle-net/waggle/pkg/celltest"
 	"github.com/waggle-net/waggle/pkg/clusternodes"
 	"github.com/waggle-net/waggle/pkg/identity"
 	"github.com/waggle-net/waggle/pkg/loop"
@@ -141,7 +142,7 @@ func TestNodes_OneAddressOfTwoRows(t *testing.T) {
 		if name == "a" {
 			row.Source = nodetable.Local
 		}
-		put(t, txn, r.rows, row, false)
+		celltest.PutRow(t, txn, r.rows, row, false)
 		txn.Commit()
 		r.runRound()
 		want := ipcache.Claim{Prefix: clusternodes.Whole(addr), Identity: identity.RemoteNode, Node: "b", Source: ipcache.SourceNode}
@@ -166,7 +167,7 @@ func (r *nodesRig) change(t *testing.T, random *rand.Rand) {
 				s.Endpoints = append(s.Endpoints, k8s.SliceEndpoint{Addrs: []netip.Addr{netip.MustParseAddr(text)}})
 			}
 		}
-		put(t, txn, r.slices, s, random.IntN(5) == 0)
+		celltest.PutRow(t, txn, r.slices, s, random.IntN(5) == 0)
 		return
 	}
 	rows := map[string]*nodetable.Node{}
@@ -194,18 +195,8 @@ func (r *nodesRig) change(t *testing.T, random *rand.Rand) {
 		}
 	}
 	for _, row := range rows {
-		put(t, txn, r.rows, row, row.Name == name && random.IntN(6) == 0)
+		celltest.PutRow(t, txn, r.rows, row, row.Name == name && random.IntN(6) == 0)
 	}
-}
-
-func put[R any](tb testing.TB, txn statedb.WriteTxn, table statedb.RWTable[R], row R, deleted bool) {
-	tb.Helper()
-	write := table.Insert
-	if deleted {
-		write = table.Delete
-	}
-	_, _, err := write(txn, row)
-	require.NoError(tb, err)
 }
 
 // BenchmarkNodeMoves measures an address change of one node in a cluster of 5,000, with a tunnel.
@@ -214,7 +205,7 @@ func BenchmarkNodeMoves(b *testing.B) {
 	move := func(i, turn int) {
 		addr, inner := netip.AddrFrom4([4]byte{172, byte(16 + turn%2), byte(i >> 8), byte(i)}), netip.AddrFrom4([4]byte{10, byte(i >> 8), byte(i), 1})
 		txn := r.DB.WriteTxn(r.rows)
-		put(b, txn, r.rows, &nodetable.Node{Name: fmt.Sprint("node-", i), Source: nodetable.CiliumNode, CIDRs: []netip.Prefix{netip.PrefixFrom(inner, 24).Masked()},
+		celltest.PutRow(b, txn, r.rows, &nodetable.Node{Name: fmt.Sprint("node-", i), Source: nodetable.CiliumNode, CIDRs: []netip.Prefix{netip.PrefixFrom(inner, 24).Masked()},
 			Addresses: []nodetable.Address{{Type: nodetable.InternalIP, Addr: addr}, {Type: nodetable.CiliumInternalIP, Addr: inner}, {Type: nodetable.HealthIP, Addr: inner.Next()}}}, false)
 		txn.Commit()
 	}

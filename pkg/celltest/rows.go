@@ -2,9 +2,23 @@ package celltest
 
 import (
 	"reflect"
+	"testing"
 
+	"github.com/cilium/statedb"
+	"github.com/stretchr/testify/require"
 	"go.yaml.in/yaml/v3"
 )
+
+// PutRow inserts a row, or deletes it.
+func PutRow[R any](tb testing.TB, txn statedb.WriteTxn, table statedb.RWTable[R], row R, deleted bool) {
+	tb.Helper()
+	write := table.Insert
+	if deleted {
+		write = table.Delete
+	}
+	_, _, err := write(txn, row)
+	require.NoError(tb, err)
+}
 
 // YAMLKeeps reports whether the YAML library restores texts unchanged. The library loses some texts with line breaks after
 // leading white space, because its block scalars then lack an indentation indicator. Tests of rows that must survive YAML

@@ -3,7 +3,6 @@
 package cidrpool
 
 import (
-	"cmp"
 	"errors"
 	"fmt"
 	"iter"
@@ -111,26 +110,6 @@ func (p Pool) freeIn(c netip.Prefix, sorted []netip.Prefix, yield func(netip.Pre
 	return true
 }
 
-// Taken returns the number of subnets that overlap a prefix in taken.
-func (p Pool) Taken(taken []netip.Prefix) uint64 {
-	count, end := uint64(0), netip.Addr{}
-	for _, t := range outermost(taken) {
-		for _, c := range p.cidrs {
-			switch {
-			case !c.Overlaps(t):
-			case t.Bits() <= c.Bits():
-				count += 1 << (p.size - c.Bits())
-			case t.Bits() <= p.size:
-				count += 1 << (p.size - t.Bits())
-			case !end.IsValid() || end.Less(t.Addr()): // smaller than a subnet, and the first prefix in it
-				end = last(netip.PrefixFrom(t.Addr(), p.size).Masked())
-				count++
-			}
-		}
-	}
-	return count
-}
-
 // outermost sorts prefixes by address and removes invalid prefixes and prefixes inside another one.
 func outermost(prefixes []netip.Prefix) []netip.Prefix {
 	sorted := make([]netip.Prefix, 0, len(prefixes))
@@ -139,7 +118,7 @@ func outermost(prefixes []netip.Prefix) []netip.Prefix {
 			sorted = append(sorted, p.Masked())
 		}
 	}
-	slices.SortFunc(sorted, compare)
+	slices.SortFunc(sorted, netip.Prefix.Compare)
 	kept := sorted[:0]
 	for _, p := range sorted {
 		if len(kept) == 0 || !kept[len(kept)-1].Overlaps(p) {
@@ -147,11 +126,6 @@ func outermost(prefixes []netip.Prefix) []netip.Prefix {
 		}
 	}
 	return kept
-}
-
-// compare sorts by address, and a prefix before the prefixes inside it.
-func compare(a, b netip.Prefix) int {
-	return cmp.Or(a.Addr().Compare(b.Addr()), cmp.Compare(a.Bits(), b.Bits()))
 }
 
 // last returns the highest address of a prefix.
@@ -173,7 +147,7 @@ func Overlaps(prefixes []netip.Prefix) map[int]int {
 			order = append(order, i)
 		}
 	}
-	slices.SortStableFunc(order, func(a, b int) int { return compare(prefixes[a].Masked(), prefixes[b].Masked()) })
+	slices.SortStableFunc(order, func(a, b int) int { return prefixes[a].Masked().Compare(prefixes[b].Masked()) })
 	out := map[int]int{}
 	cover := -1 // prefixes nest or are disjoint, so only the last prefix outside all others can overlap
 	for _, i := range order {

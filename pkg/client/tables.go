@@ -4,16 +4,13 @@ import (
 	"context"
 	"encoding/json"
 	"fmt"
-	"net/http"
 	"net/url"
 )
 
 // Rows returns all rows of a table, decoded into T.
 func Rows[T any](ctx context.Context, c *Client, table string) ([]T, error) {
 	op := "read table " + table
-	tables, err := call[map[string][]T](ctx, c, op, func(ctx context.Context) (*http.Response, error) {
-		return c.statedb(ctx, "/statedb/dump/"+url.PathEscape(table))
-	})
+	tables, err := get[map[string][]T](ctx, c, op, "/statedb/dump/"+url.PathEscape(table))
 	if err != nil {
 		return nil, err
 	}
@@ -27,12 +24,4 @@ func Rows[T any](ctx context.Context, c *Client, table string) ([]T, error) {
 // RawRows returns all rows of a table as JSON.
 func (c *Client) RawRows(ctx context.Context, table string) ([]json.RawMessage, error) {
 	return Rows[json.RawMessage](ctx, c, table)
-}
-
-func (c *Client) statedb(ctx context.Context, path string) (*http.Response, error) {
-	request, err := http.NewRequestWithContext(ctx, http.MethodGet, "http://localhost"+path, nil)
-	if err != nil {
-		return nil, err
-	}
-	return c.http.Do(request)
 }

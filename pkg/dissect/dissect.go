@@ -1,5 +1,6 @@
 // Package dissect reads addresses, protocol and ports from the first bytes of a packet. It is for output to users: a field
-// that is missing or malformed stays empty and is no error.
+// that is missing or malformed stays empty and is no error. Tests use gopacket; programs do not, because it links the decoders of all protocols, and its
+// decoders of TCP and IP return no ports and addresses of a header that the record of an event cuts.
 package dissect
 
 import (

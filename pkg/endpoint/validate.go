@@ -20,7 +20,6 @@ const (
 	maxPath        = 4095
 	maxK8sName     = 253
 	maxUID         = 128
-	maxPool        = 253
 )
 
 // Validate checks each field on its own; only the manager can detect conflicts with other endpoints. The error contains all faults, each with the name of its

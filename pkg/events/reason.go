@@ -2,8 +2,8 @@ package events
 
 import "strconv"
 
-// Reason is the reason of a drop; 0 means that the packet was forwarded. Numbers and texts below [FirstOwn] are
-// Cilium's, except [VNIDiffers].
+// Reason is the reason of a drop; 0 means that the packet was forwarded. Numbers and texts below 240 are Cilium's,
+// except [VNIDiffers].
 type Reason uint8
 
 // Reasons of the programs.
@@ -55,9 +55,6 @@ const (
 	InternalError    Reason = 249 // a step of the program returned a code that is no verdict
 	TunnelSource     Reason = 250 // the node that sent a packet through the tunnel does not have its inner source
 )
-
-// FirstOwn is the lowest reason of Waggle, except [VNIDiffers].
-const FirstOwn Reason = 240
 
 // FirstDrop is the lowest reason of a drop in Cilium's numbering. Lower numbers count other events.
 const FirstDrop Reason = 130

@@ -50,8 +50,8 @@ type world struct {
 	monitor *heartbeat.Monitor
 	jobs    job.Group
 
-	loop, timer, update, remove, prune, watch gate
-	failing                                   error
+	loop, timer, update, remove, prune, watch, fault gate
+	failing                                          error
 }
 
 // gate blocks a loop while it is shut. Loops read it at any time, hence the atomic value.
@@ -91,6 +91,11 @@ func build(t *testing.T) *world {
 		cell.Provide(func(m *heartbeat.Monitor) statedb.Metrics { return m.Transactions(&statedb.NopMetrics{}) }),
 		cell.Module("bees", "Bees", cell.Invoke(func(db *statedb.DB, m *heartbeat.Monitor, jobs job.Group, params reconciler.Params) (err error) {
 			w.db, w.monitor, w.jobs = db, m, jobs
+			m.Fault = func(loop string) {
+				if loop == "bees/follow" {
+					w.fault.pass()
+				}
+			}
 			if w.table, err = newTable(db, "combs"); err != nil {
 				return err
 			}
@@ -177,6 +182,8 @@ func TestMonitor_FindsWhatHangs(t *testing.T) {
 		within time.Duration
 	}{
 		"a loop": {func(w *world) func() { w.loop.shut(); w.insert("a"); return w.loop.open },
+			"loop bees/follow hangs: its work does not end", time.Minute},
+		"a loop that a test blocks": {func(w *world) func() { w.fault.shut(); w.insert("a"); return w.fault.open },
 			"loop bees/follow hangs: its work does not end", time.Minute},
 		"a loop that misses a change": {func(w *world) func() {
 			w.watch.shut()

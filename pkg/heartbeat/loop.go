@@ -94,7 +94,9 @@ func (l *loop) work() {
 		return
 	}
 	l.busy.Store(l.monitor.clock.Load() + 1)
-	freeze("loop " + l.name)
+	if fault := l.monitor.Fault; fault != nil {
+		fault(l.name)
+	}
 }
 
 func (l *loop) rest(d time.Duration) {

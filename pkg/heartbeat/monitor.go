@@ -33,6 +33,9 @@ type Wedge struct {
 
 // Monitor checks loops, reconcilers and write transactions. It must be created before them.
 type Monitor struct {
+	// Fault, if set, is called with the name of a loop at each start of its work, so that a test can block the loop. It must be set before loops start.
+	Fault func(loop string)
+
 	clock   atomic.Int64 // ns that this process ran, as counted by the steps
 	verdict atomic.Pointer[[]Wedge]
 	stepped atomic.Pointer[time.Time] // end of the last step

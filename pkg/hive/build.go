@@ -42,8 +42,8 @@ var (
 	cyclicCaller = regexp.MustCompile(`provided by ("[^"]+"\.\S+)`)
 )
 
-// explain rewrites an error of dig. dig does not export the error type of a missing dependency, so explain matches the text,
-// which a test checks.
+// explain rewrites an error of dig. dig does not export its error types, and hive passes errors of [New] as the text of a panic, so explain and
+// explainPanic match the text, which a test checks.
 func explain(err error) error {
 	if err == nil {
 		return nil

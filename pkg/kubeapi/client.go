@@ -50,14 +50,9 @@ type clientKey struct {
 // requestTimeout limits every request except watches, starting after the rate limiter. The largest lists take seconds.
 const requestTimeout = 30 * time.Second
 
-// New returns a client without connecting. config holds the server, the credentials and the request rate. Without servers it uses config.Host;
-// otherwise see [ParseServers].
-func New(config *rest.Config, servers ...string) (*Client, error) {
-	return NewWithConnection(config, DefaultConnection, servers...)
-}
-
-// NewWithConnection is New with other timeouts for connections.
-func NewWithConnection(config *rest.Config, connection Connection, addresses ...string) (*Client, error) {
+// New returns a client without connecting. config holds the server, the credentials and the request rate, and connection the timeouts. Without addresses it
+// uses config.Host; otherwise see [ParseServers].
+func New(config *rest.Config, connection Connection, addresses ...string) (*Client, error) {
 	config = rest.CopyConfig(config)
 	if len(addresses) == 0 {
 		addresses = []string{config.Host}

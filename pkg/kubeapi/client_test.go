@@ -140,7 +140,7 @@ func TestNew_RefusesWhatCannotWork(t *testing.T) {
 		"use a token or a client":          {Host: "https://a", ExecProvider: &clientcmdapi.ExecConfig{Command: "x"}},
 		"unable to load root certificates": {Host: "https://a", TLSClientConfig: rest.TLSClientConfig{CAData: []byte("x")}},
 	} {
-		_, err := kubeapi.New(config)
+		_, err := kubeapi.New(config, kubeapi.DefaultConnection)
 		wantError(t, err, "prepare the connection to the API server", want)
 	}
 }

@@ -32,7 +32,7 @@ func pair(t *testing.T) (a, b *kubetest.Server, client *kubeapi.Client) {
 
 func newClient(t *testing.T, config *rest.Config, servers ...string) *kubeapi.Client {
 	t.Helper()
-	client, err := kubeapi.New(config, servers...)
+	client, err := kubeapi.New(config, kubeapi.DefaultConnection, servers...)
 	if err != nil {
 		t.Fatal(err)
 	}

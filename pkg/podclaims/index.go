@@ -113,9 +113,6 @@ func (h *hashed) begin() maphash.Seed {
 	return h.seed
 }
 
-// Len returns the number of entries.
-func (h *hashed) Len() int { return h.used }
-
 // home returns the home slot of a hash.
 func (h *hashed) home(hash uint32) int { return int(uint64(hash) * uint64(len(h.slots)) >> 32) }
 

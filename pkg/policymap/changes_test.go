@@ -45,7 +45,7 @@ func changesTo(from, to *state) (all []change) {
 	}
 	for key := range from.pods {
 		if _, stays := to.pods[key]; !stays {
-			add(func(s *state, r *Resolver) { delete(s.pods, key); r.DeletePod(key) }, "no pod %s", key)
+			add(func(s *state, r *Resolver) { delete(s.pods, key); r.UpsertPod(key) }, "no pod %s", key)
 		}
 	}
 	for id, subject := range to.subjects {
@@ -253,7 +253,7 @@ func TestResolver_NothingOpensWhileCIDRsHaveNoIdentity(t *testing.T) {
 		for i := range uint64(30) {
 			q := w.Question(i)
 			is := c.decision(&q).Enforced
-			missing += len(is.Missing())
+			missing += len(is.missing)
 			answer := is.Lookup(r.Peer(q.Peer.Identity, q.Peer.Addr), q.Protocol, q.Port)
 			if want := policy.Evaluate(c.policies, w.Options, q); answer.Allowed && want.Verdict == policy.Deny {
 				t.Fatalf("seed %d, question %d: %+v is allowed by %+v\n%s%s", n, i, q, answer.Entry, render(is), w)

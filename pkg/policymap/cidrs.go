@@ -1,7 +1,6 @@
 package policymap
 
 import (
-	"cmp"
 	"net/netip"
 	"slices"
 )
@@ -10,11 +9,6 @@ import (
 type named struct {
 	prefix   netip.Prefix
 	identity uint32
-}
-
-// comparePrefixes orders a prefix directly before the prefixes that it contains.
-func comparePrefixes(a, b netip.Prefix) int {
-	return cmp.Or(a.Addr().Compare(b.Addr()), cmp.Compare(a.Bits(), b.Bits()))
 }
 
 // namedCIDRs holds the prefixes that have an identity.
@@ -74,11 +68,11 @@ func (n *namedCIDRs) sortAll() {
 	for prefix, number := range n.number {
 		n.sorted = append(n.sorted, named{prefix, number})
 	}
-	slices.SortFunc(n.sorted, func(a, b named) int { return comparePrefixes(a.prefix, b.prefix) })
+	slices.SortFunc(n.sorted, func(a, b named) int { return a.prefix.Compare(b.prefix) })
 }
 
 func (n *namedCIDRs) search(prefix netip.Prefix) (int, bool) {
-	return slices.BinarySearchFunc(n.sorted, prefix, func(a named, p netip.Prefix) int { return comparePrefixes(a.prefix, p) })
+	return slices.BinarySearchFunc(n.sorted, prefix, func(a named, p netip.Prefix) int { return a.prefix.Compare(p) })
 }
 
 // within returns the named prefixes that a prefix contains, including itself.

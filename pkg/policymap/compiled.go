@@ -25,7 +25,9 @@ type Compiled struct {
 	groups    []*group // sorted, none empty
 	classes   [classes]int
 	rules     []*rule // shared with the rule set and its other results
-	missing   []netip.Prefix
+	// missing has the prefixes that rules need and that have no identity in [Resolver.SetCIDRs]. While the list is not empty, allow rules grant nothing to
+	// these prefixes, and deny rules deny more: every peer, or, for the address of a pod with a named port, all pods with the pod's identity.
+	missing []netip.Prefix
 }
 
 // peer identifies the peer of a group of entries.
@@ -138,10 +140,6 @@ func (c *Compiled) Rule(cookie uint32) (Rule, bool) {
 	}
 	return Rule{}, false
 }
-
-// Missing returns the prefixes that rules need and that have no identity in [Resolver.SetCIDRs]. While the list is not empty, allow rules grant nothing to
-// these prefixes, and deny rules deny more: every peer, or, for the address of a pod with a named port, all pods with the pod's identity.
-func (c *Compiled) Missing() []netip.Prefix { return c.missing }
 
 // find returns the group of a peer, or nil.
 func (c *Compiled) find(p peer) *group {

@@ -149,7 +149,7 @@ func (set *ruleset) gatherServed(r *Resolver, w *work) {
 
 // finish builds the entries of all peers.
 func (set *ruleset) finish(w *work, everybody []int) *Compiled {
-	slices.SortFunc(set.missing, comparePrefixes)
+	slices.SortFunc(set.missing, netip.Prefix.Compare)
 	set.missing = slices.Compact(set.missing)
 	c := &Compiled{isolated: set.isolated, localhost: set.localhost, nested: w.nested, rules: set.rules, missing: set.missing}
 	says := set.sayings(&saying{rules: everybody})

@@ -68,9 +68,6 @@ func (r *Resolver) UpsertPod(key string, as ...Pod) {
 	}
 }
 
-// DeletePod removes a pod.
-func (r *Resolver) DeletePod(key string) { r.UpsertPod(key) }
-
 // PodAs returns the values of the last [Resolver.UpsertPod] of a pod. The caller must not change them.
 func (r *Resolver) PodAs(key string) []*Pod { return r.pods[key] }
 

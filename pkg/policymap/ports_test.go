@@ -41,12 +41,22 @@ func TestKey_NumbersAreThoseOfTheDatapath(t *testing.T) {
 		if r.low > r.high {
 			r.low, r.high = r.high, r.low
 		}
-		var ours []bpf.PortPrefix
-		for b := range r.blocks {
-			ours = append(ours, bpf.PortPrefix{Port: b.low, Bits: int(b.bits)})
-		}
-		require.Equal(t, bpf.PortPrefixes(r.low, r.high), ours, "%v", r)
+		checkBlocks(t, r)
 	}
+}
+
+// checkBlocks checks that the blocks of a run are prefixes that cover exactly the run in order, and that no two of them are halves of one larger block.
+func checkBlocks(t *testing.T, r run) {
+	t.Helper()
+	next := int(r.low)
+	before := block{bits: 17}
+	for b := range r.blocks {
+		size := 1 << (16 - b.bits)
+		require.Equal(t, []int{next, next + size - 1, 0}, []int{int(b.low), int(b.high), int(b.low) % size}, "%v: block %v", r, b)
+		require.False(t, b.bits == before.bits && int(before.low)%(2*size) == 0, "%v: %v and %v are one block", r, before, b)
+		next, before = int(b.high)+1, b
+	}
+	require.Equal(t, int(r.high)+1, next, "%v", r)
 }
 
 // TestEntriesOf_KeepsEveryVerdict: for random rules about one peer and about every peer, the entries of both give each port the verdict of the rules, and every

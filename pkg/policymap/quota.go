@@ -37,7 +37,7 @@ func beyondQuota(named map[netip.Prefix]int, quota int, has func(netip.Prefix) b
 			without = append(without, prefix)
 		}
 	}
-	slices.SortFunc(without, comparePrefixes)
+	slices.SortFunc(without, netip.Prefix.Compare)
 	free := max(0, quota-(len(named)-len(without)))
 	beyond := map[netip.Prefix]bool{}
 	for _, prefix := range without[min(free, len(without)):] {

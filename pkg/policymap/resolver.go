@@ -75,7 +75,7 @@ func (r *Resolver) NamedCIDRs() []netip.Prefix {
 		for _, counts := range r.prefixes.of {
 			now = slices.AppendSeq(now, maps.Keys(counts))
 		}
-		slices.SortFunc(now, comparePrefixes)
+		slices.SortFunc(now, netip.Prefix.Compare)
 		if now = slices.Compact(now); !slices.Equal(now, r.named) {
 			r.named = now
 		}

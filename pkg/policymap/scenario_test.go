@@ -214,7 +214,7 @@ func TestCompile_NamedPorts(t *testing.T) {
 	require.Equal(t, []netip.Prefix{netip.MustParsePrefix("10.0.0.1/32"), netip.MustParsePrefix("fd00::2/128")}, r.NamedCIDRs())
 	_, out = enforced(r)
 	require.Empty(t, entriesIn(out), "nothing opens before the addresses have identities")
-	require.Len(t, out.Missing(), 2)
+	require.Len(t, out.missing, 2)
 	s.nameCIDRs(r, false)
 	_, out = enforced(r)
 	for text, want := range map[string][2]bool{"10.0.0.1": {true, false}, "fd00::2": {false, true}, "10.0.0.3": {false, false}} {
@@ -223,8 +223,8 @@ func TestCompile_NamedPorts(t *testing.T) {
 		}
 	}
 
-	r.DeletePod("b")
-	r.DeletePod("c")
+	r.UpsertPod("b")
+	r.UpsertPod("c")
 	require.Empty(t, r.NamedCIDRs(), "all agree again")
 }
 

@@ -107,7 +107,7 @@ func render(c *Compiled) string {
 		return "none\n"
 	}
 	var b strings.Builder
-	fmt.Fprintf(&b, "allows all %t, isolated %t, shape %x, missing %v\n", c.AllowsAll(), c.Isolated(), c.Shape(), c.Missing())
+	fmt.Fprintf(&b, "allows all %t, isolated %t, shape %x, missing %v\n", c.AllowsAll(), c.Isolated(), c.Shape(), c.missing)
 	for e := range c.Entries() {
 		rule, known := c.Rule(e.Rule)
 		fmt.Fprintf(&b, "  %+v deny %t by %s %s (%t)\n", e.Key, e.Deny, rule.Policy, rule.Path, known)

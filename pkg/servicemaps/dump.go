@@ -59,7 +59,7 @@ func (m Maps) Dump() ([]Frontend, []Backend, error) {
 		ranges[of] = append(ranges[of], r.Prefix)
 	}
 	for _, list := range ranges {
-		slices.SortFunc(list, comparePrefixes)
+		slices.SortFunc(list, netip.Prefix.Compare)
 	}
 	frontends := make([]Frontend, len(keys))
 	for i, key := range keys {
@@ -151,8 +151,4 @@ func flagNames[F ~uint32](flags F) (names []string) {
 		}
 	}
 	return names
-}
-
-func comparePrefixes(a, b netip.Prefix) int {
-	return cmp.Or(a.Addr().Compare(b.Addr()), cmp.Compare(a.Bits(), b.Bits()))
 }

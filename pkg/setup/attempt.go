@@ -33,7 +33,6 @@ func attempt(ctx context.Context, log *slog.Logger, o Options, folders string) e
 		return err
 	}
 	agent := client.New(o.SocketPath)
-	defer agent.Close()
 	if err := waitReady(ctx, log, agent); err != nil {
 		return err
 	}

@@ -154,7 +154,6 @@ func (b *bench) failOver(ctx context.Context) error {
 // activeServer returns the URL of the API server that the agent uses.
 func activeServer(ctx context.Context, node *nodekit.Node) (string, error) {
 	agent := client.New(filepath.Join(node.StateDir(), "waggle.sock"))
-	defer agent.Close()
 	rows, err := client.Rows[apiservers.Server](ctx, agent, "api-servers")
 	for _, row := range rows {
 		if row.Active {

@@ -89,7 +89,6 @@ func (b *bench) conflict(ctx context.Context, d driftNode) error {
 // routeRepairs returns the number of route repairs by the agent.
 func (d driftNode) routeRepairs(ctx context.Context) (n uint64, err error) {
 	agent := client.New(filepath.Join(d.StateDir(), "waggle.sock"))
-	defer agent.Close()
 	rows, err := client.Rows[driftrepairs.Repair](ctx, agent, "drift-repairs")
 	for _, row := range rows {
 		if row.Kind == driftrepairs.Route {

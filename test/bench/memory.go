@@ -25,7 +25,6 @@ const morePolicies = 1000
 // policyMemory prints the memory of policies and flows in the kernel and in the agent, on a node whose endpoints have policies and flows.
 func (b *bench) policyMemory(ctx context.Context, node *nodekit.Node) error {
 	agent := client.New(filepath.Join(node.StateDir(), "waggle.sock"))
-	defer agent.Close()
 	before, err := residentMemory(node)
 	if err != nil {
 		return err

@@ -36,7 +36,6 @@ func inForce(ctx context.Context, node *nodekit.Node, pod *nodekit.Pod, entries 
 	ctx, cancel := context.WithTimeout(ctx, 30*time.Second)
 	defer cancel()
 	agent := client.New(filepath.Join(node.StateDir(), "waggle.sock"))
-	defer agent.Close()
 	for {
 		err := holds(ctx, agent, pod, entries)
 		if err == nil {

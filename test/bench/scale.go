@@ -118,7 +118,6 @@ func (b *bench) largeCluster(ctx context.Context) error {
 	}
 	defer hosts.Close()
 	l := &large{bench: b, kubePair: k, hosts: hosts, agent: client.New(filepath.Join(k.one.StateDir(), "waggle.sock"))}
-	defer l.agent.Close()
 	for _, step := range []struct {
 		name string
 		do   func(context.Context) error

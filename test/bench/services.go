@@ -199,7 +199,6 @@ func serving(ctx context.Context, node *nodekit.Node, want int) error {
 	ctx, cancel := context.WithTimeout(ctx, 2*time.Minute)
 	defer cancel()
 	agent := client.New(filepath.Join(node.StateDir(), "waggle.sock"))
-	defer agent.Close()
 	for {
 		rows, err := client.Rows[*frontends.Frontend](ctx, agent, "frontends")
 		if err != nil {

@@ -47,7 +47,6 @@ const (
 	ptraceSeize          = 0x4206
 	ptraceInterrupt      = 0x4207
 	ptraceGetSyscallInfo = 0x420e
-	ptraceEventStop      = 128
 	syscallEntry         = 1
 )
 

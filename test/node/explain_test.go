@@ -30,10 +30,8 @@ const explained = `---
 `
 
 // api returns a client of the agent's API, which needs no process for each request.
-func api(t *testing.T, n *nodekit.Node) *client.Client {
-	c := client.New(filepath.Join(n.StateDir(), "waggle.sock"))
-	t.Cleanup(c.Close)
-	return c
+func api(n *nodekit.Node) *client.Client {
+	return client.New(filepath.Join(n.StateDir(), "waggle.sock"))
 }
 
 func (f flow) service() string {
@@ -50,7 +48,7 @@ func (f flow) service() string {
 func TestExplain_SaysWhatBecomesOfPackets(t *testing.T) {
 	w := newWorld(t)
 	w.apply(t, explained)
-	c := api(t, w.Node)
+	c := api(w.Node)
 	answers := map[flow]bool{}
 	denied := 0
 	services := []service{{"tcp", 80}, {"tcp", 81}, {"icmp", 0}}
@@ -89,7 +87,7 @@ func TestExplain_SaysWhatBecomesOfPackets(t *testing.T) {
 func TestDrops_NameTheNearestMiss(t *testing.T) {
 	w := newWorld(t)
 	w.apply(t, explained)
-	c := api(t, w.Node)
+	c := api(w.Node)
 	for _, ipv6 := range []bool{false, true} {
 		w.try(t, []flow{{"x/b", "x/a", ipv6, "tcp", 81}, {"x/c", "w/a", ipv6, "tcp", 80}})
 		for port, want := range map[uint16]string{
@@ -117,7 +115,7 @@ func TestDrops_NameTheNearestMiss(t *testing.T) {
 func TestAudit_DeniesNothingAndReports(t *testing.T) {
 	w := newWorld(t)
 	w.apply(t, explained)
-	c := api(t, w.Node)
+	c := api(w.Node)
 	target := w.party("z/a")
 	tried := []flow{{"w/a", "z/a", false, "tcp", 80}, {"w/a", "z/a", true, "tcp", 80}}
 	if got := w.try(t, tried); !got[0] || !got[1] {
@@ -157,7 +155,7 @@ func TestAudit_DeniesNothingAndReports(t *testing.T) {
 func TestWhatIf_PredictsWhatApplyingDoes(t *testing.T) {
 	w := newWorld(t)
 	w.apply(t, "")
-	c := api(t, w.Node)
+	c := api(w.Node)
 	tried := w.flows([]service{{"tcp", 80}, {"tcp", 81}})
 	tried = slices.DeleteFunc(tried, func(f flow) bool { return !within("x/*", f.to) || f.from == theNode })
 	recorded := func(f flow) string {

@@ -89,7 +89,7 @@ func TestPrivilegedService_PoliciesSeeThroughIt(t *testing.T) {
 // explains requests the verdict on a service with one backend, without a packet. Both the policies and the kernel evaluate the backend.
 func (m *market) explains(t *testing.T, from, network string, to netip.AddrPort, verdict models.PolicyVerdict, backend string) {
 	t.Helper()
-	c := api(t, m.Node)
+	c := api(m.Node)
 	eventually(t, func() error { // tables and kernel agree after a short delay
 		e, err := c.PolicyExplain(t.Context(), models.GetPolicyExplainParams{From: from, To: to.Addr().String(),
 			Port: fmt.Sprintf("%d/%s", to.Port(), strings.ToUpper(network))})

@@ -76,7 +76,6 @@ func (n *Node) AgentLog() string {
 func (n *Node) WaitReady(ctx context.Context) error {
 	// This queries the API that `waggle status` uses, without a process per query, and through the agent's view of the node's mounts.
 	agent := client.New(filepath.Join("/proc", strconv.Itoa(n.AgentPID()), "root", n.StateDir(), "waggle.sock"))
-	defer agent.Close()
 	for {
 		began := time.Now()
 		answer, last := agent.Status(ctx, true)

@@ -19,7 +19,7 @@ var raced = strings.Fields(`
 	cells/k8sclient cells/k8stables cells/identity cells/ciliumendpoints cells/ciliumnode cells/k8snode cells/leaderelection
 	cells/clusterpool cells/endpointgc cells/ciliumendpointslices cells/policystatus cells/servicestatus cells/liveness cells/drift cells/linkreaper cells/loader cells/maps
 	cells/services cells/servicemaps cells/sockterm cells/masquerade cells/servicehealth cells/nodeaddresses cells/ipmasqagent
-	cells/apiserver cells/monitor cells/devices cells/nodes cells/noderoutes cells/nodeids cells/nodemaps cells/nodehealth cells/pathtest cells/ipcache pkg/agentcall`)
+	cells/apiserver cells/monitor cells/devices cells/nodes cells/noderoutes cells/nodeids cells/nodemaps cells/nodehealth cells/pathtest cells/ipcache pkg/client`)
 
 // special lists packages whose tier does not follow from their tests, each with the reason.
 var special = map[string]struct{ tier, reason string }{

@@ -143,9 +143,6 @@ func (s *Server) URL() string {
 	return "http://" + s.address
 }
 
-// CA returns the CA certificate of the server, in PEM; empty without TLS.
-func (s *Server) CA() []byte { return s.ca }
-
 // Config returns the client configuration for the server.
 func (s *Server) Config() *rest.Config {
 	s.mu.Lock()
@@ -161,7 +158,7 @@ func (s *Server) Config() *rest.Config {
 // Client returns a client of the server without a rate limit.
 func (s *Server) Client(t testing.TB) *kubeapi.Client {
 	t.Helper()
-	client, err := kubeapi.New(s.Config())
+	client, err := kubeapi.New(s.Config(), kubeapi.DefaultConnection)
 	if err != nil {
 		t.Fatal(err)
 	}

@@ -10,6 +10,7 @@ import (
 	"github.com/cilium/statedb/index"
 	"github.com/cilium/statedb/reconciler"
 
+	"github.com/waggle-net/waggle/pkg/column"
 	"github.com/waggle-net/waggle/pkg/mac"
 	"github.com/waggle-net/waggle/pkg/tables/endpointpolicies"
 )
@@ -54,18 +55,11 @@ func (*Facts) TableHeader() []string {
 
 // TableRow implements statedb.TableWritable.
 func (f *Facts) TableRow() []string {
-	return []string{strconv.Itoa(int(f.ID)), u32(f.IfIndex), addr(f.IPv4), addr(f.IPv6), f.PodMAC.String(),
+	return []string{strconv.Itoa(int(f.ID)), u32(f.IfIndex), column.Addr(f.IPv4), column.Addr(f.IPv6), f.PodMAC.String(),
 		u32(f.Identity), u32(f.Ingress.Enforced.ID), u32(f.Egress.Enforced.ID), f.Status.Kind.String()}
 }
 
 func u32(v uint32) string { return strconv.FormatUint(uint64(v), 10) }
-
-func addr(a netip.Addr) string {
-	if !a.IsValid() {
-		return "-"
-	}
-	return a.String()
-}
 
 var factsIndex = statedb.Index[*Facts, uint16]{
 	Name:       "id",

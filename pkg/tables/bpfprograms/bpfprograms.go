@@ -40,9 +40,6 @@ var nameIndex = statedb.Index[Program, string]{
 	Unique:     true,
 }
 
-// ByName finds one program.
-var ByName = nameIndex.Query
-
 // NewTable makes the table "bpf-programs".
 func NewTable(db *statedb.DB) (statedb.RWTable[Program], error) {
 	return statedb.NewTable(db, "bpf-programs", nameIndex)

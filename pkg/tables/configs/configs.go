@@ -2,6 +2,8 @@
 package configs
 
 import (
+	"cmp"
+
 	"github.com/cilium/statedb"
 	"github.com/cilium/statedb/index"
 )
@@ -36,14 +38,7 @@ func (Config) TableHeader() []string {
 
 // TableRow implements statedb.TableWritable.
 func (c Config) TableRow() []string {
-	return []string{c.Key, orDash(c.Value), orDash(c.Default), c.Source, orDash(c.Origin), c.State()}
-}
-
-func orDash(s string) string {
-	if s == "" {
-		return "-"
-	}
-	return s
+	return []string{c.Key, cmp.Or(c.Value, "-"), cmp.Or(c.Default, "-"), c.Source, cmp.Or(c.Origin, "-"), c.State()}
 }
 
 var keyIndex = statedb.Index[Config, string]{
@@ -61,11 +56,8 @@ var sourceIndex = statedb.Index[Config, string]{
 	FromString: index.FromString,
 }
 
-// Queries.
-var (
-	ByKey    = keyIndex.Query    // one option
-	BySource = sourceIndex.Query // all options that one source set
-)
+// ByKey finds one option.
+var ByKey = keyIndex.Query
 
 // NewTable makes the table "configs".
 func NewTable(db *statedb.DB) (statedb.RWTable[Config], error) {

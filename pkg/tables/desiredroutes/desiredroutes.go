@@ -9,6 +9,8 @@ import (
 	"github.com/cilium/statedb"
 	"github.com/cilium/statedb/index"
 	"github.com/cilium/statedb/reconciler"
+
+	"github.com/waggle-net/waggle/pkg/column"
 )
 
 // Protocol marks the agent's routes and rules in the kernel (rtm_protocol). Routes and rules with another number are foreign.
@@ -74,14 +76,7 @@ func (*Route) TableHeader() []string {
 
 // TableRow implements statedb.TableWritable.
 func (r *Route) TableRow() []string {
-	return []string{r.Dst.String(), strconv.Itoa(r.Table), r.Device, addr(r.Gw), addr(r.Src), strconv.Itoa(r.MTU), strconv.Itoa(r.Metric), r.Owner, r.Status.Kind.String()}
-}
-
-func addr(a netip.Addr) string {
-	if !a.IsValid() {
-		return "-"
-	}
-	return a.String()
+	return []string{r.Dst.String(), strconv.Itoa(r.Table), r.Device, column.Addr(r.Gw), column.Addr(r.Src), strconv.Itoa(r.MTU), strconv.Itoa(r.Metric), r.Owner, r.Status.Kind.String()}
 }
 
 var keyIndex = statedb.Index[*Route, string]{

@@ -7,6 +7,8 @@ import (
 
 	"github.com/cilium/statedb"
 	"github.com/cilium/statedb/index"
+
+	"github.com/waggle-net/waggle/pkg/column"
 )
 
 // Route is one next hop of one route, as last reported. A multipath route has a row for each next hop.
@@ -30,15 +32,8 @@ func (*Route) TableHeader() []string {
 
 // TableRow implements statedb.TableWritable.
 func (r *Route) TableRow() []string {
-	return []string{r.Dst.String(), strconv.Itoa(r.Table), strconv.Itoa(r.LinkIndex), orDash(r.Gw), orDash(r.Src),
+	return []string{r.Dst.String(), strconv.Itoa(r.Table), strconv.Itoa(r.LinkIndex), column.Addr(r.Gw), column.Addr(r.Src),
 		strconv.Itoa(r.Priority), strconv.Itoa(int(r.Protocol)), strconv.Itoa(int(r.Type)), strconv.Itoa(r.MTU)}
-}
-
-func orDash(a netip.Addr) string {
-	if !a.IsValid() {
-		return "-"
-	}
-	return a.String()
 }
 
 // Destination identifies the route of this next hop. It is a prefix of the row's key.
@@ -46,7 +41,7 @@ func (r *Route) Destination() string { return fmt.Sprintf("%d/%s/%d/", r.Table, 
 
 // Key identifies the row.
 func (r *Route) Key() string {
-	return r.Destination() + strconv.Itoa(r.LinkIndex) + "/" + orDash(r.Gw) + "/" + strconv.Itoa(int(r.Type))
+	return r.Destination() + strconv.Itoa(r.LinkIndex) + "/" + column.Addr(r.Gw) + "/" + strconv.Itoa(int(r.Type))
 }
 
 var routeIndex = statedb.Index[*Route, string]{

@@ -2,6 +2,7 @@
 package drops
 
 import (
+	"cmp"
 	"net/netip"
 	"strconv"
 	"time"
@@ -40,15 +41,8 @@ func (*Drop) TableHeader() []string {
 // TableRow implements statedb.TableWritable.
 func (d *Drop) TableRow() []string {
 	return []string{strconv.FormatUint(d.Seq, 10), d.Time.UTC().Format(time.RFC3339Nano), d.ReasonText, d.Direction,
-		strconv.Itoa(int(d.Endpoint)), orDash(d.Proto), side(d.Src, d.SrcPort), side(d.Dst, d.DstPort),
-		strconv.FormatUint(uint64(d.IfIndex), 10), orDash(d.Location), orDash(d.Policy)}
-}
-
-func orDash(s string) string {
-	if s == "" {
-		return "-"
-	}
-	return s
+		strconv.Itoa(int(d.Endpoint)), cmp.Or(d.Proto, "-"), side(d.Src, d.SrcPort), side(d.Dst, d.DstPort),
+		strconv.FormatUint(uint64(d.IfIndex), 10), cmp.Or(d.Location, "-"), cmp.Or(d.Policy, "-")}
 }
 
 func side(a netip.Addr, port uint16) string {
@@ -75,12 +69,6 @@ var endpointIndex = statedb.Index[*Drop, uint16]{
 	FromKey:    index.Uint16,
 	FromString: index.Uint16String,
 }
-
-// Queries. Rows are sorted by Seq, the oldest first.
-var (
-	BySeq      = seqIndex.Query
-	ByEndpoint = endpointIndex.Query
-)
 
 // NewTable makes the table "drops".
 func NewTable(db *statedb.DB) (statedb.RWTable[*Drop], error) {

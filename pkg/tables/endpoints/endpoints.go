@@ -9,6 +9,7 @@ import (
 	"strconv"
 	"time"
 
+	"github.com/waggle-net/waggle/pkg/column"
 	"github.com/waggle-net/waggle/pkg/mac"
 	"github.com/waggle-net/waggle/pkg/tables/k8s"
 )
@@ -113,20 +114,6 @@ func (*Endpoint) TableHeader() []string {
 
 // TableRow implements statedb.TableWritable.
 func (e *Endpoint) TableRow() []string {
-	return []string{strconv.Itoa(int(e.ID)), orDash(e.PodName()), e.AttachmentID(), addr(e.IPv4), addr(e.IPv6),
-		e.HostIfName, orDash(e.Quarantine)}
-}
-
-func orDash(s string) string {
-	if s == "" {
-		return "-"
-	}
-	return s
-}
-
-func addr(a netip.Addr) string {
-	if !a.IsValid() {
-		return "-"
-	}
-	return a.String()
+	return []string{strconv.Itoa(int(e.ID)), cmp.Or(e.PodName(), "-"), e.AttachmentID(), column.Addr(e.IPv4), column.Addr(e.IPv6),
+		e.HostIfName, cmp.Or(e.Quarantine, "-")}
 }

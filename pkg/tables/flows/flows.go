@@ -100,12 +100,6 @@ var endpointIndex = statedb.Index[*Flow, uint16]{
 	FromString: index.Uint16String,
 }
 
-// Queries.
-var (
-	ByKey      = keyIndex.Query
-	ByEndpoint = endpointIndex.Query
-)
-
 // NewTable makes the table "flows".
 func NewTable(db *statedb.DB) (statedb.RWTable[*Flow], error) {
 	return statedb.NewTable(db, "flows", keyIndex, endpointIndex)

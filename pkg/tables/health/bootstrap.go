@@ -1,6 +1,7 @@
 package health
 
 import (
+	"cmp"
 	"strconv"
 	"time"
 
@@ -25,7 +26,7 @@ func (Hook) TableHeader() []string {
 
 // TableRow implements statedb.TableWritable.
 func (h Hook) TableRow() []string {
-	return []string{strconv.Itoa(h.Order), orDash(h.Module), h.Hook, orDash(h.Detail), h.Start.UTC().Format(time.RFC3339Nano),
+	return []string{strconv.Itoa(h.Order), cmp.Or(h.Module, "-"), h.Hook, cmp.Or(h.Detail, "-"), h.Start.UTC().Format(time.RFC3339Nano),
 		h.Duration.String()}
 }
 
@@ -43,12 +44,6 @@ var moduleIndex = statedb.Index[Hook, string]{
 	FromKey:    index.String,
 	FromString: index.FromString,
 }
-
-// Queries.
-var (
-	ByOrder  = orderIndex.Query  // one hook
-	ByModule = moduleIndex.Query // all hooks of a module
-)
 
 // NewBootstrapTable makes the table "bootstrap".
 func NewBootstrapTable(db *statedb.DB) (statedb.RWTable[Hook], error) {

@@ -2,12 +2,15 @@
 package health
 
 import (
+	"cmp"
 	"strconv"
 	"strings"
 	"time"
 
 	"github.com/cilium/statedb"
 	"github.com/cilium/statedb/index"
+
+	"github.com/waggle-net/waggle/pkg/column"
 )
 
 // Level of a report.
@@ -51,8 +54,8 @@ func (Status) TableHeader() []string {
 
 // TableRow implements statedb.TableWritable.
 func (s Status) TableRow() []string {
-	return []string{s.Module, orDash(s.Component), string(s.Level), orDash(s.Message), orDash(s.Error), stamp(s.LastOK),
-		stamp(s.UpdatedAt), strconv.FormatUint(s.Count, 10)}
+	return []string{s.Module, cmp.Or(s.Component, "-"), string(s.Level), cmp.Or(s.Message, "-"), cmp.Or(s.Error, "-"), column.Time(s.LastOK),
+		column.Time(s.UpdatedAt), strconv.FormatUint(s.Count, 10)}
 }
 
 var idIndex = statedb.Index[Status, string]{
@@ -79,18 +82,4 @@ var (
 // NewTable makes the table "health".
 func NewTable(db *statedb.DB) (statedb.RWTable[Status], error) {
 	return statedb.NewTable(db, "health", idIndex, levelIndex)
-}
-
-func orDash(s string) string {
-	if s == "" {
-		return "-"
-	}
-	return s
-}
-
-func stamp(t time.Time) string {
-	if t.IsZero() {
-		return "-"
-	}
-	return t.UTC().Format(time.RFC3339)
 }

@@ -66,11 +66,8 @@ var labelsIndex = statedb.Index[*Identity, string]{
 	FromString: index.FromString,
 }
 
-// ByID finds an identity; ByLabels finds the identities of a set of labels by its [cilium.LabelsKey].
-var (
-	ByID     = idIndex.Query
-	ByLabels = labelsIndex.Query
-)
+// ByID finds an identity.
+var ByID = idIndex.Query
 
 // NewTable makes the table "identities".
 func NewTable(db *statedb.DB) (statedb.RWTable[*Identity], error) {
@@ -131,11 +128,8 @@ var endpointIdentityIndex = statedb.Index[*EndpointIdentity, uint32]{
 	FromString: index.Uint32String,
 }
 
-// ByEndpoint finds the identity of an endpoint by its local id; ByIdentity finds the endpoints that have one.
-var (
-	ByEndpoint = endpointIndex.Query
-	ByIdentity = endpointIdentityIndex.Query
-)
+// ByEndpoint finds the identity of an endpoint by its local id.
+var ByEndpoint = endpointIndex.Query
 
 // NewEndpointTable makes the table "endpoint-identities".
 func NewEndpointTable(db *statedb.DB) (statedb.RWTable[*EndpointIdentity], error) {

@@ -57,9 +57,6 @@ var leaseIndex = statedb.Index[Leadership, string]{
 	Unique:     true,
 }
 
-// ByLease finds a row by "namespace/name".
-var ByLease = leaseIndex.Query
-
 // NewTable makes the table "leadership". It has one row.
 func NewTable(db *statedb.DB) (statedb.RWTable[Leadership], error) {
 	return statedb.NewTable(db, "leadership", leaseIndex)

@@ -34,9 +34,6 @@ var ipMasqIndex = statedb.Index[IPMasq, netip.Prefix]{
 	Unique:     true,
 }
 
-// IPMasqByPrefix finds a prefix.
-var IPMasqByPrefix = ipMasqIndex.Query
-
 // NewIPMasqTable makes the table "ip-masq-agent".
 func NewIPMasqTable(db *statedb.DB) (statedb.RWTable[IPMasq], error) {
 	return statedb.NewTable(db, "ip-masq-agent", ipMasqIndex)

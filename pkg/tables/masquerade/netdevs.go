@@ -9,6 +9,8 @@ import (
 	"github.com/cilium/statedb"
 	"github.com/cilium/statedb/index"
 	"github.com/cilium/statedb/reconciler"
+
+	"github.com/waggle-net/waggle/pkg/column"
 )
 
 // Netdev is one device that leads out of the node.
@@ -45,15 +47,8 @@ func (*Netdev) TableHeader() []string {
 
 // TableRow implements statedb.TableWritable.
 func (n *Netdev) TableRow() []string {
-	return []string{strconv.Itoa(n.Index), n.Name, show(n.IPv4), show(n.IPv6), strconv.FormatBool(n.MasqueradeIPv4),
+	return []string{strconv.Itoa(n.Index), n.Name, column.Addr(n.IPv4), column.Addr(n.IPv6), strconv.FormatBool(n.MasqueradeIPv4),
 		strconv.FormatBool(n.MasqueradeIPv6), n.Status.Kind.String()}
-}
-
-func show(a netip.Addr) string {
-	if !a.IsValid() {
-		return "-"
-	}
-	return a.String()
 }
 
 var netdevIndex = statedb.Index[*Netdev, int]{
@@ -63,9 +58,6 @@ var netdevIndex = statedb.Index[*Netdev, int]{
 	FromString: index.IntString,
 	Unique:     true,
 }
-
-// NetdevByIndex finds a device by its ifindex.
-var NetdevByIndex = netdevIndex.Query
 
 // NewNetdevTable makes the table "netdevs".
 func NewNetdevTable(db *statedb.DB) (statedb.RWTable[*Netdev], error) {

@@ -49,11 +49,8 @@ var deviceIndex = statedb.Index[Address, string]{
 	FromString: index.FromString,
 }
 
-// Queries. ByID takes "<address>@<device>".
-var (
-	ByID     = idIndex.Query
-	ByDevice = deviceIndex.Query
-)
+// ByID finds a row by "<address>@<device>".
+var ByID = idIndex.Query
 
 // NewTable makes the table "node-addresses".
 func NewTable(db *statedb.DB) (statedb.RWTable[Address], error) {

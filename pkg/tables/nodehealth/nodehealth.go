@@ -11,6 +11,7 @@ import (
 	"github.com/cilium/statedb"
 	"github.com/cilium/statedb/index"
 
+	"github.com/waggle-net/waggle/pkg/column"
 	"github.com/waggle-net/waggle/pkg/printable"
 )
 
@@ -137,14 +138,7 @@ func (*Path) TableHeader() []string {
 // TableRow implements statedb.TableWritable.
 func (p *Path) TableRow() []string {
 	return []string{printable.Text(p.Node), string(p.Kind), p.Addr.String(), string(p.State()), cmp.Or(string(p.Evidence()), "-"), p.ICMP.text(), p.HTTP.text(),
-		strconv.Itoa(max(p.ICMP.Strikes, p.HTTP.Strikes)), stamp(p.Asked()), stamp(p.Traffic), p.Problem()}
-}
-
-func stamp(at time.Time) string {
-	if at.IsZero() {
-		return "-"
-	}
-	return at.UTC().Format(time.RFC3339)
+		strconv.Itoa(max(p.ICMP.Strikes, p.HTTP.Strikes)), column.Time(p.Asked()), column.Time(p.Traffic), p.Problem()}
 }
 
 // text returns the latency of a reachable address.

@@ -53,18 +53,6 @@ var nodeIndex = statedb.Index[*Path, string]{
 // ByNode finds the row of a node.
 var ByNode = nodeIndex.Query
 
-// Directs returns the nodes with mode direct. changed is closed when the result may have changed.
-func Directs(txn statedb.ReadTxn, table statedb.Table[*Path]) (nodes map[string]bool, changed <-chan struct{}) {
-	rows, changed := table.AllWatch(txn)
-	nodes = map[string]bool{}
-	for p := range rows {
-		if p.Mode == Direct {
-			nodes[p.Node] = true
-		}
-	}
-	return nodes, changed
-}
-
 // Summary counts the rows by mode, such as "2 direct, 1 tunnel"; "" without rows.
 func Summary(rows iter.Seq[*Path]) string {
 	direct, tunnel := 0, 0

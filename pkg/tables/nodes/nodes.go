@@ -147,11 +147,8 @@ var addressIndex = statedb.Index[*Node, netip.Addr]{
 	FromString: index.NetIPAddrString,
 }
 
-// Queries. An address belongs to at most one node.
-var (
-	ByName    = nameIndex.Query
-	ByAddress = addressIndex.Query
-)
+// ByName finds a node.
+var ByName = nameIndex.Query
 
 // NewTable makes the table "nodes".
 func NewTable(db *statedb.DB) (statedb.RWTable[*Node], error) {

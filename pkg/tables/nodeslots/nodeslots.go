@@ -12,6 +12,7 @@ import (
 	"github.com/cilium/statedb/index"
 	"github.com/cilium/statedb/reconciler"
 
+	"github.com/waggle-net/waggle/pkg/column"
 	"github.com/waggle-net/waggle/pkg/printable"
 )
 
@@ -65,7 +66,7 @@ func (s *Slot) TableRow() []string {
 	if s.Checksums > 0 {
 		checksums = "kernel"
 	}
-	return []string{strconv.Itoa(int(s.ID)), printable.Text(s.Node), cmp.Or(s.Mode(), "-"), show(s.Underlay), show(s.Source), mtu, checksums, strings.Join(addrs, ","),
+	return []string{strconv.Itoa(int(s.ID)), printable.Text(s.Node), cmp.Or(s.Mode(), "-"), column.Addr(s.Underlay), column.Addr(s.Source), mtu, checksums, strings.Join(addrs, ","),
 		s.Status.Kind.String(), s.Status.GetError()}
 }
 
@@ -78,13 +79,6 @@ func (s *Slot) Mode() string {
 		return "tunnel"
 	}
 	return ""
-}
-
-func show(addr netip.Addr) string {
-	if !addr.IsValid() {
-		return "-"
-	}
-	return addr.String()
 }
 
 var idIndex = statedb.Index[*Slot, uint16]{

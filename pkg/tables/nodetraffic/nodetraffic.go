@@ -8,6 +8,7 @@ import (
 	"github.com/cilium/statedb"
 	"github.com/cilium/statedb/index"
 
+	"github.com/waggle-net/waggle/pkg/column"
 	"github.com/waggle-net/waggle/pkg/printable"
 )
 
@@ -46,14 +47,7 @@ func (*Traffic) TableHeader() []string {
 // TableRow implements statedb.TableWritable.
 func (t *Traffic) TableRow() []string {
 	return []string{printable.Text(t.Node), fmt.Sprint(t.IPv4.Flows + t.IPv6.Flows), fmt.Sprint(t.IPv4.Unanswered + t.IPv6.Unanswered),
-		stamp(t.IPv4.Answered), stamp(t.IPv6.Answered)}
-}
-
-func stamp(at time.Time) string {
-	if at.IsZero() {
-		return "-"
-	}
-	return at.UTC().Format(time.RFC3339)
+		column.Time(t.IPv4.Answered), column.Time(t.IPv6.Answered)}
 }
 
 var nodeIndex = statedb.Index[*Traffic, string]{

@@ -58,9 +58,6 @@ var nodeIndex = statedb.Index[*View, string]{
 	Unique:     true,
 }
 
-// ByNode finds the row of a node.
-var ByNode = nodeIndex.Query
-
 // NewTable makes the table "node-views".
 func NewTable(db *statedb.DB) (statedb.RWTable[*View], error) {
 	return statedb.NewTable(db, "node-views", nodeIndex)

@@ -9,6 +9,7 @@ import (
 	"github.com/cilium/statedb/index"
 	"github.com/cilium/statedb/reconciler"
 
+	"github.com/waggle-net/waggle/pkg/column"
 	"github.com/waggle-net/waggle/pkg/mac"
 )
 
@@ -58,15 +59,8 @@ func (*Overlay) TableHeader() []string {
 
 // TableRow implements statedb.TableWritable.
 func (o *Overlay) TableRow() []string {
-	return []string{o.Device, strconv.Itoa(int(o.Port)), o.MAC.String(), strconv.Itoa(o.MTU), show(o.Source), show(o.Second), show(o.IPv4), show(o.IPv6),
+	return []string{o.Device, strconv.Itoa(int(o.Port)), o.MAC.String(), strconv.Itoa(o.MTU), column.Addr(o.Source), column.Addr(o.Second), column.Addr(o.IPv4), column.Addr(o.IPv6),
 		strconv.FormatBool(o.Up), o.Status.Kind.String(), o.Status.GetError()}
-}
-
-func show(addr netip.Addr) string {
-	if !addr.IsValid() {
-		return "-"
-	}
-	return addr.String()
 }
 
 var deviceIndex = statedb.Index[*Overlay, string]{

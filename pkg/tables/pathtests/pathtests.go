@@ -11,6 +11,7 @@ import (
 	"github.com/cilium/statedb"
 	"github.com/cilium/statedb/index"
 
+	"github.com/waggle-net/waggle/pkg/column"
 	"github.com/waggle-net/waggle/pkg/printable"
 )
 
@@ -107,8 +108,8 @@ func (t *Test) TableRow() []string {
 	if t.Addr.IsValid() {
 		addr = t.Addr.String()
 	}
-	return []string{printable.Text(t.Node), string(t.Kind), addr, string(t.State), rtt, bytes, strconv.Itoa(t.Strikes), stamp(t.Tested), stamp(t.Good),
-		stamp(t.Next), printable.Text(t.Sentence())}
+	return []string{printable.Text(t.Node), string(t.Kind), addr, string(t.State), rtt, bytes, strconv.Itoa(t.Strikes), column.Time(t.Tested), column.Time(t.Good),
+		column.Time(t.Next), printable.Text(t.Sentence())}
 }
 
 // Sentence returns the detail with its remedy.
@@ -117,13 +118,6 @@ func (t *Test) Sentence() string {
 		return t.Detail
 	}
 	return t.Detail + ": " + t.Remedy
-}
-
-func stamp(at time.Time) string {
-	if at.IsZero() {
-		return "-"
-	}
-	return at.UTC().Format(time.RFC3339)
 }
 
 // key orders rows by node, then by kind. Names of nodes have no slash.

@@ -64,12 +64,6 @@ var stateIndex = statedb.Index[CIDR, State]{
 	FromString: index.FromString,
 }
 
-// Queries. ByNode takes "node/family".
-var (
-	ByNode  = keyIndex.Query
-	ByState = stateIndex.Query
-)
-
 // NewTable makes the table "cluster-pool".
 func NewTable(db *statedb.DB) (statedb.RWTable[CIDR], error) {
 	return statedb.NewTable(db, "cluster-pool", keyIndex, stateIndex)

@@ -43,9 +43,6 @@ var reasonIndex = statedb.Index[Refused, string]{
 	Unique:     true,
 }
 
-// ByReason finds a row.
-var ByReason = reasonIndex.Query
-
 // NewTable makes the table "refused-claims".
 func NewTable(db *statedb.DB) (statedb.RWTable[Refused], error) {
 	return statedb.NewTable(db, "refused-claims", reasonIndex)

@@ -35,9 +35,6 @@ var mapIndex = statedb.Index[Usage, string]{
 	Unique:     true,
 }
 
-// ByMap finds the row of a map.
-var ByMap = mapIndex.Query
-
 // NewTable makes the table "service-map-usage". It has no initializer, because no reader needs complete rows.
 func NewTable(db *statedb.DB) (statedb.RWTable[Usage], error) {
 	return statedb.NewTable(db, "service-map-usage", mapIndex)

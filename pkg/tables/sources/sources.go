@@ -7,6 +7,8 @@ import (
 
 	"github.com/cilium/statedb"
 	"github.com/cilium/statedb/index"
+
+	"github.com/waggle-net/waggle/pkg/column"
 )
 
 // State of a source.
@@ -42,15 +44,7 @@ func (Source) TableHeader() []string {
 
 // TableRow implements statedb.TableWritable.
 func (s Source) TableRow() []string {
-	return []string{s.Table, s.Producer, string(s.State), clock(s.Since), clock(s.Copy), s.WaitingFor}
-}
-
-// clock formats a time; "-" for the zero time.
-func clock(t time.Time) string {
-	if t.IsZero() {
-		return "-"
-	}
-	return t.UTC().Format(time.RFC3339)
+	return []string{s.Table, s.Producer, string(s.State), column.Time(s.Since), column.Time(s.Copy), s.WaitingFor}
 }
 
 var tableIndex = statedb.Index[Source, string]{

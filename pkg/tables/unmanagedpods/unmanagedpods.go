@@ -46,9 +46,6 @@ var nameIndex = statedb.Index[*Pod, string]{
 	Unique:     true,
 }
 
-// ByName finds a row by "namespace/name".
-var ByName = nameIndex.Query
-
 // NewTable makes the table "unmanaged-pods".
 func NewTable(db *statedb.DB) (statedb.RWTable[*Pod], error) {
 	return statedb.NewTable(db, "unmanaged-pods", nameIndex)

@@ -39,9 +39,6 @@ func (s *Sheet) Add(what, shown, control string, value Value, budget Limit) {
 	s.rows = append(s.rows, row)
 }
 
-// Rows returns all rows so far.
-func (s *Sheet) Rows() []Row { return s.rows }
-
 // Missed returns the rows that are outside their budgets.
 func (s *Sheet) Missed() (missed []Row) {
 	for _, row := range s.rows {

@@ -1,4 +1,4 @@
-package agentcall
+package client
 
 import (
 	"bufio"

@@ -1,4 +1,4 @@
-package agentcall
+package client
 
 import (
 	"context"
@@ -21,14 +21,14 @@ const pollInterval = 50 * time.Millisecond
 
 // WaitConfig returns the configuration when the agent can attach pods. It retries while the agent is unreachable or starting; after the timeout it
 // returns [ErrUnreachable], or [ErrStarting] with the missing conditions.
-func (c *Client) WaitConfig(ctx context.Context, patience Patience) (*Config, error) {
+func (c *Client) WaitConfig(ctx context.Context, patience Patience) (*PodConfig, error) {
 	begin := time.Now()
 	longest := max(patience.Starting, patience.Absent)
 	var heard time.Duration // from begin to the agent's last response
 	for {
 		// An agent that accepts the connection and sends nothing must not block the caller longer than a starting agent.
 		attempt, cancel := context.WithDeadline(ctx, begin.Add(max(longest, time.Second)))
-		config, err := c.Config(attempt)
+		config, err := c.PodConfig(attempt)
 		cancel()
 		limit := patience.Starting
 		switch {

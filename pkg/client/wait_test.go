@@ -1,4 +1,4 @@
-package agentcall
+package client
 
 import (
 	"context"
@@ -125,7 +125,7 @@ func TestWaitConfig_BoundsItsPatience(t *testing.T) {
 			synctest.Test(t, func(t *testing.T) {
 				n := newInMemory()
 				c.agent(t, n)
-				var config *Config
+				var config *PodConfig
 				var err error
 				d := took(func() { config, err = n.WaitConfig(t.Context(), c.patience) })
 				if d < c.takes-pollInterval || d > c.takes || !errors.Is(err, c.want) || err == nil && config.DeviceMTU != 1500 {
@@ -148,10 +148,10 @@ func TestCall_EndsWithItsContext(t *testing.T) {
 		ctx, cancel := context.WithTimeout(t.Context(), 50*time.Millisecond)
 		defer cancel()
 		var err error
-		if d := took(func() { _, err = n.Config(ctx) }); d != 50*time.Millisecond || !errors.Is(err, context.DeadlineExceeded) {
+		if d := took(func() { _, err = n.PodConfig(ctx) }); d != 50*time.Millisecond || !errors.Is(err, context.DeadlineExceeded) {
 			t.Errorf("%v after %v", err, d)
 		}
-		if d := took(func() { _, err = n.Config(t.Context()) }); d != RequestTimeout || !errors.Is(err, context.DeadlineExceeded) {
+		if d := took(func() { _, err = n.PodConfig(t.Context()) }); d != RequestTimeout || !errors.Is(err, context.DeadlineExceeded) {
 			t.Errorf("%v after %v, want %v", err, d, RequestTimeout)
 		}
 	})

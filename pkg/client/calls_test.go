@@ -1,4 +1,4 @@
-package agentcall
+package client
 
 import (
 	"errors"
@@ -35,7 +35,7 @@ func agent(t *testing.T, handler http.HandlerFunc) *Client {
 func TestErrors_SayWhatToCheck(t *testing.T) {
 	t.Parallel()
 	missing := New(filepath.Join(t.TempDir(), "none.sock"))
-	_, err := missing.Config(t.Context())
+	_, err := missing.PodConfig(t.Context())
 	if !errors.Is(err, ErrUnreachable) || !strings.Contains(err.Error(), missing.Socket()) || !strings.Contains(err.Error(), "check that waggle-agent runs") {
 		t.Errorf("no socket: %v", err)
 	}
@@ -73,8 +73,8 @@ func TestCalls_SayWhatTheyWant(t *testing.T) {
 		w.WriteHeader(201)
 	})
 	for want, call := range map[string]func() error{
-		"GET /v1/config return=minimal":           func() error { _, err := c.Config(t.Context()); return err },
-		"GET /v1/healthz ":                        func() error { _, err := c.Status(t.Context()); return err },
+		"GET /v1/config return=minimal":           func() error { _, err := c.PodConfig(t.Context()); return err },
+		"GET /v1/healthz ":                        func() error { _, err := c.Status(t.Context(), false); return err },
 		"GET /v1/endpoint ":                       func() error { _, err := c.Attachments(t.Context()); return err },
 		"POST /v1/ipam true":                      func() error { _, err := c.AllocateIP(t.Context(), ""); return err },
 		"POST /v1/ipam?owner=a%2Fb%0D%0Ax+y true": func() error { _, err := c.AllocateIP(t.Context(), "a/b\r\nx y"); return err },

@@ -1,0 +1,41 @@
+package celltest
+
+import (
+	"errors"
+
+	"github.com/cilium/ebpf"
+
+	"github.com/waggle-net/waggle/pkg/bpfmaps"
+)
+
+// Maps implements the interfaces of package bpfmaps with kernel maps that are not pinned, by name. It formats no entries.
+type Maps map[string]*ebpf.Map
+
+// CopyOf is the prefix of the name of the copy of a map with another size.
+const CopyOf = "copy of "
+
+// Get implements [bpfmaps.Maps].
+func (m Maps) Get(name string) (*ebpf.Map, error) { return m[name], nil }
+
+// All implements [bpfmaps.Maps].
+func (m Maps) All() (map[string]*ebpf.Map, error) { return m, nil }
+
+// Put implements [bpfmaps.Maps].
+func (m Maps) Put(name string, key, value any) error { return m[name].Put(key, value) }
+
+// Delete implements [bpfmaps.Maps].
+func (m Maps) Delete(name string, key any) error { return m[name].Delete(key) }
+
+// Entries implements [bpfmaps.Maps].
+func (Maps) Entries(string) ([]bpfmaps.Entry, error) { return nil, nil }
+
+// PutFormer implements [bpfmaps.Formers]. There is no shadow map.
+func (m Maps) PutFormer(name string, key, value, _ any) error { return m.Put(name, key, value) }
+
+// Each implements [bpfmaps.Copies].
+func (m Maps) Each(name string, do func(m *ebpf.Map) error) error {
+	if other := m[CopyOf+name]; other != nil {
+		return errors.Join(do(m[name]), do(other))
+	}
+	return do(m[name])
+}
