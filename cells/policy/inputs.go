@@ -110,18 +110,8 @@ func (in *inputs) close() {
 
 // read applies the changes up to a snapshot. It adds channels to changed that close after further changes.
 func (in *inputs) read(txn statedb.ReadTxn, changed *statedb.WatchSet, now time.Time) {
-	moved := in.followGroups(txn, changed)
-	in.services.follow(txn)
-	in.services.txn = txn
-	changed.Merge(in.services.changed)
-	before := in.env
-	in.where(txn, changed)
-	defer func() { in.env.Services, in.env.ServicesIn, in.services.txn = nil, nil, nil }() // they retain the snapshot
-	in.readAgain(txn, moved, before.GroupsUnread != in.env.GroupsUnread)
-	allServices := before.ServicesUnread != in.env.ServicesUnread || before.SlicesUnread != in.env.SlicesUnread
-	if allServices {
-		in.services.enqueueAll()
-	}
+	defer in.releaseSnapshot()
+	allServices := in.readEnvironment(txn, changed)
 	follow(in, txn, changed, in.kubernetes, func(o *k8s.NetworkPolicy, gone bool) {
 		in.policy(policy.FromKubernetes(o, in.env), gone || !in.Config.Kubernetes)
 	})
@@ -173,6 +163,27 @@ func (in *inputs) read(txn statedb.ReadTxn, changed *statedb.WatchSet, now time.
 	changed.Merge(in.ofPeers)
 	delete(keys, "") // the key of endpoints without a pod
 	in.tellPeers(txn, changed, keys, now)
+}
+
+// readEnvironment applies the changes of the objects on which the meaning of policies depends, and queues policies that must be parsed again because of Services. It
+// reports whether this pass must parse all of them. The caller must call releaseSnapshot after the last policy is parsed.
+func (in *inputs) readEnvironment(txn statedb.ReadTxn, changed *statedb.WatchSet) (allServices bool) {
+	moved := in.followGroups(txn, changed)
+	in.services.follow(txn)
+	in.services.txn = txn
+	changed.Merge(in.services.changed)
+	before := in.env
+	in.where(txn, changed)
+	in.readAgain(txn, moved, before.GroupsUnread != in.env.GroupsUnread)
+	if allServices = before.ServicesUnread != in.env.ServicesUnread || before.SlicesUnread != in.env.SlicesUnread; allServices {
+		in.services.enqueueAll()
+	}
+	return allServices
+}
+
+// releaseSnapshot removes the references to the snapshot of a pass.
+func (in *inputs) releaseSnapshot() {
+	in.env.Services, in.env.ServicesIn, in.services.txn = nil, nil, nil
 }
 
 // passOver handles a change of remote pods or of ipcache entries without a round, while no rule uses named ports of peers, and changes of Services for which
