@@ -189,7 +189,7 @@ func (in *inputs) releaseSnapshot() {
 // passOver handles a change of remote pods or of ipcache entries without a round, while no rule uses named ports of peers, and changes of Services for which
 // no policy must be parsed again now. It reports whether the change was of that kind. [inputs.tellPeers] reads all rows when such a rule is added.
 func (in *inputs) passOver(closed <-chan struct{}, changed *statedb.WatchSet) bool {
-	if in.services.changed.Has(closed) {
+	if in.services.isOf(closed) {
 		return in.passOverServices(changed)
 	}
 	if in.peers.told || !in.ofPeers.Has(closed) {

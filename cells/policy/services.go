@@ -32,6 +32,7 @@ type serviceIndex struct {
 	feed     *changes.Feed[*k8s.Service]
 	slices   *changes.Feed[*k8s.EndpointSlice]
 	changed  *statedb.WatchSet // closes when a Service or a slice changes
+	previous *statedb.WatchSet // changed before the last call of follow: a channel whose changes follow has read may close later
 	txn      statedb.ReadTxn   // the snapshot of a pass, up to which changes are read; nil between passes
 	referred map[policy.ServiceName]*referredService
 	// byAddresses is the number of these Services that have no selector.
@@ -61,14 +62,14 @@ type referredNamespace struct {
 }
 
 func newServiceIndex(tables *policyenvironment.Inputs) serviceIndex {
-	return serviceIndex{tables: tables, referred: map[policy.ServiceName]*referredService{}, ofSlice: map[string]policy.ServiceName{},
+	return serviceIndex{tables: tables, changed: statedb.NewWatchSet(), previous: statedb.NewWatchSet(), referred: map[policy.ServiceName]*referredService{}, ofSlice: map[string]policy.ServiceName{},
 		namespaces: map[string]*referredNamespace{}}
 }
 
 // follow reads the changes of Services and slices up to a snapshot, and queues the policies that refer to a Service whose meaning has changed, or that choose
 // among Services of which one has been created, deleted or relabelled.
 func (s *serviceIndex) follow(txn statedb.ReadTxn) {
-	s.changed, s.unread = statedb.NewWatchSet(), false
+	s.previous, s.changed, s.unread = s.changed, statedb.NewWatchSet(), false
 	touched := map[policy.ServiceName]bool{}
 	for _, change := range s.feed.UpTo(txn, s.changed) {
 		row := change.Object
@@ -293,6 +294,11 @@ func (s *serviceIndex) labelBytes(namespace string) int {
 		return of.bytes
 	}
 	return 0
+}
+
+// isOf reports whether a channel closes when a Service or a slice changes.
+func (s *serviceIndex) isOf(channel <-chan struct{}) bool {
+	return s.changed.Has(channel) || s.previous.Has(channel)
 }
 
 // due reports whether Services require a pass, and returns the time until then.

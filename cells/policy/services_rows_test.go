@@ -43,7 +43,7 @@ func (w *bench) passOverNext(t *testing.T, changed *statedb.WatchSet) bool {
 	for {
 		closed, err := changed.Wait(t.Context(), 0)
 		require.NoError(t, err)
-		if w.in.services.changed.Has(closed[0]) { // without a slice of the API server, its channel closes as well
+		if w.in.services.isOf(closed[0]) { // without a slice of the API server, its channel closes as well
 			return w.in.passOver(closed[0], changed)
 		}
 	}
