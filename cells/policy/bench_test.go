@@ -86,7 +86,7 @@ func newBench(b testing.TB, n, m int) *bench {
 		Attachments: must(b, newAttachments, db), Policies: must(b, policies.NewTable, db),
 		Compiled: must(b, policyentries.NewTable, db), Named: must(b, namedcidrs.NewTable, db), Published: published,
 		ClassTable: must(b, policyclasses.NewTable, db), Progress: must(b, policyprogress.NewTable, db), Initialize: newInitialize(db, published)})
-	for _, name := range []string{"k8s-networkpolicies", "cilium-networkpolicies", "cilium-cidrgroups", "k8s-services", "k8s-namespaces"} {
+	for _, name := range []string{"k8s-networkpolicies", "cilium-networkpolicies", "cilium-cidrgroups", "k8s-services", "k8s-endpointslices", "k8s-namespaces"} {
 		put(b, db, tables, sources.Source{Table: name, State: sources.Synced})
 	}
 	put(b, db, w.identities, &identities.Identity{ID: 1, Labels: map[string]string{"reserved:host": ""}})

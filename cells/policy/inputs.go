@@ -2,17 +2,13 @@ package policy
 
 import (
 	"errors"
-	"fmt"
 	"net/netip"
-	"slices"
 	"time"
 
 	"github.com/cilium/statedb"
 
 	"github.com/waggle-net/waggle/pkg/changes"
-	"github.com/waggle-net/waggle/pkg/endpoint"
 	"github.com/waggle-net/waggle/pkg/endpointfeed"
-	"github.com/waggle-net/waggle/pkg/labels"
 	"github.com/waggle-net/waggle/pkg/policy"
 	"github.com/waggle-net/waggle/pkg/policymap"
 	"github.com/waggle-net/waggle/pkg/tables/bpfendpoints"
@@ -21,7 +17,6 @@ import (
 	"github.com/waggle-net/waggle/pkg/tables/identities"
 	"github.com/waggle-net/waggle/pkg/tables/ipcache"
 	"github.com/waggle-net/waggle/pkg/tables/k8s"
-	"github.com/waggle-net/waggle/pkg/tables/sources"
 )
 
 // identityGrace is the grace period of a deleted identity in the policies. A peer may still have the identity in the maps, because they are written after the
@@ -75,10 +70,11 @@ func newInputs(p params) (in *inputs, err error) {
 	in = &inputs{params: p, resolver: policymap.New(p.Options), policies: map[policy.Ref]*policy.Policy{}, unshown: map[policy.Ref]bool{}, groups: policy.CIDRGroups{},
 		refer: map[string]*policy.Policy{}, known: map[uint32]bool{},
 		leaving: map[uint32]time.Time{}, subjects: map[uint16]*endpoints.Endpoint{}, ofPod: map[string]map[uint16]bool{}, peers: newPeers(),
-		marked: endpointfeed.Marks{}, services: serviceIndex{referred: map[policy.ServiceName]*referredService{}}}
-	txn := p.DB.WriteTxn(p.KubernetesPolicies, p.CiliumPolicies, p.CIDRGroups, p.Services, p.Identities, p.Endpoints, p.Pods, p.Namespaces, p.Remote, p.IPCache, p.Of, p.Facts)
+		marked: endpointfeed.Marks{}}
+	in.services = newServiceIndex(&in.Inputs)
+	txn := p.DB.WriteTxn(p.KubernetesPolicies, p.CiliumPolicies, p.CIDRGroups, p.Services, p.Slices, p.Identities, p.Endpoints, p.Pods, p.Namespaces, p.Remote, p.IPCache, p.Of, p.Facts)
 	defer txn.Commit()
-	var errs [12]error
+	var errs [13]error
 	in.kubernetes, errs[0] = changes.Follow(txn, p.KubernetesPolicies)
 	in.cilium, errs[1] = changes.Follow(txn, p.CiliumPolicies)
 	in.identities, errs[2] = changes.Follow(txn, p.Identities)
@@ -91,6 +87,7 @@ func newInputs(p params) (in *inputs, err error) {
 	in.facts, errs[9] = changes.Follow(txn, p.Facts)
 	in.cidrGroups, errs[10] = changes.Follow(txn, p.CIDRGroups)
 	in.services.feed, errs[11] = changes.Follow(txn, p.Services)
+	in.services.slices, errs[12] = changes.Follow(txn, p.Slices)
 	return in, errors.Join(errs[:]...)
 }
 
@@ -99,6 +96,7 @@ func (in *inputs) close() {
 	in.cilium.Close()
 	in.cidrGroups.Close()
 	in.services.feed.Close()
+	in.services.slices.Close()
 	in.identities.Close()
 	in.endpoints.Close()
 	in.pods.Close()
@@ -112,17 +110,8 @@ func (in *inputs) close() {
 
 // read applies the changes up to a snapshot. It adds channels to changed that close after further changes.
 func (in *inputs) read(txn statedb.ReadTxn, changed *statedb.WatchSet, now time.Time) {
-	moved := in.followGroups(txn, changed)
-	in.services.follow(txn)
-	changed.Merge(in.services.changed)
-	groupsUnread, servicesUnread := in.env.GroupsUnread, in.env.ServicesUnread
-	in.where(txn, changed)
-	defer func() { in.env.Services = nil }() // it retains the snapshot
-	in.readAgain(txn, moved, groupsUnread != in.env.GroupsUnread)
-	allServices := servicesUnread != in.env.ServicesUnread
-	if allServices {
-		in.services.enqueueAll()
-	}
+	defer in.releaseSnapshot()
+	allServices := in.readEnvironment(txn, changed)
 	follow(in, txn, changed, in.kubernetes, func(o *k8s.NetworkPolicy, gone bool) {
 		in.policy(policy.FromKubernetes(o, in.env), gone || !in.Config.Kubernetes)
 	})
@@ -176,10 +165,31 @@ func (in *inputs) read(txn statedb.ReadTxn, changed *statedb.WatchSet, now time.
 	in.tellPeers(txn, changed, keys, now)
 }
 
+// readEnvironment applies the changes of the objects on which the meaning of policies depends, and queues policies that must be parsed again because of Services. It
+// reports whether this pass must parse all of them. The caller must call releaseSnapshot after the last policy is parsed.
+func (in *inputs) readEnvironment(txn statedb.ReadTxn, changed *statedb.WatchSet) (allServices bool) {
+	moved := in.followGroups(txn, changed)
+	in.services.follow(txn)
+	in.services.txn = txn
+	changed.Merge(in.services.changed)
+	before := in.env
+	in.where(txn, changed)
+	in.readAgain(txn, moved, before.GroupsUnread != in.env.GroupsUnread)
+	if allServices = before.ServicesUnread != in.env.ServicesUnread || before.SlicesUnread != in.env.SlicesUnread; allServices {
+		in.services.enqueueAll()
+	}
+	return allServices
+}
+
+// releaseSnapshot removes the references to the snapshot of a pass.
+func (in *inputs) releaseSnapshot() {
+	in.env.Services, in.env.ServicesIn, in.services.txn = nil, nil, nil
+}
+
 // passOver handles a change of remote pods or of ipcache entries without a round, while no rule uses named ports of peers, and changes of Services for which
 // no policy must be parsed again now. It reports whether the change was of that kind. [inputs.tellPeers] reads all rows when such a rule is added.
 func (in *inputs) passOver(closed <-chan struct{}, changed *statedb.WatchSet) bool {
-	if in.services.changed.Has(closed) {
+	if in.services.isOf(closed) {
 		return in.passOverServices(changed)
 	}
 	if in.peers.told || !in.ofPeers.Has(closed) {
@@ -191,22 +201,6 @@ func (in *inputs) passOver(closed <-chan struct{}, changed *statedb.WatchSet) bo
 	in.ipcache.UpTo(txn, in.ofPeers)
 	changed.Merge(in.ofPeers)
 	return true
-}
-
-func (in *inputs) join(ep *endpoints.Endpoint) {
-	in.subjects[ep.ID] = ep
-	name := ep.PodName()
-	if in.ofPod[name] == nil {
-		in.ofPod[name] = map[uint16]bool{}
-	}
-	in.ofPod[name][ep.ID] = true
-}
-
-func (in *inputs) leavePod(ep *endpoints.Endpoint) {
-	name := ep.PodName()
-	if delete(in.ofPod[name], ep.ID); len(in.ofPod[name]) == 0 {
-		delete(in.ofPod, name)
-	}
 }
 
 // follow calls take with each change of one table.
@@ -223,14 +217,11 @@ func (in *inputs) policy(p *policy.Policy, gone bool) {
 	if delete(in.refer, name); len(p.Groups) > 0 && !gone {
 		in.refer[name] = p
 	}
-	var before, now []policy.ServiceName
-	if old := in.policies[p.Ref]; old != nil {
-		before = old.Services
+	now := p
+	if gone {
+		now = nil
 	}
-	if !gone {
-		now = p.Services
-	}
-	in.services.put(p.Ref, before, now, in.env.Services)
+	in.services.put(in.policies[p.Ref], now)
 	if gone {
 		delete(in.policies, p.Ref)
 		in.resolver.DeletePolicy(p.Ref)
@@ -291,56 +282,6 @@ func (in *inputs) elsewhere() map[uint32]bool {
 	return all
 }
 
-// followLabels updates the endpoints whose pods or namespaces have changed.
-func (in *inputs) followLabels(txn statedb.ReadTxn, changed *statedb.WatchSet) {
-	before, namespaces := in.listed, map[string]bool{}
-	in.listed = sources.Listed(txn, in.Sources, in.Pods.Name(), in.Namespaces.Name())
-	follow(in, txn, changed, in.pods, func(o *k8s.Pod, _ bool) {
-		for id := range in.ofPod[o.Key()] {
-			in.subject(txn, in.subjects[id])
-		}
-	})
-	follow(in, txn, changed, in.namespaces, func(o *k8s.Namespace, _ bool) { namespaces[o.Name] = true })
-	if in.listed == before && len(namespaces) == 0 {
-		return
-	}
-	for _, ep := range in.subjects {
-		if in.listed != before || namespaces[ep.K8sNamespace] {
-			in.subject(txn, ep)
-			in.alive()
-		}
-	}
-}
-
-// subject gives an endpoint of this node to the resolver: the labels by which policies select it, and the names of its ports.
-func (in *inputs) subject(txn statedb.ReadTxn, ep *endpoints.Endpoint) {
-	in.marked[ep.ID] = true
-	in.resolver.UpsertSubject(policymap.Subject{ID: ep.ID, Labels: in.labels(txn, ep), Ports: portsOf(ep.Ports)})
-}
-
-// labels returns the labels by which policies select an endpoint. The labels of its pod and namespace in the same snapshot take precedence over the
-// endpoint's row, which is updated later. Otherwise a pod whose label changes while the policy for the former label is removed would be evaluated with its
-// former labels and the new policies, and be open although neither state allows that.
-func (in *inputs) labels(txn statedb.ReadTxn, ep *endpoints.Endpoint) map[string]string {
-	pod, _, found := in.Pods.Get(txn, k8s.PodByName(ep.PodName()))
-	if !in.listed || !found || !pod.HasUID(ep.K8sUID) {
-		return ep.Labels
-	}
-	namespace, _, _ := in.Namespaces.Get(txn, k8s.NamespaceByName(ep.K8sNamespace))
-	return endpoint.WithOthers(labels.OfPod(in.env.Cluster, pod, namespace), ep.Labels)
-}
-
-func portsOf(list []k8s.ContainerPort) []policy.NamedPort {
-	var ports []policy.NamedPort
-	for _, p := range list {
-		number := map[string]uint8{"TCP": policy.ProtocolTCP, "UDP": policy.ProtocolUDP, "SCTP": policy.ProtocolSCTP}[p.Protocol]
-		if number != 0 {
-			ports = append(ports, policy.NamedPort{Name: p.Name, Protocol: number, Number: p.Number})
-		}
-	}
-	return ports
-}
-
 // where reads the environment on which the meaning of policies depends. After a change of the API servers it parses the policies of Cilium again. Kubernetes
 // policies cannot refer to the API server.
 func (in *inputs) where(txn statedb.ReadTxn, changed *statedb.WatchSet) {
@@ -354,135 +295,4 @@ func (in *inputs) where(txn statedb.ReadTxn, changed *statedb.WatchSet) {
 		in.policy(policy.FromCilium(o, in.env), false)
 		in.alive()
 	}
-}
-
-// waiting returns the input that must be read before any policy is decided, "" if there is none.
-func (in *inputs) waiting(txn statedb.ReadTxn, changed *statedb.WatchSet, now time.Time) string {
-	_, more := in.Sources.AllWatch(txn)
-	changed.Add(more)
-	for _, name := range in.needed() {
-		if why := in.unusable(txn, name); why != "" {
-			return why
-		}
-	}
-	if in.Identities.NumObjects(txn) == 0 {
-		return "the first identities"
-	}
-	for _, name := range in.referred() {
-		if why := in.unusable(txn, name); why != "" && !in.lacking.over(now) {
-			return why
-		}
-	}
-	why := in.behind(txn, changed, now)
-	if why == "" {
-		in.lacking.end() // a policy that refers to groups or Services later does not delay other policies
-	}
-	return why
-}
-
-// unusable returns why the rows of a table cannot be used yet, "" if they can.
-func (in *inputs) unusable(txn statedb.ReadTxn, table string) string {
-	row, _, found := in.Sources.Get(txn, sources.ByTable(table))
-	switch {
-	case !found:
-		return "the table " + table + " to be read"
-	case !row.Usable():
-		return fmt.Sprintf("the table %s: %s: %s", table, row.Producer, row.WaitingFor)
-	}
-	return ""
-}
-
-// synced reports whether all required tables have the list of their source, not the copy on disk. A copy of only the groups of CIDRs or the Services counts
-// as their list after [patience].
-func (in *inputs) synced(txn statedb.ReadTxn, now time.Time) bool {
-	if row, _, found := in.Sources.Get(txn, sources.ByTable(in.Pods.Name())); found && row.State != sources.Synced {
-		return false
-	}
-	if !sources.Listed(txn, in.Sources, in.needed()...) {
-		return false
-	}
-	for _, name := range in.referred() {
-		if in.unusable(txn, name) == "" && !sources.Listed(txn, in.Sources, name) && !in.copied.over(now) {
-			return false
-		}
-	}
-	return true
-}
-
-// referred returns the tables of groups and Services to which policies refer.
-func (in *inputs) referred() (tables []string) {
-	if len(in.refer) > 0 {
-		tables = append(tables, in.CIDRGroups.Name())
-	}
-	if len(in.services.referred) > 0 {
-		tables = append(tables, in.Services.Name())
-	}
-	return tables
-}
-
-// needed returns the tables without which no policy can be decided. Groups of CIDRs and Services are not among them: while they cannot be read, for example
-// without the permission to list them, policies that refer to them fail closed. A tenant who refers to one must not stop the policies of the node.
-func (in *inputs) needed() []string {
-	tables := []string{in.Namespaces.Name()}
-	if in.Config.Kubernetes {
-		tables = append(tables, in.KubernetesPolicies.Name())
-	}
-	if in.Config.Cilium {
-		tables = append(tables, in.CiliumPolicies.Name())
-	}
-	return tables
-}
-
-// wait is a timeout of [patience] for an input that may never arrive. It runs once.
-type wait struct {
-	since time.Time // first call of over; zero before
-	done  bool
-}
-
-// over reports whether the timeout has expired or the wait has ended. The first call starts the timeout.
-func (w *wait) over(now time.Time) bool {
-	if w.since.IsZero() {
-		w.since = now
-	}
-	w.done = w.done || now.Sub(w.since) >= patience
-	return w.done
-}
-
-func (w *wait) end() { w.done = true }
-
-// lasts reports whether the timeout is running.
-func (w *wait) lasts() bool { return !w.since.IsZero() && !w.done }
-
-// doubt returns why it is unknown which policies select an endpoint, "" if it is known: labels are missing, and a policy could select the endpoint with them.
-// It names the first of these policies in order of names, so that equal inputs give equal rows.
-func (in *inputs) doubt(ep *endpoints.Endpoint) string {
-	if ep.LabelsMissing == "" {
-		return ""
-	}
-	first := ""
-	for ref, p := range in.policies {
-		if !slices.ContainsFunc(p.Parts, func(part policy.Part) bool { return maySelect(part.Subject, ep.Labels) }) {
-			continue
-		}
-		if name := ref.String(); first == "" || name < first {
-			first = name
-		}
-	}
-	if first == "" {
-		return ""
-	}
-	return fmt.Sprintf("its labels, for %s may select it: they are not known: %s", first, ep.LabelsMissing)
-}
-
-// maySelect reports whether a selector may match a set of labels of which only the labels have are known.
-func maySelect(s policy.Selector, have map[string]string) bool {
-	for _, r := range s.Requirements {
-		if _, known := have[r.Source+":"+r.Key]; !known {
-			continue
-		}
-		if one := (policy.Selector{Requirements: []policy.Requirement{r}}); !one.Matches(have) {
-			return false
-		}
-	}
-	return true
 }

@@ -64,10 +64,11 @@ func (f *follower) objects(health cell.Health) *kubeapi.Follower[*statement] {
 		}}
 }
 
-// environment returns an environment that yields the same problems as on agents. Problems depend on the labels of identities, on the mode of L7 rules, and on
-// the existence of a cluster name, but not on the name.
+// environment returns an environment that yields the same problems as on agents, except for problems with the addresses of Services without a selector, because
+// this role reads no EndpointSlices. Problems depend on the labels of identities, on the mode of L7 rules, and on the existence of a cluster name, but not on the
+// name.
 func (p *params) environment(groups *policy.CIDRGroups) policy.Environment {
-	env := policy.Environment{Keeps: p.Keeps, Cluster: "any", AllowL7Ports: p.L7Mode == policy.AllowL7Ports}
+	env := policy.Environment{Keeps: p.Keeps, Cluster: "any", AllowL7Ports: p.L7Mode == policy.AllowL7Ports, WithoutSlices: true}
 	if groups != nil {
 		env.CIDRGroups, env.GroupsUnread = *groups, *groups == nil
 	}
@@ -77,9 +78,7 @@ func (p *params) environment(groups *policy.CIDRGroups) policy.Environment {
 // read makes a statement with the current groups and Services.
 func (f *follower) read(object runtime.Object) (*statement, error) {
 	known := f.groups.Load()
-	env := f.environment(known)
-	env.Services = f.findServices(f.DB.ReadTxn())
-	row, err := judge(object, env)
+	row, err := judge(object, f.environment(known), f.knownServices(f.DB.ReadTxn()))
 	if err == nil {
 		row.known = known
 	}
@@ -114,7 +113,7 @@ func (f *follower) put(txn statedb.WriteTxn, row *statement) error {
 	}
 	if old, _, found := f.Table.Get(txn, refIndex.Query(row.Ref.String())); found {
 		stated := old.Valid != "" // a row without a statement may be about a previous version of the object
-		if stated && (old.covers(row) || old.equal(row) && len(old.services)+len(row.services) == 0) {
+		if stated && (old.covers(row) || old.equal(row) && !old.refersToServices() && !row.refersToServices()) {
 			return nil
 		}
 		row.inheritStatus(old)

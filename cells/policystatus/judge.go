@@ -29,11 +29,14 @@ const (
 )
 
 // judge makes the statement about an object. It trims the object, so the caller must own it. For objects of other types it returns an error. For a policy that
-// refers to Services it only prepares the row while env has no Services.
-func judge(object runtime.Object, env policy.Environment) (*statement, error) {
+// refers to Services it only prepares the row while these are not known (nil).
+func judge(object runtime.Object, env policy.Environment, known *knownServices) (*statement, error) {
 	ref, meta, conditions := describe(object)
 	if meta == nil {
 		return nil, fmt.Errorf("an object of type %T came where policies should be", object)
+	}
+	if known != nil {
+		env.Services, env.ServicesIn = known.find, known.in
 	}
 	s := &statement{Ref: ref, UID: string(meta.UID)}
 	row, err := k8sobjects.FromServer(object, "")
@@ -42,14 +45,14 @@ func judge(object runtime.Object, env policy.Environment) (*statement, error) {
 		s.tell(policy.FromKubernetes(row, env))
 	case *cilium.Policy:
 		p := policy.FromCilium(row, env)
-		if s.services = p.Services; len(s.services) > 0 {
+		if s.services, s.namespaces = p.Services, p.ServiceNamespaces; s.refersToServices() {
 			s.text, s.size = digest(row), len(row.Spec)+len(row.Specs)
-			if env.Services == nil { // they are not known
+			if known == nil {
 				s.groups = p.Groups
 				s.retract()
 				return s, nil
 			}
-			s.meaning = meaningOf(env.Services, s.services)
+			s.meaning = known.meaningOf(s)
 		}
 		s.tell(p)
 	default:

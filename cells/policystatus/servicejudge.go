@@ -4,6 +4,7 @@ import (
 	"cmp"
 	"context"
 	"fmt"
+	"maps"
 	"slices"
 	"time"
 
@@ -57,7 +58,7 @@ func (j *serviceJudge) run(ctx context.Context, health cell.Health) error {
 		txn, changed := j.DB.ReadTxn(), statedb.NewWatchSet()
 		j.find(txn, feed, changed, time.Now())
 		next := j.wake(time.Now())
-		known := j.findServices(txn)
+		known := j.knownServices(txn)
 		err := j.judge(ctx, txn, known)
 		switch {
 		case ctx.Err() != nil:
@@ -92,10 +93,14 @@ func await(ctx context.Context, changed *statedb.WatchSet, next time.Duration) e
 	return ctx.Err()
 }
 
-// find queues policies that refer to changed Services, and, when Services are known, policies without a statement.
+// find queues policies that refer to changed Services or choose among the Services of their namespaces, and, when Services are known, policies without a statement.
 func (j *serviceJudge) find(txn statedb.ReadTxn, feed *changes.Feed[*k8s.Service], changed *statedb.WatchSet, now time.Time) {
+	moved := map[string]bool{} // keys of [byService]
 	for _, change := range feed.UpTo(txn, changed) {
-		for row := range j.Table.List(txn, byService.Query(change.Object.Key())) {
+		moved[change.Object.Key()], moved[change.Object.Namespace+"/"] = true, true
+	}
+	for _, key := range slices.Sorted(maps.Keys(moved)) {
+		for row := range j.Table.List(txn, byService.Query(key)) {
 			due := row.restated.Add(time.Duration(j.Pause))
 			if row.Valid != "" && due.After(now) {
 				j.later[row.Ref] = due
@@ -139,22 +144,18 @@ func (j *serviceJudge) wake(now time.Time) (next time.Duration) {
 }
 
 // judge makes a portion of the statements from one snapshot. It makes none about policies whose Services have the same meaning as before.
-func (j *serviceJudge) judge(ctx context.Context, txn statedb.ReadTxn, find serviceFinder) error {
-	if find == nil {
+func (j *serviceJudge) judge(ctx context.Context, txn statedb.ReadTxn, known *knownServices) error {
+	if known == nil {
 		return nil // the queue waits for the list of Services
 	}
 	outdated := map[policy.Ref]*statement{}
 	size := func(ref policy.Ref) int {
 		row, _, found := j.Table.Get(txn, refIndex.Query(ref.String()))
-		if !found || len(row.services) == 0 || row.Valid != "" && row.meaning == meaningOf(find, row.services) {
+		if !found || !row.refersToServices() || row.Valid != "" && row.meaning == known.meaningOf(row) {
 			return 0
 		}
 		outdated[ref] = row
-		bytes := row.size + policyBytes
-		for _, name := range row.services {
-			bytes += len(find(name).Selects)
-		}
-		return bytes
+		return row.size + policyBytes + known.bytesOf(row)
 	}
 	portion := j.queue.Take(servicePortion, size)
 	for i, ref := range portion {
@@ -162,7 +163,7 @@ func (j *serviceJudge) judge(ctx context.Context, txn statedb.ReadTxn, find serv
 		if outdated[ref] == nil {
 			continue
 		}
-		if err := j.restate(ctx, find, outdated[ref]); err != nil {
+		if err := j.restate(ctx, known, outdated[ref]); err != nil {
 			for _, left := range portion[i+1:] {
 				j.queue.Add(left)
 			}
@@ -174,7 +175,7 @@ func (j *serviceJudge) judge(ctx context.Context, txn statedb.ReadTxn, find serv
 }
 
 // restate reads a policy again, and replaces its statement.
-func (j *serviceJudge) restate(ctx context.Context, find serviceFinder, old *statement) error {
+func (j *serviceJudge) restate(ctx context.Context, known *knownServices, old *statement) error {
 	object, err := j.read(ctx, old.Ref)
 	if apierrors.IsNotFound(err) {
 		return nil // the row will be deleted
@@ -182,9 +183,7 @@ func (j *serviceJudge) restate(ctx context.Context, find serviceFinder, old *sta
 	if err != nil {
 		return fmt.Errorf("read %s: %w", old.Ref, err)
 	}
-	env := j.environment(old.known)
-	env.Services = find
-	row, err := judge(object, env)
+	row, err := judge(object, j.environment(old.known), known)
 	if err != nil {
 		return err
 	}
@@ -198,7 +197,7 @@ func (j *serviceJudge) restate(ctx context.Context, find serviceFinder, old *sta
 }
 
 // replace writes a statement in place of another one, unless the other one was replaced or deleted meanwhile. [serviceJudge.find] reads the changes of Services
-// since the snapshot later, and finds the row, unless the row is about a newer version of the policy, which refers to other Services.
+// since the snapshot later, and finds the row, unless the row refers to other Services: it is about a newer version of the policy, or its selectors choose others.
 func (j *serviceJudge) replace(old, row *statement) error {
 	txn := j.DB.WriteTxn(j.Table, j.Services)
 	defer txn.Abort()
@@ -206,7 +205,7 @@ func (j *serviceJudge) replace(old, row *statement) error {
 	if !found || !is.covers(old) {
 		return nil
 	}
-	if !slices.Equal(row.services, old.services) && !j.upToDate(txn, row) {
+	if (!slices.Equal(row.services, old.services) || !slices.Equal(row.namespaces, old.namespaces)) && !j.upToDate(txn, row) {
 		row.retract()
 	}
 	row.inheritStatus(is)

@@ -5,6 +5,7 @@ import (
 	"crypto/sha256"
 	"encoding/json"
 	"fmt"
+	"iter"
 
 	"github.com/cilium/statedb"
 	"k8s.io/apimachinery/pkg/runtime"
@@ -33,46 +34,99 @@ func readService(object runtime.Object) (*k8s.Service, error) {
 	row := &k8s.Service{Namespace: named.GetNamespace(), Name: named.GetName()}
 	if read, err := k8sobjects.FromServer(object, ""); err == nil {
 		if service, ok := read.(*k8s.Service); ok {
-			row.Type, row.Selects = service.Type, policy.ServiceOf(service).Selects
+			row.Type, row.Selects, row.Labelled = service.Type, policy.ServiceOf(service).Selects, service.Labelled
 		}
 	}
 	return row, nil
 }
 
-// serviceFinder finds a Service by its name.
-type serviceFinder = func(policy.ServiceName) policy.Service
+// knownServices are the Services of a snapshot. The type is not safe for concurrent use.
+type knownServices struct {
+	table      statedb.Table[*k8s.Service]
+	txn        statedb.ReadTxn
+	namespaces map[string]*knownNamespace // read so far
+}
 
-// findServices finds the Services of a snapshot. It is nil while they are not known.
-func (p *params) findServices(txn statedb.ReadTxn) serviceFinder {
+// knownNamespace describes the names and labels of the Services in a namespace.
+type knownNamespace struct {
+	digest [sha256.Size]byte
+	bytes  int
+}
+
+// knownServices returns the Services of a snapshot, nil while they are not known.
+func (p *params) knownServices(txn statedb.ReadTxn) *knownServices {
 	if listed, _ := p.Services.Initialized(txn); !listed {
 		return nil
 	}
-	return func(name policy.ServiceName) policy.Service {
-		row, _, found := p.Services.Get(txn, serviceIndex.Query(name.String()))
-		if !found || row.Type == "" {
-			return policy.Service{}
-		}
-		return policy.ServiceOf(row)
+	return &knownServices{table: p.Services, txn: txn, namespaces: map[string]*knownNamespace{}}
+}
+
+// find finds a Service by its name. EndpointSlices are not read, so a Service without a selector has no addresses.
+func (k *knownServices) find(name policy.ServiceName) policy.Service {
+	row, _, found := k.table.Get(k.txn, serviceIndex.Query(name.String()))
+	if !found || row.Type == "" {
+		return policy.Service{}
 	}
+	return policy.ServiceOf(row)
+}
+
+// in yields the names of the Services in a namespace, sorted, and their labels.
+func (k *knownServices) in(namespace string) iter.Seq2[string, string] {
+	return func(yield func(string, string) bool) {
+		for row := range k.table.Prefix(k.txn, serviceIndex.Query(namespace+"/")) {
+			if row.Type != "" && !yield(row.Name, row.Labelled) {
+				return
+			}
+		}
+	}
+}
+
+// namespace describes a namespace, which it reads once.
+func (k *knownServices) namespace(namespace string) *knownNamespace {
+	if known := k.namespaces[namespace]; known != nil {
+		return known
+	}
+	known, h := &knownNamespace{}, sha256.New()
+	for name, labels := range k.in(namespace) {
+		fmt.Fprintf(h, "%q %q\n", name, labels)
+		known.bytes += len(name) + len(labels)
+	}
+	known.digest = [sha256.Size]byte(h.Sum(nil))
+	k.namespaces[namespace] = known
+	return known
+}
+
+// meaningOf returns a digest of the Services to which a policy refers, as far as the policy depends on them.
+func (k *knownServices) meaningOf(s *statement) [sha256.Size]byte {
+	h := sha256.New()
+	for _, name := range s.services {
+		service := k.find(name)
+		fmt.Fprintf(h, "%t %t %q\n", service.Found, service.External, service.Selects)
+	}
+	for _, namespace := range s.namespaces {
+		fmt.Fprintf(h, "%x\n", k.namespace(namespace).digest)
+	}
+	return [sha256.Size]byte(h.Sum(nil))
+}
+
+// bytesOf returns the length of the selectors and labels of these Services.
+func (k *knownServices) bytesOf(s *statement) (n int) {
+	for _, name := range s.services {
+		n += len(k.find(name).Selects)
+	}
+	for _, namespace := range s.namespaces {
+		n += k.namespace(namespace).bytes
+	}
+	return n
 }
 
 // upToDate reports whether a statement was made with the Services of a snapshot, or refers to none.
 func (p *params) upToDate(txn statedb.ReadTxn, s *statement) bool {
-	if len(s.services) == 0 || s.Valid == "" {
+	if !s.refersToServices() || s.Valid == "" {
 		return true
 	}
-	find := p.findServices(txn)
-	return find != nil && s.meaning == meaningOf(find, s.services)
-}
-
-// meaningOf returns a digest of some Services, as far as policies depend on them.
-func meaningOf(find serviceFinder, names []policy.ServiceName) [sha256.Size]byte {
-	h := sha256.New()
-	for _, name := range names {
-		s := find(name)
-		fmt.Fprintf(h, "%t %t %q\n", s.Found, s.External, s.Selects)
-	}
-	return [sha256.Size]byte(h.Sum(nil))
+	known := p.knownServices(txn)
+	return known != nil && s.meaning == known.meaningOf(s)
 }
 
 // digest returns a digest of the parts of an object that its statement depends on.

@@ -32,6 +32,13 @@ func service(name string, selector map[string]string) *corev1.Service {
 		Ports: []corev1.ServicePort{{Port: 80}}}}
 }
 
+// externalName returns the Service "db" with the type ExternalName.
+func externalName() *corev1.Service {
+	s := service("db", nil)
+	s.Spec.Type, s.Spec.ExternalName = corev1.ServiceTypeExternalName, "db.example"
+	return s
+}
+
 // is reports whether a policy has a condition.
 func is(s *kubetest.Server, name, reason, says string) func() bool {
 	return func() bool {
@@ -54,8 +61,8 @@ func TestStatus_FollowsServices(t *testing.T) {
 	s.Await(t, "there is one", is(s, "p", reasonEnforceable, ""))
 	s.Put(service("db", map[string]string{"pod-template-hash": "x"}))
 	s.Await(t, "it selects pods by a label that identities lack", is(s, "p", policy.ReasonLabel, "pod-template-hash"))
-	s.Put(service("db", nil))
-	s.Await(t, "it has no selector", is(s, "p", policy.ReasonUnsupported, "has no selector"))
+	s.Put(externalName())
+	s.Await(t, "it is an ExternalName", is(s, "p", policy.ReasonUnsupported, "is an ExternalName"))
 	if !s.Remove(kubeapi.Services, "x", "db") {
 		t.Fatal("the Service is not there")
 	}
@@ -68,7 +75,7 @@ func TestStatus_FollowsServices(t *testing.T) {
 	if n := count(s, "patch", patched); n != 7 {
 		t.Errorf("%d conditions were written, want 6 of p and 1 of the other policy", n)
 	}
-	s.Put(service("db", nil))
+	s.Put(externalName())
 	s.Put(ciliumPolicy("later", toDB))
 	s.Await(t, "a later policy", is(s, "later", policy.ReasonUnsupported, ""))
 	if !is(s, "p", reasonEnforceable, "")() {
@@ -216,12 +223,21 @@ func (j *judged) apply(t *testing.T, spec string) {
 	}
 }
 
-// put writes the Service "db".
+// put writes the Service "db", without a selector as an ExternalName.
 func (j *judged) put(t *testing.T, selects string) {
+	t.Helper()
+	s := &k8s.Service{Namespace: "x", Name: "db", Type: "ClusterIP", Selects: selects}
+	if selects == "" {
+		s.Type = "ExternalName"
+	}
+	j.insert(t, s)
+}
+
+func (j *judged) insert(t *testing.T, s *k8s.Service) {
 	t.Helper()
 	txn := j.DB.WriteTxn(j.Services)
 	defer txn.Commit()
-	if _, _, err := j.Services.Insert(txn, &k8s.Service{Namespace: "x", Name: "db", Type: "ClusterIP", Selects: selects}); err != nil {
+	if _, _, err := j.Services.Insert(txn, s); err != nil {
 		t.Fatal(err)
 	}
 }
@@ -268,6 +284,32 @@ func TestServiceJudge_PausesBetweenStatements(t *testing.T) {
 		j.check(t, time.Second, "a second one", reasonEnforceable, 3)
 		j.apply(t, strings.Replace(toDB, "{", `{"description": "changed", `, 1))
 		j.check(t, 0, "a changed policy", policy.ReasonUnsupported, 3)
+	})
+}
+
+// A policy that chooses Services by their labels is evaluated when a Service of the namespace is created or relabelled, at most once in 30 s. This role knows no
+// addresses, so a Service without a selector is no problem.
+func TestServiceJudge_FollowsLabels(t *testing.T) {
+	t.Parallel()
+	synctest.Test(t, func(t *testing.T) {
+		j, stop := newJudged(t, 0)
+		defer stop()
+		labelled := func(namespace, name, labels string) *k8s.Service {
+			return &k8s.Service{Namespace: namespace, Name: name, Type: "ClusterIP", Labelled: labels}
+		}
+		j.apply(t, `{"endpointSelector": {}, "egress": [{"toServices": [{"k8sServiceSelector": {"selector": {"matchLabels": {"plan": "gold"}}}}]}]}`)
+		j.check(t, 0, "a new policy", policy.ReasonAbsent, 0)
+		j.insert(t, labelled("x", "db", "plan=gold"))
+		j.check(t, time.Second, "a Service has the label", reasonEnforceable, 1)
+		j.insert(t, labelled("y", "db", "plan=gold"))
+		j.check(t, time.Minute, "a Service of another namespace", reasonEnforceable, 1)
+		j.insert(t, labelled("x", "db", "plan=basic"))
+		j.check(t, time.Second, "the label is gone", policy.ReasonAbsent, 2)
+		j.insert(t, labelled("x", "late", "plan=gold"))
+		j.check(t, time.Second, "within the pause", policy.ReasonAbsent, 2)
+		j.check(t, 30*time.Second, "after the pause", reasonEnforceable, 3)
+		j.insert(t, &k8s.Service{Namespace: "x", Name: "late", Type: "ExternalName", Labelled: "plan=gold"})
+		j.check(t, time.Minute, "the chosen Service is an ExternalName", policy.ReasonUnsupported, 4)
 	})
 }
 

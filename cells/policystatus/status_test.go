@@ -449,7 +449,7 @@ func TestMessageOf_IsBounded(t *testing.T) {
 // Agents do not enforce some rules if identities have no label with the name of the cluster. This role reports the same problem.
 func TestJudge_NoticesWhatAgentsNotice(t *testing.T) {
 	f := follower{params: params{Keeps: func(label string) bool { return label != "k8s:"+labels.KeyCluster }}}
-	s, err := judge(ciliumPolicy("p", `{"endpointSelector": {}, "ingress": [{"fromEntities": ["cluster"]}]}`), f.environment(nil))
+	s, err := judge(ciliumPolicy("p", `{"endpointSelector": {}, "ingress": [{"fromEntities": ["cluster"]}]}`), f.environment(nil), nil)
 	if err != nil || s.Valid != invalid || s.Reason != policy.ReasonLabel {
 		t.Errorf("%v: %+v", err, s)
 	}

@@ -29,13 +29,18 @@ type statement struct {
 	groups []policy.GroupChoice // to which the policy refers
 	known  *policy.CIDRGroups   // the groups with which the policy was evaluated
 
-	// services are the Services to which the policy refers. If there are any, the following fields are set, and Valid is empty until the statement is made.
-	services []policy.ServiceName
-	text     [sha256.Size]byte // digest of the object
-	size     int               // bytes of the rules in the object
-	meaning  [sha256.Size]byte // digest of the Services with which the policy was evaluated
-	restated time.Time         // when [serviceJudge] last evaluated it because a Service had changed; zero for never
+	// services are the Services to which the policy refers by name or by labels, and namespaces are those in which it chooses Services by their labels. If there
+	// are any, the following fields are set, and Valid is empty until the statement is made.
+	services   []policy.ServiceName
+	namespaces []string
+	text       [sha256.Size]byte // digest of the object
+	size       int               // bytes of the rules in the object
+	meaning    [sha256.Size]byte // digest of the Services with which the policy was evaluated
+	restated   time.Time         // when [serviceJudge] last evaluated it because a Service had changed; zero for never
 }
+
+// refersToServices reports whether the statement depends on Services.
+func (s *statement) refersToServices() bool { return len(s.services)+len(s.namespaces) > 0 }
 
 // Values of the condition: valid if nodes can enforce the whole policy, and invalid if they do not enforce a part of it.
 const (
@@ -54,7 +59,7 @@ func (s *statement) equal(o *statement) bool {
 
 // covers reports whether both statements are about the same object with the same groups, and differ at most by Services, whose changes [serviceJudge] follows.
 func (s *statement) covers(o *statement) bool {
-	return len(s.services) > 0 && len(o.services) > 0 && s.UID == o.UID && s.text == o.text && (len(o.groups) == 0 || s.known == o.known)
+	return s.refersToServices() && o.refersToServices() && s.UID == o.UID && s.text == o.text && (len(o.groups) == 0 || s.known == o.known)
 }
 
 // retract removes the statement, so that [serviceJudge] makes it.
@@ -104,13 +109,16 @@ var refIndex = statedb.Index[*statement, string]{
 // withoutStatement is the key, in the index by Services, of policies whose statement must be made. It is no name of a Service.
 const withoutStatement = "-"
 
-// byService finds policies by the Services to which they refer, "namespace/name".
+// byService finds policies by the Services to which they refer, "namespace/name", and by the namespaces in which they choose Services, "namespace/".
 var byService = statedb.Index[*statement, string]{
 	Name: "service",
 	FromObject: func(s *statement) index.KeySet {
 		var keys []index.Key
 		for _, name := range s.services {
 			keys = append(keys, index.String(name.String()))
+		}
+		for _, namespace := range s.namespaces {
+			keys = append(keys, index.String(namespace+"/"))
 		}
 		if s.Valid == "" {
 			keys = append(keys, index.String(withoutStatement))
@@ -142,7 +150,7 @@ var serviceIndex = statedb.Index[*k8s.Service, string]{
 	Unique:     true,
 }
 
-// newServiceTable returns the table of the Services to which policies may refer. Its rows have only the type and the selector.
+// newServiceTable returns the table of the Services to which policies may refer. Its rows have only the type, the selector and the labels.
 func newServiceTable(db *statedb.DB) (statedb.RWTable[*k8s.Service], error) {
 	return statedb.NewTable(db, "policy-services", serviceIndex)
 }

@@ -1,7 +1,7 @@
 package crds
 
 // Version is the version of the schemas. It must increase with each change of a schema, so that an agent detects older definitions in the cluster.
-const Version = "1.2.0"
+const Version = "1.3.0"
 
 // VersionLabel is the label of a definition with its version. Cilium's definitions use the same label.
 const VersionLabel = "io.cilium.k8s.crd.schema.version"

@@ -92,7 +92,7 @@ func entity() Schema {
 }
 
 func service() Schema {
-	namespace := words("Namespace of the Service; by default the policy's.")
+	namespace := words("Namespace of the Service; required in deny rules and in cluster-wide policies, otherwise by default the policy's.")
 	return object("", map[string]Schema{
 		"k8sService": object("A Service by name.", map[string]Schema{
 			"serviceName": words("Name of the Service."), "namespace": namespace,

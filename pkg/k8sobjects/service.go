@@ -19,7 +19,7 @@ import (
 // Service converts a Service.
 func Service(o *corev1.Service) (*k8s.Service, error) {
 	spec := field.NewPath("spec")
-	row := &k8s.Service{Namespace: o.Namespace, Name: o.Name, UID: string(o.UID), Labels: serving(o.Labels),
+	row := &k8s.Service{Namespace: o.Namespace, Name: o.Name, UID: string(o.UID), Labels: serving(o.Labels), Labelled: labelled(o.Labels),
 		Annotations: o.Annotations, Created: created(&o.ObjectMeta), Selects: selects(o.Spec.Selector), Type: string(o.Spec.Type),
 		ExternalLocal:        o.Spec.ExternalTrafficPolicy == corev1.ServiceExternalTrafficPolicyLocal,
 		PublishNotReadyAddrs: o.Spec.PublishNotReadyAddresses}
@@ -67,8 +67,19 @@ func Service(o *corev1.Service) (*k8s.Service, error) {
 // maxProblems limits the invalid texts that a row names.
 const maxProblems = 8
 
-// serving returns the labels of a Service that select its proxy. There are tens of thousands of Services, and all labels would be a large part of their
-// rows.
+// maxLabelled limits [k8s.Service.Labelled], in bytes.
+const maxLabelled = 4 << 10
+
+// labelled formats all labels of a Service. As one text they take less memory than as a map.
+func labelled(all map[string]string) string {
+	if text := selects(all); len(text) <= maxLabelled {
+		return text
+	}
+	return k8s.TooManyLabels
+}
+
+// serving returns the labels of a Service that select its proxy. There are tens of thousands of Services, and a map of all labels would be a large part of
+// their rows.
 func serving(all map[string]string) (kept map[string]string) {
 	for k, v := range all {
 		if strings.HasPrefix(k, "service.kubernetes.io/") || isReadable(k) {
@@ -81,7 +92,7 @@ func serving(all map[string]string) (kept map[string]string) {
 	return kept
 }
 
-// selects formats a selector like Kubernetes.
+// selects formats a selector or labels like Kubernetes.
 func selects(selector map[string]string) string {
 	pairs := make([]string, 0, len(selector))
 	for k, v := range selector {

@@ -3,10 +3,13 @@ package k8sobjects
 import (
 	"net/netip"
 	"slices"
+	"strconv"
 	"strings"
 	"testing"
 
 	corev1 "k8s.io/api/core/v1"
+
+	"github.com/waggle-net/waggle/pkg/tables/k8s"
 )
 
 // TestService_OneBadItem: an API server accepts addresses that are invalid for the agent, and spaces around ranges. The rest of the Service is served.
@@ -53,5 +56,22 @@ func TestService_OneBadItem(t *testing.T) {
 		if !slices.EqualFunc(row.Problems, test.problems, strings.Contains) {
 			t.Errorf("%s: problems %q, want those with %q", name, row.Problems, test.problems)
 		}
+	}
+}
+
+// TestService_Labelled: a row has all labels as one text, unless they are long.
+func TestService_Labelled(t *testing.T) {
+	t.Parallel()
+	o := &corev1.Service{Spec: corev1.ServiceSpec{ClusterIPs: []string{"10.96.0.1"}}}
+	o.Labels = map[string]string{"tier": "back", "app.kubernetes.io/name": "db", "empty": ""}
+	row, err := Service(o)
+	if err != nil || row.Labelled != "app.kubernetes.io/name=db,empty=,tier=back" || len(row.Labels) != 0 {
+		t.Errorf("%v: %+v", err, row)
+	}
+	for i := range 100 {
+		o.Labels[strings.Repeat("x", 50)+strconv.Itoa(i)] = ""
+	}
+	if row, err = Service(o); err != nil || row.Labelled != k8s.TooManyLabels {
+		t.Errorf("%v: %.100q", err, row.Labelled)
 	}
 }

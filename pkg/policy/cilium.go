@@ -21,7 +21,7 @@ func FromCilium(o *cilium.Policy, env Environment) *Policy {
 	}
 	p := &Policy{Ref: ref, UID: o.UID}
 	p.audit(o.Annotations)
-	c := &ciliumParser{policy: p, env: &env}
+	c := &ciliumParser{policy: p, env: &env, services: serviceReader{written: serviceItems(o)}}
 	var specs []json.RawMessage
 	if len(o.Specs) > 0 {
 		if err := decode(o.Specs, &specs); err != nil {
@@ -36,10 +36,7 @@ func FromCilium(o *cilium.Policy, env Environment) *Policy {
 	for i, raw := range specs {
 		c.spec(fmt.Sprintf("specs[%d]", i), raw)
 	}
-	slices.SortFunc(p.Services, ServiceName.Compare)
-	for _, name := range p.Services {
-		p.references = append(p.references, c.services.chosen[name].references)
-	}
+	c.finishServices()
 	return p
 }
 

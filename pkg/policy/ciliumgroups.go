@@ -127,9 +127,12 @@ const (
 
 // groupReader resolves each choice of a policy once, and counts towards the limits.
 type groupReader struct {
-	chosen       map[string]*chosenGroups
+	chosen       map[choiceKey]*chosenGroups
 	peers, steps int // so far
 }
+
+// choiceKey identifies a choice: one of the fields is empty.
+type choiceKey struct{ name, labels string }
 
 // chosenGroups is the result of a choice.
 type chosenGroups struct {
@@ -141,13 +144,13 @@ type chosenGroups struct {
 // choose returns the groups of a choice, and records that the policy depends on the choice.
 func (r *ciliumRule) choose(choice GroupChoice) (*chosenGroups, error) {
 	g := &r.groups
-	key := choice.Name
+	key := choiceKey{name: choice.Name}
 	if choice.Labels != nil {
 		text, err := json.Marshal(choice.Labels)
 		if err != nil {
 			return nil, err
 		}
-		key = string(text) // no name of a group begins with a brace
+		key.labels = string(text)
 	}
 	found := g.chosen[key]
 	switch {
@@ -156,7 +159,7 @@ func (r *ciliumRule) choose(choice GroupChoice) (*chosenGroups, error) {
 	case len(g.chosen) == maxChoices:
 		return nil, fmt.Errorf("the policy chooses groups in more than %d ways", maxChoices)
 	case g.chosen == nil:
-		g.chosen = map[string]*chosenGroups{}
+		g.chosen = map[choiceKey]*chosenGroups{}
 	}
 	found = &chosenGroups{}
 	g.chosen[key] = found

@@ -106,6 +106,21 @@ func TestPolicy_RefersTo(t *testing.T) {
 	}
 }
 
+// TestFromCilium_GroupNamedLikeASelector_IsAnotherChoice: a selector and a name are different choices, even if the name is the text of the selector.
+func TestFromCilium_GroupNamedLikeASelector_IsAnotherChoice(t *testing.T) {
+	t.Parallel()
+	const name = `{"requirements":[{"source":"cidrgroup","key":"role","operator":"In","values":["office"]}]}`
+	env := policy.Environment{CIDRGroups: policy.CIDRGroups{
+		name:     {Name: name, CIDRs: []netip.Prefix{netip.MustParsePrefix("203.0.113.1/32")}},
+		"office": {Name: "office", Labels: map[string]string{"role": "office"}, CIDRs: []netip.Prefix{netip.MustParsePrefix("203.0.113.129/32")}}}}
+	c := semantics{name: "both", policies: cnp("endpointSelector: {}, ingress: [{fromCIDRSet: [{cidrGroupSelector: {matchLabels: {role: office}}}, {cidrGroupRef: '" + name + "'}]}]"),
+		allow: []string{"in world>db 80/TCP", "in world2>db 80/TCP"}, only: 4}
+	c.check(t, env)
+	if p := read(t, env, c.policies)[0]; len(p.Groups) != 2 {
+		t.Errorf("the policy refers to %+v", p.Groups)
+	}
+}
+
 // TestFromCilium_CIDRGroupsThatCannotBeRead: rules that refer to the groups allow nothing and deny every peer; other rules are enforced.
 func TestFromCilium_CIDRGroupsThatCannotBeRead(t *testing.T) {
 	t.Parallel()

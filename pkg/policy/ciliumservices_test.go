@@ -78,7 +78,6 @@ func TestFromCilium_ServicesThatMatchNothing(t *testing.T) {
 	t.Parallel()
 	for name, want := range map[string]struct{ reason, message string }{
 		"moon":      {policy.ReasonAbsent, `there is no Service "red/moon": this peer of the rule DOES nothing until there is one`},
-		"bare":      {policy.ReasonUnsupported, `the Service "red/bare" has no selector: this peer of the rule DOES nothing; use toCIDR with its addresses`},
 		"external":  {policy.ReasonUnsupported, `the Service "red/external" is an ExternalName: this peer of the rule DOES nothing; use toCIDR`},
 		"long":      {policy.ReasonInvalid, `(it has 21 labels, and 20 are supported): this peer of the rule DOES nothing; correct the Service`},
 		"malformed": {policy.ReasonInvalid, `(it is malformed at "app"): this peer of the rule DOES nothing`},
@@ -108,6 +107,8 @@ func TestFromCilium_FaultsOfToServices_FailClosed(t *testing.T) {
 	t.Parallel()
 	unread := someServices()
 	unread.ServicesUnread = true
+	unreadSlices := someServices()
+	unreadSlices.SlicesUnread = true
 	each := policy.Environment{Services: func(policy.ServiceName) policy.Service { return selects("app=web") }} // every Service exists
 	var different, references strings.Builder
 	for i := range 1001 {
@@ -120,7 +121,7 @@ func TestFromCilium_FaultsOfToServices_FailClosed(t *testing.T) {
 		env                 policy.Environment
 		items, reason, says string
 	}{
-		"labels":              {someServices(), "{k8sServiceSelector: {selector: {}, namespace: red}}", policy.ReasonUnsupported, "name each Service with k8sService"},
+		"slices unread":       {unreadSlices, "{k8sService: {serviceName: bare, namespace: red}}", policy.ReasonAbsent, "EndpointSlices cannot be read"},
 		"both":                {someServices(), "{k8sServiceSelector: {selector: {}}, k8sService: {serviceName: web}}", policy.ReasonInvalid, "must have one of"},
 		"neither":             {someServices(), "{}", policy.ReasonInvalid, "must have one of"},
 		"no name":             {someServices(), "{k8sService: {namespace: red}}", policy.ReasonInvalid, "serviceName is empty"},
@@ -240,7 +241,7 @@ func TestFromCilium_ManyRequirementsOfServices_MatchNothing(t *testing.T) {
 					t.Errorf("%+v", problem)
 				}
 			}
-			if n := p.ServiceBytes(someServices().Services); n != c.size {
+			if n := p.ServiceBytes(someServices().Services, nil); n != c.size {
 				t.Errorf("the Services of the policy count %d bytes, want %d", n, c.size)
 			}
 		}

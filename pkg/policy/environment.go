@@ -1,6 +1,7 @@
 package policy
 
 import (
+	"iter"
 	"net/netip"
 	"slices"
 
@@ -28,8 +29,15 @@ type Environment struct {
 	GroupsUnread bool
 	// Services finds a Service by its name while a policy is parsed; nil: no Service exists.
 	Services func(ServiceName) Service
+	// ServicesIn yields the names of the Services in a namespace, sorted, and their [k8s.Service.Labelled] while a policy is parsed; nil: no Service exists.
+	ServicesIn func(namespace string) iter.Seq2[string, string]
 	// ServicesUnread is set if the existing Services are unknown. Rules that refer to Services then fail closed.
 	ServicesUnread bool
+	// SlicesUnread is set if the existing EndpointSlices are unknown. Rules that refer to Services without a selector then fail closed.
+	SlicesUnread bool
+	// WithoutSlices is set if the reader does not follow EndpointSlices, and only needs the problems of policies. Services without a selector then have no
+	// addresses, and no problem is reported for that.
+	WithoutSlices bool
 	// IPv4Only and IPv6Only are set if only one family is enabled. Identity 2 is then the world of that family.
 	IPv4Only, IPv6Only bool
 }

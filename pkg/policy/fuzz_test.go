@@ -38,6 +38,9 @@ func FuzzFromCilium(f *testing.F) {
 		staysHome(t, p)
 		told(t, p)
 		for _, problem := range p.Problems {
+			if strings.HasSuffix(problem.Path, ".k8sServiceSelector") && !strings.Contains(problem.Message, "the rule allows nothing") {
+				continue // of one of the Services that a peer stands for; the others count
+			}
 			edit := dropRule
 			if problem.Reason == policy.ReasonAbsent || strings.Contains(problem.Message, "matches no peer") || strings.Contains(problem.Message, "this peer of the rule") {
 				edit = dropPeer

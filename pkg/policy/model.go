@@ -66,9 +66,12 @@ type Policy struct {
 	Parts []Part `json:"parts,omitempty"`
 	// Groups are the CiliumCIDRGroups to which the policy refers; the rules contain their CIDRs.
 	Groups []GroupChoice `json:"groups,omitempty"`
-	// Services are the Services to which the policy refers, sorted, each once; the rules contain the labels of their pods.
+	// Services are the Services to which the policy refers by name or by labels, sorted, each once; the rules contain the labels of their pods or their addresses.
 	Services   []ServiceName `json:"services,omitempty"`
 	references []int         // number of references to each of Services
+	// ServiceNamespaces are the namespaces in which the policy chooses Services by their labels, sorted, each once.
+	ServiceNamespaces []string `json:"serviceNamespaces,omitempty"`
+	choices           []int    // number of selectors of Services in each of ServiceNamespaces
 	// Problems are the parts of the object that are not enforced as written, each with its effect.
 	Problems []Problem `json:"problems,omitempty"`
 }
@@ -179,7 +182,7 @@ type Problem struct {
 // Reasons of a [Problem]. An allow rule that is not enforced allows nothing; a deny rule that cannot be enforced as written denies every connection that it
 // may mean.
 const (
-	ReasonUnsupported = "Unsupported" // unsupported kind of rule: L7, DNS names, Services without a selector, nodes, groups of a cloud provider
+	ReasonUnsupported = "Unsupported" // unsupported kind of rule: L7, DNS names, nodes, groups of a cloud provider
 	ReasonInvalid     = "Invalid"     // contradictory, or cannot be parsed
 	ReasonLabel       = "LabelNotInIdentity"
 	ReasonAbsent      = "NotFound" // refers to an object that does not exist

@@ -286,13 +286,7 @@ func (n naive) peers(p *cilium.Policy, rule fields, side string, deny, narrowedA
 	each("CIDR", func(item any) answer { return n.cidr(item.(string), nil) })
 	each("CIDRSet", func(item any) answer { return n.cidrSet(item.(fields)) })
 	each("Entities", func(item any) answer { return of(n.entity(item.(string))) })
-	each("Services", func(item any) answer {
-		chosen := n.service(p, item.(fields), deny)
-		if chosen == yes && !n.meets(p.Namespace, narrowedAsDeny) {
-			return no
-		}
-		return chosen
-	})
+	each("Services", func(item any) answer { return n.service(p, item.(fields), deny, narrowedAsDeny) })
 	if kinds > 1 && !deny {
 		return untold
 	}

@@ -275,7 +275,7 @@ func newEnvironment(t testing.TB, db *statedb.DB) policyenvironment.Inputs {
 	in.Slices, in.NodeAddresses = servers, addresses
 	in.CIDRGroups, in.Services = made(t, db, cilium.NewCIDRGroupTable), made(t, db, k8s.NewServiceTable)
 	read := made(t, db, sources.NewTable)
-	for _, table := range []string{in.CIDRGroups.Name(), in.Services.Name()} {
+	for _, table := range []string{in.CIDRGroups.Name(), in.Services.Name(), in.Slices.Name()} {
 		insert(t, db, read, sources.Source{Table: table, State: sources.Synced})
 	}
 	in.Sources = read

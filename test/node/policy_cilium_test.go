@@ -123,9 +123,6 @@ func (w *world) unsupportedFailsClosed(t *testing.T) {
 		{"HTTP", []string{ciliumPolicy("x", subjectA+"ingress: [{fromEndpoints: [{}], "+http+"}, {fromEndpoints: [{matchLabels: {app: b}}], toPorts: [{ports: [{port: '81', protocol: TCP}]}]}]")}, nil,
 			inbound("x/a", func(f flow) bool { return f.from == "x/b" && on("tcp", 81)(f) })},
 		{"DNS names", []string{ciliumPolicy("x", subjectA+"egress: [{toFQDNs: [{matchName: example.com}]}, {toEndpoints: [{matchLabels: {app: b}}]}]")}, nil, outbound("x/a", to("x/b"))},
-		{"services by labels", []string{ciliumPolicy("x", subjectA+"egress: [{toServices: [{k8sServiceSelector: {selector: {matchLabels: {app: b}}, namespace: x}}]}]")}, nil, outbound("x/a", none)},
-		{"a deny of services by labels is a deny of all", []string{ciliumPolicy("x", subjectA+"egress: [{toEntities: [all]}], egressDeny: [{toServices: [{k8sServiceSelector: {selector: {}, namespace: x}}]}]")}, nil,
-			outbound("x/a", none)},
 		{"a label that no identity has", []string{networkPolicy("x", selectA+"ingress: [{from: [{podSelector: {matchExpressions: [{key: pod-template-hash, operator: DoesNotExist}]}}]}]")}, nil,
 			inbound("x/a", none)},
 		{"audit mode denies nothing", []string{"---\n{apiVersion: networking.k8s.io/v1, kind: NetworkPolicy, metadata: {namespace: x, name: audited, annotations: {policy.waggle.io/mode: audit}}, " +

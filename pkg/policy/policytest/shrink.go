@@ -133,7 +133,10 @@ func (w *World) String() string {
 		fmt.Fprintf(&b, "group %s\n", show(g))
 	}
 	for _, s := range w.Services {
-		fmt.Fprintf(&b, "service %s: type %s, selects %s\n", s.Key(), s.Type, s.Selects)
+		fmt.Fprintf(&b, "service %s: type %s, labels %s, selects %s\n", s.Key(), s.Type, s.Labelled, s.Selects)
+	}
+	for _, s := range w.Slices {
+		fmt.Fprintf(&b, "slice of %s/%s: %+v\n", s.Namespace, s.Service, s.Endpoints)
 	}
 	for _, p := range w.Kubernetes {
 		fmt.Fprintf(&b, "kubernetes: %s\n", show(p))

@@ -33,6 +33,7 @@ type World struct {
 	Cilium      []*cilium.Policy
 	Groups      []*cilium.CIDRGroup
 	Services    []*k8s.Service
+	Slices      []*k8s.EndpointSlice // of these Services
 }
 
 // Pod is an endpoint.
@@ -88,7 +89,10 @@ func New(seed uint64, size Size) *World {
 			w.Services = append(w.Services, r.service(namespace, name))
 		}
 	}
-	w.Environment.Services = w.service
+	for _, s := range w.Services {
+		w.Slices = append(w.Slices, w.slices(r, s)...)
+	}
+	w.Environment.Services, w.Environment.ServicesIn = w.service, w.servicesIn
 	for i := range r.IntN(size.Kubernetes + 1) {
 		w.Kubernetes = append(w.Kubernetes, r.kubernetes(i))
 	}

@@ -26,7 +26,8 @@ type Service struct {
 	Namespace   string            `json:"namespace"`
 	Name        string            `json:"name"`
 	UID         string            `json:"uid,omitempty"`
-	Labels      map[string]string `json:"labels,omitempty"` // only the labels that select the service proxy
+	Labels      map[string]string `json:"labels,omitempty"`   // only the labels that select the service proxy
+	Labelled    string            `json:"labelled,omitempty"` // all labels, "key=value,...", by which policies choose Services; [TooManyLabels] in place of too many
 	Annotations map[string]string `json:"annotations,omitempty"`
 	Created     int64             `json:"created,omitempty"` // Unix time in seconds; 0 if unknown
 
@@ -54,6 +55,9 @@ var NoSourceRange = netip.PrefixFrom(netip.IPv4Unspecified(), 32)
 // Key is "namespace/name".
 func (s *Service) Key() string { return s.Namespace + "/" + s.Name }
 
+// TooManyLabels is the value of [Service.Labelled] for a Service whose labels are too long to be kept. No key of a label has a colon.
+const TooManyLabels = "labels: too many"
+
 // Labels of a Service that select its proxy.
 const (
 	LabelHeadless         = "service.kubernetes.io/headless"
@@ -76,7 +80,7 @@ func (s *Service) Equal(o *Service) bool {
 }
 
 func (s *Service) sameScalars(o *Service) bool {
-	return s.Namespace == o.Namespace && s.Name == o.Name && s.UID == o.UID && s.Created == o.Created && s.Type == o.Type && s.Headless == o.Headless &&
+	return s.Namespace == o.Namespace && s.Name == o.Name && s.UID == o.UID && s.Created == o.Created && s.Type == o.Type && s.Headless == o.Headless && s.Labelled == o.Labelled &&
 		s.Affinity == o.Affinity && s.ExternalLocal == o.ExternalLocal && s.InternalLocal == o.InternalLocal &&
 		s.HealthCheckNodePort == o.HealthCheckNodePort && s.PublishNotReadyAddrs == o.PublishNotReadyAddrs
 }
