@@ -13,7 +13,7 @@ const (
 	arpReply   = 2
 )
 
-func TestPrivilegedARP_GatewayIsAnswered(t *testing.T) {
+func TestPrivilegedARP_GatewayReplies(t *testing.T) {
 	t.Parallel()
 	n := newNode(t)
 	for name, sender := range map[string]netip.Addr{"question": podA.ipv4, "probe": netip.IPv4Unspecified()} {
@@ -26,7 +26,7 @@ func TestPrivilegedARP_GatewayIsAnswered(t *testing.T) {
 	}
 }
 
-func TestPrivilegedARP_Refuses(t *testing.T) {
+func TestPrivilegedARP_Drops(t *testing.T) {
 	t.Parallel()
 	shared := newNode(t)
 	other := mac.Addr{2, 9, 9, 9, 9, 9}

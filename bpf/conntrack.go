@@ -56,10 +56,10 @@ func NewCtFlow6(k *CtKey6, e *CtEntry) CtFlow {
 }
 
 func newCtFlow(addrs [2]netip.Addr, ports [2]uint16, protocol, icmpType uint8, e *CtEntry) CtFlow {
-	opener := 0
+	initiator := 0
 	if e.Flags&CtOpenerSecond != 0 {
-		opener = 1
+		initiator = 1
 	}
 	side := func(i int) netip.AddrPort { return netip.AddrPortFrom(addrs[i], wirePort(ports[i])) }
-	return CtFlow{Opener: side(opener), Target: side(1 - opener), Protocol: protocol, ICMPType: icmpType}
+	return CtFlow{Opener: side(initiator), Target: side(1 - initiator), Protocol: protocol, ICMPType: icmpType}
 }

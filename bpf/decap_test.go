@@ -105,7 +105,7 @@ func TestPrivilegedNetdevIngress_Decapsulates(t *testing.T) {
 			identity uint32
 		}{
 			"a known pod":                       {inside(src, dst), otherNode[4], identityDistant, identityDistant},
-			"a pod of which the range is known": {inside(src.Next(), dst), otherNode[4], identityTold, identityTold},
+			"a pod of which the range is known": {inside(src.Next(), dst), otherNode[4], identityFromVNI, identityFromVNI},
 			"an identity that is not known":     {inside(src.Next(), dst), otherNode[4], 0x4799, 0},
 			"a node":                            {inside(otherNode[family], dst), otherNode[4], 6, 6},
 			"of a third node":                   {inside(thirdPod[family], dst), thirdNode[4], identityDistant, identityDistant},
@@ -142,7 +142,7 @@ func TestPrivilegedNetdevIngress_Decapsulates(t *testing.T) {
 		if c := n.count(events.VNIDiffers, DirectionIngress); c.Packets != 0 {
 			t.Errorf("differences of the VNI: %+v", c)
 		}
-		n.run(NetdevIngress, ifUplink, fromNode(t, otherNode[4], identityTold, unpadded(inside(src, dst).bytes(t))))
+		n.run(NetdevIngress, ifUplink, fromNode(t, otherNode[4], identityFromVNI, unpadded(inside(src, dst).bytes(t))))
 		if c := n.count(events.VNIDiffers, DirectionIngress); c.Packets != 1 {
 			t.Errorf("differences of the VNI: %+v, want 1", c)
 		}
@@ -287,7 +287,7 @@ func TestPrivilegedNetdevIngress_DecapsulatesWhenAllHooksAreNew(t *testing.T) {
 }
 
 // Each family is decapsulated only on kernels that support it.
-func TestPrivilegedNetdevIngress_DecapsulatesWhatTheKernelCan(t *testing.T) {
+func TestPrivilegedNetdevIngress_DecapsulatesSupportedFamilies(t *testing.T) {
 	t.Parallel()
 	for modes, families := range map[uint32][]int{EncapReceivesIPv4: {4}, EncapReceivesIPv6: {6}, EncapSends: nil} {
 		onTunnelWith(t, modes, func(t *testing.T, n *node, family int) {

@@ -85,7 +85,7 @@ func TestPrivilegedReal_TunnelWithoutOffloads(t *testing.T) {
 }
 
 // Programs build the same frames as the tunnel device, except for the identification of the outer packet.
-func TestPrivilegedReal_TunnelFramesEqualThoseOfTheDevice(t *testing.T) {
+func TestPrivilegedReal_TunnelFramesEqualDeviceFrames(t *testing.T) {
 	t.Parallel()
 	byDevice, byProgram := newTunnelNode(t, 0), newTunnelNode(t, EncapSends)
 	for _, family := range families {
@@ -139,7 +139,7 @@ func TestPrivilegedReal_TunnelFramesEqualThoseOfTheDevice(t *testing.T) {
 
 // A datagram that is too long for the tunnel, for the path to the node, or for the route of the outer packet, causes an ICMP error; its sender learns the
 // MTU, and a stream adapts its segment size.
-func TestPrivilegedReal_TunnelIsTooNarrow(t *testing.T) {
+func TestPrivilegedReal_TunnelMTUExceeded(t *testing.T) {
 	t.Parallel()
 	for name, c := range map[string]struct {
 		mtu    uint32 // of the tunnel
@@ -177,7 +177,7 @@ func TestPrivilegedReal_TunnelIsTooNarrow(t *testing.T) {
 					check(t, err)
 				})
 				defer client.Close()
-				check(t, client.SetDeadline(time.Now().Add(patience)))
+				check(t, client.SetDeadline(time.Now().Add(testTimeout)))
 				header := map[int]int{4: 28, 6: 48}[family]
 				if _, err := client.Write(make([]byte, c.want-header+1)); err != nil {
 					t.Fatalf("IPv%d: %v", family, err)
@@ -229,7 +229,7 @@ func pathMTU(conn *net.UDPConn, family int) (mtu int) {
 }
 
 // Packets that programs do not encapsulate pass through the stack and the device as if programs encapsulated none.
-func TestPrivilegedReal_TunnelByTheDeviceWhereProgramsCannot(t *testing.T) {
+func TestPrivilegedReal_TunnelFallsBackToDevice(t *testing.T) {
 	t.Parallel()
 	for name, c := range map[string]struct {
 		prepare  func(s *surroundings) error
@@ -313,7 +313,7 @@ func TestPrivilegedReal_TunnelErrors(t *testing.T) {
 						check(t, err)
 					})
 					defer conn.Close()
-					check(t, conn.SetDeadline(time.Now().Add(patience)))
+					check(t, conn.SetDeadline(time.Now().Add(testTimeout)))
 					_, err := conn.Write([]byte("anybody?"))
 					check(t, err)
 					if _, err := conn.Read(make([]byte, 1)); !errors.Is(err, unix.ECONNREFUSED) {

@@ -9,15 +9,15 @@ import "slices"
 //	bytes 16-19 revision
 //	bytes 20-75 all fields from the id on
 const (
-	formerFactsSize = 76
-	factsSize       = 104
-	factsSecond     = 16 // offset of the egress policy, after the ingress policy and its shape
-	factsRevision   = 44 // both layouts are equal from this offset on
+	previousFactsSize = 76
+	factsSize         = 104
+	factsSecond       = 16 // offset of the egress policy, after the ingress policy and its shape
+	factsRevision     = 44 // both layouts are equal from this offset on
 )
 
 // factsForward converts previous facts to current ones. Their policy ids are only 0 and 1.
 func factsForward(key, value []byte) ([]byte, []byte, bool) {
-	if len(value) != formerFactsSize {
+	if len(value) != previousFactsSize {
 		return nil, nil, false
 	}
 	out := make([]byte, factsSize)

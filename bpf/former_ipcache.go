@@ -10,7 +10,7 @@ import (
 const ipcacheSize = 8
 
 // ipcacheIdentity converts the common field of both layouts, the identity, in both directions. The cell that writes the maps knows the nodes; see
-// [FormerIpcacheEntry].
+// [PreviousIpcacheEntry].
 func ipcacheIdentity(key, value []byte) ([]byte, []byte, bool) {
 	if len(value) != ipcacheSize {
 		return nil, nil, false
@@ -18,8 +18,8 @@ func ipcacheIdentity(key, value []byte) ([]byte, []byte, bool) {
 	return key, append(value[:4:4], 0, 0, 0, 0), true
 }
 
-// FormerIpcacheEntry returns a value of ipcache or ipcache_prefixes in the layout of the previous release; peer is the IPv4 address of the node.
-func FormerIpcacheEntry(identity uint32, peer netip.Addr) []byte {
+// PreviousIpcacheEntry returns a value of ipcache or ipcache_prefixes in the layout of the previous release; peer is the IPv4 address of the node.
+func PreviousIpcacheEntry(identity uint32, peer netip.Addr) []byte {
 	value := binary.NativeEndian.AppendUint32(nil, identity)
 	return binary.NativeEndian.AppendUint32(value, IPv4Word(peer))
 }

@@ -10,7 +10,7 @@ import (
 
 // A segment that does not change its established connection is delivered directly into the pod, and counts for the connection as in the program of the pod.
 // All other segments go through that program.
-func TestPrivilegedNetdevIngress_EstablishedFlowsGoIntoThePod(t *testing.T) {
+func TestPrivilegedNetdevIngress_EstablishedFlowsEnterPodDirectly(t *testing.T) {
 	t.Parallel()
 	onDirect(t, func(t *testing.T, s *surroundings, family int, device mac.Addr) {
 		n := s.in(t)
@@ -59,7 +59,7 @@ func TestPrivilegedNetdevIngress_EstablishedFlowsGoIntoThePod(t *testing.T) {
 }
 
 // Packets of a pod of another node in an established flow bypass the program of the pod, with routes and through the tunnel.
-func TestPrivilegedReal_EstablishedFlowsGoIntoThePod(t *testing.T) {
+func TestPrivilegedReal_EstablishedFlowsEnterPodDirectly(t *testing.T) {
 	t.Parallel()
 	for name, start := range map[string]func(*testing.T) *surroundings{
 		"routes": func(t *testing.T) *surroundings { return newDirectNode(t, alone, NodeDirect) },

@@ -67,7 +67,7 @@ func TestPrivilegedHostEgress_NotForPods(t *testing.T) {
 	})
 }
 
-func TestPrivilegedHostEgress_Refuses(t *testing.T) {
+func TestPrivilegedHostEgress_Drops(t *testing.T) {
 	t.Parallel()
 	eachFamily(t, func(t *testing.T, n *node, family int) {
 		gw, b := gateways[family], podB.addr(family)
@@ -151,7 +151,7 @@ func TestPrivilegedPodIngress_RewritesAddresses(t *testing.T) {
 	})
 }
 
-func TestPrivilegedPodIngress_Refuses(t *testing.T) {
+func TestPrivilegedPodIngress_Drops(t *testing.T) {
 	t.Parallel()
 	shared := newNode(t)
 	igmp := fromStack(gateway4, groups[4])
@@ -168,10 +168,10 @@ func TestPrivilegedPodIngress_Refuses(t *testing.T) {
 	}{
 		"IPv4 for another pod":   {ifPodA, fromStack(gateway4, podB.ipv4).bytes(t), events.UnknownTarget},
 		"IPv6 for another pod":   {ifPodA, fromStack(gateway6, podB.ipv6).bytes(t), events.UnknownTarget},
-		"IPv4 on nobody's link":  {ifStranger, v4, events.NoEndpoint},
-		"IPv6 on nobody's link":  {ifStranger, v6, events.NoEndpoint},
-		"IPv4 group":             {ifPodA, fromStack(gateway4, groups[4]).bytes(t), events.MulticastRefused},
-		"IPv6 group":             {ifPodA, fromStack(gateway6, groups[6]).bytes(t), events.MulticastRefused},
+		"IPv4 on nobody's link":  {ifUnmanaged, v4, events.NoEndpoint},
+		"IPv6 on nobody's link":  {ifUnmanaged, v6, events.NoEndpoint},
+		"IPv4 group":             {ifPodA, fromStack(gateway4, groups[4]).bytes(t), events.Multicast},
+		"IPv6 group":             {ifPodA, fromStack(gateway6, groups[6]).bytes(t), events.Multicast},
 		"IGMP":                   {ifPodA, igmp.bytes(t), events.Housekeeping},
 		"listener report":        {ifPodA, fromGateway(143, netip.MustParseAddr("ff02::16")), events.Housekeeping},
 		"neighbour solicitation": {ifPodA, fromGateway(135, solicitedNode(podA.ipv6)), events.Housekeeping},

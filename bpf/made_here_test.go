@@ -9,7 +9,7 @@ import (
 
 // A flow that was allowed because the node or the pod itself created it is not reusable from outside: each packet from outside with the same address and
 // ports, as after SNAT that reuses a port, is evaluated.
-func TestPrivilegedMadeHere_NobodyElseGoesOn(t *testing.T) {
+func TestPrivilegedLocalOrigin_OutsidePacket_IsEvaluated(t *testing.T) {
 	t.Parallel()
 	eachFamily(t, func(t *testing.T, n *node, family int) {
 		gw := gateways[family]
@@ -28,9 +28,9 @@ func TestPrivilegedMadeHere_NobodyElseGoesOn(t *testing.T) {
 			n.passes(podA, back.tcp(t, "A"), actOK)
 			n.arrives(podA, from.ifindex, in.tcp(t, "A"))
 
-			n.stopped(podA, ifUplink, in.tcp(t, "A"), events.PolicyDenied)
+			n.wantIngressDrop(podA, ifUplink, in.tcp(t, "A"), events.PolicyDenied)
 			n.arrives(podA, from.ifindex, in.tcp(t, "A"))
-			n.stopped(podA, ifUplink, in.tcp(t, "S"), events.PolicyDenied)
+			n.wantIngressDrop(podA, ifUplink, in.tcp(t, "S"), events.PolicyDenied)
 		}
 	})
 }

@@ -136,8 +136,8 @@ func TestPrivilegedPodEgress_GroupsAndBroadcast(t *testing.T) {
 		reason events.Reason
 	}{
 		"IGMP report":                {igmp, events.Housekeeping},
-		"limited broadcast":          {limited, events.MulticastRefused},
-		"IPv6 group from link-local": {sent(podA, linkLocal, groups[6]), events.MulticastRefused},
+		"limited broadcast":          {limited, events.Multicast},
+		"IPv6 group from link-local": {sent(podA, linkLocal, groups[6]), events.Multicast},
 		"a spoofed IPv6 group":       {sent(podA, podB.ipv6, groups[6]), events.SourceIP},
 		"link-local to another pod":  {sent(podA, linkLocal, podB.ipv6), events.SourceIP},
 		"nobody to another pod":      {sent(podA, unspecified, podB.ipv6), events.SourceIP},

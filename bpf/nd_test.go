@@ -16,7 +16,7 @@ const (
 	naDefence = 0xa0
 )
 
-func TestPrivilegedND_GatewayIsAnswered(t *testing.T) {
+func TestPrivilegedND_GatewayReplies(t *testing.T) {
 	t.Parallel()
 	n := newNode(t)
 	bare := solicitation(podA, podA.ipv6, gateway6, gateway6)
@@ -43,7 +43,7 @@ func TestPrivilegedND_GatewayIsAnswered(t *testing.T) {
 	}
 }
 
-func TestPrivilegedND_Refuses(t *testing.T) {
+func TestPrivilegedND_Drops(t *testing.T) {
 	t.Parallel()
 	shared := newNode(t)
 	message := func(kind uint8, src, dst netip.Addr) icmp6 {

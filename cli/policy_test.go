@@ -161,7 +161,7 @@ FROM      TO         FAMILY  PORT    DIRECTION  COUNT  LAST                  WHY
 }
 
 // Policy objects do not show the features that a node's flags disable, so the list reports them separately.
-func TestPolicyList_SaysWhatTheNodeSwitchesOff(t *testing.T) {
+func TestPolicyList_ReportsDisabledFeatures(t *testing.T) {
 	t.Parallel()
 	const one = `{"policies":[{"ref":{"kind":"NetworkPolicy","namespace":"shop","name":"cart"},"subjects":2}]}`
 	const (

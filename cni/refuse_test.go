@@ -23,8 +23,8 @@ func TestPrivilegedAdd_ExistingAttachmentIsUntouched(t *testing.T) {
 	n, p := newNode(t), newPod(t)
 	n.must(add("c1", p))
 	before := n.links()
-	n.refuse(add("c1", p), 4, "CNI_CONTAINERID c1", "exists already", "send DEL")
-	n.refuse(add("c2", p), 4, "CNI_IFNAME eth0", "exists in the pod")
+	n.requireError(add("c1", p), 4, "CNI_CONTAINERID c1", "exists already", "send DEL")
+	n.requireError(add("c2", p), 4, "CNI_IFNAME eth0", "exists in the pod")
 	if after := n.links(); strings.Join(after, ";") != strings.Join(before, ";") {
 		t.Errorf("links changed from %v to %v", before, after)
 	}
@@ -46,7 +46,7 @@ func TestPrivilegedAdd_BadNamespace(t *testing.T) {
 	for name, path := range map[string]string{"missing": "/nowhere/ns", "a file": "/etc/hostname", "another kind": "/proc/self/ns/mnt",
 		"a pipe": fifo, "our own": "/proc/self/ns/net"} {
 		c := add("c1", pod{path: path})
-		t.Run(name, func(t *testing.T) { n.refuse(c, 8, "CNI_NETNS") })
+		t.Run(name, func(t *testing.T) { n.requireError(c, 8, "CNI_NETNS") })
 	}
 	n.wantNothing()
 }
@@ -60,9 +60,9 @@ func TestPrivilegedAdd_FailureIsUndone(t *testing.T) {
 		code               uint
 	}{
 		{"pool exhausted", "POST", "/v1/ipam", 502, 11},
-		{"endpoint refused", "PUT", "/v1/endpoint/cilium-local:0", 400, codeRefused},
-		{"endpoint not ready", "PUT", "/v1/endpoint/cilium-local:0", 500, codeRefused},
-		{"call not permitted", "PUT", "/v1/endpoint/cilium-local:0", 403, codeRefused},
+		{"endpoint refused", "PUT", "/v1/endpoint/cilium-local:0", 400, codeRejected},
+		{"endpoint not ready", "PUT", "/v1/endpoint/cilium-local:0", 500, codeRejected},
+		{"call not permitted", "PUT", "/v1/endpoint/cilium-local:0", 403, codeRejected},
 		{"agent busy", "PUT", "/v1/endpoint/cilium-local:0", 429, 11},
 	} {
 		t.Run(c.name, func(t *testing.T) {
@@ -76,7 +76,7 @@ func TestPrivilegedAdd_FailureIsUndone(t *testing.T) {
 					return 0, ""
 				}
 			})
-			n.refuse(add("c1", p), c.code, "3 used, 4 quarantined, 5 excluded")
+			n.requireError(add("c1", p), c.code, "3 used, 4 quarantined, 5 excluded")
 			n.wantNothing()
 			p.Do(func() {
 				if _, err := netlink.LinkByName("eth0"); err == nil {
@@ -92,7 +92,7 @@ func TestPrivilegedAdd_NoLinkIsUndone(t *testing.T) {
 	t.Parallel()
 	n, p := newNode(t), newPod(t)
 	n.agent.set(func() { n.agent.mtu = maxMTU + 1 })
-	n.refuse(add("c1", p), codeKernel, "create link")
+	n.requireError(add("c1", p), codeKernel, "create link")
 	n.wantNothing()
 	if n.agent.next != 1 {
 		t.Errorf("%d allocations were made, want one", n.agent.next)
@@ -104,7 +104,7 @@ func TestPrivilegedAdd_NoCarrierIsUndone(t *testing.T) {
 	t.Parallel()
 	n, p := newNode(t), newPod(t)
 	n.agent.set(func() { n.agent.attach = func(string) error { return nil } })
-	n.refuse(add("c1", p), codeKernel, "wait until the pod can send", "carrier", "on the node")
+	n.requireError(add("c1", p), codeKernel, "wait until the pod can send", "carrier", "on the node")
 	n.wantNothing()
 }
 
@@ -170,7 +170,7 @@ func TestPrivilegedAdd_AgentDiesDuringPut(t *testing.T) {
 		}
 	})
 	n.agent.server.Config.ErrorLog = discard()
-	n.refuse(add("c1", p), 11, n.agent.socket())
+	n.requireError(add("c1", p), 11, n.agent.socket())
 	n.wantNothing()
 }
 
@@ -178,7 +178,7 @@ func TestPrivilegedAdd_AgentAbsent(t *testing.T) {
 	t.Parallel()
 	n, p := newNode(t), newPod(t)
 	n.agent.stop()
-	n.refuse(add("c1", p), 11, n.agent.socket(), "waggle-agent") // TestWaitReady_AbsentAgentIsAnErrorAfterFiveSeconds checks the time
+	n.requireError(add("c1", p), 11, n.agent.socket(), "waggle-agent") // TestWaitReady_AbsentAgentIsAnErrorAfterFiveSeconds checks the time
 	n.wantNothing()
 }
 
@@ -189,7 +189,7 @@ func TestPrivilegedAdd_AgentStarts(t *testing.T) {
 	n.agent.set(func() {
 		n.agent.state = models.AgentState{State: models.AgentStateStateStarting, WaitingFor: []string{"the pod CIDR"}}
 	})
-	n.refuse(call{command: "STATUS"}, 50, "starting", "the pod CIDR")
+	n.requireError(call{command: "STATUS"}, 50, "starting", "the pod CIDR")
 	time.AfterFunc(2*time.Second, func() {
 		n.agent.set(func() { n.agent.state = models.AgentState{State: models.AgentStateStateReady} })
 	})
@@ -227,7 +227,7 @@ func TestPrivilegedAdd_BadInput(t *testing.T) {
 		t.Run(c.name, func(t *testing.T) {
 			request := add("c1", p)
 			c.change(&request)
-			n.refuse(request, c.code, c.words)
+			n.requireError(request, c.code, c.words)
 		})
 	}
 	n.wantNothing()
@@ -270,5 +270,5 @@ func TestPrivilegedDel_ForeignLink(t *testing.T) {
 	if links := n.links(); !slices.Contains(links, hostName("c1", 0)+" 0x7") {
 		t.Errorf("links: %v", links)
 	}
-	n.refuse(add("c1", p), 4, podlink.Prefix)
+	n.requireError(add("c1", p), 4, podlink.Prefix)
 }

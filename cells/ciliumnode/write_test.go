@@ -25,9 +25,9 @@ func complete() wanted {
 			Router: netip.MustParseAddr("10.1.0.1"), Health: netip.MustParseAddr("10.1.0.2")}}}
 }
 
-// TestWrite_ConflictsAreSeen lets the cluster role write CIDRs between the agent's read and write: the server rejects the write, and the retry keeps
+// TestWrite_Conflict_RetriesAndKeepsCIDRs lets the cluster role write CIDRs between the agent's read and write: the server rejects the write, and the retry keeps
 // the CIDRs.
-func TestWrite_ConflictsAreSeen(t *testing.T) {
+func TestWrite_Conflict_RetriesAndKeepsCIDRs(t *testing.T) {
 	t.Parallel()
 	s := kubetest.New(t)
 	object := func(cidrs ...string) *ciliumv2.CiliumNode {
@@ -55,8 +55,8 @@ func TestWrite_ConflictsAreSeen(t *testing.T) {
 	}
 }
 
-// TestChanges_OfWhatWasMadeAreNone checks that a new object needs no patch, with and without written CIDRs and known addresses.
-func TestChanges_OfWhatWasMadeAreNone(t *testing.T) {
+// TestChanges_NewObject_NeedsNoPatch checks that a new object needs no patch, with and without written CIDRs and known addresses.
+func TestChanges_NewObject_NeedsNoPatch(t *testing.T) {
 	t.Parallel()
 	for _, writes := range []bool{false, true} {
 		for _, known := range []bool{false, true} {

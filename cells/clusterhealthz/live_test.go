@@ -13,8 +13,8 @@ import (
 	"github.com/waggle-net/waggle/pkg/heartbeat"
 )
 
-// TestLive_IsRedWhenALoopHangs also checks that /livez and /healthz are 200 again when the loop no longer hangs.
-func TestLive_IsRedWhenALoopHangs(t *testing.T) {
+// TestLive_StalledLoop_IsUnhealthy also checks that /livez and /healthz are 200 again when the loop no longer hangs.
+func TestLive_StalledLoop_IsUnhealthy(t *testing.T) {
 	monitor, db := heartbeat.NewMonitor(), statedb.New()
 	h := newHandler(inputs{DB: db, Monitor: monitor})
 	probe := func(want int, text string) {

@@ -101,8 +101,8 @@ func register(jobs job.Group, c *collector) {
 	heartbeat.AddRetried(jobs, "collect-flows", c.run, minRetry, maxRetry)
 	heartbeat.AddRetried(jobs, "collect-services", c.sweep, minRetry, maxRetry)
 	heartbeat.AddRetried(jobs, "collect-lost-addresses", c.followNode, minRetry, maxRetry)
-	heartbeat.AddRetried(jobs, "collect-kept-addresses", c.followKept, minRetry, maxRetry)
-	heartbeat.AddRetried(jobs, "hear-signals", c.hear, minRetry, maxRetry)
+	heartbeat.AddRetried(jobs, "collect-kept-addresses", c.followExclusions, minRetry, maxRetry)
+	heartbeat.AddRetried(jobs, "hear-signals", c.receiveSignals, minRetry, maxRetry)
 }
 
 // run makes a pass at once, and again at each request and interval.
@@ -169,19 +169,19 @@ func (c *collector) publish(p *pass) {
 
 // publishUsage writes a row for each endpoint that has translated flows or was refused some.
 func (c *collector) publishUsage(txn statedb.WriteTxn, p *pass) {
-	refused := c.heard.refusals()
+	rejected := c.heard.rejections()
 	for id := range p.translations.endpoints {
-		if _, heard := refused[id]; !heard {
-			refused[id] = 0
+		if _, heard := rejected[id]; !heard {
+			rejected[id] = 0
 		}
 	}
-	delete(refused, 0) // no endpoint
+	delete(rejected, 0) // no endpoint
 	for row := range c.usage.All(txn) {
-		if _, has := refused[row.Endpoint]; !has {
+		if _, has := rejected[row.Endpoint]; !has {
 			_, _, _ = c.usage.Delete(txn, row)
 		}
 	}
-	for id, n := range refused {
+	for id, n := range rejected {
 		ep, _, found := c.endpoints.Get(txn, endpoints.ByID(id))
 		if !found {
 			_, _, _ = c.usage.Delete(txn, natusage.Usage{Endpoint: id})

@@ -60,7 +60,7 @@ func cells(fake *fakeKernel) []cell.Cell {
 		),
 		cell.Module("ct-gc", "Under test",
 			cell.ProvidePrivate(func() kernel { return fake }, func() natKernel { return fakeNat{fake} },
-				func() grace { return awayTime }), implementation),
+				func() grace { return addressGrace }), implementation),
 	}
 }
 
@@ -200,7 +200,7 @@ func (f *fakeKernel) commands() upstream.ScriptCmdsOut {
 		"kernel/pair":     simple("Put a translated flow: protocol place from to new-from new-to twin's-place, then name=value for fields", f.putPair),
 		"kernel/pairs":    simple("List the entries of translated flows", func([]string) (string, error) { return f.listPairs(), nil }),
 		"kernel/keep":     simple("Let a client keep a backend: address service backend ticks-ago", f.keep),
-		"kernel/affinity": simple("List the clients that keep a backend", func([]string) (string, error) { return f.listKept(), nil }),
+		"kernel/affinity": simple("List the clients that keep a backend", func([]string) (string, error) { return f.listAffinity(), nil }),
 		"kernel/count": simple("Set what programs count for an endpoint", func(args []string) (string, error) {
 			id, err1 := strconv.Atoi(args[0])
 			n, err2 := strconv.ParseUint(args[1], 10, 32)

@@ -21,12 +21,12 @@ import (
 // answerTicks is the maximum difference, in ticks, between the expiry of the initiator's entry and the expiry of the reply entry of a flow that gets replies.
 const answerTicks = 1
 
-// lateKept are the delays after a new prefix at which flows are scanned again. At the first scan, a flow that began just before the prefix has not yet sent for
+// exclusionRescans are the delays after a new prefix at which flows are scanned again. At the first scan, a flow that began just before the prefix has not yet sent for
 // more than answerTicks without a reply.
-var lateKept = []time.Duration{3 * time.Second, 6 * time.Second}
+var exclusionRescans = []time.Duration{3 * time.Second, 6 * time.Second}
 
-// keptPrefixes are the prefixes towards which pods keep their addresses, as programs know them.
-type keptPrefixes struct {
+// excludedPrefixes are the prefixes towards which pods keep their addresses, as programs know them.
+type excludedPrefixes struct {
 	table    statedb.Table[*masquerade.Exclusion]
 	prefixes map[netip.Prefix]struct{}
 	bits     []int           // the distinct lengths of the prefixes
@@ -35,7 +35,7 @@ type keptPrefixes struct {
 }
 
 // read updates the prefixes from the table.
-func (k *keptPrefixes) read(txn statedb.ReadTxn) {
+func (k *excludedPrefixes) read(txn statedb.ReadTxn) {
 	if k.changed != nil && open(k.changed) {
 		return
 	}
@@ -57,7 +57,7 @@ func (k *keptPrefixes) read(txn statedb.ReadTxn) {
 	k.prefixes, k.changed = prefixes, changed
 }
 
-func (k *keptPrefixes) has(addr netip.Addr) bool {
+func (k *excludedPrefixes) has(addr netip.Addr) bool {
 	return slices.ContainsFunc(k.bits, func(bits int) bool {
 		prefix, err := addr.Prefix(bits)
 		_, found := k.prefixes[prefix]
@@ -68,7 +68,7 @@ func (k *keptPrefixes) has(addr netip.Addr) bool {
 // strays reports whether a flow of a pod uses an address of the node as its source although pods now keep their addresses towards its destination, and gets no
 // reply. Such a flow begins while the pod range of another node is not known, and lasts while the pod sends. A flow that gets replies does not stray, because
 // its peer knows it by the address of the node.
-func (k *keptPrefixes) strays(nat natKernel, f *natmap.Flow) (bool, error) {
+func (k *excludedPrefixes) strays(nat natKernel, f *natmap.Flow) (bool, error) {
 	if f.Reply() || f.Flags&uint32(bpf.NatMasquerade) == 0 || f.Flags&uint32(bpf.NatSenderStands) != 0 || !k.has(f.Key.Tuple().Target.Addr()) {
 		return false, nil
 	}
@@ -79,17 +79,17 @@ func (k *keptPrefixes) strays(nat natKernel, f *natmap.Flow) (bool, error) {
 	return err == nil && (!found || int32(f.Expires-answers.Expires) > answerTicks), err
 }
 
-// followKept deletes translated flows that the node would no longer translate and that get no reply.
-func (c *collector) followKept(ctx context.Context, health cell.Health) error {
+// followExclusions deletes translated flows that the node would no longer translate and that get no reply.
+func (c *collector) followExclusions(ctx context.Context, health cell.Health) error {
 	health.OK("waiting for the prefixes that are excluded from masquerading")
-	kept := &keptPrefixes{table: c.exclusions}
+	excluded := &excludedPrefixes{table: c.exclusions}
 	var due []time.Time // scans of the last change
 	for {
 		heartbeat.Busy(ctx)
-		kept.read(c.db.ReadTxn())
-		if kept.news {
-			kept.news, due = false, []time.Time{time.Now()}
-			for _, late := range lateKept {
+		excluded.read(c.db.ReadTxn())
+		if excluded.news {
+			excluded.news, due = false, []time.Time{time.Now()}
+			for _, late := range exclusionRescans {
 				due = append(due, due[0].Add(late))
 			}
 		}
@@ -101,22 +101,22 @@ func (c *collector) followKept(ctx context.Context, health cell.Health) error {
 		select {
 		case <-ctx.Done():
 			return nil
-		case <-kept.changed:
+		case <-excluded.changed:
 			continue
 		case <-timer:
 			due = due[1:]
 		}
 		heartbeat.Busy(ctx)
-		ended, err := c.collectStranded(kept.end)
+		ended, err := c.collectStranded(excluded.end)
 		if err != nil {
 			return fmt.Errorf("collect masqueraded flows to excluded prefixes: %w", err)
 		}
-		health.OK(fmt.Sprintf("%d prefixes are excluded from masquerading; %d entries of masqueraded flows to them were deleted", len(kept.prefixes), ended))
+		health.OK(fmt.Sprintf("%d prefixes are excluded from masquerading; %d entries of masqueraded flows to them were deleted", len(excluded.prefixes), ended))
 	}
 }
 
 // end deletes a flow that strays, and returns the number of deleted entries.
-func (k *keptPrefixes) end(p *pass, f *natmap.Flow) (uint64, error) {
+func (k *excludedPrefixes) end(p *pass, f *natmap.Flow) (uint64, error) {
 	strays, err := k.strays(p.nat, f)
 	if err != nil || !strays {
 		return 0, err

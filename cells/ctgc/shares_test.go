@@ -60,7 +60,7 @@ func (s *sharing) wantCount(when string, want int32, another bool) {
 
 // Flows that a pod creates during a pass count against its quota, also in a part of the map that the pass has already read: otherwise a pod could create its
 // whole quota again. The next pass counts each flow once.
-func TestPass_FlowsThatComeMeanwhileCount(t *testing.T) {
+func TestPass_FlowsCreatedDuringPass_Count(t *testing.T) {
 	t.Parallel()
 	s := newSharing(t)
 	s.open(1000, 3, 8) // the count includes five flows that were deleted since
@@ -178,7 +178,7 @@ func (s *sharing) translate(ipv6 bool, from, n int) {
 
 // The count of translated flows is exact: a flow that a pod creates during a pass counts once, whether the pass has seen it or not, and a flow that the pass
 // deletes does not count.
-func TestPass_TranslatedFlowsThatComeMeanwhileCountOnce(t *testing.T) {
+func TestPass_TranslatedFlowsCreatedDuringPass_CountOnce(t *testing.T) {
 	t.Parallel()
 	for _, ipv6 := range []bool{false, true} {
 		s := newSharing(t)

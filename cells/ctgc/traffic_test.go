@@ -56,7 +56,7 @@ func opened(node int, created uint32, replied bool) *ctmap.Flow {
 }
 
 // The recorded time of a reply is not after the beginning of its flow, also when the clock of the kernel wraps around.
-func TestTraffic_TimeOfAnAnswer_IsNoneThatIsNotProven(t *testing.T) {
+func TestTraffic_ReplyTime_NotAfterFlowStart(t *testing.T) {
 	t.Parallel()
 	for _, now := range []uint32{1000, 3, math.MaxUint32} {
 		c := newObserver(t, 2)
@@ -73,7 +73,7 @@ func TestTraffic_TimeOfAnAnswer_IsNoneThatIsNotProven(t *testing.T) {
 	}
 }
 
-func TestTraffic_IsLookedAtNotTooOften(t *testing.T) {
+func TestTraffic_ScannedOnceAMinute(t *testing.T) {
 	t.Parallel()
 	c := newObserver(t, 2)
 	if c.newTraffic(1) == nil || c.newTraffic(2) != nil {

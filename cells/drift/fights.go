@@ -16,30 +16,30 @@ import (
 )
 
 const (
-	// fight is the number of consecutive repairs from which on a conflict with another writer is likely.
-	fight = 10
+	// conflictThreshold is the number of consecutive repairs from which on a conflict with another writer is likely.
+	conflictThreshold = 10
 	// maxNamed is the maximum number of such objects in a health message.
 	maxNamed = 5
 	// settle is the minimum time between two scans of the table.
 	settle = time.Second
 )
 
-// registerFights logs repairs and reports objects that are repaired repeatedly.
-func registerFights(jobs job.Group, db *statedb.DB, table statedb.RWTable[tables.Repair], log *slog.Logger) {
+// registerConflicts logs repairs and reports objects that are repaired repeatedly.
+func registerConflicts(jobs job.Group, db *statedb.DB, table statedb.RWTable[tables.Repair], log *slog.Logger) {
 	heartbeat.Add(jobs, "watch-repairs", func(ctx context.Context, health cell.Health) error {
 		logged := uint64(0)
 		for {
 			txn := heartbeat.Snapshot(ctx, db, table)
 			rows, changed := table.AllWatch(txn)
-			total, newest, fights := sum(rows, time.Now())
+			total, newest, conflicts := sum(rows, time.Now())
 			if total > logged {
 				log.Warn("Another program changed an object of the agent, which repairs it", "kind", newest.Kind, "object", newest.What,
 					"found", newest.Found, "repairs", total)
 				logged = total
 			}
-			report(health, total, fights)
+			report(health, total, conflicts)
 			heartbeat.Idle(ctx)
-			if !sleep(ctx, settle) || !wait(ctx, changed, len(fights) > 0) {
+			if !sleep(ctx, settle) || !wait(ctx, changed, len(conflicts) > 0) {
 				return nil
 			}
 		}
@@ -47,26 +47,26 @@ func registerFights(jobs job.Group, db *statedb.DB, table statedb.RWTable[tables
 }
 
 // sum adds the counts, and returns the newest repair and the objects in conflict with another writer.
-func sum(rows func(func(tables.Repair, statedb.Revision) bool), now time.Time) (total uint64, newest tables.Repair, fights []error) {
+func sum(rows func(func(tables.Repair, statedb.Revision) bool), now time.Time) (total uint64, newest tables.Repair, conflicts []error) {
 	for row := range rows {
 		total += row.Count
 		if row.Last.After(newest.Last) {
 			newest = row
 		}
-		if row.Row >= fight && now.Sub(row.Last) <= inARow {
-			if len(fights) < maxNamed {
-				fights = append(fights, fmt.Errorf("%s %s: repaired %d times in a row, the last time because: %s",
+		if row.Row >= conflictThreshold && now.Sub(row.Last) <= inARow {
+			if len(conflicts) < maxNamed {
+				conflicts = append(conflicts, fmt.Errorf("%s %s: repaired %d times in a row, the last time because: %s",
 					row.Kind, row.What, row.Row, row.Found))
 			}
 		}
 	}
-	return total, newest, fights
+	return total, newest, conflicts
 }
 
 // report writes the count in brackets: health does not treat a change inside brackets as news.
-func report(health cell.Health, total uint64, fights []error) {
-	if len(fights) > 0 {
-		health.Degraded("another program changes objects of the agent repeatedly: find and stop it", errors.Join(fights...))
+func report(health cell.Health, total uint64, conflicts []error) {
+	if len(conflicts) > 0 {
+		health.Degraded("another program changes objects of the agent repeatedly: find and stop it", errors.Join(conflicts...))
 		return
 	}
 	health.OK(fmt.Sprintf("no repair conflicts (%d repairs)", total))

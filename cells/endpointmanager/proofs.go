@@ -8,20 +8,20 @@ import (
 	"github.com/waggle-net/waggle/pkg/tables/endpoints"
 )
 
-// proof is a set of independent reasons to believe that the pod of an endpoint has ended.
-type proof uint8
+// evidence is a set of independent reasons to believe that the pod of an endpoint has ended.
+type evidence uint8
 
 const (
-	linkGone      proof = 1 << iota // neither its index nor its name is on the node
-	namespaceGone                   // the path of ADD has no namespace or another one, or the kernel was booted again
-	podGone                         // the API server knows no such pod on this node, or a younger sandbox replaces it
+	linkGone      evidence = 1 << iota // neither its index nor its name is on the node
+	namespaceGone                      // the path of ADD has no namespace or another one, or the kernel was booted again
+	podGone                            // the API server knows no such pod on this node, or a younger sandbox replaces it
 )
 
 // enough reports whether at least two proofs hold. A single source may be wrong.
-func (p proof) enough() bool { return bits.OnesCount8(uint8(p)) >= 2 }
+func (p evidence) enough() bool { return bits.OnesCount8(uint8(p)) >= 2 }
 
 // String lists the proofs, as in "link,namespace".
-func (p proof) String() string {
+func (p evidence) String() string {
 	var names []string
 	for i, name := range []string{"link", "namespace", "pod"} {
 		if p&(1<<i) != 0 {
@@ -33,7 +33,7 @@ func (p proof) String() string {
 
 // verdict is the result of one scan of an endpoint.
 type verdict struct {
-	proofs proof
+	evidence evidence
 	// alive reports whether the link or the namespace exists. It outweighs all proofs.
 	alive bool
 	// fault is the reason to quarantine the endpoint; empty when its link is correct.
@@ -41,15 +41,15 @@ type verdict struct {
 }
 
 // ended reports whether the pod has ended according to one scan.
-func (v verdict) ended() bool { return !v.alive && v.proofs.enough() }
+func (v verdict) ended() bool { return !v.alive && v.evidence.enough() }
 
 // doubt describes the proofs against an endpoint that still works.
 func (v verdict) doubt(ep *endpoints.Endpoint) string {
 	var list []string
-	if v.proofs&namespaceGone != 0 {
+	if v.evidence&namespaceGone != 0 {
 		list = append(list, "its namespace is no longer at "+ep.NetnsPath)
 	}
-	if v.proofs&podGone != 0 {
+	if v.evidence&podGone != 0 {
 		list = append(list, "pod "+ep.PodName()+" is not known on this node, or has a younger sandbox")
 	}
 	return strings.Join(list, "; ")
@@ -85,8 +85,8 @@ func forItsLink(ep *endpoints.Endpoint) bool {
 	return strings.HasPrefix(ep.Quarantine, linkOf(ep)+" ")
 }
 
-// judge reports whether the namespace of an endpoint exists or is certainly lost. Neither is true when the agent cannot see the directory that it saw at ADD.
-func (s sight) judge(ep *endpoints.Endpoint, boot string) (found, lost bool) {
+// evaluate reports whether the namespace of an endpoint exists or is certainly lost. Neither is true when the agent cannot see the directory that it saw at ADD.
+func (s observation) evaluate(ep *endpoints.Endpoint, boot string) (found, lost bool) {
 	if ep.Boot != "" && boot != "" && ep.Boot != boot {
 		return false, true
 	}

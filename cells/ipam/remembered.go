@@ -11,9 +11,9 @@ import (
 	"github.com/waggle-net/waggle/pkg/tables/ipamaddresses"
 )
 
-// holdRemembered restores the addresses of the ledger that no restored endpoint has. Allocations wait for their claim, and released addresses are quarantined,
+// restoreLedger restores the addresses of the ledger that no restored endpoint has. Allocations wait for their claim, and released addresses are quarantined,
 // both for the full time from now. The caller must hold mu.
-func (a *allocator) holdRemembered(txn statedb.WriteTxn) error {
+func (a *allocator) restoreLedger(txn statedb.WriteTxn) error {
 	rows, notes, err := a.ledger.read()
 	if err != nil {
 		return err

@@ -44,7 +44,7 @@ func TestRestart_AllocationWaitsForItsPlugin(t *testing.T) {
 }
 
 // The agent was killed between the removal of an endpoint's file and the release of its address: the previous allocation is restored.
-func TestRestart_AddressWhoseReleaseWasCutShortIsNotFree(t *testing.T) {
+func TestRestart_InterruptedRelease_AddressIsNotFree(t *testing.T) {
 	t.Parallel()
 	dir := t.TempDir()
 	before := startIPAM(t, dir, 30*time.Second)
@@ -66,7 +66,7 @@ func TestRestart_AddressWhoseReleaseWasCutShortIsNotFree(t *testing.T) {
 	}
 }
 
-func TestRestart_EndpointOutweighsTheLedger(t *testing.T) {
+func TestRestart_EndpointOverridesLedger(t *testing.T) {
 	t.Parallel()
 	dir := t.TempDir()
 	before := startIPAM(t, dir, 30*time.Second)
@@ -100,21 +100,21 @@ func TestRestart_DamagedLedger(t *testing.T) {
 	}
 	a := startIPAM(t, dir, 30*time.Second)
 	a.RestoreDone()
-	rests := map[string]bool{}
+	quarantined := map[string]bool{}
 	for row := range a.table.All(a.db.ReadTxn()) {
-		rests[row.Addr.String()] = row.State == ipamaddresses.Quarantined && row.Pool != "" && row.Expiry.After(time.Now())
+		quarantined[row.Addr.String()] = row.State == ipamaddresses.Quarantined && row.Pool != "" && row.Expiry.After(time.Now())
 	}
-	if len(rests) != 3 || !rests["10.0.0.3"] || !rests["10.0.0.4"] || !rests["fd00::7"] {
-		t.Errorf("in quarantine: %v", rests)
+	if len(quarantined) != 3 || !quarantined["10.0.0.3"] || !quarantined["10.0.0.4"] || !quarantined["fd00::7"] {
+		t.Errorf("in quarantine: %v", quarantined)
 	}
-	aside, err := os.ReadDir(filepath.Join(files, "bad"))
-	if err != nil || len(aside) != 4 {
-		t.Errorf("set aside: %v, %v", aside, err)
+	moved, err := os.ReadDir(filepath.Join(files, "bad"))
+	if err != nil || len(moved) != 4 {
+		t.Errorf("set aside: %v, %v", moved, err)
 	}
 }
 
 // If the ledger cannot be written, no address is allocated, and none is lost: a pod can still be deleted.
-func TestNext_FailsAndLeaksNothingWhenTheLedgerCannotBeWritten(t *testing.T) {
+func TestNext_LedgerWriteFails_LeaksNothing(t *testing.T) {
 	t.Parallel()
 	dir := t.TempDir()
 	a := startIPAM(t, dir, 30*time.Second)

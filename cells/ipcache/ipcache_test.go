@@ -335,7 +335,7 @@ func (m memoryMaps) Get(name string) (*ebpf.Map, error) { return m[name], nil }
 func (m memoryMaps) All() (map[string]*ebpf.Map, error) { return m, nil }
 func (m memoryMaps) Put(name string, k, v any) error    { return m[name].Put(k, v) }
 func (m memoryMaps) Delete(name string, k any) error    { return m[name].Delete(k) }
-func (m memoryMaps) PutFormer(name string, k, v, _ any) error {
+func (m memoryMaps) PutPrevious(name string, k, v, _ any) error {
 	return m.Put(name, k, v)
 }
 func (memoryMaps) Entries(string) ([]bpfmaps.Entry, error) { return nil, nil }

@@ -9,16 +9,16 @@ import (
 	"github.com/waggle-net/waggle/pkg/tables/refusedclaims"
 )
 
-// judge decides which claims of CiliumEndpoints are plausible. Without it, any writer of CiliumEndpoints could take over any address.
-type judge struct {
+// claimChecker decides which claims of CiliumEndpoints are plausible. Without it, any writer of CiliumEndpoints could take over any address.
+type claimChecker struct {
 	self  string // this node
 	nodes *clusternodes.Follower
 	local map[netip.Addr]int // number of endpoints of this node by address
 }
 
-// refuses returns the reason why an object's claim of an address is rejected, "" if it is accepted. Ours reports whether the object belongs to this node: the
+// checkClaim returns the reason why an object's claim of an address is rejected, "" if it is accepted. Ours reports whether the object belongs to this node: the
 // table endpoints takes precedence for its address.
-func (j *judge) refuses(ep *cilium.Endpoint, addr netip.Addr) (why refusedclaims.Reason, ours bool) {
+func (j *claimChecker) checkClaim(ep *cilium.Endpoint, addr netip.Addr) (why refusedclaims.Reason, ours bool) {
 	_, here := j.local[addr]
 	switch host := j.nodes.HostOf(ep); {
 	case host == j.self:
@@ -31,7 +31,7 @@ func (j *judge) refuses(ep *cilium.Endpoint, addr netip.Addr) (why refusedclaims
 		return refusedclaims.NodeAddress, false
 	case host == "":
 		return refusedclaims.UnknownNode, false
-	case !j.nodes.MayHold(host, addr):
+	case !j.nodes.MayHost(host, addr):
 		return refusedclaims.OutsideCIDRs, false
 	}
 	return "", false

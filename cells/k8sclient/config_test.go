@@ -36,7 +36,7 @@ func kubeconfig(t *testing.T, user string) string {
 	return path
 }
 
-func TestNewSettings_WhoAndWhere(t *testing.T) {
+func TestNewSettings_CredentialsAndAddress(t *testing.T) {
 	t.Parallel()
 	path := kubeconfig(t, `{"token":"secret"}`)
 	pod := inPod(t, "token", "ca.crt")

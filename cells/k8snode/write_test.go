@@ -53,8 +53,8 @@ func try(t *testing.T, c controller, write func(context.Context, *corev1.Node) e
 	return write(t.Context(), live)
 }
 
-// TestRemoveTaints_KeepsWhatComesMeanwhile changes the taints between the agent's read and its write.
-func TestRemoveTaints_KeepsWhatComesMeanwhile(t *testing.T) {
+// TestRemoveTaints_KeepsConcurrentChanges changes the taints between the agent's read and its write.
+func TestRemoveTaints_KeepsConcurrentChanges(t *testing.T) {
 	t.Parallel()
 	for name, test := range map[string]struct {
 		before, meanwhile, after []string
@@ -92,8 +92,8 @@ func TestRemoveTaints_KeepsWhatComesMeanwhile(t *testing.T) {
 	}
 }
 
-// TestAnnotate_LosesNothingThatComesMeanwhile sets a CIDR annotation between the agent's read and its write.
-func TestAnnotate_LosesNothingThatComesMeanwhile(t *testing.T) {
+// TestAnnotate_KeepsConcurrentChanges sets a CIDR annotation between the agent's read and its write.
+func TestAnnotate_KeepsConcurrentChanges(t *testing.T) {
 	t.Parallel()
 	s := kubetest.New(t)
 	s.Put(tainted())
@@ -202,7 +202,7 @@ func FuzzPlan(f *testing.F) {
 	})
 }
 
-func TestNewSettings_RefusesWhatIsNoKey(t *testing.T) {
+func TestNewSettings_RejectsInvalidTaintKey(t *testing.T) {
 	t.Parallel()
 	for _, key := range []string{"", "a b", "x/y/z"} {
 		if _, err := newSettings(Config{TaintKey: key}); err == nil {
@@ -215,7 +215,7 @@ func TestNewSettings_RefusesWhatIsNoKey(t *testing.T) {
 }
 
 // Annotations are free text: every writer of the Node controls the text in the row.
-func TestPlan_WhatSomebodyWroteIsShownShortAndPrintable(t *testing.T) {
+func TestPlan_ForeignText_IsShortAndPrintable(t *testing.T) {
 	t.Parallel()
 	_, foreign := plan(map[string]string{v4Key: "\x1b[2J\n" + strings.Repeat("x", 200_000)}, map[string]string{v4Key: "10.1.0.0/24"})
 	if len(foreign) != 1 || len(foreign[0]) > 200 || strings.ContainsAny(foreign[0], "\x1b\n") {

@@ -162,7 +162,7 @@ func wait(t *testing.T, most time.Duration, what string, condition func() bool, 
 	}
 }
 
-func TestElection_AnotherTakesOver(t *testing.T) {
+func TestElection_LeaderFails_OtherCandidateLeads(t *testing.T) {
 	t.Parallel()
 	for name, c := range map[string]struct {
 		end      func(a *candidate)
@@ -273,7 +273,7 @@ func TestAwait(t *testing.T) {
 	})
 }
 
-func TestNewSettings_Refuses(t *testing.T) {
+func TestNewSettings_Rejects(t *testing.T) {
 	t.Parallel()
 	for want, change := range map[string]func(*Config){
 		"--leader-election-lease-duration=1.5s": func(c *Config) { c.LeaseDuration = 1500 * time.Millisecond },

@@ -67,8 +67,8 @@ const releasedFor = time.Second
 // released returns old without a holder.
 func released(old *coordinationv1.Lease, now time.Time) *coordinationv1.Lease {
 	lease := old.DeepCopy()
-	nobody, seconds, stamp := "", int32(releasedFor/time.Second), metav1.NewMicroTime(now)
-	lease.Spec.HolderIdentity, lease.Spec.LeaseDurationSeconds, lease.Spec.RenewTime = &nobody, &seconds, &stamp
+	noHolder, seconds, stamp := "", int32(releasedFor/time.Second), metav1.NewMicroTime(now)
+	lease.Spec.HolderIdentity, lease.Spec.LeaseDurationSeconds, lease.Spec.RenewTime = &noHolder, &seconds, &stamp
 	return lease
 }
 

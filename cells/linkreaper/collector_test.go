@@ -14,7 +14,7 @@ import (
 )
 
 // The link of an ADD that is slow between its link and its endpoint stays; the scans are counted from the creation of the link.
-func TestCollect_LinkOfAnADDThatIsUnderWayStays(t *testing.T) {
+func TestCollect_LinkOfPendingADD_IsKept(t *testing.T) {
 	t.Parallel()
 	if until := (looks - 1) * DefaultConfig.Interval; until <= agentcall.RequestTimeout {
 		t.Errorf("a link without an endpoint goes after %s, and an ADD may wait %s for its own", until, agentcall.RequestTimeout)
@@ -63,7 +63,7 @@ func TestCollect_LinkOfAnADDThatIsUnderWayStays(t *testing.T) {
 }
 
 // Orphans are determined by the first scan after the links are listed: links of a previous run whose state is lost are in use.
-func TestCollect_LinksThatAreListedLateAreSparedAllTheSame(t *testing.T) {
+func TestCollect_LinksListedLate_AreKept(t *testing.T) {
 	t.Parallel()
 	db := statedb.New()
 	links, err1 := devices.NewTable(db)

@@ -71,9 +71,9 @@ func steps(m *heartbeat.Monitor, db *statedb.DB, d dance) upstream.ScriptCmdsOut
 	})
 }
 
-// TestCell_LeavesARecordThatTheNextRunReports runs the cell in fake time. A loop hangs, the log and the file have the stall once, and only the next
+// TestCell_Stall_IsReportedByNextRun runs the cell in fake time. A loop hangs, the log and the file have the stall once, and only the next
 // run logs it again, once.
-func TestCell_LeavesARecordThatTheNextRunReports(t *testing.T) {
+func TestCell_Stall_IsReportedByNextRun(t *testing.T) {
 	t.Parallel()
 	dir := t.TempDir()
 	synctest.Test(t, func(t *testing.T) {

@@ -65,7 +65,7 @@ func (w linkWatch) run(ctx context.Context, health cell.Health) error {
 		if len(k.suspects) > 0 {
 			_, rowsChanged := w.Table.AllWatch(txn)
 			changed.Add(rowsChanged)
-			if w.judge(txn, k, time.Now()) {
+			if w.checkSuspects(txn, k, time.Now()) {
 				wait, cancel = context.WithTimeout(ctx, drift.Grace)
 			}
 		}
@@ -89,8 +89,8 @@ func (k known) note(d *devices.Device, gone bool) {
 	}
 }
 
-// judge checks each suspect whose row is Done, marks links that differ and forgets the others. It reports whether to check again after the grace period.
-func (w linkWatch) judge(txn statedb.ReadTxn, k known, now time.Time) (later bool) {
+// checkSuspects checks each suspect whose row is Done, marks links that differ and forgets the others. It reports whether to check again after the grace period.
+func (w linkWatch) checkSuspects(txn statedb.ReadTxn, k known, now time.Time) (later bool) {
 	rows := make(map[int]*attachments.Attachment)
 	for row := range w.Table.All(txn) {
 		if row.Kind == attachments.PodLink && k.suspects[row.IfIndex] {
@@ -108,7 +108,7 @@ func (w linkWatch) judge(txn statedb.ReadTxn, k known, now time.Time) (later boo
 		case now.Sub(row.Status.UpdatedAt) < drift.Grace:
 			later = true
 		default:
-			if _, judged := k.mtus[index]; !judged {
+			if _, recorded := k.mtus[index]; !recorded {
 				k.mtus[index] = d.MTU
 			}
 			if given, _, _ := w.MTUs.Get(txn, podmtus.ByID(row.EndpointID)); given.HostMTU != 0 && given.HostIfIndex == index &&

@@ -101,9 +101,9 @@ func (c *controller) describe(txn statedb.ReadTxn, watch *statedb.WatchSet) *loc
 		if !f.enabled {
 			continue
 		}
-		var lacks string
-		if *f.into, lacks = c.family(txn, watch, f.name); lacks != "" {
-			missing = append(missing, f.name+": "+lacks)
+		var missingInput string
+		if *f.into, missingInput = c.family(txn, watch, f.name); missingInput != "" {
+			missing = append(missing, f.name+": "+missingInput)
 		}
 	}
 	node.Addresses = c.nodeAddresses(txn, watch, node)

@@ -16,22 +16,22 @@ func ipcacheLayouts(t *testing.T) (before, now layout) {
 	if err != nil {
 		t.Error(err)
 	}
-	now = layout{all[bpf.MapIpcache].Copy(), bpf.LayoutVersion(bpf.MapIpcache), bpf.FormerLayout(bpf.MapIpcache)}
+	now = layout{all[bpf.MapIpcache].Copy(), bpf.LayoutVersion(bpf.MapIpcache), bpf.PreviousLayoutOf(bpf.MapIpcache)}
 	before = layout{now.Former.Spec.Copy(), now.Former.Version, nil}
 	now.Name, before.Name = "numbers", "numbers"
 	return before, now
 }
 
-// TestPrivilegedOpen_CrashBeforeTheOwnerHasFilledTheMap ends runs at each step of an upgrade. While the owner has not filled the map, no run treats it as
+// TestPrivilegedOpen_CrashBeforeMapIsFilled ends runs at each step of an upgrade. While the owner has not filled the map, no run treats it as
 // filled; afterwards every run does. The previous release finds its own map and no pin of this release.
-func TestPrivilegedOpen_CrashBeforeTheOwnerHasFilledTheMap(t *testing.T) {
+func TestPrivilegedOpen_CrashBeforeMapIsFilled(t *testing.T) {
 	t.Parallel()
 	inMapDir(t, func(dir string) {
 		before, now := ipcacheLayouts(t)
 		key := bpf.NewAddrKey(netip.MustParseAddr("10.2.0.7"))
 		peer := netip.MustParseAddr("192.0.2.2")
 		r := startRun(t, dir, before)
-		if err := r.s.Put("numbers", key, [8]byte(bpf.FormerIpcacheEntry(300, peer))); err != nil {
+		if err := r.s.Put("numbers", key, [8]byte(bpf.PreviousIpcacheEntry(300, peer))); err != nil {
 			t.Error(err)
 		}
 		r.end()
@@ -50,7 +50,7 @@ func TestPrivilegedOpen_CrashBeforeTheOwnerHasFilledTheMap(t *testing.T) {
 			t.Error(err)
 		}
 		r = unfilled(false)
-		if err := r.s.PutFormer("numbers", key, bpf.IpcacheEntry{Identity: 300, Node: 5}, [8]byte(bpf.FormerIpcacheEntry(300, peer))); err != nil {
+		if err := r.s.PutPrevious("numbers", key, bpf.IpcacheEntry{Identity: 300, Node: 5}, [8]byte(bpf.PreviousIpcacheEntry(300, peer))); err != nil {
 			t.Error(err)
 		}
 		r.end()
@@ -75,18 +75,18 @@ func TestPrivilegedOpen_CrashBeforeTheOwnerHasFilledTheMap(t *testing.T) {
 		unfilled(false).end() // a downgrade before it is filled
 		r = startRun(t, dir, before)
 		wantPins(t, dir, "numbers_v1")
-		wantKeys(t, dir, "numbers_v1", map[bpf.AddrKey][8]byte{key: [8]byte(bpf.FormerIpcacheEntry(300, peer))})
+		wantKeys(t, dir, "numbers_v1", map[bpf.AddrKey][8]byte{key: [8]byte(bpf.PreviousIpcacheEntry(300, peer))})
 		r.end()
 	})
 }
 
-// TestPrivilegedOpen_IpcacheOfTheReleaseBefore upgrades from the release whose ipcache has addresses of nodes to this release, and downgrades again. Programs
+// TestPrivilegedOpen_IpcacheOfPreviousRelease upgrades from the release whose ipcache has addresses of nodes to this release, and downgrades again. Programs
 // of both releases find every identity, and programs of the previous release find the node addresses that this release writes.
-func TestPrivilegedOpen_IpcacheOfTheReleaseBefore(t *testing.T) {
+func TestPrivilegedOpen_IpcacheOfPreviousRelease(t *testing.T) {
 	t.Parallel()
 	type entry = [8]byte
-	former := func(identity uint32, peer string) entry {
-		return entry(bpf.FormerIpcacheEntry(identity, netip.MustParseAddr(peer)))
+	previous := func(identity uint32, peer string) entry {
+		return entry(bpf.PreviousIpcacheEntry(identity, netip.MustParseAddr(peer)))
 	}
 	inMapDir(t, func(dir string) {
 		before, now := ipcacheLayouts(t)
@@ -98,9 +98,9 @@ func TestPrivilegedOpen_IpcacheOfTheReleaseBefore(t *testing.T) {
 			}
 		}
 		r := startRun(t, dir, before)
-		put(r, addr("10.2.0.7"), former(300, "192.0.2.2"))
-		put(r, addr("192.0.2.2"), former(6, "192.0.2.2"))
-		put(r, addr("192.0.2.3"), former(6, "192.0.2.3"))
+		put(r, addr("10.2.0.7"), previous(300, "192.0.2.2"))
+		put(r, addr("192.0.2.2"), previous(6, "192.0.2.2"))
+		put(r, addr("192.0.2.3"), previous(6, "192.0.2.3"))
 		r.end()
 
 		r = startRun(t, dir, now)
@@ -112,7 +112,7 @@ func TestPrivilegedOpen_IpcacheOfTheReleaseBefore(t *testing.T) {
 			identity uint32
 			peer     string
 		}{"10.2.0.7": {301, "0.0.0.0"}, "192.0.2.2": {7, "192.0.2.22"}} {
-			if err := r.s.PutFormer("numbers", addr(text), bpf.IpcacheEntry{Identity: v.identity, Node: 5}, former(v.identity, v.peer)); err != nil {
+			if err := r.s.PutPrevious("numbers", addr(text), bpf.IpcacheEntry{Identity: v.identity, Node: 5}, previous(v.identity, v.peer)); err != nil {
 				t.Error(err)
 			}
 		}
@@ -123,22 +123,22 @@ func TestPrivilegedOpen_IpcacheOfTheReleaseBefore(t *testing.T) {
 		r.end()
 
 		r = startRun(t, dir, before)
-		wantKeys(t, dir, "numbers_v1", map[bpf.AddrKey]entry{addr("10.2.0.7"): former(301, "0.0.0.0"), addr("192.0.2.2"): former(7, "192.0.2.22")})
+		wantKeys(t, dir, "numbers_v1", map[bpf.AddrKey]entry{addr("10.2.0.7"): previous(301, "0.0.0.0"), addr("192.0.2.2"): previous(7, "192.0.2.22")})
 		wantPins(t, dir, "numbers_v1")
 		r.end()
 	})
 }
 
-// TestPrivilegedOpen_CIDRsOfTheReleaseBefore: values get the length of their key. The map of the previous release has fewer entries; an entry that does not fit
+// TestPrivilegedOpen_CIDRsOfPreviousRelease: values get the length of their key. The map of the previous release has fewer entries; an entry that does not fit
 // there causes no error.
-func TestPrivilegedOpen_CIDRsOfTheReleaseBefore(t *testing.T) {
+func TestPrivilegedOpen_CIDRsOfPreviousRelease(t *testing.T) {
 	t.Parallel()
 	inMapDir(t, func(dir string) {
 		all, err := bpf.MapSpecs()
 		if err != nil {
 			t.Error(err)
 		}
-		now := layout{all[bpf.MapCIDRs].Copy(), bpf.LayoutVersion(bpf.MapCIDRs), bpf.FormerLayout(bpf.MapCIDRs)}
+		now := layout{all[bpf.MapCIDRs].Copy(), bpf.LayoutVersion(bpf.MapCIDRs), bpf.PreviousLayoutOf(bpf.MapCIDRs)}
 		now.Name = "numbers"
 		before := layout{now.Former.Spec.Copy(), now.Former.Version, nil}
 		before.Name, before.MaxEntries = "numbers", 2

@@ -9,8 +9,8 @@ import (
 	"golang.org/x/sys/unix"
 )
 
-// twin is a second copy of a map, of another layout or size, which programs of another generation may read. Every write is repeated in it.
-type twin struct {
+// shadowMap is a second copy of a map, of another layout or size, which programs of another generation may read. Every write is repeated in it.
+type shadowMap struct {
 	m    *ebpf.Map
 	pin  string
 	back convert // converts from the present layout to this one
@@ -23,7 +23,7 @@ type twin struct {
 }
 
 // put converts an entry and writes it to the twin.
-func (t *twin) put(key, value any) error {
+func (t *shadowMap) put(key, value any) error {
 	k, err := binary.Append(nil, binary.NativeEndian, key)
 	if err != nil {
 		return fmt.Errorf("write to %s: %w", t.pin, err)
@@ -43,7 +43,7 @@ func (t *twin) put(key, value any) error {
 }
 
 // write writes an entry in the layout of the twin.
-func (t *twin) write(key, value any) error {
+func (t *shadowMap) write(key, value any) error {
 	err := t.m.Put(key, value)
 	if full := errors.Is(err, unix.E2BIG) || errors.Is(err, unix.ENOSPC); err == nil || full && !t.resized {
 		return nil // the previous release has a smaller map, and lacks the entry as well
@@ -52,7 +52,7 @@ func (t *twin) write(key, value any) error {
 }
 
 // remove deletes an entry from the twin; a missing entry is no error.
-func (t *twin) remove(key any, size uint32) error {
+func (t *shadowMap) remove(key any, size uint32) error {
 	k, err := binary.Append(nil, binary.NativeEndian, key)
 	if err != nil {
 		return fmt.Errorf("delete from %s: %w", t.pin, err)

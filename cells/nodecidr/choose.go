@@ -28,7 +28,7 @@ type input struct {
 // Node, or the CiliumNode; the previous choice; a derived CIDR.
 func choose(in input) []nodecidrs.Candidate {
 	out := offered(in)
-	refuseOwn(out, in)
+	rejectOwn(out, in)
 	ipv4 := pick(out, "ipv4", in.enableIPv4)
 	ipv6 := pick(out, "ipv6", in.enableIPv6)
 
@@ -49,8 +49,8 @@ func choose(in input) []nodecidrs.Candidate {
 		deriveIPv6(in.settings.ipv6Cluster, ipv4)))
 }
 
-// refuseOwn rejects ranges that contain an address of the node: with a route to pods for such a range, the node would lose the connection to its network.
-func refuseOwn(candidates []nodecidrs.Candidate, in input) {
+// rejectOwn rejects ranges that contain an address of the node: with a route to pods for such a range, the node would lose the connection to its network.
+func rejectOwn(candidates []nodecidrs.Candidate, in input) {
 	for i := range candidates {
 		c := &candidates[i]
 		if c.Reason == "" && in.addressesPending {

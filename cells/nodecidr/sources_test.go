@@ -130,20 +130,20 @@ func TestChoose_Sources(t *testing.T) {
 	}
 }
 
-// TestNewSettings_RefusesAGuessedName tests the node name from the host name, which may be the name of another node.
-func TestNewSettings_RefusesAGuessedName(t *testing.T) {
+// TestNewSettings_RejectsGuessedNodeName tests the node name from the host name, which may be the name of another node.
+func TestNewSettings_RejectsGuessedNodeName(t *testing.T) {
 	t.Parallel()
 	for name, test := range map[string]struct {
 		source  string
 		flags   func(*Config)
 		offline bool
-		refused bool
+		wantErr bool
 	}{
-		"guessed":                       {source: "hostname", refused: true},
+		"guessed":                       {source: "hostname", wantErr: true},
 		"from the environment":          {source: "K8S_NODE_NAME"},
 		"from the flag":                 {source: "flag"},
 		"guessed without an API server": {source: "hostname", offline: true},
-		"guessed with one range":        {source: "hostname", flags: func(c *Config) { c.IPv4Range = "10.9.0.0/24" }, refused: true},
+		"guessed with one range":        {source: "hostname", flags: func(c *Config) { c.IPv4Range = "10.9.0.0/24" }, wantErr: true},
 		"guessed with both ranges": {source: "hostname",
 			flags: func(c *Config) { c.IPv4Range, c.IPv6Range = "10.9.0.0/24", "fd00:9::/64" }},
 	} {
@@ -156,7 +156,7 @@ func TestNewSettings_RefusesAGuessedName(t *testing.T) {
 		}
 		a.NodeNameSource = test.source
 		_, err := newSettings(c, a, client)
-		if refused := err != nil; refused != test.refused {
+		if gotErr := err != nil; gotErr != test.wantErr {
 			t.Errorf("%s: %v", name, err)
 		}
 		if err != nil && (!strings.Contains(err.Error(), "K8S_NODE_NAME") || !strings.Contains(err.Error(), "--node-name")) {

@@ -13,13 +13,13 @@ import (
 // nodes the agent knows.
 const maxSpared = 6
 
-// heed applies the table node-traffic. Nodes are visited at once if requests to their pods got no reply.
-func (p *prober) heed(txn statedb.ReadTxn, u *update) {
+// applyTraffic applies the table node-traffic. Nodes are visited at once if requests to their pods got no reply.
+func (p *prober) applyTraffic(txn statedb.ReadTxn, u *update) {
 	revision := p.traffic.Revision(txn)
-	if revision == p.heeded {
+	if revision == p.trafficRevision {
 		return
 	}
-	p.heeded = revision
+	p.trafficRevision = revision
 	for _, t := range p.targets {
 		t.used = false
 	}

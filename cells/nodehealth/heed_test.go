@@ -11,8 +11,8 @@ import (
 	"github.com/waggle-net/waggle/pkg/tables/nodetraffic"
 )
 
-// tell inserts rows of node-traffic.
-func (r *rig) tell(t *testing.T, rows ...*nodetraffic.Traffic) {
+// insertTraffic inserts rows of node-traffic.
+func (r *rig) insertTraffic(t *testing.T, rows ...*nodetraffic.Traffic) {
 	t.Helper()
 	txn := r.db.WriteTxn(r.traffic)
 	defer txn.Commit()
@@ -48,7 +48,7 @@ func (f *fake) echoes(i int) int {
 
 // With traffic every four minutes a node is probed once in six intervals, for properties that traffic does not show. Without traffic it is probed again at
 // once.
-func TestHeed_NodesThatAnswerPods_AreNotProbed(t *testing.T) {
+func TestApplyTraffic_RepliesToPods_NodesNotProbed(t *testing.T) {
 	t.Parallel()
 	synctest.Test(t, func(t *testing.T) {
 		const number, used = 300, 50
@@ -64,7 +64,7 @@ func TestHeed_NodesThatAnswerPods_AreNotProbed(t *testing.T) {
 		pass := 4 * time.Minute
 		for range passes {
 			for i := 1; i <= used; i++ {
-				r.tell(t, answered(i))
+				r.insertTraffic(t, answered(i))
 			}
 			time.Sleep(pass)
 		}
@@ -94,7 +94,7 @@ func TestHeed_NodesThatAnswerPods_AreNotProbed(t *testing.T) {
 }
 
 // Requests of pods to a node get no reply: the node is probed at once, before other due nodes.
-func TestHeed_NodesThatDoNotAnswerPods_AreProbedAtOnce(t *testing.T) {
+func TestApplyTraffic_NoReplies_NodesProbedImmediately(t *testing.T) {
 	t.Parallel()
 	synctest.Test(t, func(t *testing.T) {
 		const number = 300
@@ -104,7 +104,7 @@ func TestHeed_NodesThatDoNotAnswerPods_AreProbedAtOnce(t *testing.T) {
 		net.set(addressOf(7), wrong{errSilence, errSilence})
 		row := answered(7)
 		row.IPv4.Unanswered, row.IPv4.Answered = 1, time.Now().Add(-time.Hour)
-		r.tell(t, row)
+		r.insertTraffic(t, row)
 		before := net.echoes(7)
 		time.Sleep(2 * calmStep)
 		if net.echoes(7) == before {
@@ -116,7 +116,7 @@ func TestHeed_NodesThatDoNotAnswerPods_AreProbedAtOnce(t *testing.T) {
 		}
 		// Replies to pods do not end the verdict: the ports of probes do not respond. The probes continue.
 		before = net.echoes(7)
-		r.tell(t, answered(7))
+		r.insertTraffic(t, answered(7))
 		time.Sleep(r.options.base + 2*calmStep)
 		if got := r.host(7); got.State() != tables.Unreachable || net.echoes(7) == before {
 			t.Errorf("with answers of pods its state is %s after %d more requests", got.State(), net.echoes(7)-before)
@@ -124,7 +124,7 @@ func TestHeed_NodesThatDoNotAnswerPods_AreProbedAtOnce(t *testing.T) {
 	})
 }
 
-func TestHeed_StateWithoutProbes_IsThatOfTraffic(t *testing.T) {
+func TestApplyTraffic_WithoutProbes_DeterminesState(t *testing.T) {
 	t.Parallel()
 	synctest.Test(t, func(t *testing.T) {
 		net := newFake()
@@ -143,7 +143,7 @@ func TestHeed_StateWithoutProbes_IsThatOfTraffic(t *testing.T) {
 		require.NoError(t, err)
 		old := answered(3)
 		old.UID = replaced.UID
-		r.tell(t, answered(1), other, old)
+		r.insertTraffic(t, answered(1), other, old)
 		time.Sleep(2 * calmStep)
 		for i, want := range []tables.State{tables.Unknown, tables.Reachable, tables.Unknown, tables.Unknown} {
 			if got := r.host(i).State(); got != want {
@@ -163,7 +163,7 @@ func TestHeed_StateWithoutProbes_IsThatOfTraffic(t *testing.T) {
 }
 
 // Probes are lost, and pods get replies: there is no verdict.
-func TestHeed_FailedProbeBeforeAnAnswer_IsForgotten(t *testing.T) {
+func TestApplyTraffic_ReplyAfterFailedProbe_ClearsFailure(t *testing.T) {
 	t.Parallel()
 	synctest.Test(t, func(t *testing.T) {
 		net := newFake()
@@ -174,7 +174,7 @@ func TestHeed_FailedProbeBeforeAnAnswer_IsForgotten(t *testing.T) {
 		}
 		row := answered(1)
 		row.IPv4.Answered = time.Now()
-		r.tell(t, row)
+		r.insertTraffic(t, row)
 		time.Sleep(2 * calmStep)
 		if got := r.host(1); got.ICMP.Strikes != 0 || got.State() != tables.Reachable {
 			t.Errorf("its state is %s with %d failed probes", got.State(), got.ICMP.Strikes)

@@ -95,7 +95,7 @@ func TestResponder_Answers(t *testing.T) {
 }
 
 // A probe may request a reply of a certain length, which is limited.
-func TestResponder_AnswersOfALength(t *testing.T) {
+func TestResponder_ReplyLength(t *testing.T) {
 	t.Parallel()
 	synctest.Test(t, func(t *testing.T) {
 		l := pipenet.Listen("hello")
@@ -140,7 +140,7 @@ func (f *faulty) Accept() (net.Conn, error) {
 }
 
 // Neither an error of an incoming connection nor a lack of file descriptors ends the responder.
-func TestResponder_FailedAccept_GoesOn(t *testing.T) {
+func TestResponder_FailedAccept_Continues(t *testing.T) {
 	t.Parallel()
 	synctest.Test(t, func(t *testing.T) {
 		l := &faulty{Listener: pipenet.Listen("hello"), errs: []error{syscall.ECONNABORTED, syscall.EPROTO, syscall.EMFILE, errors.New("odd")}}

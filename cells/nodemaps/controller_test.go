@@ -106,7 +106,7 @@ func (r *rig) change(t *testing.T, txn statedb.WriteTxn, random *rand.Rand) {
 			put(t, txn, r.in.Devices, d, deleted)
 			return
 		}
-		test := &pathtests.Test{Node: name, Kind: pathtests.Checksum, State: pathtests.Failed, Fault: pathtests.Spoilt}
+		test := &pathtests.Test{Node: name, Kind: pathtests.Checksum, State: pathtests.Failed, Fault: pathtests.Corrupted}
 		put(t, txn, r.in.Tests, test, deleted)
 	default:
 		if random.IntN(3) > 0 {
@@ -127,7 +127,7 @@ func (r *rig) whole(txn statedb.ReadTxn) (rows []*nodeslots.Slot, known bool) {
 	complete, _ := r.Nodes.Initialized(txn)
 	carried, _ := pathtests.Carried(txn, r.Tests)
 	direct, _ := nodepaths.Directs(txn, r.Paths)
-	spoilt, _ := pathtests.SpoiltPaths(txn, r.Tests)
+	corrupted, _ := pathtests.CorruptedPaths(txn, r.Tests)
 	var completer uint32
 	for d := range r.Devices.All(txn) {
 		if d.Up {
@@ -158,7 +158,7 @@ func (r *rig) whole(txn statedb.ReadTxn) (rows []*nodeslots.Slot, known bool) {
 			if addr := n.Address(ipv6); addr.IsValid() && addr != self.Source {
 				if row.Addrs = append(row.Addrs, addr); ipv6 == self.Source.Is6() {
 					row.Underlay, row.Source, row.Direct = addr, self.Source, direct[id.Name]
-					if spoilt[id.Name] {
+					if corrupted[id.Name] {
 						row.Checksums = completer
 					}
 				}
@@ -171,8 +171,8 @@ func (r *rig) whole(txn statedb.ReadTxn) (rows []*nodeslots.Slot, known bool) {
 	return rows, true
 }
 
-// TestController_AgreesWithAReaderOfAllNodes randomly changes the rows of a few nodes. Unchanged rows keep their status.
-func TestController_AgreesWithAReaderOfAllNodes(t *testing.T) {
+// TestController_MatchesFullRead randomly changes the rows of a few nodes. Unchanged rows keep their status.
+func TestController_MatchesFullRead(t *testing.T) {
 	t.Parallel()
 	for _, tunnel := range []bool{false, true} {
 		t.Run(fmt.Sprint("tunnel=", tunnel), func(t *testing.T) {

@@ -35,7 +35,7 @@ func nodeWith(name, addr string, cidrs ...string) *nodes.Node {
 	return n
 }
 
-func TestRoutes_OfANode(t *testing.T) {
+func TestRoutes_SingleNode(t *testing.T) {
 	t.Parallel()
 	for name, test := range map[string]struct {
 		node    *nodes.Node

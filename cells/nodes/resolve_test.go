@@ -33,13 +33,13 @@ func ciliumNode(name string, created int64, address string, cidrs ...string) *ci
 		Addresses: []cilium.NodeAddress{{Type: tables.InternalIP, IP: address}}}
 }
 
-// said formats a row as one line, with the refused claims.
-func said(n *tables.Node) string {
+// formatRow formats a row as one line, with the refused claims.
+func formatRow(n *tables.Node) string {
 	cells := n.TableRow()
 	return strings.Join(slices.DeleteFunc(cells[1:], func(c string) bool { return c == "" }), " | ")
 }
 
-func TestResolve_WhoHasWhat(t *testing.T) {
+func TestResolve_Ownership(t *testing.T) {
 	t.Parallel()
 	for name, test := range map[string]struct {
 		nodes  []*k8s.Node
@@ -117,7 +117,7 @@ func TestResolve_WhoHasWhat(t *testing.T) {
 			t.Parallel()
 			got := map[string]string{}
 			for _, row := range resolve(self, true, &seen{}, test.nodes, test.cilium) {
-				got[row.Name] = said(row)
+				got[row.Name] = formatRow(row)
 			}
 			if _, ok := got["self"]; !ok {
 				t.Error("this node has no row")
@@ -138,8 +138,8 @@ func TestResolve_ClusterPoolDecidesAboutRanges(t *testing.T) {
 	for _, addr := range []string{"10.0.1.7", "10.0.1.8", "10.0.3.7", "192.0.2.2", "198.51.100.9"} {
 		evil.Addresses = append(evil.Addresses, k8s.NodeAddress{Type: tables.ExternalIP, Address: addr})
 	}
-	former := ciliumNode("a", 9, "", "10.0.1.0/24")
-	former.Annotations = map[string]string{ciliumv2.PodRangesAnnotation: "10.0.3.0/24"}
+	previous := ciliumNode("a", 9, "", "10.0.1.0/24")
+	previous.Annotations = map[string]string{ciliumv2.PodRangesAnnotation: "10.0.3.0/24"}
 	objects := []*k8s.Node{evil, node("a", 9, "192.0.2.2", "10.7.1.0/24"), node("b", 9, "192.0.2.3"), node("c", 9, "192.0.2.4", "10.0.4.0/24")}
 	want := map[string]string{
 		"self": "local | InternalIP=192.0.2.1,CiliumInternalIP=10.0.0.1 | 10.0.0.0/24",
@@ -150,8 +150,8 @@ func TestResolve_ClusterPoolDecidesAboutRanges(t *testing.T) {
 		"c": "kubernetes | InternalIP=192.0.2.4 | 10.0.4.0/24",
 	}
 	got := map[string]string{}
-	for _, row := range resolve(self, false, &seen{}, objects, []*cilium.Node{former, ciliumNode("b", 9, "", "10.0.2.0/24")}) {
-		got[row.Name] = said(row)
+	for _, row := range resolve(self, false, &seen{}, objects, []*cilium.Node{previous, ciliumNode("b", 9, "", "10.0.2.0/24")}) {
+		got[row.Name] = formatRow(row)
 	}
 	if !maps.Equal(got, want) {
 		t.Errorf("got %v\nwant %v", got, want)
@@ -170,7 +170,7 @@ func TestResolve_NodesDecideAboutRanges(t *testing.T) {
 	for decide, want := range want {
 		got := map[string]string{}
 		for _, row := range resolve(self, decide, &seen{}, objects, ciliumNodes) {
-			got[row.Name] = said(row)
+			got[row.Name] = formatRow(row)
 		}
 		if got["a"] != want || got["b"] != "custom-resource | InternalIP=192.0.2.3 | 10.0.2.0/24" {
 			t.Errorf("Nodes decide: %t: got %v, want %s", decide, got, want)
@@ -179,7 +179,7 @@ func TestResolve_NodesDecideAboutRanges(t *testing.T) {
 }
 
 // A node has previous ranges while its agent lists them and no other node owns them. With nodesDecide, previous versions of its Node must have listed the ranges.
-func TestResolve_FormerRanges(t *testing.T) {
+func TestResolve_PreviousRanges(t *testing.T) {
 	t.Parallel()
 	noting := func(ranges string, present ...string) *cilium.Node {
 		n := ciliumNode("a", 1, "", present...)
@@ -206,7 +206,7 @@ func TestResolve_FormerRanges(t *testing.T) {
 			"custom-resource | InternalIP=192.0.2.2 | 10.0.2.0/24 | 10.0.1.1: lies in no pod range of its node"},
 	} {
 		for _, row := range resolve(self, test.decide, test.had, test.nodes, test.cilium) {
-			if got := said(row); row.Name == "a" && got != test.want {
+			if got := formatRow(row); row.Name == "a" && got != test.want {
 				t.Errorf("%s:\n got %s\nwant %s", name, got, test.want)
 			}
 		}
@@ -227,7 +227,7 @@ func TestResolve_HostileCiliumNode(t *testing.T) {
 		}
 		return list
 	}
-	refused := 0
+	rejected := 0
 	for range 3000 {
 		inNode := random.IntN(2) == 0
 		var objects []*k8s.Node
@@ -252,7 +252,7 @@ func TestResolve_HostileCiliumNode(t *testing.T) {
 		}
 		for _, row := range resolve(self, inNode, &seen{}, append(objects, node("evil", random.Int64N(3), "192.0.2.4")), append(ciliumNodes, evil)) {
 			if row.Name == "evil" {
-				refused += len(row.Refused)
+				rejected += len(row.Refused)
 				continue
 			}
 			same := row.Equal(want[row.Name])
@@ -264,13 +264,13 @@ func TestResolve_HostileCiliumNode(t *testing.T) {
 			}
 		}
 	}
-	if refused == 0 {
+	if rejected == 0 {
 		t.Error("nothing was refused")
 	}
 }
 
 // The result does not depend on the order of the objects.
-func TestResolve_OrderDecidesNothing(t *testing.T) {
+func TestResolve_IndependentOfOrder(t *testing.T) {
 	t.Parallel()
 	nodes := []*k8s.Node{node("a", 1, "192.0.2.2", "10.0.1.0/24"), node("b", 1, "192.0.2.2", "10.0.1.0/25"), node("c", 0, "10.0.1.3")}
 	ciliumNodes := []*cilium.Node{ciliumNode("a", 1, "192.0.2.4", "10.9.0.0/16"), ciliumNode("d", 1, "192.0.2.4", "10.9.0.0/16")}

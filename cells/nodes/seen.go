@@ -51,7 +51,7 @@ func (s *seen) load() {
 			f.Err = json.Unmarshal(f.Document, &ranges)
 		}
 		if f.Err != nil {
-			kept, err := s.store.SetAside(f.Name)
+			kept, err := s.store.Quarantine(f.Name)
 			s.log.Warn("The previous ranges of nodes cannot be used; pods with addresses in them may get the identity world", "keptAs", kept, "error", errors.Join(f.Err, err))
 			continue
 		}

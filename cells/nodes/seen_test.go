@@ -26,7 +26,7 @@ func prefixes(texts ...string) (list []netip.Prefix) {
 	return list
 }
 
-func TestSeen_OutlivesTheRun(t *testing.T) {
+func TestSeen_SurvivesRestart(t *testing.T) {
 	t.Parallel()
 	dir, both := t.TempDir(), prefixes("10.0.1.0/24", "10.0.2.0/24")
 	s := loaded(t, dir)

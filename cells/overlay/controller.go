@@ -185,16 +185,16 @@ func (c *controller) desired(txn statedb.ReadTxn, self *localnode.LocalNode, cha
 // checksums sets in a row whether a pair of devices completes checksums, and reports whether the pair exists. The pair stays until no slot of a node refers to
 // it, because packets that programs send to a deleted device are lost.
 func (c *controller) checksums(txn statedb.ReadTxn, want *tables.Overlay, changed *statedb.WatchSet) (exists bool) {
-	spoilt, spoiltChanged := pathtests.SpoiltPaths(txn, c.Tests)
+	corrupted, corruptedChanged := pathtests.CorruptedPaths(txn, c.Tests)
 	firsts, firstChanged := c.Devices.ListWatch(txn, devices.ByName(podlink.ChecksumDevice))
 	peers, peerChanged := c.Devices.ListWatch(txn, devices.ByName(podlink.ChecksumPeer))
 	hook := attachments.Attachment{Kind: attachments.TCX, Device: podlink.ChecksumPeer, Hook: "ingress"}
 	program, _, hookChanged, found := c.Attachments.GetWatch(txn, attachments.ByKey(hook.Key()))
-	changed.Add(spoiltChanged, firstChanged, peerChanged, hookChanged)
+	changed.Add(corruptedChanged, firstChanged, peerChanged, hookChanged)
 	for range firsts {
 		exists = true
 	}
-	want.Checksums = len(spoilt) > 0 || exists && c.completed(txn, changed)
+	want.Checksums = len(corrupted) > 0 || exists && c.completed(txn, changed)
 	for d := range peers {
 		want.ChecksumsUp = want.Checksums && found && program.Status.Kind == reconciler.StatusKindDone && program.IfIndex == d.Index
 	}

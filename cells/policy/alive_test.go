@@ -24,8 +24,8 @@ func (s slowEntries) Put(id uint32, e policymap.Entry) error {
 	return s.fakeEntries.Put(id, e)
 }
 
-// TestRun_IsAliveInALongPass: the first round on a busy node takes minutes. The watchdog does not report it as stalled, so the agent is not restarted.
-func TestRun_IsAliveInALongPass(t *testing.T) {
+// TestRun_LongPass_IsNoStall: the first round on a busy node takes minutes. The watchdog does not report it as stalled, so the agent is not restarted.
+func TestRun_LongPass_IsNoStall(t *testing.T) {
 	t.Parallel()
 	w := newBench(t, 40, 4)
 	pass := celltest.NewLongPass(w.DB)
@@ -34,8 +34,8 @@ func TestRun_IsAliveInALongPass(t *testing.T) {
 	require.Greater(t, pass.Run(t, c.run), 2*time.Minute)
 }
 
-// TestRun_OfManyRowsIsAlive: a round with many rows and few writes reports its progress as well.
-func TestRun_OfManyRowsIsAlive(t *testing.T) {
+// TestRun_ManyRows_ReportsProgress: a round with many rows and few writes reports its progress as well.
+func TestRun_ManyRows_ReportsProgress(t *testing.T) {
 	t.Parallel()
 	w := newBench(t, 40, 4)
 	c, marks := newController(w.params), 0
@@ -50,8 +50,8 @@ func TestRun_OfManyRowsIsAlive(t *testing.T) {
 	require.GreaterOrEqual(t, marks, 40)
 }
 
-// TestVerify_IsAliveWhileAPassIsLong: the verify job waits for a long round, and the watchdog does not report the wait as a stall.
-func TestVerify_IsAliveWhileAPassIsLong(t *testing.T) {
+// TestVerify_LongRound_IsNoStall: the verify job waits for a long round, and the watchdog does not report the wait as a stall.
+func TestVerify_LongRound_IsNoStall(t *testing.T) {
 	t.Parallel()
 	w, m := newBench(t, 1, 1), heartbeat.NewMonitor()
 	v := &verifier{controller: w.controller}

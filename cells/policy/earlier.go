@@ -7,9 +7,9 @@ import (
 	"github.com/waggle-net/waggle/pkg/tables/endpoints"
 )
 
-// earlier has the policies that the previous run enforced. While policies come from the copy on disk only, which may lack the newest ones, restored endpoints
+// previousRun has the policies that the previous run enforced. While policies come from the copy on disk only, which may lack the newest ones, restored endpoints
 // keep these, unless the copy allows nothing beyond them.
-type earlier struct {
+type previousRun struct {
 	slots   map[uint16]slot
 	entries map[uint32]map[policymap.Key]bool // whether an entry denies, by policy id and key
 	denies  bool                              // some entries deny identities or classes
@@ -18,8 +18,8 @@ type earlier struct {
 	classes bool                              // the previous run had classes of identities, so all programs know them: see [controller.startClasses]
 }
 
-func newEarlier(s *store, k *identityClasses) earlier {
-	e := earlier{slots: s.slots, entries: map[uint32]map[policymap.Key]bool{}, classes: len(k.written) > 0}
+func newPreviousRun(s *store, k *identityClasses) previousRun {
+	e := previousRun{slots: s.slots, entries: map[uint32]map[policymap.Key]bool{}, classes: len(k.written) > 0}
 	e.nested = len(s.nested) > 0
 	for k, entry := range s.stale {
 		if e.entries[k.ID] == nil {
@@ -32,27 +32,27 @@ func newEarlier(s *store, k *identityClasses) earlier {
 }
 
 // settle discards the entries of the previous run when synced is true: see [inputs.synced].
-func (e *earlier) settle(synced bool) {
+func (e *previousRun) settle(synced bool) {
 	if synced && !e.settled {
 		e.entries, e.settled = nil, true
 	}
 }
 
 // slot returns the slot that an endpoint had when this run began.
-func (e *earlier) slot(ep *endpoints.Endpoint) (slot, bool) {
+func (e *previousRun) slot(ep *endpoints.Endpoint) (slot, bool) {
 	s, found := e.slots[ep.ID]
 	return s, found && ep.Restored && int(s.ifindex) == ep.HostIfIndex
 }
 
 // has reports whether an endpoint keeps its restored policy if the desired one cannot be published.
-func (e *earlier) has(ep *endpoints.Endpoint) bool {
+func (e *previousRun) has(ep *endpoints.Endpoint) bool {
 	_, found := e.slot(ep)
 	return found && !e.settled
 }
 
 // widens returns for which input an endpoint has to wait, "" for none. A restored endpoint waits if the copy on disk may allow more than the datapath allows
 // now. A new endpoint waits if the copy has no policy and the previous run enforced some.
-func (e *earlier) widens(ep *endpoints.Endpoint, d decisions, policies int) string {
+func (e *previousRun) widens(ep *endpoints.Endpoint, d decisions, policies int) string {
 	switch {
 	case e.settled:
 		return ""
@@ -69,7 +69,7 @@ func (e *earlier) widens(ep *endpoints.Endpoint, d decisions, policies int) stri
 }
 
 // enforced reports whether an endpoint of the previous run had a policy.
-func (e *earlier) enforced() bool {
+func (e *previousRun) enforced() bool {
 	for _, s := range e.slots {
 		if slices.Max(s.ids[:]) > 1 {
 			return true
@@ -79,7 +79,7 @@ func (e *earlier) enforced() bool {
 }
 
 // within reports whether a compiled policy allows nothing beyond a policy id of the previous run.
-func (e *earlier) within(c *policymap.Compiled, id uint32) bool {
+func (e *previousRun) within(c *policymap.Compiled, id uint32) bool {
 	switch {
 	case id == 1:
 		return true

@@ -15,8 +15,8 @@ type held struct {
 	is     *policymap.Compiled // contents of the maps, complete unless broken; nil until the first write is complete
 	target *policymap.Compiled // desired contents
 	users  int                 // number of directions of endpoints that have the id
-	size   room                // number of entries that the maps may have for the id
-	// extra are entries that the maps may have in addition to is: entries of an incomplete change, and inherited entries (see [store.bequeath]).
+	size   capacity            // number of entries that the maps may have for the id
+	// extra are entries that the maps may have in addition to is: entries of an incomplete change, and inherited entries (see [store.inheritRange]).
 	extra map[policymap.Key]policymap.Entry
 	// broken means that entries of is may be missing: a write failed, or another program changed them.
 	broken bool
@@ -42,11 +42,11 @@ func deniesFirst(a, b policymap.Entry) int {
 	return rank(a) - rank(b)
 }
 
-// lacks returns the capacity that entries need in addition to the reserved entries.
-func (h *held) lacks(list []policymap.Entry) (need room) {
+// missingCapacity returns the capacity that entries need in addition to the reserved entries.
+func (h *held) missingCapacity(list []policymap.Entry) (need capacity) {
 	for i := range list {
 		if _, reserved := h.extra[list[i].Key]; !reserved {
-			need = need.plus(roomOf(list[i : i+1]))
+			need = need.plus(capacityOf(list[i : i+1]))
 		}
 	}
 	return need
@@ -57,7 +57,7 @@ func (h *held) reserve(list []policymap.Entry) {
 	if h.extra == nil {
 		h.extra = make(map[policymap.Key]policymap.Entry, len(list))
 	}
-	h.size = h.size.plus(h.lacks(list))
+	h.size = h.size.plus(h.missingCapacity(list))
 	for _, e := range list {
 		h.extra[e.Key] = e
 	}

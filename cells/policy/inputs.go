@@ -46,26 +46,26 @@ type inputs struct {
 	of         *changes.Feed[*identities.EndpointIdentity]
 	facts      *changes.Feed[*bpfendpoints.Facts]
 
-	marked   endpointfeed.Marks // endpoints that have changed since a round evaluated them
-	all      bool               // policies have changed, which may affect each endpoint
-	policies map[policy.Ref]*policy.Policy
-	unshown  map[policy.Ref]bool // policies whose row in the table policies may be outdated
-	groups   policy.CIDRGroups
-	refer    map[string]*policy.Policy // policies that refer to groups
-	lacking  wait                      // after the start, for groups and Services that cannot be read
-	copied   wait                      // for the lists of groups and Services, while they are known from the copy on disk only
-	known    map[uint32]bool           // identities that exist or may still be in use
-	arrived  []uint32                  // added identities that are not announced yet; some may be deleted again
-	knownTo  statedb.Revision          // revision of the table identities up to which changes are read
-	leaving  map[uint32]time.Time      // deleted identities, and the time of their deletion
-	forgetAt time.Time                 // when the next of them may be removed; zero if unknown
-	subjects map[uint16]*endpoints.Endpoint
-	ofPod    map[string]map[uint16]bool // endpoints of a pod, by "namespace/name"
-	env      policy.Environment
-	listed   bool // pods and namespaces come from their source, not from the copy on disk
-	catchUp  catchUp
-	peers    peers
-	services serviceIndex
+	marked       endpointfeed.Marks // endpoints that have changed since a round evaluated them
+	all          bool               // policies have changed, which may affect each endpoint
+	policies     map[policy.Ref]*policy.Policy
+	unshown      map[policy.Ref]bool // policies whose row in the table policies may be outdated
+	groups       policy.CIDRGroups
+	refer        map[string]*policy.Policy // policies that refer to groups
+	unreadGroups wait                      // after the start, for groups and Services that cannot be read
+	copied       wait                      // for the lists of groups and Services, while they are known from the copy on disk only
+	known        map[uint32]bool           // identities that exist or may still be in use
+	arrived      []uint32                  // added identities that are not announced yet; some may be deleted again
+	knownTo      statedb.Revision          // revision of the table identities up to which changes are read
+	leaving      map[uint32]time.Time      // deleted identities, and the time of their deletion
+	forgetAt     time.Time                 // when the next of them may be removed; zero if unknown
+	subjects     map[uint16]*endpoints.Endpoint
+	ofPod        map[string]map[uint16]bool // endpoints of a pod, by "namespace/name"
+	env          policy.Environment
+	listed       bool // pods and namespaces come from their source, not from the copy on disk
+	catchUp      catchUp
+	peers        peers
+	services     serviceIndex
 	// ofPeers has the channels of the tables that only rules with named ports of peers need.
 	ofPeers *statedb.WatchSet
 }
@@ -173,16 +173,16 @@ func (in *inputs) read(txn statedb.ReadTxn, changed *statedb.WatchSet, now time.
 	}
 	changed.Merge(in.ofPeers)
 	delete(keys, "") // the key of endpoints without a pod
-	in.tellPeers(txn, changed, keys, now)
+	in.updatePeers(txn, changed, keys, now)
 }
 
 // passOver handles a change of remote pods or of ipcache entries without a round, while no rule uses named ports of peers, and changes of Services for which
-// no policy must be parsed again now. It reports whether the change was of that kind. [inputs.tellPeers] reads all rows when such a rule is added.
+// no policy must be parsed again now. It reports whether the change was of that kind. [inputs.updatePeers] reads all rows when such a rule is added.
 func (in *inputs) passOver(closed <-chan struct{}, changed *statedb.WatchSet) bool {
 	if in.services.changed.Has(closed) {
 		return in.passOverServices(changed)
 	}
-	if in.peers.told || !in.ofPeers.Has(closed) {
+	if in.peers.loaded || !in.ofPeers.Has(closed) {
 		return false
 	}
 	txn := in.DB.ReadTxn()
@@ -327,7 +327,7 @@ func (in *inputs) labels(txn statedb.ReadTxn, ep *endpoints.Endpoint) map[string
 		return ep.Labels
 	}
 	namespace, _, _ := in.Namespaces.Get(txn, k8s.NamespaceByName(ep.K8sNamespace))
-	return endpoint.WithOthers(labels.OfPod(in.env.Cluster, pod, namespace), ep.Labels)
+	return endpoint.MergeOtherSources(labels.OfPod(in.env.Cluster, pod, namespace), ep.Labels)
 }
 
 func portsOf(list []k8s.ContainerPort) []policy.NamedPort {
@@ -369,13 +369,13 @@ func (in *inputs) waiting(txn statedb.ReadTxn, changed *statedb.WatchSet, now ti
 		return "the first identities"
 	}
 	for _, name := range in.referred() {
-		if why := in.unusable(txn, name); why != "" && !in.lacking.over(now) {
+		if why := in.unusable(txn, name); why != "" && !in.unreadGroups.over(now) {
 			return why
 		}
 	}
 	why := in.behind(txn, changed, now)
 	if why == "" {
-		in.lacking.end() // a policy that refers to groups or Services later does not delay other policies
+		in.unreadGroups.end() // a policy that refers to groups or Services later does not delay other policies
 	}
 	return why
 }
@@ -393,7 +393,7 @@ func (in *inputs) unusable(txn statedb.ReadTxn, table string) string {
 }
 
 // synced reports whether all required tables have the list of their source, not the copy on disk. A copy of only the groups of CIDRs or the Services counts
-// as their list after [patience].
+// as their list after [inputTimeout].
 func (in *inputs) synced(txn statedb.ReadTxn, now time.Time) bool {
 	if row, _, found := in.Sources.Get(txn, sources.ByTable(in.Pods.Name())); found && row.State != sources.Synced {
 		return false
@@ -433,7 +433,7 @@ func (in *inputs) needed() []string {
 	return tables
 }
 
-// wait is a timeout of [patience] for an input that may never arrive. It runs once.
+// wait is a timeout of [inputTimeout] for an input that may never arrive. It runs once.
 type wait struct {
 	since time.Time // first call of over; zero before
 	done  bool
@@ -444,7 +444,7 @@ func (w *wait) over(now time.Time) bool {
 	if w.since.IsZero() {
 		w.since = now
 	}
-	w.done = w.done || now.Sub(w.since) >= patience
+	w.done = w.done || now.Sub(w.since) >= inputTimeout
 	return w.done
 }
 

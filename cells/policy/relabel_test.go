@@ -15,18 +15,18 @@ import (
 	"github.com/waggle-net/waggle/pkg/tables/sources"
 )
 
-// TestRelabel_AccessThatIsRevokedIsCut: pods lose the label by which a policy allows them. The project promises 3 s from the change of the pod to the end of
+// TestRelabel_RevokedAccess_IsCut: pods lose the label by which a policy allows them. The project promises 3 s from the change of the pod to the end of
 // its access. This test covers the part from the labels of the endpoint to the slot in the kernel, which takes the grace period of the cell identity, 1 s,
 // and no other delay. The parts before take up to 20 ms from the event to its table (k8s-tables) and 50 ms to the endpoint's row (endpoint-manager). After
 // the slot the maps are written without a delay (endpoint-maps). Each of these parts has a test of its own.
-func TestRelabel_AccessThatIsRevokedIsCut(t *testing.T) {
+func TestRelabel_RevokedAccess_IsCut(t *testing.T) {
 	t.Parallel()
 	const grace, slack = time.Second, 20 * time.Millisecond
 	for name, c := range map[string]struct {
-		pods   int
-		server func(*testing.T, *kubetest.Server) // nil without Kubernetes
-		away   bool                               // the agent already knows that no server answers
-		within time.Duration
+		pods        int
+		server      func(*testing.T, *kubetest.Server) // nil without Kubernetes
+		unavailable bool                               // the agent already knows that no server answers
+		within      time.Duration
 	}{
 		"without Kubernetes":               {1, nil, false, slack},
 		"the server answers":               {1, func(*testing.T, *kubetest.Server) {}, false, slack},
@@ -89,7 +89,7 @@ func TestRelabel_AccessThatIsRevokedIsCut(t *testing.T) {
 				if c.server != nil {
 					c.server(t, server)
 				}
-				if c.away {
+				if c.unavailable {
 					insert(a.DB, a.Servers, apiservers.Server{Server: "https://192.0.2.1", Active: true, Reachable: apiservers.No})
 				}
 				for id := first; id < first+c.pods; id++ { // each pod gets labels of its own

@@ -13,18 +13,18 @@ import (
 
 // store assigns the policy ids and writes their entries to the maps. It is not safe for concurrent use; the verify job reads it with [controller].mu held.
 type store struct {
-	maps  entryMaps
-	alive func() // reports progress, see [controller]
-	room  room   // capacity of the maps
-	byID  map[uint32]*held
-	by    map[*policymap.Compiled]*held // by target
+	maps     entryMaps
+	alive    func()   // reports progress, see [controller]
+	capacity capacity // capacity of the maps
+	byID     map[uint32]*held
+	by       map[*policymap.Compiled]*held // by target
 	// current has the desired policies of the endpoints. All other policies are outdated.
 	current map[*policymap.Compiled]bool
 	last    uint32                       // last assigned id
 	stale   map[entryKey]policymap.Entry // entries of the previous run
 	frozen  bool                         // no id may be changed in place, because policies come from the copy on disk only
 	moved   bool                         // this round has assigned an id or has entries to write
-	old     room                         // number of entries in stale
+	old     capacity                     // number of entries in stale
 	slots   map[uint16]slot              // slots of the endpoints of the previous run
 	nested  map[uint32]bool              // policy ids of the previous run with nested address ranges
 	// Identities that peers may have: identities that every policy knows, existing identities, and numbers of address ranges in the map.
@@ -39,7 +39,7 @@ func newStore(maps entryMaps) *store {
 
 // restore reads the entries and slots of the previous run. Its ids are not assigned again while an endpoint may have one.
 func (s *store) restore() (err error) {
-	if s.room, err = s.maps.Room(); err != nil {
+	if s.capacity, err = s.maps.Capacity(); err != nil {
 		return err
 	}
 	if s.slots, err = s.maps.Slots(); err != nil {
@@ -62,7 +62,7 @@ func (s *store) restore() (err error) {
 		}
 		for k, e := range some {
 			s.stale[k] = e
-			s.old = s.old.plus(roomOf([]policymap.Entry{{Key: k.Key}}))
+			s.old = s.old.plus(capacityOf([]policymap.Entry{{Key: k.Key}}))
 			s.last = max(s.last, k.ID)
 		}
 	}
@@ -83,7 +83,7 @@ func (s *store) next() uint32 {
 }
 
 // used returns the largest number of entries that the maps may have now.
-func (s *store) used() room {
+func (s *store) used() capacity {
 	all := s.old
 	for _, h := range s.byID {
 		all = all.plus(h.size)
@@ -113,9 +113,9 @@ func (s *store) assign(wanted iter.Seq[*policymap.Compiled], successors map[uint
 			continue
 		}
 		s.moved = true
-		h := s.heir(c, successors)
+		h := s.findUpdatable(c, successors)
 		if h == nil {
-			h = s.adopt(c, before, successors)
+			h = s.reuse(c, before, successors)
 		}
 		if h == nil {
 			h = &held{id: s.next(), broken: true}
@@ -140,9 +140,9 @@ func (s *store) before() map[uint32]map[policymap.Key]policymap.Entry {
 	return all
 }
 
-// adopt reuses an id of the previous run whose entries equal c, if c is the desired policy of all its endpoints. So after a restart unchanged policies need
+// reuse reuses an id of the previous run whose entries equal c, if c is the desired policy of all its endpoints. So after a restart unchanged policies need
 // no second copy in the maps.
-func (s *store) adopt(c *policymap.Compiled, before map[uint32]map[policymap.Key]policymap.Entry, successors map[uint32]successors) *held {
+func (s *store) reuse(c *policymap.Compiled, before map[uint32]map[policymap.Key]policymap.Entry, successors map[uint32]successors) *held {
 	for _, id := range slices.Sorted(maps.Keys(before)) {
 		next := successors[id]
 		if !next.only(c) || !same(before[id], c) {
@@ -152,7 +152,7 @@ func (s *store) adopt(c *policymap.Compiled, before map[uint32]map[policymap.Key
 		h := &held{id: id, users: next.users(), broken: true}
 		for k, e := range before[id] {
 			delete(s.stale, entryKey{id, k})
-			s.old = s.old.minus(roomOf([]policymap.Entry{e}))
+			s.old = s.old.minus(capacityOf([]policymap.Entry{e}))
 			h.reserve([]policymap.Entry{e})
 		}
 		delete(before, id)
@@ -175,9 +175,9 @@ func same(before map[policymap.Key]policymap.Entry, c *policymap.Compiled) bool 
 	return n == len(before)
 }
 
-// heir returns an id whose endpoints all change to c and whose policy can be changed to c in place, nil if there is none. It skips an id whose policy is
+// findUpdatable returns an id whose endpoints all change to c and whose policy can be changed to c in place, nil if there is none. It skips an id whose policy is
 // still desired by an endpoint: that endpoint would have no id until the next round.
-func (s *store) heir(c *policymap.Compiled, successors map[uint32]successors) *held {
+func (s *store) findUpdatable(c *policymap.Compiled, successors map[uint32]successors) *held {
 	if s.frozen {
 		return nil
 	}
@@ -253,8 +253,8 @@ func (s *store) free(h *held) error {
 	return nil
 }
 
-// former returns an id of the previous run that an endpoint still has; 0 if there is none.
-func (s *store) former(used map[uint32]successors) (id uint32) {
+// previousID returns an id of the previous run that an endpoint still has; 0 if there is none.
+func (s *store) previousID(used map[uint32]successors) (id uint32) {
 	for k := range s.stale {
 		if len(used[k.ID]) > 0 {
 			id = max(id, k.ID)
@@ -274,7 +274,7 @@ func (s *store) sweep(used map[uint32]successors) error {
 				return fmt.Errorf("delete an entry of policy %d of the previous run: %w", k.ID, err)
 			}
 			delete(s.stale, k)
-			s.old = s.old.minus(roomOf([]policymap.Entry{e}))
+			s.old = s.old.minus(capacityOf([]policymap.Entry{e}))
 		}
 	}
 	return nil

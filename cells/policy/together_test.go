@@ -193,11 +193,11 @@ func (c cluster) between(t *testing.T, k *watchedKernel, seen *seen, change func
 	t.Helper()
 	was := c.flows(k, parts...)
 	var moments []flowsOf
-	var wrote []string
+	var writes []string
 	k.after = func(k *watchedKernel) {
 		moments = append(moments, c.flows(k, parts...))
 		k.mu.Lock()
-		wrote = append(wrote, k.log[len(k.log)-1])
+		writes = append(writes, k.log[len(k.log)-1])
 		k.mu.Unlock()
 	}
 	change()
@@ -206,7 +206,7 @@ func (c cluster) between(t *testing.T, k *watchedKernel, seen *seen, change func
 	for i, moment := range moments {
 		for q, allowed := range moment {
 			if was[q] == is[q] && allowed != is[q] {
-				t.Fatalf("after write %d of %d %v is allowed: %v; before and after all: %v; the write: %s", i+1, len(moments), q, allowed, is[q], wrote[i])
+				t.Fatalf("after write %d of %d %v is allowed: %v; before and after all: %v; the write: %s", i+1, len(moments), q, allowed, is[q], writes[i])
 			}
 		}
 	}
@@ -257,10 +257,10 @@ func rounds(t *testing.T, run func(t *testing.T, r *rand.Rand, state cluster, k 
 	}
 }
 
-// TestTogether_WhatChangedWhileTheAgentWasDown: pods, namespaces and policies change while no agent runs. The next run changes the kernel to the new state
+// TestTogether_ChangesWhileAgentIsDown: pods, namespaces and policies change while no agent runs. The next run changes the kernel to the new state
 // without an intermediate state that [cluster.between] rejects, independent of the time between two writes. The cell endpoint-maps has a test that the slots
 // of all endpoints are one write.
-func TestTogether_WhatChangedWhileTheAgentWasDown(t *testing.T) {
+func TestTogether_ChangesWhileAgentIsDown(t *testing.T) {
 	t.Parallel()
 	var s seen
 	rounds(t, func(t *testing.T, r *rand.Rand, state cluster, k *watchedKernel, start func(cluster) (*agent, func())) {
@@ -274,9 +274,9 @@ func TestTogether_WhatChangedWhileTheAgentWasDown(t *testing.T) {
 	s.enough(t)
 }
 
-// TestTogether_PoliciesThatChange: policies are replaced in one commit while the agent runs. No policy of an endpoint has an intermediate state. The policies
+// TestTogether_ChangedPolicies: policies are replaced in one commit while the agent runs. No policy of an endpoint has an intermediate state. The policies
 // of two endpoints do not change at the same moment, because their objects in Kubernetes do not either.
-func TestTogether_PoliciesThatChange(t *testing.T) {
+func TestTogether_ChangedPolicies(t *testing.T) {
 	t.Parallel()
 	var s seen
 	rounds(t, func(t *testing.T, r *rand.Rand, state cluster, k *watchedKernel, start func(cluster) (*agent, func())) {
@@ -304,9 +304,9 @@ func TestTogether_PoliciesThatChange(t *testing.T) {
 	s.enough(t)
 }
 
-// TestTogether_NamespacesThatChange: namespaces get other labels, by which policies allow and deny their pods, and then the pods get other identities, one by
+// TestTogether_ChangedNamespaces: namespaces get other labels, by which policies allow and deny their pods, and then the pods get other identities, one by
 // one. No policy of an endpoint has an intermediate state.
-func TestTogether_NamespacesThatChange(t *testing.T) {
+func TestTogether_ChangedNamespaces(t *testing.T) {
 	t.Parallel()
 	var s seen
 	rounds(t, func(t *testing.T, r *rand.Rand, state cluster, k *watchedKernel, start func(cluster) (*agent, func())) {

@@ -79,7 +79,7 @@ func (f *follower) read(object runtime.Object) (*statement, error) {
 	known := f.groups.Load()
 	env := f.environment(known)
 	env.Services = f.findServices(f.DB.ReadTxn())
-	row, err := judge(object, env)
+	row, err := evaluate(object, env)
 	if err == nil {
 		row.known = known
 	}

@@ -28,9 +28,9 @@ const (
 	longest      = 300 // maximum bytes of one problem, which may quote the object
 )
 
-// judge makes the statement about an object. It trims the object, so the caller must own it. For objects of other types it returns an error. For a policy that
+// evaluate makes the statement about an object. It trims the object, so the caller must own it. For objects of other types it returns an error. For a policy that
 // refers to Services it only prepares the row while env has no Services.
-func judge(object runtime.Object, env policy.Environment) (*statement, error) {
+func evaluate(object runtime.Object, env policy.Environment) (*statement, error) {
 	ref, meta, conditions := describe(object)
 	if meta == nil {
 		return nil, fmt.Errorf("an object of type %T came where policies should be", object)
@@ -39,7 +39,7 @@ func judge(object runtime.Object, env policy.Environment) (*statement, error) {
 	row, err := k8sobjects.FromServer(object, "")
 	switch row := row.(type) {
 	case *k8s.NetworkPolicy:
-		s.tell(policy.FromKubernetes(row, env))
+		s.setFrom(policy.FromKubernetes(row, env))
 	case *cilium.Policy:
 		p := policy.FromCilium(row, env)
 		if s.services = p.Services; len(s.services) > 0 {
@@ -51,13 +51,13 @@ func judge(object runtime.Object, env policy.Environment) (*statement, error) {
 			}
 			s.meaning = meaningOf(env.Services, s.services)
 		}
-		s.tell(p)
+		s.setFrom(p)
 	default:
-		s.tell(&policy.Policy{Problems: []policy.Problem{{Path: "metadata", Reason: policy.ReasonInvalid, Invalid: true,
+		s.setFrom(&policy.Policy{Problems: []policy.Problem{{Path: "metadata", Reason: policy.ReasonInvalid, Invalid: true,
 			Message: fmt.Sprintf("no agent can read the object: %v", err)}}})
 	}
 	s.Status = reconciler.StatusPending()
-	if s.Valid == valid && (ref.Kind == policy.Kubernetes || s.saidIn(conditions)) {
+	if s.Valid == valid && (ref.Kind == policy.Kubernetes || s.matchesAny(conditions)) {
 		s.Status = reconciler.StatusDone() // nothing must be written
 	}
 	return s, nil
@@ -76,17 +76,17 @@ func describe(object runtime.Object) (policy.Ref, *metav1.ObjectMeta, []ciliumv2
 	return policy.Ref{}, nil, nil
 }
 
-func (s *statement) saidIn(conditions []ciliumv2.PolicyCondition) bool {
+func (s *statement) matchesAny(conditions []ciliumv2.PolicyCondition) bool {
 	for _, c := range conditions {
-		if s.said(c) {
+		if s.matches(c) {
 			return true
 		}
 	}
 	return false
 }
 
-// tell sets the statement according to a parsed policy.
-func (s *statement) tell(p *policy.Policy) {
+// setFrom sets the statement according to a parsed policy.
+func (s *statement) setFrom(p *policy.Policy) {
 	s.groups = p.Groups
 	switch {
 	case len(p.Problems) > 0:

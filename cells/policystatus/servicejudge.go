@@ -184,7 +184,7 @@ func (j *serviceJudge) restate(ctx context.Context, find serviceFinder, old *sta
 	}
 	env := j.environment(old.known)
 	env.Services = find
-	row, err := judge(object, env)
+	row, err := evaluate(object, env)
 	if err != nil {
 		return err
 	}

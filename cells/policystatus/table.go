@@ -74,8 +74,8 @@ func (s *statement) inheritStatus(old *statement) {
 	}
 }
 
-// said reports whether a condition equals the statement, apart from its time.
-func (s *statement) said(c ciliumv2.PolicyCondition) bool {
+// matches reports whether a condition equals the statement, apart from its time.
+func (s *statement) matches(c ciliumv2.PolicyCondition) bool {
 	return c.Type == ciliumv2.PolicyValid && c.Status == s.Valid && c.Reason == s.Reason && c.Message == s.Message
 }
 

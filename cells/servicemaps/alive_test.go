@@ -12,8 +12,8 @@ import (
 	"github.com/waggle-net/waggle/pkg/tables/frontends"
 )
 
-// TestRun_IsAliveInALongPass: a first pass on a busy node takes minutes. It does not count as a stall, so the agent is not restarted.
-func TestRun_IsAliveInALongPass(t *testing.T) {
+// TestRun_LongPass_IsNoStall: a first pass on a busy node takes minutes. It does not count as a stall, so the agent is not restarted.
+func TestRun_LongPass_IsNoStall(t *testing.T) {
 	t.Parallel()
 	f := newFakes(200, 600, 0)
 	a := newAgent(t, f)
@@ -29,8 +29,8 @@ func TestRun_IsAliveInALongPass(t *testing.T) {
 	require.Equal(t, 2*time.Minute, pass.Run(t, a.run))
 }
 
-// TestPass_OfManyTablesIsAlive: the computation of a Maglev table takes milliseconds, and a pass may need thousands of tables.
-func TestPass_OfManyTablesIsAlive(t *testing.T) {
+// TestPass_ManyTables_ReportsProgress: the computation of a Maglev table takes milliseconds, and a pass may need thousands of tables.
+func TestPass_ManyTables_ReportsProgress(t *testing.T) {
 	t.Parallel()
 	a, marks := newAgent(t, newFakes(200, 600, 12)), 0
 	a.alive = func() { marks++ }

@@ -26,13 +26,13 @@ func (c *controller) changedBackends(txn statedb.ReadTxn, changed *statedb.Watch
 		if !change.Deleted {
 			rows = append(rows, row)
 		} else if _, _, there := c.Backends.Get(txn, backends.ByID(row.ID)); !there {
-			c.goneBackend(row.ID)
+			c.orphanBackend(row.ID)
 		}
 	}
 	return rows
 }
 
-func (c *controller) goneBackend(id uint32) {
+func (c *controller) orphanBackend(id uint32) {
 	delete(c.againBackends, id)
 	if b := c.backends[id]; b != nil {
 		b.wanted = false

@@ -60,8 +60,8 @@ type controller struct {
 	retryAt  time.Time
 	verified int               // number of verifications
 	unread   error             // error of the last verification
-	refused  map[string]uint64 // number of refused writes of full maps, by map
-	told     []servicemapusage.Usage
+	rejected map[string]uint64 // number of refused writes of full maps, by map
+	reported []servicemapusage.Usage
 }
 
 const (
@@ -75,7 +75,7 @@ func newController(p params) (*controller, error) {
 		return nil, fmt.Errorf("--bpf-lb-maglev-hash-seed=%q: want %d bytes in base64: %w", p.Config.Seed, len(seed), err)
 	}
 	return &controller{params: p, seed: seed, alive: func() {}, again: map[bpf.ServiceKey]error{}, againBackends: map[uint32]error{},
-		leaving: map[bpf.ServiceKey]error{}, orphans: map[uint32]error{}, untidy: map[uint32]error{}, refused: map[string]uint64{},
+		leaving: map[bpf.ServiceKey]error{}, orphans: map[uint32]error{}, untidy: map[uint32]error{}, rejected: map[string]uint64{},
 		later: later{since: map[bpf.ServiceKey]time.Time{}}}, nil
 }
 

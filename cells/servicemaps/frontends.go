@@ -92,15 +92,15 @@ func (c *controller) writeFrontends(plans []*plan, now time.Time) {
 	})
 	c.alive()
 	w.members.put(c.maps.Members, func(p *plan, m bpf.AffinityMember, scopes uint32, err error) {
-		if c.wrote(m, scopes, err); err != nil {
-			p.lacks(c.fullIs(c.maps.Members.Name(), err, "--bpf-lb-affinity-map-max"))
+		if c.recordScopes(m, scopes, err); err != nil {
+			p.recordMissing(c.fullIs(c.maps.Members.Name(), err, "--bpf-lb-affinity-map-max"))
 		}
 	})
 	c.alive()
 	w.ranges.put(c.maps.Ranges, func(p *plan, r bpf.SourceRangeKey, _ uint32, err error) {
 		if err != nil {
 			strike(c.belong[r.Service].ranges, bpf.SourceRangeOf(r), &c.ranges)
-			p.lacks(c.fullIs(c.maps.Ranges.Name(), err, "--bpf-lb-map-max"))
+			p.recordMissing(c.fullIs(c.maps.Ranges.Name(), err, "--bpf-lb-map-max"))
 			p.close = p.close || p.row.Deny // otherwise its clients would be allowed
 		}
 	})
@@ -127,7 +127,7 @@ func (c *controller) writeFrontends(plans []*plan, now time.Time) {
 func (c *controller) withoutTable(p *plan) {
 	have, next := c.entries[p.key], p.next[bpf.ScopeExternal]
 	if next != nil && next.table != nil && next.table.err != nil {
-		p.lacks(next.table.err)
+		p.recordMissing(next.table.err)
 		c.tables.forget(next.table)
 		c.tables.drop(next.table)
 		next.table = nil
@@ -135,7 +135,7 @@ func (c *controller) withoutTable(p *plan) {
 		next.value.Flags &^= bpf.ServiceMaglev
 	}
 	if p.kept[bpf.ScopeExternal] && have.table != nil && have.table.err != nil {
-		p.lacks(have.table.err)
+		p.recordMissing(have.table.err)
 		c.tables.forget(have.table)
 		have.damaged = true
 	}
@@ -187,14 +187,14 @@ func (c *controller) replace(key bpf.ServiceKey, next *entry, now time.Time) {
 		if next.shares(have) {
 			was.ours = false // the new entry uses the slots
 		}
-		c.retire(was, c.holdRanges(was.value, next.value), now)
+		c.retire(was, c.retainRanges(was.value, next.value), now)
 	}
 	c.entries[key] = next
 }
 
-// holdRanges returns the id of a frontend whose source ranges must stay for the quarantine time, or 0. The replaced entry uses them, and programs may just have
+// retainRanges returns the id of a frontend whose source ranges must stay for the quarantine time, or 0. The replaced entry uses them, and programs may just have
 // read that entry.
-func (c *controller) holdRanges(was, is bpf.Service) uint32 {
+func (c *controller) retainRanges(was, is bpf.Service) uint32 {
 	b := c.belong[was.Id]
 	const policy = bpf.ServiceRanges | bpf.ServiceRangesDeny
 	if b == nil || was.Id != is.Id || was.Flags&bpf.ServiceRanges == 0 || was.Flags&policy == is.Flags&policy {
@@ -262,8 +262,8 @@ func (c *controller) leave(now time.Time) {
 	}
 }
 
-// wrote records the scopes of a member in the map.
-func (c *controller) wrote(m bpf.AffinityMember, scopes uint32, err error) {
+// recordScopes records the scopes of a member in the map.
+func (c *controller) recordScopes(m bpf.AffinityMember, scopes uint32, err error) {
 	members := c.belong[m.Service].members
 	now := members[m.Backend]
 	switch {
@@ -302,7 +302,7 @@ func (c *controller) tidy() {
 		}
 	}
 	fewer.put(c.maps.Members, func(_ struct{}, m bpf.AffinityMember, scopes uint32, err error) {
-		if c.wrote(m, scopes, err); err != nil {
+		if c.recordScopes(m, scopes, err); err != nil {
 			c.untidy[m.Service] = err
 		}
 	})

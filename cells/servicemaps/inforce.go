@@ -184,7 +184,7 @@ func (f *inForce) readEntries() error {
 					return err
 				}
 			}
-			e.table = f.tables.adopt(e.value.Maglev, e.value.MaglevSize, tables)
+			e.table = f.tables.restore(e.value.Maglev, e.value.MaglevSize, tables)
 		}
 		f.entries[key] = e
 	}

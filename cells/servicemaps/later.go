@@ -33,7 +33,7 @@ func (c *controller) noSlots(p *plan, n int) {
 		p.fail(errLater)
 		return
 	}
-	c.refused[c.maps.Slots.Name()]++
+	c.rejected[c.maps.Slots.Name()]++
 	p.fail(fmt.Errorf("the map %s has no %d consecutive free slots, of %d in all: raise --bpf-lb-map-max", c.maps.Slots.Name(), n, len(c.slots)))
 }
 

@@ -50,16 +50,16 @@ func (s *slotted) expect(i int, kind reconciler.StatusKind, when string) {
 	if row.Status.Kind != kind {
 		s.Errorf("%s: frontend %d is %s (%s), want %s", when, i, row.Status.Kind, row.Status.GetError(), kind)
 	}
-	if refused := s.refused[bpf.MapServiceSlots] > 0; refused != (kind == reconciler.StatusKindError) {
-		s.Errorf("%s: something counts as refused: %t", when, refused)
+	if rejected := s.rejected[bpf.MapServiceSlots] > 0; rejected != (kind == reconciler.StatusKindError) {
+		s.Errorf("%s: something counts as refused: %t", when, rejected)
 	}
 	if text := row.Status.GetError(); kind == reconciler.StatusKindError && !strings.Contains(text, "--bpf-lb-map-max") {
 		s.Errorf("%s: %q names no flag", when, text)
 	}
 }
 
-// TestFullSlots_AreReportedWhileOthersChange: the quarantined slots would not suffice.
-func TestFullSlots_AreReportedWhileOthersChange(t *testing.T) {
+// TestFullSlots_ReportedWhileOtherRowsChange: the quarantined slots would not suffice.
+func TestFullSlots_ReportedWhileOtherRowsChange(t *testing.T) {
 	t.Parallel()
 	s := newSlotted(t)
 	s.want(1, 1, 2, 3, 4, 5)
@@ -89,8 +89,8 @@ func TestFullSlots_WaitForQuarantine(t *testing.T) {
 	}
 }
 
-// TestFullSlots_AreReportedWhenOthersGetThem: enough slots are always quarantined, but never free.
-func TestFullSlots_AreReportedWhenOthersGetThem(t *testing.T) {
+// TestFullSlots_ReportedWhenOtherRowsGetSlots: enough slots are always quarantined, but never free.
+func TestFullSlots_ReportedWhenOtherRowsGetSlots(t *testing.T) {
 	t.Parallel()
 	s := newSlotted(t)
 	s.runs.take(0, 8)

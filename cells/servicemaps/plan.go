@@ -42,8 +42,8 @@ func (p *plan) fail(err error) {
 	}
 }
 
-// lacks records a missing part; a status reports only the first.
-func (p *plan) lacks(err error) {
+// recordMissing records a missing part; a status reports only the first.
+func (p *plan) recordMissing(err error) {
 	if p.short == nil {
 		p.short = err
 	}
@@ -123,7 +123,7 @@ func (c *controller) planEntry(p *plan, scope uint8, w *batches) {
 	have := c.entries[p.keyOf(scope)]
 	list, missing := c.listOf(p.row, scope)
 	if missing != nil {
-		p.lacks(missing)
+		p.recordMissing(missing)
 		if len(list) == 0 && have != nil && have.value.Count > 0 {
 			p.fail(missing) // previous backends are better than none
 			return
@@ -217,8 +217,8 @@ func (c *controller) planTable(p *plan, next, have *entry, list []uint32, w *bat
 	}
 	made, found := c.tables.get(key, contents)
 	if !found {
-		c.refused[c.maps.Maglev.Name()]++
-		p.lacks(fmt.Errorf("the map %s has no space for another table, of %d: raise --bpf-lb-maglev-map-max; backends are selected at random",
+		c.rejected[c.maps.Maglev.Name()]++
+		p.recordMissing(fmt.Errorf("the map %s has no space for another table, of %d: raise --bpf-lb-maglev-map-max; backends are selected at random",
 			c.maps.Maglev.Name(), len(c.tables.users)))
 		return
 	}

@@ -17,7 +17,7 @@ func (c *controller) publish(plans []*plan) {
 		txn := c.DB.WriteTxn(c.Frontends.Table)
 		for _, p := range some {
 			if !errors.Is(p.fatal, errLater) {
-				c.say(txn, p, c.again[p.key])
+				c.writeStatus(txn, p, c.again[p.key])
 			}
 		}
 		txn.Commit()
@@ -25,8 +25,8 @@ func (c *controller) publish(plans []*plan) {
 	}
 }
 
-// say writes the status of a row, unless it is unchanged.
-func (c *controller) say(txn statedb.WriteTxn, p *plan, err error) {
+// writeStatus writes the status of a row, unless it is unchanged.
+func (c *controller) writeStatus(txn statedb.WriteTxn, p *plan, err error) {
 	status := reconciler.StatusDone()
 	if err != nil {
 		status = reconciler.StatusError(err)

@@ -11,7 +11,7 @@ import (
 // fullIs counts an error that means that a map is full, and adds the flag to raise.
 func (c *controller) fullIs(in string, err error, flag string) error {
 	if servicemaps.Full(err) {
-		c.refused[in]++
+		c.rejected[in]++
 		return fmt.Errorf("%w: it is full, raise %s", err, flag)
 	}
 	return err
@@ -42,7 +42,7 @@ func (c *controller) usage() []servicemapusage.Usage {
 		{Map: c.maps.Ranges.Name(), Entries: c.ranges},
 	}
 	for i := range all {
-		all[i].MaxEntries, all[i].Refused = c.sizes[all[i].Map], c.refused[all[i].Map]
+		all[i].MaxEntries, all[i].Refused = c.sizes[all[i].Map], c.rejected[all[i].Map]
 	}
 	return all
 }
@@ -50,15 +50,15 @@ func (c *controller) usage() []servicemapusage.Usage {
 // account writes the rows that differ from the previously written ones.
 func (c *controller) account() {
 	all := c.usage()
-	if slices.Equal(all, c.told) {
+	if slices.Equal(all, c.reported) {
 		return
 	}
 	txn := c.DB.WriteTxn(c.Usage)
 	defer txn.Commit()
 	for i, u := range all {
-		if c.told == nil || c.told[i] != u {
+		if c.reported == nil || c.reported[i] != u {
 			_, _, _ = c.Usage.Insert(txn, u) // fails only if a row does not match the index
 		}
 	}
-	c.told = all
+	c.reported = all
 }

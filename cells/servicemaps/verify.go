@@ -21,13 +21,13 @@ func (c *controller) verify(txn statedb.ReadTxn) {
 	if !c.complete {
 		return // there may be entries of the previous run
 	}
-	looks := []func() error{c.lookAtServices, c.lookAtBackends, c.lookAtSlots, c.lookAtTables, c.lookAtMembers, c.lookAtRanges}
+	checks := []func() error{c.verifyServices, c.verifyBackends, c.verifySlots, c.verifyTables, c.verifyMembers, c.verifyRanges}
 	if len(c.entries)+len(c.backends) > few {
-		looks = looks[c.verified%len(looks):][:1]
+		checks = checks[c.verified%len(checks):][:1]
 	}
 	c.verified++
 	var errs []error
-	for _, look := range looks {
+	for _, look := range checks {
 		errs = append(errs, look())
 	}
 	c.unread = errors.Join(errs...)
@@ -38,7 +38,7 @@ func (c *controller) verify(txn statedb.ReadTxn) {
 func (c *controller) forgotten(txn statedb.ReadTxn) {
 	for id, b := range c.backends {
 		if _, _, found := c.Backends.Get(txn, backends.ByID(id)); !found && b.wanted {
-			c.goneBackend(id)
+			c.orphanBackend(id)
 		}
 	}
 }
@@ -66,15 +66,15 @@ func compare[K comparable, V comparable](c *controller, table servicemaps.Table[
 		return nil, err
 	}
 	have := make(map[K]V, len(keys))
-	var strangers []K
+	var unowned []K
 	for i, key := range keys {
 		have[key] = values[i]
 		if !wanted(key) {
-			strangers = append(strangers, key)
+			unowned = append(unowned, key)
 			c.found(table.Name(), name(key)+" has no owner")
 		}
 	}
-	return have, table.Delete(strangers).Error()
+	return have, table.Delete(unowned).Error()
 }
 
 // wrong returns how an entry differs, "" if it does not.
@@ -88,7 +88,7 @@ func wrong[K, V comparable](have map[K]V, key K, want V) string {
 	return ""
 }
 
-func (c *controller) lookAtServices() error {
+func (c *controller) verifyServices() error {
 	have, err := compare(c, c.maps.Services, func(k bpf.ServiceKey) bool { return c.entries[k] != nil },
 		func(k bpf.ServiceKey) string { return bpf.AddressOfService(k).String() })
 	if have == nil {
@@ -103,7 +103,7 @@ func (c *controller) lookAtServices() error {
 	return err
 }
 
-func (c *controller) lookAtBackends() error {
+func (c *controller) verifyBackends() error {
 	have, err := compare(c, c.maps.Backends, func(id uint32) bool { return c.backends[id] != nil },
 		func(id uint32) string { return fmt.Sprint("backend ", id) })
 	if have == nil {
@@ -121,8 +121,8 @@ func (c *controller) lookAtBackends() error {
 	return err
 }
 
-// lookAtSlots reads the slots up to the last used one, because the map has about a hundred thousand elements.
-func (c *controller) lookAtSlots() error {
+// verifySlots reads the slots up to the last used one, because the map has about a hundred thousand elements.
+func (c *controller) verifySlots() error {
 	end := 0
 	for _, e := range c.entries {
 		if n := len(c.list(e)); n > 0 {
@@ -145,7 +145,7 @@ func (c *controller) lookAtSlots() error {
 	return nil
 }
 
-func (c *controller) lookAtTables() error {
+func (c *controller) verifyTables() error {
 	var have []uint32
 	for key, e := range c.entries {
 		if e.table == nil {
@@ -166,7 +166,7 @@ func (c *controller) lookAtTables() error {
 	return nil
 }
 
-func (c *controller) lookAtMembers() error {
+func (c *controller) verifyMembers() error {
 	have, err := compare(c, c.maps.Members, func(m bpf.AffinityMember) bool {
 		b := c.belong[m.Service]
 		if b == nil {
@@ -199,7 +199,7 @@ func (c *controller) lookAtMembers() error {
 	return err
 }
 
-func (c *controller) lookAtRanges() error {
+func (c *controller) verifyRanges() error {
 	have, err := compare(c, c.maps.Ranges, func(r bpf.SourceRangeKey) bool {
 		b, p := c.belong[r.Service], bpf.SourceRangeOf(r)
 		if b == nil || !p.IsValid() || bpf.NewSourceRangeKey(r.Service, p) != r {

@@ -57,13 +57,13 @@ type wholeTables struct {
 	Rows     statedb.Table[*frontends.Frontend]
 }
 
-// toldMaps report the number of written entries.
-type toldMaps struct {
+// notifyingMaps report the number of written entries.
+type notifyingMaps struct {
 	memoryMaps
 	written chan int
 }
 
-func (m toldMaps) PutBatch(name string, keys, values any) (int, error) {
+func (m notifyingMaps) PutBatch(name string, keys, values any) (int, error) {
 	n, err := m.memoryMaps.PutBatch(name, keys, values)
 	if name == bpf.MapServices {
 		m.written <- n
@@ -74,7 +74,7 @@ func (m toldMaps) PutBatch(name string, keys, values any) (int, error) {
 // newWhole creates the cells without starting them. The tables are empty and complete.
 func newWhole(b *testing.B) *whole {
 	w := &whole{B: b, log: hivetest.Logger(b, hivetest.LogLevel(slog.LevelWarn)), written: make(chan int, 1000)}
-	maps := toldMaps{newMemoryMaps(b, nil), w.written}
+	maps := notifyingMaps{newMemoryMaps(b, nil), w.written}
 	w.hive = newWholeHive(maps, cell.Invoke(func(t wholeTables) { w.wholeTables = t }))
 	if err := w.hive.Populate(w.log); err != nil {
 		b.Fatal(err)
@@ -127,8 +127,8 @@ func (w *whole) wait(n int) {
 	}
 }
 
-// told waits until all services in the table are in force.
-func (w *whole) told() {
+// awaitInForce waits until all services in the table are in force.
+func (w *whole) awaitInForce() {
 	for deadline := time.Now().Add(time.Minute); ; {
 		all, changed := w.Rows.AllWatch(w.DB.ReadTxn())
 		pending := 0
@@ -219,7 +219,7 @@ func BenchmarkPrivilegedServices(b *testing.B) {
 		w.start()
 		w.wait(many)
 		b.ReportMetric(float64(time.Since(begin).Nanoseconds()), "ns/sync")
-		w.told()
+		w.awaitInForce()
 		b.ReportMetric(float64(time.Since(begin).Nanoseconds()), "ns/told")
 		b.ReportMetric(float64((processorTime(b) - cpu).Nanoseconds()), "ns/cpu")
 		b.ReportMetric(float64(heap()-began)/many, "heap-B/service")

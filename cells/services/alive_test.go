@@ -14,8 +14,8 @@ import (
 	"github.com/waggle-net/waggle/pkg/tables/sources"
 )
 
-// TestRun_IsAliveInALongPass: a first pass on a busy node takes minutes. It does not count as a stall, so the agent is not restarted.
-func TestRun_IsAliveInALongPass(t *testing.T) {
+// TestRun_LongPass_IsNoStall: a first pass on a busy node takes minutes. It does not count as a stall, so the agent is not restarted.
+func TestRun_LongPass_IsNoStall(t *testing.T) {
 	t.Parallel()
 	b := newBench(t, DefaultConfig, &fakeIDs{})
 	b.state(sources.Synced)
@@ -29,8 +29,8 @@ func TestRun_IsAliveInALongPass(t *testing.T) {
 	require.Greater(t, pass.Run(t, b.c.run), 90*time.Second)
 }
 
-// TestPass_ThatFindsMoreWorkIsNoProof: services that queue each other without end are a stall, so services that a pass queues report no progress.
-func TestPass_ThatFindsMoreWorkIsNoProof(t *testing.T) {
+// TestPass_QueuedServices_ReportNoProgress: services that queue each other without end are a stall, so services that a pass queues report no progress.
+func TestPass_QueuedServices_ReportNoProgress(t *testing.T) {
 	t.Parallel()
 	b, marks := newBench(t, DefaultConfig, &fakeIDs{}), 0
 	b.c.alive = func() { marks++ }

@@ -190,9 +190,9 @@ func outer(namespace, name, ip, outside string, made int64) *k8s.Service {
 	return s
 }
 
-// TestContest_TheNextComesIntoForceWhenTheOwnerGoes: of two Services that are added together, the older one owns an address, and the other one when the owner
+// TestConflict_OwnerDeleted_NextClaimantIsOwner: of two Services that are added together, the older one owns an address, and the other one when the owner
 // is deleted. No tenant gets the ClusterIP of another Service, on any port.
-func TestContest_TheNextComesIntoForceWhenTheOwnerGoes(t *testing.T) {
+func TestConflict_OwnerDeleted_NextClaimantIsOwner(t *testing.T) {
 	t.Parallel()
 	b := newBench(t, DefaultConfig, &fakeIDs{})
 	older, younger, thief := outer("a", "older", "10.96.0.1", "192.0.2.1", 1), outer("b", "younger", "10.96.0.2", "192.0.2.1", 2), outer("c", "thief", "10.96.0.3", "10.96.0.1", 0)
@@ -212,9 +212,9 @@ func TestContest_TheNextComesIntoForceWhenTheOwnerGoes(t *testing.T) {
 	b.expect("younger has it", b.problemsOf("b/younger"), "")
 }
 
-// TestContest_WhoHasItKeepsIt: an older Service of another namespace that is changed to claim an address does not replace the owner. An older Service of the
+// TestConflict_OwnerKeepsAddress: an older Service of another namespace that is changed to claim an address does not replace the owner. An older Service of the
 // owner's namespace does, and so does a better kind.
-func TestContest_WhoHasItKeepsIt(t *testing.T) {
+func TestConflict_OwnerKeepsAddress(t *testing.T) {
 	t.Parallel()
 	b := newBench(t, DefaultConfig, &fakeIDs{})
 	b.c.portion = 1
@@ -251,8 +251,8 @@ func TestContest_WhoHasItKeepsIt(t *testing.T) {
 	has("it comes again", "ExternalIPs b/old[c/older]")
 }
 
-// TestContest_ClusterIPsThatOthersServe: no other Service on this node gets the ClusterIP of a Service that another proxy or another node serves.
-func TestContest_ClusterIPsThatOthersServe(t *testing.T) {
+// TestConflict_ClusterIPOfOtherProxy_IsReserved: no other Service on this node gets the ClusterIP of a Service that another proxy or another node serves.
+func TestConflict_ClusterIPOfOtherProxy_IsReserved(t *testing.T) {
 	t.Parallel()
 	const why = "ExternalIPs 10.96.0.1: is the ClusterIP of another Service"
 	b := newBench(t, DefaultConfig, &fakeIDs{})
@@ -283,9 +283,9 @@ func TestContest_ClusterIPsThatOthersServe(t *testing.T) {
 	b.expect("gone", b.problemsOf("b/thief"), "")
 }
 
-// TestHostPort_OfAPodOfTheSameName: the host port of a pod with the same name and another UID is another service. When a pod has ended, another pod gets its
+// TestHostPort_PodWithSameName: the host port of a pod with the same name and another UID is another service. When a pod has ended, another pod gets its
 // port.
-func TestHostPort_OfAPodOfTheSameName(t *testing.T) {
+func TestHostPort_PodWithSameName(t *testing.T) {
 	t.Parallel()
 	b := newBench(t, DefaultConfig, &fakeIDs{})
 	pod := func(name, uid, ip, phase string, hostIP string, made int64) *k8s.Pod {
@@ -313,9 +313,9 @@ func TestHostPort_OfAPodOfTheSameName(t *testing.T) {
 	b.expect("ended", b.owners(), "10.0.0.1:8080/TCP HostPort a/q:host-port/v/8080[]")
 }
 
-// TestRefuses_AddressesThatAreNotTheTenants: no Service gets an address of another node, of a pod CIDR or of the range of ClusterIPs, or a loopback or
+// TestRejects_ForeignAddresses: no Service gets an address of another node, of a pod CIDR or of the range of ClusterIPs, or a loopback or
 // link-local address.
-func TestRefuses_AddressesThatAreNotTheTenants(t *testing.T) {
+func TestRejects_ForeignAddresses(t *testing.T) {
 	t.Parallel()
 	config := DefaultConfig
 	config.IPv4Range = "10.96.0.0/16"
@@ -338,10 +338,10 @@ func TestRefuses_AddressesThatAreNotTheTenants(t *testing.T) {
 	}
 }
 
-// TestRefuses_NotTheAddressOfALoadBalancerOnThisNode: kube-vip and keepalived add the address of a load balancer to a node, and k3s assigns the nodes' own
+// TestAccepts_LoadBalancerAddressOfThisNode: kube-vip and keepalived add the address of a load balancer to a node, and k3s assigns the nodes' own
 // addresses. An external IP may be an address of the node, too. A node port has precedence over a load balancer, which has precedence over an external IP.
 // Addresses of pods, of other nodes and of other Services stay rejected.
-func TestRefuses_NotTheAddressOfALoadBalancerOnThisNode(t *testing.T) {
+func TestAccepts_LoadBalancerAddressOfThisNode(t *testing.T) {
 	t.Parallel()
 	b := newBench(t, DefaultConfig, &fakeIDs{})
 	balanced := outer("a", "web", "10.96.0.1", "", 0)
@@ -371,9 +371,9 @@ func TestRefuses_NotTheAddressOfALoadBalancerOnThisNode(t *testing.T) {
 		"10.96.0.2:80/TCP ClusterIP b/port[], 127.0.0.1:30001/TCP NodePort b/port[]")
 }
 
-// TestCopyOnDisk_LeavesWhatTheMapsHave: until the inputs are synced with the API server, a frontend of the previous run gets no row, and a new frontend does.
+// TestCopyOnDisk_KeepsFrontendsInMaps: until the inputs are synced with the API server, a frontend of the previous run gets no row, and a new frontend does.
 // Ids of the previous run are kept, and ids of removed addresses are released.
-func TestCopyOnDisk_LeavesWhatTheMapsHave(t *testing.T) {
+func TestCopyOnDisk_KeepsFrontendsInMaps(t *testing.T) {
 	t.Parallel()
 	b := newBench(t, DefaultConfig, &fakeIDs{
 		frontends: map[loadbalancer.Address]uint32{at("10.96.0.1:80/TCP"): 7, at("10.96.0.9:80/TCP"): 9},
@@ -411,8 +411,8 @@ func TestCopyOnDisk_LeavesWhatTheMapsHave(t *testing.T) {
 	b.expect("ids after it came back", ids(), "10.96.0.1:80/TCP=11 10.96.0.2:80/TCP=10 10.1.0.1:8080/TCP=6 ")
 }
 
-// TestIDs_AreNotUsedAgainAtOnce: ids are allocated in a circle, and used ids are skipped.
-func TestIDs_AreNotUsedAgainAtOnce(t *testing.T) {
+// TestIDs_NotReusedImmediately: ids are allocated in a circle, and used ids are skipped.
+func TestIDs_NotReusedImmediately(t *testing.T) {
 	t.Parallel()
 	s := newIDs(map[loadbalancer.Address]uint32{at("10.0.0.1:1/TCP"): 1<<32 - 2, at("10.0.0.2:1/TCP"): 1, at("10.0.0.3:1/TCP"): 3, at("10.0.0.4:1/TCP"): 3})
 	for i, want := range []uint32{1<<32 - 1, 2, 4} { // 0 is no id, 1 and 3 are used

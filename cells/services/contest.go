@@ -14,27 +14,27 @@ import (
 	"github.com/waggle-net/waggle/pkg/tables/k8s"
 )
 
-// contender is a claimant: one of several services that claim an address.
-type contender struct {
+// claimant is a claimant: one of several services that claim an address.
+type claimant struct {
 	name    string
 	kind    frontends.Kind
 	created int64
 }
 
 // compare orders claimants by precedence: the better kind, then the older object, then the name.
-func (a contender) compare(b contender) int {
+func (a claimant) compare(b claimant) int {
 	return cmp.Or(cmp.Compare(order(a.kind), order(b.kind)), cmp.Compare(a.created, b.created), cmp.Compare(a.name, b.name))
 }
 
 // arrange sorts claimants by precedence: the first one owns the address. If holder, the previous owner, has a claim of the best kind, the best claimant of its
 // namespace is the first one. An older object of another namespace may have been changed to claim the address, and must not take it.
-func arrange(list []contender, holder string) {
-	slices.SortFunc(list, contender.compare)
+func arrange(list []claimant, owner string) {
+	slices.SortFunc(list, claimant.compare)
 	best := list[0].kind
-	if !slices.ContainsFunc(list, func(o contender) bool { return o.name == holder && o.kind == best }) {
+	if !slices.ContainsFunc(list, func(o claimant) bool { return o.name == owner && o.kind == best }) {
 		return
 	}
-	i := slices.IndexFunc(list, func(o contender) bool { return o.kind == best && namespaceOf(o.name) == namespaceOf(holder) })
+	i := slices.IndexFunc(list, func(o claimant) bool { return o.kind == best && namespaceOf(o.name) == namespaceOf(owner) })
 	first := list[i]
 	copy(list[1:i+1], list[:i])
 	list[0] = first
@@ -47,16 +47,16 @@ func namespaceOf(name string) string {
 
 // contests are the conflicts: addresses that several services claim.
 type contests struct {
-	of   map[loadbalancer.Address][]contender     // all claimants, the owner first
+	of   map[loadbalancer.Address][]claimant      // all claimants, the owner first
 	lost map[string]map[loadbalancer.Address]bool // by service: claimed addresses that another service owns
 }
 
 func newContests() contests {
-	return contests{map[loadbalancer.Address][]contender{}, map[string]map[loadbalancer.Address]bool{}}
+	return contests{map[loadbalancer.Address][]claimant{}, map[string]map[loadbalancer.Address]bool{}}
 }
 
 // replace records the claimants of an address. A single claimant is no conflict.
-func (x *contests) replace(a loadbalancer.Address, list []contender) {
+func (x *contests) replace(a loadbalancer.Address, list []claimant) {
 	if x.of[a] = list; len(list) == 1 {
 		delete(x.of, a)
 	}
@@ -80,11 +80,11 @@ func (x *contests) lose(name string, a loadbalancer.Address, lost bool) {
 }
 
 // leave returns a copy of a list without a service.
-func leave(list []contender, name string) []contender {
-	return slices.DeleteFunc(slices.Clone(list), func(o contender) bool { return o.name == name })
+func leave(list []claimant, name string) []claimant {
+	return slices.DeleteFunc(slices.Clone(list), func(o claimant) bool { return o.name == name })
 }
 
-func namesOf(list []contender) (names []string) {
+func namesOf(list []claimant) (names []string) {
 	for _, o := range list {
 		names = append(names, o.name)
 	}
@@ -103,13 +103,13 @@ func (c *controller) held(a loadbalancer.Address) bool {
 	if c.synced {
 		return false
 	}
-	_, earlier := c.frontendIDs.restored[a]
-	return earlier
+	_, restored := c.frontendIDs.restored[a]
+	return restored
 }
 
-// holder returns the owner of an address before a restart, or else the owner before this pass. It is empty if the address had no owner.
-func (p *plan) holder(a loadbalancer.Address) string {
-	if name := p.Holders.earlier[a]; name != "" {
+// previousOwner returns the owner of an address before a restart, or else the owner before this pass. It is empty if the address had no owner.
+func (p *plan) previousOwner(a loadbalancer.Address) string {
+	if name := p.Holders.previous[a]; name != "" {
 		return name
 	}
 	if row := p.frontend(p.txn, a); row != nil {
@@ -125,11 +125,11 @@ func (p *plan) claim(name string, m *model, cl *claim) error {
 		if row == nil || row.Service == name {
 			return p.putFrontend(name, m, cl, row, nil)
 		}
-		list = []contender{{row.Service, row.Kind, p.age(row.Service)}}
+		list = []claimant{{row.Service, row.Kind, p.age(row.Service)}}
 	}
 	owner := list[0].name
-	list = append(leave(list, name), contender{name, cl.kind, m.created})
-	arrange(list, p.holder(cl.Address))
+	list = append(leave(list, name), claimant{name, cl.kind, m.created})
+	arrange(list, p.previousOwner(cl.Address))
 	p.decide(cl.Address, owner, list, name)
 	if list[0].name == name {
 		return p.putFrontend(name, m, cl, row, list[1:])
@@ -151,14 +151,14 @@ func (p *plan) withdraw(a loadbalancer.Address, name string) error {
 	}
 	owner := list[0].name
 	list = leave(list, name)
-	arrange(list, p.holder(a))
+	arrange(list, p.previousOwner(a))
 	p.contests.lose(name, a, false)
 	p.decide(a, owner, list, name)
 	return p.handOver(row, list)
 }
 
 // decide records the claimants of an address. If the owner changes, it queues all claimants except atHand, the service that is being computed.
-func (p *plan) decide(a loadbalancer.Address, before string, list []contender, atHand string) {
+func (p *plan) decide(a loadbalancer.Address, before string, list []claimant, atHand string) {
 	p.Holders.dirty[a] = true
 	p.contests.replace(a, list)
 	for _, o := range list {
@@ -169,7 +169,7 @@ func (p *plan) decide(a loadbalancer.Address, before string, list []contender, a
 }
 
 // handOver makes the first claimant the owner of a row. The other fields of the row are written when this claimant is computed.
-func (p *plan) handOver(row *frontends.Frontend, list []contender) error {
+func (p *plan) handOver(row *frontends.Frontend, list []claimant) error {
 	next := row.Clone()
 	next.Service, next.Refused = list[0].name, namesOf(list[1:])
 	if next.Equal(row) {
@@ -194,11 +194,11 @@ func (p *plan) age(name string) int64 {
 }
 
 // putFrontend writes the row of an address for its owner.
-func (p *plan) putFrontend(name string, m *model, cl *claim, old *frontends.Frontend, refused []contender) error {
+func (p *plan) putFrontend(name string, m *model, cl *claim, old *frontends.Frontend, rejected []claimant) error {
 	outer, inner := cl.pools()
 	row := frontends.Frontend{Address: cl.Address, Kind: cl.kind, Service: name, PortName: cl.port, Backends: outer, Internal: inner,
 		TwoScopes: cl.twoScopes, Outside: cl.outside, Affinity: uint32(m.row.Affinity / time.Second), Maglev: cl.outside && m.maglev,
-		LocalOnly: cl.localOnly, Loopback: cl.loopback, Refused: namesOf(refused)}
+		LocalOnly: cl.localOnly, Loopback: cl.loopback, Refused: namesOf(rejected)}
 	row.Drop = (p.Rules.drop || cl.drops()) && (len(outer) == 0 || cl.twoScopes && len(inner) == 0)
 	if cl.kind == frontends.LoadBalancer {
 		row.Ranges, row.Deny = m.row.SourceRanges, m.deny && m.row.SourceRanges != nil

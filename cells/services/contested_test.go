@@ -75,8 +75,8 @@ func ips(texts ...string) (list []netip.Addr) {
 	return list
 }
 
-// TestFirstPass_NobodyHasAnothersAddressInBetween: services at the start of the list claim addresses that later services get.
-func TestFirstPass_NobodyHasAnothersAddressInBetween(t *testing.T) {
+// TestFirstPass_AddressNeverHasWrongOwner: services at the start of the list claim addresses that later services get.
+func TestFirstPass_AddressNeverHasWrongOwner(t *testing.T) {
 	t.Parallel()
 	first := func(change func(*k8s.Service)) *k8s.Service {
 		s := &k8s.Service{Namespace: "aaa", Name: "first", Type: "LoadBalancer", Created: 1, ClusterIPs: ips("10.96.0.1"),
@@ -122,9 +122,9 @@ func TestFirstPass_NobodyHasAnothersAddressInBetween(t *testing.T) {
 	}
 }
 
-// TestFirstPass_AHostPortAtTheAddressOfAnother: the address of a load balancer or an external IP is an address of the node. The pod owns the port from the
+// TestFirstPass_HostPortAtServiceAddress: the address of a load balancer or an external IP is an address of the node. The pod owns the port from the
 // first commit with this port on.
-func TestFirstPass_AHostPortAtTheAddressOfAnother(t *testing.T) {
+func TestFirstPass_HostPortAtServiceAddress(t *testing.T) {
 	t.Parallel()
 	taken := at("10.0.0.1:80/TCP")
 	for _, change := range []func(*k8s.Service){
@@ -154,8 +154,8 @@ func testHostPortAt(t *testing.T, taken loadbalancer.Address, change func(*k8s.S
 	}
 }
 
-// TestFirstPass_UncontestedServicesComeInPortions: services without conflicts are committed in portions, so that the maps are written meanwhile.
-func TestFirstPass_UncontestedServicesComeInPortions(t *testing.T) {
+// TestFirstPass_CommitsConflictFreeServicesInPortions: services without conflicts are committed in portions, so that the maps are written meanwhile.
+func TestFirstPass_CommitsConflictFreeServicesInPortions(t *testing.T) {
 	t.Parallel()
 	b := newBench(t, DefaultConfig, &fakeIDs{})
 	b.c.portion = 2
@@ -173,9 +173,9 @@ func TestFirstPass_UncontestedServicesComeInPortions(t *testing.T) {
 	}
 }
 
-// TestFirstPass_TheLastCommitHasTheFirstRows: the last commit of the first pass completes the initializer for which readiness waits, also when the inputs are a
+// TestFirstPass_LastCommitCompletesInitializer: the last commit of the first pass completes the initializer for which readiness waits, also when the inputs are a
 // snapshot on disk.
-func TestFirstPass_TheLastCommitHasTheFirstRows(t *testing.T) {
+func TestFirstPass_LastCommitCompletesInitializer(t *testing.T) {
 	t.Parallel()
 	for _, state := range []sources.State{sources.Snapshot, sources.Synced} {
 		b := newBench(t, DefaultConfig, &fakeIDs{frontends: map[loadbalancer.Address]uint32{at("10.96.1.0:80/TCP"): 7}})
@@ -202,8 +202,8 @@ func TestFirstPass_TheLastCommitHasTheFirstRows(t *testing.T) {
 	}
 }
 
-// TestFirstPass_OfNothing: a first pass without rows completes the initializer, too.
-func TestFirstPass_OfNothing(t *testing.T) {
+// TestFirstPass_WithoutRows: a first pass without rows completes the initializer, too.
+func TestFirstPass_WithoutRows(t *testing.T) {
 	t.Parallel()
 	b := newBench(t, DefaultConfig, &fakeIDs{})
 	b.state(sources.Snapshot)

@@ -28,7 +28,7 @@ func TestMain(m *testing.M) {
 	os.Exit(m.Run())
 }
 
-func TestRun_Refuses(t *testing.T) {
+func TestRun_RejectsInvalidArguments(t *testing.T) {
 	t.Parallel()
 	dir := t.TempDir()
 	if err := os.WriteFile(filepath.Join(dir, "enable-ip4"), []byte("true"), 0o644); err != nil {
@@ -84,7 +84,7 @@ func TestRun_Version(t *testing.T) {
 	}
 }
 
-func TestLockStateDir_RefusesASecondAgent(t *testing.T) {
+func TestLockStateDir_SecondAgent_Fails(t *testing.T) {
 	t.Parallel()
 	dir := filepath.Join(t.TempDir(), "state")
 	unlock, err := lockStateDir(dir)
@@ -165,7 +165,7 @@ func TestPrivilegedAgent_StartsAloneAndStopsInTime(t *testing.T) {
 	}
 }
 
-func TestAwaitStop_AStopAtTheLastMomentIsOne(t *testing.T) {
+func TestAwaitStop_StopAtDeadline_IsClean(t *testing.T) {
 	t.Parallel()
 	log := slog.New(slog.DiscardHandler)
 	for name, c := range map[string]struct {

@@ -10,7 +10,7 @@ import (
 )
 
 // By default the process ends within 4.5 s after the signal and writes the reason after 3 s. The documented limit is 5 s.
-func TestBoundStop_KeepsItsPromises(t *testing.T) {
+func TestBoundStop_EndsWithinLimits(t *testing.T) {
 	t.Parallel()
 	const never = time.Hour
 	for name, c := range map[string]struct {

@@ -114,7 +114,7 @@ func (c *Client) call(ctx context.Context, op string, r request, value any) erro
 	case err != nil:
 		return Unanswered(op, c.socket, err)
 	case a.status >= 300:
-		return Refused(op, a.status, a.line, a.body)
+		return NewError(op, a.status, a.line, a.body)
 	case value == nil || len(a.body) == 0:
 		return nil
 	}

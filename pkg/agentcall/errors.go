@@ -63,8 +63,8 @@ func Interrupted(err error) bool {
 	return errors.Is(err, io.EOF) || errors.Is(err, io.ErrUnexpectedEOF) || errors.Is(err, syscall.ECONNRESET) || errors.Is(err, syscall.EPIPE)
 }
 
-// Refused returns the error of an unsuccessful response.
-func Refused(op string, status int, line string, body []byte) *Error {
+// NewError returns the error of an unsuccessful response.
+func NewError(op string, status int, line string, body []byte) *Error {
 	return &Error{Op: op, Status: status, Line: line, Message: message(body)}
 }
 

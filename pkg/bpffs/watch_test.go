@@ -15,7 +15,7 @@ import (
 )
 
 // The BPF file system sends notifications of removals.
-func TestPrivilegedWatch_TellsOfPinsThatGo(t *testing.T) {
+func TestPrivilegedWatch_ReportsRemovedPins(t *testing.T) {
 	testnet.RequirePrivileges(t)
 	root := filepath.Join(t.TempDir(), "bpf")
 	inMountNamespace(t, func() {

@@ -7,10 +7,10 @@ import (
 	"github.com/cilium/ebpf"
 )
 
-// Refused adds the cause that the library hides. When the kernel rejects a map, the library probes features by creating maps; without memory these fail too,
+// WithCause adds the cause that the library hides. When the kernel rejects a map, the library probes features by creating maps; without memory these fail too,
 // and the library reports for the rest of the process's life that the kernel lacks the feature. If not even the simplest map can be created, the error of
 // that map is the cause.
-func Refused(err error) error {
+func WithCause(err error) error {
 	if !errors.Is(err, ebpf.ErrNotSupported) {
 		return err
 	}

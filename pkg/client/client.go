@@ -96,7 +96,7 @@ func (c *Client) do(ctx context.Context, op string, send request) ([]byte, error
 		return nil, fmt.Errorf("%s: read the answer of the agent at %s: %w", op, c.socket, err)
 	}
 	if response.StatusCode >= 300 {
-		return nil, agentcall.Refused(op, response.StatusCode, response.Status, body)
+		return nil, agentcall.NewError(op, response.StatusCode, response.Status, body)
 	}
 	return body, nil
 }

@@ -31,7 +31,7 @@ func agent(t *testing.T, handler http.HandlerFunc) *Client {
 	return c
 }
 
-func TestErrors_SayWhatToCheck(t *testing.T) {
+func TestErrors_NameWhatToCheck(t *testing.T) {
 	t.Parallel()
 	missing := New(filepath.Join(t.TempDir(), "none.sock"))
 	_, err := missing.Config(t.Context())

@@ -18,7 +18,7 @@ func protected(t *testing.T, files map[string]string, environ, args, accepted []
 	return refusal, eff.Warnings
 }
 
-func TestCheckProtection_RefusesWhatWouldProtect(t *testing.T) {
+func TestCheckProtection_RejectsUnsupportedProtections(t *testing.T) {
 	t.Parallel()
 	for _, p := range protections {
 		for key := range strings.FieldsSeq(p.keys) {

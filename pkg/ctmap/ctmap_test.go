@@ -23,15 +23,15 @@ func FuzzKeyOf(f *testing.F) {
 	f.Add([]byte{10, 0, 0, 1}, []byte{10, 0, 0, 2}, uint16(7), uint16(7), uint8(1), uint8(8))
 	f.Add([]byte{10, 0, 0, 1}, []byte{10, 0, 0, 1}, uint16(2), uint16(256), uint8(6), uint8(0))
 	f.Fuzz(func(t *testing.T, a, b []byte, sport, dport uint16, protocol, kind uint8) {
-		opener, ok1 := netip.AddrFromSlice(a)
-		target, ok2 := netip.AddrFromSlice(b)
-		if !ok1 || !ok2 || len(a) != len(b) || opener.Is4In6() || target.Is4In6() || opener.Is4() && (opener.IsUnspecified() || target.IsUnspecified()) {
+		initiator, ok1 := netip.AddrFromSlice(a)
+		responder, ok2 := netip.AddrFromSlice(b)
+		if !ok1 || !ok2 || len(a) != len(b) || initiator.Is4In6() || responder.Is4In6() || initiator.Is4() && (initiator.IsUnspecified() || responder.IsUnspecified()) {
 			return // not addresses of a packet
 		}
-		question := bpf.CtFlow{Opener: netip.AddrPortFrom(opener, sport), Target: netip.AddrPortFrom(target, dport), Protocol: protocol}
+		question := bpf.CtFlow{Opener: netip.AddrPortFrom(initiator, sport), Target: netip.AddrPortFrom(responder, dport), Protocol: protocol}
 		icmp := protocol == unix.IPPROTO_ICMP || protocol == unix.IPPROTO_ICMPV6
 		if icmp {
-			question.Target, question.ICMPType = netip.AddrPortFrom(target, sport), kind
+			question.Target, question.ICMPType = netip.AddrPortFrom(responder, sport), kind
 		}
 		key, second := KeyOf(question)
 		flow := Flow{Key: key}
@@ -44,7 +44,7 @@ func FuzzKeyOf(f *testing.F) {
 		back := question
 		back.Opener, back.Target = question.Target, question.Opener
 		other, _ := KeyOf(back)
-		same := opener == target && question.Opener.Port() == question.Target.Port()
+		same := initiator == responder && question.Opener.Port() == question.Target.Port()
 		if icmp && !same && other == key {
 			t.Errorf("%+v: a question of the other side has the same key", question)
 		}
@@ -135,8 +135,8 @@ func TestProtocol_IsAWordOrANumber(t *testing.T) {
 
 func TestOwner(t *testing.T) {
 	t.Parallel()
-	for _, tc := range []struct{ opener, target, want uint16 }{{0, 0, 0}, {3, 0, 3}, {0, 4, 4}, {3, 4, 3}} {
-		if got := (&Flow{Entry: bpf.CtEntry{Opener: tc.opener, Target: tc.target}}).Owner(); got != tc.want {
+	for _, tc := range []struct{ initiator, responder, want uint16 }{{0, 0, 0}, {3, 0, 3}, {0, 4, 4}, {3, 4, 3}} {
+		if got := (&Flow{Entry: bpf.CtEntry{Opener: tc.initiator, Target: tc.responder}}).Owner(); got != tc.want {
 			t.Errorf("%+v: %d", tc, got)
 		}
 	}

@@ -44,7 +44,7 @@ func TestReason_EqualsC(t *testing.T) {
 		"REASON_STALE_IP": events.StaleIP, "REASON_NO_ENDPOINT": events.NoEndpoint,
 		"REASON_IPV6_EXTENSION": events.IPv6Extension, "REASON_UNSUPPORTED_L2": events.UnsupportedL2,
 		"REASON_UNKNOWN_SENDER": events.UnknownSender, "REASON_FORBIDDEN_ICMPV6": events.ForbiddenICMPv6,
-		"REASON_VLAN": events.VLANFilter, "REASON_MULTICAST": events.MulticastRefused,
+		"REASON_VLAN": events.VLANFilter, "REASON_MULTICAST": events.Multicast,
 		"REASON_HOUSEKEEPING": events.Housekeeping, "REASON_NEIGHBOUR_TARGET": events.UnknownNeighbour,
 		"REASON_CT_INSERT": events.FlowNotStored, "REASON_CT_UNKNOWN": events.UnknownFlow,
 		"REASON_UNKNOWN_IDENTITY": events.UnknownIdentity, "REASON_FRAGMENT_UNKNOWN": events.UnknownFragment,

@@ -43,7 +43,7 @@ const (
 	PolicyDenyRule   Reason = 181 // a rule denies; with PolicyDenied no rule allows
 	VLANFilter       Reason = 182
 	NoNode           Reason = 197 // the outer source of a packet for the tunnel is no node of the cluster
-	MulticastRefused Reason = 240 // multicast and broadcast stay on the pod's link
+	Multicast        Reason = 240 // multicast and broadcast stay on the pod's link
 	Housekeeping     Reason = 241 // control traffic (group reports, router solicitations, address probes): counted, without an event
 	UnknownNeighbour Reason = 242 // ARP or neighbour discovery for an address other than the gateway's
 	FlowsFull        Reason = 243 // no capacity for another established flow
@@ -93,7 +93,7 @@ func (r Reason) text() (string, bool) {
 		return "Fragmented packet", true
 	case VNIDiffers:
 		return "VNI is not the identity in ipcache", true
-	case MulticastRefused:
+	case Multicast:
 		return "Multicast not carried", true
 	case Housekeeping:
 		return "Link housekeeping", true

@@ -12,16 +12,16 @@ const remedy = "restart the agent, which does not interrupt running pods; its lo
 // Live returns one line of text and whether the process is responsive. It takes no table lock and waits only if the monitor has not stepped for long,
 // for two steps at most.
 func (m *Monitor) Live(ctx context.Context) (line string, live bool) {
-	wedges := m.Wedges()
+	stalls := m.Stalls()
 	if at := m.stepped.Load(); at != nil && time.Since(*at) > idleLimit && !m.stepsAgain(ctx, at) {
-		wedges = []Wedge{{What: "loop of the monitor hangs: no loop is checked", Since: *at, For: time.Since(*at)}}
+		stalls = []Stall{{What: "loop of the monitor hangs: no loop is checked", Since: *at, For: time.Since(*at)}}
 	}
-	if len(wedges) == 0 {
+	if len(stalls) == 0 {
 		return "", true
 	}
-	first := wedges[0]
+	first := stalls[0]
 	line = fmt.Sprintf("%s (since %s, %s): %s", first.What, first.Since.UTC().Format(time.RFC3339), first.For.Round(time.Second), remedy)
-	if more := len(wedges) - 1; more > 0 {
+	if more := len(stalls) - 1; more > 0 {
 		line = fmt.Sprintf("%s; and %d more", line, more)
 	}
 	return line, false

@@ -23,14 +23,14 @@ const (
 )
 
 // StateAt returns the state of a pair at a time of [bpf.CtNow]; twin is nil when the reverse entry is missing.
-func (f *Flow) StateAt(now uint32, twin *Flow) State {
+func (f *Flow) StateAt(now uint32, reverse *Flow) State {
 	other := uint32(0)
-	if twin != nil {
-		other = twin.Flags
+	if reverse != nil {
+		other = reverse.Flags
 	}
 	both, either := f.Flags&other, f.Flags|other
 	switch {
-	case f.Expired(now) && (twin == nil || twin.Expired(now)):
+	case f.Expired(now) && (reverse == nil || reverse.Expired(now)):
 		return Expired
 	case f.Key.Tuple().Protocol != unix.IPPROTO_TCP:
 		return Alive

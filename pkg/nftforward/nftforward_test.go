@@ -51,7 +51,7 @@ const (
 const hook = "add table inet t; add set inet t wans { type ifname; elements = { eth1, eth2 }; }; add chain inet t other; " +
 	"add chain inet t f { type filter hook forward priority 5; policy drop; }; add rule inet t f "
 
-func TestPrivilegedDropping_OfFirewalls(t *testing.T) {
+func TestPrivilegedDropping_Firewalls(t *testing.T) {
 	t.Parallel()
 	type step struct{ program, rules string }
 	filter4, filter6 := Chain{"ip", "filter", "FORWARD"}, Chain{"ip6", "filter", "FORWARD"}

@@ -188,7 +188,7 @@ func TestFromCilium_FailsClosed(t *testing.T) {
 	t.Parallel()
 	const unsupported, invalid = policy.ReasonUnsupported, policy.ReasonInvalid
 	all := ", ingress: [{fromEntities: [all]}], egress: [{toEntities: [all]}]"
-	for name, c := range map[string]struct{ spec, path, reason, says, allow, deny string }{
+	for name, c := range map[string]struct{ spec, path, reason, message, allow, deny string }{
 		"requests": {"endpointSelector: {}, ingress: [{fromEndpoints: [{}], toPorts: [{ports: [{port: \"80\"}], rules: {http: [{}]}}]}, {toPorts: [{ports: [{port: \"443\"}]}]}]",
 			"spec.ingress[0].toPorts[0].rules", unsupported, "the rule allows nothing", "in web>db 443/TCP", "in web>db 80/TCP"},
 		"names of TLS": {"endpointSelector: {}, egress: [{toPorts: [{ports: [{port: \"443\"}], serverNames: [a.example]}]}]",
@@ -268,7 +268,7 @@ func TestFromCilium_FailsClosed(t *testing.T) {
 		"an unknown deny":                    {"endpointSelector: {}, ingressDeny: [{fromMoon: [{}], toPorts: [{ports: [{port: \"80\"}]}]}]" + all, "spec.ingressDeny[0].fromMoon", unsupported, "denies all", "out web>db 80/TCP", "in web>db 81/TCP"},
 	} {
 		policies := read(t, policy.Environment{}, cnp(c.spec))
-		checkProblem(t, name, policies[0], c.path, c.reason, c.says)
+		checkProblem(t, name, policies[0], c.path, c.reason, c.message)
 		checkVerdict(t, name, policies, c.allow, policy.Allow)
 		checkVerdict(t, name, policies, c.deny, policy.Deny)
 	}

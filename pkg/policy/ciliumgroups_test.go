@@ -106,8 +106,8 @@ func TestPolicy_RefersTo(t *testing.T) {
 	}
 }
 
-// TestFromCilium_CIDRGroupsThatCannotBeRead: rules that refer to the groups allow nothing and deny every peer; other rules are enforced.
-func TestFromCilium_CIDRGroupsThatCannotBeRead(t *testing.T) {
+// TestFromCilium_UnreadableCIDRGroups: rules that refer to the groups allow nothing and deny every peer; other rules are enforced.
+func TestFromCilium_UnreadableCIDRGroups(t *testing.T) {
 	t.Parallel()
 	env := policy.Environment{GroupsUnread: true}
 	for _, set := range []string{"cidrGroupRef: one", "cidrGroupSelector: {matchLabels: {role: office}}"} {

@@ -139,7 +139,7 @@ func (r *ciliumRule) podsOfService(path string, name ServiceName) ([]Peer, error
 	r.services.requirements[r.deny] += len(s.labels.Requirements)
 	if s.denied != s.labels && len(r.policy.Problems) < maxProblems {
 		reported := *s.labels
-		r.policy.onlyKept(r.path+"."+path, &reported, r.deny, r.env)
+		r.policy.filterRequirements(r.path+"."+path, &reported, r.deny, r.env)
 	}
 	if r.deny {
 		return []Peer{{Labels: s.denied}}, nil

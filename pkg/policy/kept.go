@@ -1,11 +1,11 @@
 package policy
 
-// onlyKept reports requirements on labels that are not part of identities. No peer can be checked for such a label, so each requirement is a problem. The
+// filterRequirements reports requirements on labels that are not part of identities. No peer can be checked for such a label, so each requirement is a problem. The
 // result is false if the rule must not be enforced.
 //
 // In an allow rule, a requirement for the label is never met. A requirement for its absence must not count as met, so the rule allows nothing. In a deny
 // rule neither may narrow the peers, so the requirement is removed from the selector.
-func (p *Policy) onlyKept(path string, s *Selector, deny bool, env *Environment) bool {
+func (p *Policy) filterRequirements(path string, s *Selector, deny bool, env *Environment) bool {
 	ok := true
 	var kept []Requirement
 	for i := range s.Requirements {

@@ -93,7 +93,7 @@ func TestFromKubernetes_Semantics(t *testing.T) {
 func TestFromKubernetes_FailsClosed(t *testing.T) {
 	t.Parallel()
 	hidden := func(label string) bool { return !strings.Contains(label, "tier") }
-	for name, c := range map[string]struct{ spec, path, reason, says, allow, deny string }{
+	for name, c := range map[string]struct{ spec, path, reason, message, allow, deny string }{
 		"a bad CIDR": {"podSelector: {}, ingress: [{from: [{ipBlock: {cidr: 10.0.0.0/33}}]}, {ports: [{port: 443}]}]",
 			"spec.ingress[0]", policy.ReasonInvalid, "must be a CIDR", "in web>db 443/TCP", "in web>db 80/TCP"},
 		"except that is no part": {"podSelector: {}, ingress: [{from: [{ipBlock: {cidr: 10.0.0.0/8, except: [10.0.0.0/8]}}]}]",
@@ -110,14 +110,14 @@ func TestFromKubernetes_FailsClosed(t *testing.T) {
 			"", "", "", "in db>web 80/TCP", "in web>db 80/TCP"},
 	} {
 		policies := read(t, policy.Environment{Keeps: hidden}, netpol(c.spec))
-		checkProblem(t, name, policies[0], c.path, c.reason, c.says)
+		checkProblem(t, name, policies[0], c.path, c.reason, c.message)
 		checkVerdict(t, name, policies, c.allow, policy.Allow)
 		checkVerdict(t, name, policies, c.deny, policy.Deny)
 	}
 }
 
 // checkProblem expects a problem, or none if reason is empty.
-func checkProblem(t *testing.T, name string, p *policy.Policy, path, reason, says string) {
+func checkProblem(t *testing.T, name string, p *policy.Policy, path, reason, message string) {
 	t.Helper()
 	if reason == "" {
 		if len(p.Problems) > 0 {
@@ -126,12 +126,12 @@ func checkProblem(t *testing.T, name string, p *policy.Policy, path, reason, say
 		return
 	}
 	for _, problem := range p.Problems {
-		if problem.Path == path && problem.Reason == reason && strings.Contains(problem.Message, says) &&
+		if problem.Path == path && problem.Reason == reason && strings.Contains(problem.Message, message) &&
 			problem.Invalid == (reason == policy.ReasonInvalid) {
 			return
 		}
 	}
-	t.Errorf("%s: problems %+v, want %s of %s with %q", name, p.Problems, reason, path, says)
+	t.Errorf("%s: problems %+v, want %s of %s with %q", name, p.Problems, reason, path, message)
 }
 
 func checkVerdict(t *testing.T, name string, policies []*policy.Policy, question string, want policy.Verdict) {

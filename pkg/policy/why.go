@@ -10,8 +10,8 @@ import (
 	"github.com/waggle-net/waggle/pkg/identity"
 )
 
-// mostSaid limits how many peers or ports of a rule the reason for a miss names.
-const mostSaid = 3
+// maxNamed limits how many peers or ports of a rule the reason for a miss names.
+const maxNamed = 3
 
 // whyNot returns the reason why the peers of a rule do not include a party.
 func (p *Peers) whyNot(who *Party, options Options) string {
@@ -108,14 +108,14 @@ func ProtocolName(protocol uint8) string {
 	return "protocol " + strconv.Itoa(int(protocol))
 }
 
-// some joins the first texts of n, up to mostSaid.
+// some joins the first texts of n, up to maxNamed.
 func some(n int, text func(int) string) string {
-	texts := make([]string, 0, mostSaid+1)
-	for i := range min(n, mostSaid) {
+	texts := make([]string, 0, maxNamed+1)
+	for i := range min(n, maxNamed) {
 		texts = append(texts, text(i))
 	}
-	if n > mostSaid {
-		texts = append(texts, fmt.Sprintf("and %d more", n-mostSaid))
+	if n > maxNamed {
+		texts = append(texts, fmt.Sprintf("and %d more", n-maxNamed))
 	}
 	return strings.Join(texts, "; ")
 }

@@ -7,8 +7,8 @@ import (
 	"github.com/waggle-net/waggle/pkg/policy"
 )
 
-// TestEvaluate_SaysWhatNearlyMatched: a rule that misses only by its peers, or only by its ports, is named with the reason.
-func TestEvaluate_SaysWhatNearlyMatched(t *testing.T) {
+// TestEvaluate_NamesNearestMiss: a rule that misses only by its peers, or only by its ports, is named with the reason.
+func TestEvaluate_NamesNearestMiss(t *testing.T) {
 	t.Parallel()
 	const port80 = `toPorts: [{ports: [{port: "80", protocol: TCP}]}]`
 	for _, c := range []struct{ policies, question, why string }{

@@ -20,7 +20,7 @@ const maxBackends = 16
 // Errors of [View.Explain] for a service whose result depends on missing input or on another node.
 var (
 	errNoClient  = errors.New("the allowed clients depend on the client's address (loadBalancerSourceRanges): give an address instead of an identity")
-	errElsewhere = errors.New("the client's own node chooses among its own backends (internalTrafficPolicy Local): ask there")
+	errOtherNode = errors.New("the client's own node chooses among its own backends (internalTrafficPolicy Local): ask there")
 )
 
 // throughService explains a connection to an address of a service, by the policies of the service's backends. The result is nil if no service has the
@@ -30,7 +30,7 @@ func (v *View) throughService(c *connection, kernel Kernel) (*models.PolicyExpla
 	if f == nil {
 		return nil, nil
 	}
-	outside := comesFromOutside(c.source, f)
+	outside := isExternal(c.source, f)
 	if err := unanswerable(f, c, outside); err != nil {
 		return nil, fmt.Errorf("service %s at %s: %w", f.Service, f.Address, err)
 	}
@@ -73,9 +73,9 @@ func (v *View) frontendOf(c *connection) *frontends.Frontend {
 	return f
 }
 
-// comesFromOutside reports whether connections of a client reach this node's frontend from the network. For a client in the cluster the client's node
+// isExternal reports whether connections of a client reach this node's frontend from the network. For a client in the cluster the client's node
 // translates services, except for ports of this node.
-func comesFromOutside(client *Party, f *frontends.Frontend) bool {
+func isExternal(client *Party, f *frontends.Frontend) bool {
 	switch client.Identity {
 	case identity.World, identity.WorldIPv4, identity.WorldIPv6:
 		return true
@@ -92,7 +92,7 @@ func unanswerable(f *frontends.Frontend, c *connection, outside bool) error {
 	case outside && f.Outside && f.Ranges != nil && !c.sourceAddr.IsValid():
 		return errNoClient
 	case !outside && !here(c.source) && f.LocalOnly && !f.TwoScopes:
-		return errElsewhere
+		return errOtherNode
 	}
 	return nil
 }
@@ -132,7 +132,7 @@ func (v *View) backend(c *connection, b *backends.Backend, kernel Kernel, only b
 	if only {
 		return v.direct(&on, kernel)
 	}
-	e := v.judged(&on, kernel)
+	e := v.evaluate(&on, kernel)
 	e.ConntrackError = "give the address of the backend to see them"
 	return e
 }

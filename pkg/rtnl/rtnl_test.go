@@ -99,7 +99,7 @@ func TestPrivilegedIsGone(t *testing.T) {
 var dumps = []string{"LinkList", "AddrList", "RouteList", "RouteListFiltered", "RouteListFilteredIter", "NeighList",
 	"NeighListExecute", "NeighProxyList", "RuleList", "RuleListFiltered", "QdiscList", "ClassList", "FilterList", "BridgeVlanList"}
 
-func TestNobodyElseDumps(t *testing.T) {
+func TestDumpCalls_OnlyInThisPackage(t *testing.T) {
 	t.Parallel()
 	root := filepath.Join("..", "..")
 	if _, err := os.Stat(filepath.Join(root, "go.mod")); err != nil {

@@ -27,7 +27,7 @@ func TestDatagrams(t *testing.T) {
 	for name, tc := range map[string]struct {
 		named    []uint32 // listed by the frontend
 		internal []uint32
-		twin     []uint32 // listed by the other frontend of the port
+		sibling  []uint32 // listed by the other frontend of the port
 		other    []uint32 // listed by the other port
 		of       string   // owner of the other port's address; shop/dns when empty
 		services []string
@@ -40,7 +40,7 @@ func TestDatagrams(t *testing.T) {
 		"the port is the other's now":                    {named: []uint32{12}, other: []uint32{id}, services: mine},
 		"the port has nobody":                            {other: []uint32{7, id}, services: mine},
 		"it terminates, and nobody sends new clients":    {named: []uint32{12}, other: []uint32{12}, services: mine, state: backends.Terminating, want: true},
-		"it is elsewhere, and only one address takes it": {twin: []uint32{id}, other: []uint32{id}, services: mine, want: true},
+		"it is elsewhere, and only one address takes it": {sibling: []uint32{id}, other: []uint32{id}, services: mine, want: true},
 		"the other address is another service's":         {other: []uint32{id}, of: "shop/names", services: []string{"shop/dns", "shop/names"}, want: true},
 		"it is not ready":                                {named: []uint32{id}, services: mine, state: backends.NotReady},
 		"it is another service's":                        {named: []uint32{id}, services: []string{"shop/names"}},
@@ -61,7 +61,7 @@ func TestDatagrams(t *testing.T) {
 		write := db.WriteTxn(s, f, b)
 		_, _, err1 = s.Insert(write, &services.Service{Name: "shop/dns", Claims: addresses})
 		for _, row := range []*frontends.Frontend{first,
-			{Address: addresses[1], ID: 2, Service: "shop/dns", PortName: "a", Backends: tc.twin},
+			{Address: addresses[1], ID: 2, Service: "shop/dns", PortName: "a", Backends: tc.sibling},
 			{Address: addresses[2], ID: 3, Service: of, PortName: "b", Backends: tc.other}} {
 			if _, _, err := f.Insert(write, row); err != nil {
 				t.Fatal(err)

@@ -5,7 +5,7 @@ import (
 	"testing"
 )
 
-func TestNew_Refuses(t *testing.T) {
+func TestNew_Rejects(t *testing.T) {
 	t.Parallel()
 	for name, c := range map[string]struct {
 		change func(*Flags)

@@ -18,8 +18,8 @@ import (
 
 // Parts that a test build can freeze: the work of a loop, and the write transactions of a table.
 const (
-	heldLoop  = "loop endpoint-maps/fill-endpoint-maps"
-	heldTable = "table endpoints"
+	frozenLoop  = "loop endpoint-maps/fill-endpoint-maps"
+	frozenTable = "table endpoints"
 )
 
 // hangs measures the time until liveness fails after a loop or a write transaction hangs, with the limits of a release, and the time in which an agent with a
@@ -37,11 +37,11 @@ func (b *bench) hangs(ctx context.Context) error {
 		}
 		err = func() error {
 			defer h.Close()
-			table, err := h.red(ctx, heldTable, func() error { return nil })
+			table, err := h.red(ctx, frozenTable, func() error { return nil })
 			if err != nil {
 				return err
 			}
-			loop, err := h.red(ctx, heldLoop, func() error { return h.callADD(ctx, fmt.Sprintf("pod-%d", round)) })
+			loop, err := h.red(ctx, frozenLoop, func() error { return h.callADD(ctx, fmt.Sprintf("pod-%d", round)) })
 			if err != nil {
 				return err
 			}
@@ -161,7 +161,7 @@ func (b *bench) stopOfHanging(ctx context.Context, agent string, signals, round 
 		return 0, err
 	}
 	defer h.Close()
-	if err := errors.Join(h.hold(heldLoop), h.callADD(ctx, fmt.Sprintf("waits-%d", round))); err != nil {
+	if err := errors.Join(h.hold(frozenLoop), h.callADD(ctx, fmt.Sprintf("waits-%d", round))); err != nil {
 		return 0, err
 	}
 	if signals == 2 {

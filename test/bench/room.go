@@ -17,8 +17,8 @@ import (
 	"github.com/waggle-net/waggle/test/nodekit"
 )
 
-// room measures how long a full conntrack table rejects new flows after some of its entries have expired.
-func (b *bench) room(ctx context.Context) error {
+// conntrackCapacity measures how long a full conntrack table rejects new flows after some of its entries have expired.
+func (b *bench) conntrackCapacity(ctx context.Context) error {
 	const some = 1000 // entries that expire
 	node, err := b.startNode(ctx, nodekit.Options{})
 	if err != nil {
@@ -76,7 +76,7 @@ func (b *bench) room(ctx context.Context) error {
 		if err := requests.stop(); err != nil {
 			return err
 		}
-		b.promised("a new "+family+" flow in a full conntrack table, after entries expired", took, roomBudget)
+		b.promised("a new "+family+" flow in a full conntrack table, after entries expired", took, capacityBudget)
 	}
 	return nil
 }

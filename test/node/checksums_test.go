@@ -195,7 +195,7 @@ func foundSpoilt(t *testing.T, c *nodekit.Cluster, behind *nodekit.Node) {
 	t.Helper()
 	for _, happens := range []func(*pathtests.Test) bool{ // each within its time limit
 		func(row *pathtests.Test) bool { return row.Strikes > 0 || row.Fault != "" },
-		func(row *pathtests.Test) bool { return row.Fault == pathtests.Spoilt },
+		func(row *pathtests.Test) bool { return row.Fault == pathtests.Corrupted },
 	} {
 		for _, n := range c.Nodes {
 			eventually(t, func() error {
@@ -212,7 +212,7 @@ func foundSpoilt(t *testing.T, c *nodekit.Cluster, behind *nodekit.Node) {
 }
 
 // transfers sends a stream and a datagram of each family to a pod and back.
-func transfers(from nodekit.Place, pod *nodekit.Pod) (err error) {
+func transfers(from nodekit.NetNS, pod *nodekit.Pod) (err error) {
 	for _, family := range families {
 		err = errors.Join(err, nodekit.TCP(from, pod, pod.Addr(family.ipv6), 1<<20), nodekit.UDP(from, pod, pod.Addr(family.ipv6), 1000))
 	}
@@ -221,7 +221,7 @@ func transfers(from nodekit.Place, pod *nodekit.Pod) (err error) {
 
 // Devices between one of three nodes and the others spoil the inner checksums that they complete. Each node heals the path by itself, and other paths stay
 // unchanged, also while an agent is dead and after its restart.
-func TestPrivilegedPathTest_SpoiltChecksumsAreHealed(t *testing.T) {
+func TestPrivilegedPathTest_CorruptChecksumsAreRepaired(t *testing.T) {
 	t.Parallel()
 	c, all := newKubeCluster(t, 3, "--routing-mode=tunnel", "--prometheus-serve-addr", metricsAddress)
 	one, two, three := all[0].Node, all[1].Node, all[2].Node

@@ -27,7 +27,7 @@ type caller struct {
 const callEvery = 10 * time.Millisecond
 
 // call starts a caller in one place towards a server. The caller runs until the test ends.
-func call(t *testing.T, from nodekit.Place, server netip.AddrPort) *caller {
+func call(t *testing.T, from nodekit.NetNS, server netip.AddrPort) *caller {
 	t.Helper()
 	c := &caller{}
 	ctx, cancel := context.WithCancel(context.Background())
@@ -64,7 +64,7 @@ func call(t *testing.T, from nodekit.Place, server netip.AddrPort) *caller {
 
 func (c *caller) listen(conn net.Conn) {
 	defer conn.Close()
-	_ = conn.SetReadDeadline(time.Now().Add(patience))
+	_ = conn.SetReadDeadline(time.Now().Add(noReplyTimeout))
 	answer := make([]byte, 1)
 	_, err := conn.Read(answer)
 	if err == nil {
@@ -87,8 +87,8 @@ func (c *caller) since(moment time.Time) (answered bool, tries int) {
 	return slices.ContainsFunc(c.answered, func(at time.Time) bool { return at.After(moment) }), c.tries
 }
 
-// TestPrivilegedConntrack_RoomIsFound expires some flows of a full table at several moments of the collector's interval. New flows then pass without a restart.
-func TestPrivilegedConntrack_RoomIsFound(t *testing.T) {
+// TestPrivilegedConntrack_ExpiredFlowsFreeCapacity expires some flows of a full table at several moments of the collector's interval. New flows then pass without a restart.
+func TestPrivilegedConntrack_ExpiredFlowsFreeCapacity(t *testing.T) {
 	t.Parallel()
 	const some, rounds = 1000, 5
 	node := startNode(t, nodekit.Options{})

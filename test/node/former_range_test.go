@@ -17,21 +17,21 @@ import (
 
 // The range of a node changes while its pods run. These pods keep their identities on the other node, and their addresses towards its pods; pods of the new
 // range are added. When the last pod of the previous range is deleted, the node no longer has that range.
-func TestPrivilegedNative_PodsOfAFormerRange(t *testing.T) {
+func TestPrivilegedNative_PodsOfPreviousRange(t *testing.T) {
 	t.Parallel()
-	podsOfAFormerRange(t, startKubeCluster(t, 2, noProvisional, "--routing-mode=native", "--auto-direct-node-routes"))
+	podsOfPreviousRange(t, startKubeCluster(t, 2, noProvisional, "--routing-mode=native", "--auto-direct-node-routes"))
 }
 
-func TestPrivilegedTunnel_PodsOfAFormerRange(t *testing.T) {
+func TestPrivilegedTunnel_PodsOfPreviousRange(t *testing.T) {
 	t.Parallel()
 	all := startKubeCluster(t, 2, noProvisional, "--routing-mode=tunnel")
 	for _, n := range all {
 		awaitTunnel(t, n.Node, 2)
 	}
-	podsOfAFormerRange(t, all)
+	podsOfPreviousRange(t, all)
 }
 
-func podsOfAFormerRange(t *testing.T, all []kubeNode) {
+func podsOfPreviousRange(t *testing.T, all []kubeNode) {
 	t.Helper()
 	one, two := all[0], all[1]
 	putWorldly(one)

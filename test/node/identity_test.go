@@ -229,7 +229,7 @@ func (n kubeNode) observe(t *testing.T, id uint16, from *nodekit.Pod, to netip.A
 
 // While the API server is unavailable, a new pod works at once with a provisional identity of this node; the identity of the cluster replaces it in the kernel
 // with one store.
-func TestPrivilegedIdentity_ProvisionalBecomesRealWithoutAGap(t *testing.T) {
+func TestPrivilegedIdentity_ProvisionalReplacedWithoutGap(t *testing.T) {
 	t.Parallel()
 	n := startKubeNode(t)
 	peer := n.startPod(t, "peer", map[string]string{"app": "peer"})

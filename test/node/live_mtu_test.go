@@ -154,7 +154,7 @@ func podMTURow(t *testing.T, n *nodekit.Node, pod string, words ...string) {
 }
 
 // whole sends a datagram in a packet of a given length that must not be fragmented, and waits for the same from the other side.
-func whole(ctx context.Context, from, to nodekit.Place, addr netip.Addr, length int) error {
+func whole(ctx context.Context, from, to nodekit.NetNS, addr netip.Addr, length int) error {
 	level, discover, never, headers := unix.IPPROTO_IP, unix.IP_MTU_DISCOVER, unix.IP_PMTUDISC_DO, 28
 	if addr.Is6() {
 		level, discover, never, headers = unix.IPPROTO_IPV6, unix.IPV6_MTU_DISCOVER, unix.IPV6_PMTUDISC_DO, 48

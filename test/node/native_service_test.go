@@ -61,7 +61,7 @@ func serveBetweenNodes(t *testing.T, all []kubeNode, client, neighbour, server *
 	}
 	at := netip.AddrPortFrom(server.Addr(ipv6), farPort)
 	for name, path := range map[string]struct {
-		from nodekit.Place
+		from nodekit.NetNS
 		to   netip.AddrPort
 	}{
 		"a pod of the other node":                         {client, netip.AddrPortFrom(clusterIP, farService)},

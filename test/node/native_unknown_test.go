@@ -14,7 +14,7 @@ import (
 
 // Without a tunnel, a node does not treat pods of another node that it does not know yet as the entity world, and packets to them do not get the address of
 // this node.
-func TestPrivilegedNative_PodsThatTheNodeHasNotHeardOf(t *testing.T) {
+func TestPrivilegedNative_UnknownRemotePods(t *testing.T) {
 	t.Parallel()
 	all := startKubeCluster(t, 2, noProvisional, "--routing-mode=native", "--auto-direct-node-routes")
 	one, two := all[0], all[1]

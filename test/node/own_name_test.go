@@ -10,7 +10,7 @@ import (
 
 // When the agents of two machines have the same node name, status reports the other machine with its address, and the number of writes to the CiliumNode is
 // limited.
-func TestPrivilegedNames_NodeNameOfTwoMachines(t *testing.T) {
+func TestPrivilegedNames_DuplicateNodeName_IsReported(t *testing.T) {
 	t.Parallel()
 	c, all := newKubeCluster(t, 2)
 	one, two := all[0], all[1]

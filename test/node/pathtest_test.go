@@ -214,7 +214,7 @@ func TestPrivilegedPathTest_FaultsOfTheUnderlay(t *testing.T) {
 
 // A link between two of three nodes has a smaller MTU than the devices. The agents report the smaller size of the paths to the node behind it; the other paths
 // are healthy.
-func TestPrivilegedPathTest_SmallerLinkBetween(t *testing.T) {
+func TestPrivilegedPathTest_SmallerMTUBetweenNodes(t *testing.T) {
 	t.Parallel()
 	c, all := newKubeCluster(t, 3, "--routing-mode=tunnel")
 	one, three := all[0].Node, all[2].Node

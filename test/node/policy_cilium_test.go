@@ -49,11 +49,11 @@ func (w *world) ciliumPeers(t *testing.T) {
 }
 
 func (w *world) ciliumDenies(t *testing.T) {
-	const everybody = "ingress: [{fromEntities: [all]}], "
+	const allowAll = "ingress: [{fromEntities: [all]}], "
 	w.run(t, []policyCase{
-		{"deny over allow", []string{ciliumPolicy("x", subjectA+everybody+"ingressDeny: [{fromEndpoints: [{matchLabels: {app: b}}]}]")}, nil,
+		{"deny over allow", []string{ciliumPolicy("x", subjectA+allowAll+"ingressDeny: [{fromEndpoints: [{matchLabels: {app: b}}]}]")}, nil,
 			inbound("x/a", func(f flow) bool { return f.from != "x/b" })},
-		{"deny of a port over allow of the peer", []string{ciliumPolicy("x", subjectA+everybody+"ingressDeny: [{toPorts: [{ports: [{port: '80', protocol: TCP}]}]}]")}, nil,
+		{"deny of a port over allow of the peer", []string{ciliumPolicy("x", subjectA+allowAll+"ingressDeny: [{toPorts: [{ports: [{port: '80', protocol: TCP}]}]}]")}, nil,
 			inbound("x/a", func(f flow) bool { return !on("tcp", 80)(f) })},
 		{"deny of the peer over allow of a port", []string{ciliumPolicy("x", subjectA+"ingress: [{fromEndpoints: [{}], toPorts: [{ports: [{port: '80', protocol: TCP}]}]}], "+
 			"ingressDeny: [{fromEndpoints: [{matchLabels: {app: b}}]}]")}, nil, inbound("x/a", func(f flow) bool { return f.from == "x/c" && on("tcp", 80)(f) })},

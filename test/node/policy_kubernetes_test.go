@@ -106,7 +106,7 @@ func TestPrivilegedPolicy_Groups(t *testing.T) {
 			{"Subjects", (*world).ciliumSubjects}, {"UnsupportedFailsClosed", (*world).unsupportedFailsClosed},
 			{"OtherAddressesOfTheNode", (*world).otherAddressesOfTheNode},
 			{"EchoOfTheOtherDirectionIsNoReply", (*world).echoOfTheOtherDirectionIsNoReply},
-			{"EstablishedConnectionsAreJudgedAgain", (*world).establishedConnectionsAreJudgedAgain},
+			{"EstablishedConnectionsAreJudgedAgain", (*world).establishedConnectionsAreReevaluated},
 			{"RevokedClientsStayOut", (*world).revokedClientsStayOut}},
 	} {
 		t.Run(kind, func(t *testing.T) {

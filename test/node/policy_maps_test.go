@@ -90,11 +90,11 @@ func variedPolicies(n int) string {
 
 // The agent is killed repeatedly while it writes policies. No denied packet passes, no allowed packet is lost, and afterwards each partly written policy is
 // complete or removed.
-func TestPrivilegedPolicy_KilledWhileItWrites(t *testing.T) {
+func TestPrivilegedPolicy_AgentKilledDuringWrites(t *testing.T) {
 	t.Parallel()
 	w := newWorld(t)
 	w.apply(t, variedPolicies(0))
-	stranger, friends := w.knock(t, "z/a", "x/a"), w.talk(t, [2]string{"x/b", "x/a"})
+	deniedPeer, friends := w.knock(t, "z/a", "x/a"), w.talk(t, [2]string{"x/b", "x/a"})
 	random := testseed.New(t)
 	for i := range times(t, 4, 8) {
 		for j := range 3 {
@@ -110,7 +110,7 @@ func TestPrivilegedPolicy_KilledWhileItWrites(t *testing.T) {
 	}
 	waitReady(t, w.Node)
 	w.apply(t, variedPolicies(1))
-	stranger.unheard(t)
+	deniedPeer.unheard(t)
 	undisturbed(t, friends)
 	requireNothingHalf(t, w.Node)
 	w.apply(t, "")
@@ -119,7 +119,7 @@ func TestPrivilegedPolicy_KilledWhileItWrites(t *testing.T) {
 
 // Policies are added, changed and removed continuously beside traffic that they do not select, and beside traffic that all of them allow. No packet of either
 // is lost, and at the end the numbers of all rows and entries are as before.
-func TestPrivilegedPolicy_ChurnDisturbsNobodyAndLeavesNothing(t *testing.T) {
+func TestPrivilegedPolicy_Churn_LosesNoPacketAndLeavesNothing(t *testing.T) {
 	t.Parallel()
 	const policies, rounds = 50, 20
 	w := newWorld(t)
@@ -170,7 +170,7 @@ func count(t *testing.T, node *nodekit.Node, tables ...string) map[string]int {
 }
 
 // Foreign changes to the maps of policies are repaired at the next verification; meanwhile no denied packet passes.
-func TestPrivilegedRepair_OfPolicyMaps(t *testing.T) {
+func TestPrivilegedRepair_PolicyMaps(t *testing.T) {
 	t.Parallel()
 	w := newWorld(t, "--verify-interval=1s")
 	w.apply(t, variedPolicies(7))

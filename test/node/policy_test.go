@@ -18,7 +18,7 @@ func serverPolicy(rule string) string {
 
 // A policy that exists before its pods is enforced from their first packet; a new, changed or deleted policy applies to running pods. The policy does not limit
 // egress of the pod.
-func TestPrivilegedPolicy_LifeOfAPolicy(t *testing.T) {
+func TestPrivilegedPolicy_Lifecycle(t *testing.T) {
 	t.Parallel()
 	node := newNode(t, nodekit.Options{})
 	manifest := filepath.Join(node.ManifestsDir(), "server-policy.yaml")

@@ -20,8 +20,8 @@ import (
 )
 
 // Connections and UDP flows of clients outside end when the source ranges no longer include their addresses, and other clients keep their flows.
-func (m *market) sourceRangesNarrow(t *testing.T, _ bool) {
-	stranger, friend := []netip.Prefix{nodekit.OutsideIPv4, nodekit.OutsideIPv6}, []netip.Prefix{
+func (m *serviceFixture) sourceRangesNarrow(t *testing.T, _ bool) {
+	deniedClient, friend := []netip.Prefix{nodekit.OutsideIPv4, nodekit.OutsideIPv6}, []netip.Prefix{
 		netip.MustParsePrefix("192.0.2.5/24"), netip.MustParsePrefix("2001:db8:2::5/64")}
 	m.moreOutside(t, friend)
 	m.balancer(t, "loadBalancerSourceRanges: [192.0.2.0/29, \"2001:db8:2::/125\"]")
@@ -30,12 +30,12 @@ func (m *market) sourceRangesNarrow(t *testing.T, _ bool) {
 	for i, addr := range balancerAddrs {
 		for _, network := range networks {
 			m.served(t, netip.AddrPortFrom(addr, 80).String()+"/"+strings.ToUpper(network), 1)
-			for isFriend, own := range map[bool]netip.Prefix{false: stranger[i], true: friend[i]} {
+			for isFriend, own := range map[bool]netip.Prefix{false: deniedClient[i], true: friend[i]} {
 				l := &line{network: network, to: netip.AddrPortFrom(addr, 80)}
 				l.dialFrom(t, m.OutsideHost(), own.Addr())
 				t.Cleanup(func() { _ = l.Close() })
-				l.server = l.ask(t)
-				l.ask(t) // the second datagram establishes the flow
+				l.server = l.request(t)
+				l.request(t) // the second datagram establishes the flow
 				leave[isFriend] = append(leave[isFriend], l)
 			}
 		}
@@ -43,24 +43,24 @@ func (m *market) sourceRangesNarrow(t *testing.T, _ bool) {
 	m.balancer(t, "loadBalancerSourceRanges: [192.0.2.5/32, \"2001:db8:2::5/128\"]")
 	for _, l := range leave[false] {
 		eventually(t, func() error {
-			if a, err := askWithin(l.Conn, patience); err == nil {
+			if a, err := requestWithin(l.Conn, noReplyTimeout); err == nil {
 				return fmt.Errorf("%s over %s goes on outside of the source ranges: %+v", l.to, l.network, a)
 			}
 			return nil
 		})
 	}
 	for _, l := range leave[false] {
-		if a, err := askWithin(l.Conn, patience); err == nil {
+		if a, err := requestWithin(l.Conn, noReplyTimeout); err == nil {
 			t.Errorf("%s over %s goes on again outside of the source ranges: %+v", l.to, l.network, a)
 		}
 	}
 	for _, l := range leave[true] {
-		l.ask(t)
+		l.request(t)
 	}
 }
 
 // moreOutside adds addresses to the host outside until the test ends.
-func (m *market) moreOutside(t *testing.T, addrs []netip.Prefix) {
+func (m *serviceFixture) moreOutside(t *testing.T, addrs []netip.Prefix) {
 	t.Helper()
 	change := func(f func(netlink.Link, *netlink.Addr) error) error {
 		return m.Outside(func() error {
@@ -86,7 +86,7 @@ func (m *market) moreOutside(t *testing.T, addrs []netip.Prefix) {
 }
 
 // dialFrom is [line.dial] from one of the addresses of a place.
-func (l *line) dialFrom(t *testing.T, from nodekit.Place, own netip.Addr) {
+func (l *line) dialFrom(t *testing.T, from nodekit.NetNS, own netip.Addr) {
 	t.Helper()
 	dialer := net.Dialer{Timeout: answerTimeout}
 	if dialer.LocalAddr = net.Addr(&net.UDPAddr{IP: own.AsSlice()}); l.network == "tcp" {
@@ -102,7 +102,7 @@ func (l *line) dialFrom(t *testing.T, from nodekit.Place, own netip.Addr) {
 
 // Clients outside of a service without backends get resets and ICMP errors. Packets to link-layer multicast and broadcast addresses get none, and the rate for
 // floods is limited.
-func (m *market) refusalsAreLimited(t *testing.T, _ bool) {
+func (m *serviceFixture) refusalsAreLimited(t *testing.T, _ bool) {
 	m.balancer(t, "externalTrafficPolicy: Cluster")
 	m.backends(t)
 	host := hostOutside(t, m.Node)
@@ -114,7 +114,7 @@ func (m *market) refusalsAreLimited(t *testing.T, _ bool) {
 		service := netip.AddrPortFrom(addr, 80)
 		for _, network := range networks {
 			m.served(t, service.String()+"/"+strings.ToUpper(network), 0)
-			m.refused(t, m.OutsideHost(), network, service)
+			m.rejected(t, m.OutsideHost(), network, service)
 			request := func(a attacker, from netip.Addr) []byte {
 				if network == "tcp" {
 					return a.tcp(a.from(from), service, &layers.TCP{SYN: true})
@@ -200,7 +200,7 @@ func nextTick(t *testing.T) uint32 {
 }
 
 // receivedOutside returns the number of packets that the host outside has received from the node.
-func (m *market) receivedOutside(t *testing.T) (n uint64) {
+func (m *serviceFixture) receivedOutside(t *testing.T) (n uint64) {
 	t.Helper()
 	if err := m.Outside(func() error {
 		link, err := netlink.LinkByName("eth0")

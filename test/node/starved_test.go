@@ -14,9 +14,9 @@ import (
 	"github.com/waggle-net/waggle/test/nodekit"
 )
 
-// TestPrivilegedWedge_LittleCPUIsNone leaves the agent a few percent of the CPU for a minute while pods are attached and detached: the agent has the limits of
+// TestPrivilegedStall_CPUStarvation_NotReported leaves the agent a few percent of the CPU for a minute while pods are attached and detached: the agent has the limits of
 // the release and reports no stall.
-func TestPrivilegedWedge_LittleCPUIsNone(t *testing.T) {
+func TestPrivilegedStall_CPUStarvation_NotReported(t *testing.T) {
 	if soak(t) == 1 {
 		t.Skip("takes every CPU for a minute: only make soak does")
 	}

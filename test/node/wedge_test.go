@@ -150,9 +150,9 @@ func (n *repairNode) damage(loop string) error {
 	return nil
 }
 
-// TestPrivilegedWedge_EachLoopInTurn freezes one loop after the other, and write transactions, of a running agent: each makes liveness red while pods keep
+// TestPrivilegedStall_EachLoop_IsReported freezes one loop after the other, and write transactions, of a running agent: each makes liveness red while pods keep
 // their traffic, and green again when it continues. pkg/heartbeat tests when that has to happen.
-func TestPrivilegedWedge_EachLoopInTurn(t *testing.T) {
+func TestPrivilegedStall_EachLoop_IsReported(t *testing.T) {
 	t.Parallel()
 	file := filepath.Join(t.TempDir(), "ip-masq-agent")
 	started, freeze := frozen(t, "--enable-ip-masq-agent", "--ip-masq-agent-config-path="+file)
@@ -175,12 +175,12 @@ func TestPrivilegedWedge_EachLoopInTurn(t *testing.T) {
 		// Some loops run only every 25 s.
 		for deadline := time.Now().Add(time.Minute); !strings.Contains(line, name) && time.Now().Before(deadline); {
 			time.Sleep(50 * time.Millisecond)
-			code, said, err := probe(node.Node, "/healthz")
+			code, body, err := probe(node.Node, "/healthz")
 			if err != nil {
 				t.Fatalf("%s: %v", name, err)
 			}
 			if code == http.StatusServiceUnavailable {
-				line = said
+				line = body
 			}
 		}
 		if !strings.Contains(line, name) {
@@ -242,11 +242,11 @@ func requireGreen(t *testing.T, node *nodekit.Node, while time.Duration) {
 	}
 }
 
-// TestPrivilegedWedge_AStoppedProcessIsNone stops the process for longer than each limit, like a paused machine. The agent has the limits of the release.
-func TestPrivilegedWedge_AStoppedProcessIsNone(t *testing.T) {
+// TestPrivilegedStall_StoppedProcess_NotReported stops the process for longer than each limit, like a paused machine. The agent has the limits of the release.
+func TestPrivilegedStall_StoppedProcess_NotReported(t *testing.T) {
 	t.Parallel()
 	if soak(t) == 1 {
-		t.Skip("waits longer than each limit of the release: only make soak does; TestMonitor_AProcessThatWasStopped has the exact form")
+		t.Skip("waits longer than each limit of the release: only make soak does; TestMonitor_StoppedProcess_IsNoStall has the exact form")
 	}
 	node := startNode(t, nodekit.Options{})
 	addPod(t, node, "a")
@@ -263,9 +263,9 @@ func TestPrivilegedWedge_AStoppedProcessIsNone(t *testing.T) {
 	}
 }
 
-// TestPrivilegedWedge_IdleIsNone leaves an agent idle with two pods. No stall is reported, because each waiting loop has reported that it waits. The agent has
+// TestPrivilegedStall_IdleAgent_NotReported leaves an agent idle with two pods. No stall is reported, because each waiting loop has reported that it waits. The agent has
 // the limits of the release; the soak waits for longer than the longest limit.
-func TestPrivilegedWedge_IdleIsNone(t *testing.T) {
+func TestPrivilegedStall_IdleAgent_NotReported(t *testing.T) {
 	t.Parallel()
 	node := startNode(t, nodekit.Options{})
 	addPod(t, node, "a")
@@ -277,9 +277,9 @@ func TestPrivilegedWedge_IdleIsNone(t *testing.T) {
 	requireGreen(t, node, while)
 }
 
-// TestPrivilegedWedge_ADiskThatHangs stalls the disk to which the stacks are written. The verdict and its line are reported nevertheless; after the stall of
+// TestPrivilegedStall_HangingDisk_IsReported stalls the disk to which the stacks are written. The verdict and its line are reported nevertheless; after the stall of
 // the table ends, only the stall of the disk is reported. A pipe without a reader replaces the disk.
-func TestPrivilegedWedge_ADiskThatHangs(t *testing.T) {
+func TestPrivilegedStall_HangingDisk_IsReported(t *testing.T) {
 	t.Parallel()
 	node, freeze := frozen(t)
 	pipe := filepath.Join(node.StateDir(), "wedge.txt")

@@ -13,7 +13,7 @@ import (
 )
 
 // A tier with a stored result runs again after a change of a relevant file, after a failure, and if all tests are to run.
-func TestKept_RunsAgainWhenItMust(t *testing.T) {
+func TestKept_RerunConditions(t *testing.T) {
 	t.Setenv(testseed.Env, "")
 	t.Setenv("GOFLAGS", "")
 	dir, cache := t.TempDir(), t.TempDir()

@@ -14,13 +14,13 @@ import (
 // servers returns the known API servers, and a channel that closes when one of them changes.
 type servers func() (rows []apiservers.Server, changed <-chan struct{})
 
-// whileAway retries a request while no server answers. All reflectors share the knowledge about the servers, so none waits for its own delay after
+// retryWhileUnavailable retries a request while no server answers. All reflectors share the knowledge about the servers, so none waits for its own delay after
 // another one was successful: a mix of current and outdated tables would, for instance, make this node create a local identity for labels that have a
 // cluster identity.
-func whileAway[T any](ctx context.Context, ask servers, request func() (T, error)) (T, error) {
+func retryWhileUnavailable[T any](ctx context.Context, ask servers, request func() (T, error)) (T, error) {
 	for delay := backoff().DelayFunc(); ; {
 		out, err := request()
-		if rows, _ := ask(); err == nil || refused(err) || wellServed(rows) {
+		if rows, _ := ask(); err == nil || isStatusError(err) || wellServed(rows) {
 			return out, err
 		}
 		if !ask.awaitReturn(ctx, delay()) {
@@ -29,8 +29,8 @@ func whileAway[T any](ctx context.Context, ask servers, request func() (T, error
 	}
 }
 
-// refused reports whether a server answered with an error. A different request may then be successful.
-func refused(err error) bool {
+// isStatusError reports whether a server answered with an error. A different request may then be successful.
+func isStatusError(err error) bool {
 	refusal := apierrors.APIStatus(nil)
 	return errors.As(err, &refusal)
 }

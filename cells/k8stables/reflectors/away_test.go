@@ -40,7 +40,7 @@ func (b *board) set(reach apiservers.Reach) {
 
 // All callers that wait for a server repeat their request as soon as one of them has learned that it is back, without waiting for the rest of their
 // delay of up to 4 s.
-func TestWhileAway_AllAskWhenTheServerIsBack(t *testing.T) {
+func TestRetryWhileUnavailable_ServerRecovers_AllRetry(t *testing.T) {
 	t.Parallel()
 	synctest.Test(t, func(t *testing.T) {
 		b := newBoard(apiservers.No)
@@ -48,7 +48,7 @@ func TestWhileAway_AllAskWhenTheServerIsBack(t *testing.T) {
 		var all sync.WaitGroup
 		for i := range answered {
 			all.Go(func() {
-				_, err := whileAway(t.Context(), b.servers, func() (int, error) {
+				_, err := retryWhileUnavailable(t.Context(), b.servers, func() (int, error) {
 					if rows, _ := b.servers(); rows[0].Reachable == apiservers.No {
 						return 0, errors.New("connection refused")
 					}
@@ -73,11 +73,11 @@ func TestWhileAway_AllAskWhenTheServerIsBack(t *testing.T) {
 }
 
 // A server that answers other requests but not this one is asked again only after a pause.
-func TestWhileAway_PausesWhateverOthersGet(t *testing.T) {
+func TestRetryWhileUnavailable_OtherRequestsSucceed_Pauses(t *testing.T) {
 	t.Parallel()
 	synctest.Test(t, func(t *testing.T) {
 		b, asked, begin := newBoard(apiservers.No), 0, time.Now()
-		_, err := whileAway(t.Context(), b.servers, func() (int, error) {
+		_, err := retryWhileUnavailable(t.Context(), b.servers, func() (int, error) {
 			if asked++; asked == 100 {
 				b.set(apiservers.Yes)
 			} else {
@@ -92,7 +92,7 @@ func TestWhileAway_PausesWhateverOthersGet(t *testing.T) {
 	})
 }
 
-func TestWhileAway_LeavesErrorsOfOneKindToTheReflector(t *testing.T) {
+func TestRetryWhileUnavailable_StatusError_IsReturned(t *testing.T) {
 	t.Parallel()
 	cut, refusal := errors.New("cut off"), error(apierrors.NewResourceExpired("too old"))
 	for name, c := range map[string]struct {
@@ -103,14 +103,14 @@ func TestWhileAway_LeavesErrorsOfOneKindToTheReflector(t *testing.T) {
 		"it refuses and is not well": {apiservers.No, refusal},
 	} {
 		asked := 0
-		_, err := whileAway(t.Context(), newBoard(c.reach).servers, func() (int, error) { asked++; return 0, c.err })
+		_, err := retryWhileUnavailable(t.Context(), newBoard(c.reach).servers, func() (int, error) { asked++; return 0, c.err })
 		if asked != 1 || !errors.Is(err, c.err) {
 			t.Errorf("%s: %d requests, %v", name, asked, err)
 		}
 	}
 	ended, cancel := context.WithCancel(t.Context())
 	cancel()
-	if _, err := whileAway(ended, newBoard(apiservers.No).servers, func() (int, error) { return 0, cut }); !errors.Is(err, cut) {
+	if _, err := retryWhileUnavailable(ended, newBoard(apiservers.No).servers, func() (int, error) { return 0, cut }); !errors.Is(err, cut) {
 		t.Errorf("an agent that ends got %v", err)
 	}
 }

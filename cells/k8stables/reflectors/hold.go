@@ -15,21 +15,21 @@ import (
 	"github.com/waggle-net/waggle/pkg/tables/nodes"
 )
 
-// holdFor is how long a row stays that the last list lacks. In this time the agents of live nodes create their CiliumNodes again, and an operator can
+// holdTime is how long a row stays that the last list lacks. In this time the agents of live nodes create their CiliumNodes again, and an operator can
 // act.
-const holdFor = 5 * time.Minute
+const holdTime = 5 * time.Minute
 
 // errHeld names the causes of many held rows and the remedy.
 var errHeld = errors.New("nodes that have left the cluster are removed within 5 minutes, without any action; if the API server was restored from a backup, or its lists are incomplete, " +
 	"restart kubelet on the nodes that kubectl get nodes does not show, or their pods become unreachable")
 
-// lacking counts the rows that the last list lacks.
-type lacking struct{ rows, of int }
+// missingRows counts the rows that the last list lacks.
+type missingRows struct{ rows, of int }
 
 // many reports whether more than a tenth of the rows is held, which is more than the nodes that usually leave between two lists.
-func (l lacking) many() bool { return 10*l.rows > l.of }
+func (l missingRows) many() bool { return 10*l.rows > l.of }
 
-func (l lacking) String() string {
+func (l missingRows) String() string {
 	return fmt.Sprintf("%d of %d objects are kept although the last list of the API server lacks them", l.rows, l.of)
 }
 
@@ -72,18 +72,18 @@ func (s *store) hold(txn statedb.ReadTxn, want map[string]k8sobjects.Row) {
 		}
 	}
 	held := map[string]time.Time{}
-	for key, row := range tables.Lacking(txn, s.table, want) {
-		if key == s.asks.nodeName || isClaimed(row, claimed) {
+	for key, row := range tables.Missing(txn, s.table, want) {
+		if key == s.lw.nodeName || isClaimed(row, claimed) {
 			continue
 		}
 		until, already := s.held[key]
 		if !already {
-			until = time.Now().Add(holdFor)
+			until = time.Now().Add(holdTime)
 		}
 		held[key], want[key] = until, row
 	}
 	if s.held, s.all = held, len(want); len(held) > 0 {
-		time.AfterFunc(holdFor, s.awake)
+		time.AfterFunc(holdTime, s.awake)
 	}
 }
 

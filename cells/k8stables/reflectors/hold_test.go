@@ -51,8 +51,8 @@ func (s *store) names() string {
 	return strings.Join(slices.Sorted(maps.Keys(names)), " ")
 }
 
-// TestHold_NodesThatAListLacks begins with nodes n1 to n5. n1 is this node.
-func TestHold_NodesThatAListLacks(t *testing.T) {
+// TestHold_NodesMissingFromList begins with nodes n1 to n5. n1 is this node.
+func TestHold_NodesMissingFromList(t *testing.T) {
 	t.Parallel()
 	for name, c := range map[string]struct {
 		list  []int
@@ -77,14 +77,14 @@ func TestHold_NodesThatAListLacks(t *testing.T) {
 			t.Parallel()
 			synctest.Test(t, func(t *testing.T) {
 				s := newStore(t)
-				s.asks.nodeName = "n1"
+				s.lw.nodeName = "n1"
 				health := newRecorder()
 				s.report.health = health
 				go s.commits(t.Context())
 				if err := s.Replace(numbered(t, 1, 2, 3, 4, 5), "10"); err != nil {
 					t.Fatal(err)
 				}
-				s.asks.quorum.Store(true) // confirm lists that lack most of the nodes
+				s.lw.quorum.Store(true) // confirm lists that lack most of the nodes
 				if err := s.Replace(numbered(t, c.list...), "20"); err != nil {
 					t.Fatal(err)
 				}
@@ -92,20 +92,20 @@ func TestHold_NodesThatAListLacks(t *testing.T) {
 				if c.after != nil {
 					c.after(t, s)
 				}
-				time.Sleep(holdFor - time.Minute - time.Second)
+				time.Sleep(holdTime - time.Minute - time.Second)
 				synctest.Wait()
 				if got := s.names(); got != c.then {
 					t.Errorf("rows %s, want %s", got, c.then)
 				}
-				if lacking := len(strings.Fields(c.then)) - len(strings.Fields(c.end)); (health.level("") == cell.StatusDegraded) != (lacking > 0) {
-					t.Errorf("%d rows are held, and health is %s", lacking, health.level(""))
+				if missing := len(strings.Fields(c.then)) - len(strings.Fields(c.end)); (health.level("") == cell.StatusDegraded) != (missing > 0) {
+					t.Errorf("%d rows are held, and health is %s", missing, health.level(""))
 				}
 				time.Sleep(2 * time.Second)
 				synctest.Wait()
 				if got := s.names(); got != c.end {
 					t.Errorf("in the end rows %s, want %s", got, c.end)
 				}
-				time.Sleep(holdFor)
+				time.Sleep(holdTime)
 				synctest.Wait()
 				if health.level("") != cell.StatusOK {
 					t.Errorf("in the end health is %s", health.level(""))
@@ -118,7 +118,7 @@ func TestHold_NodesThatAListLacks(t *testing.T) {
 // listed applies another list, confirmed if it lacks most of the nodes.
 func listed(numbers ...int) func(*testing.T, *store) {
 	return func(t *testing.T, s *store) {
-		s.asks.quorum.Store(true)
+		s.lw.quorum.Store(true)
 		if err := s.Replace(numbered(t, numbers...), "30"); err != nil {
 			t.Error(err)
 		}
@@ -136,14 +136,14 @@ func happened(name string, number int, deleted bool) func(*testing.T, *store) {
 
 // renamed applies a list in which a node of another name has the address and range of n3.
 func renamed(t *testing.T, s *store) {
-	s.asks.quorum.Store(true)
+	s.lw.quorum.Store(true)
 	if err := s.Replace(append(numbered(t, 1, 2), ranged(t, "new", 3, "29")), "30"); err != nil {
 		t.Error(err)
 	}
 }
 
-// TestHold_FewAreNoFault: a few nodes that left while the agent did not watch are mentioned in the health, without Degraded.
-func TestHold_FewAreNoFault(t *testing.T) {
+// TestHold_FewMissingNodes_NotDegraded: a few nodes that left while the agent did not watch are mentioned in the health, without Degraded.
+func TestHold_FewMissingNodes_NotDegraded(t *testing.T) {
 	t.Parallel()
 	synctest.Test(t, func(t *testing.T) {
 		s := newStore(t)
@@ -159,13 +159,13 @@ func TestHold_FewAreNoFault(t *testing.T) {
 		if err := s.Replace(numbered(t, all[:18]...), "20"); err != nil {
 			t.Fatal(err)
 		}
-		if health.level("") != cell.StatusOK || s.report.held != (lacking{2, 20}) {
+		if health.level("") != cell.StatusOK || s.report.held != (missingRows{2, 20}) {
 			t.Errorf("health is %s, held %v", health.level(""), s.report.held)
 		}
 	})
 }
 
-// TestHold_ServerRestoredFromABackup: two nodes join after the backup. Their rows stay for holdFor, and longer if their objects exist again.
+// TestHold_ServerRestoredFromABackup: two nodes join after the backup. Their rows stay for holdTime, and longer if their objects exist again.
 func TestHold_ServerRestoredFromABackup(t *testing.T) {
 	t.Parallel()
 	for name, streams := range map[string]bool{"lists": false, "streams": true} {
@@ -194,7 +194,7 @@ func TestHold_ServerRestoredFromABackup(t *testing.T) {
 				}
 				all := []string{"one", "two", "three", "four"}
 				for _, table := range []string{"k8s-nodes", "cilium-nodes"} {
-					eventually(t, table+" are listed again", func() bool { return r.lacks(table) == 2 })
+					eventually(t, table+" are listed again", func() bool { return r.heldRows(table) == 2 })
 					if !has(table, all...) {
 						t.Errorf("%s: %v", table, r.keys(table))
 					}
@@ -203,7 +203,7 @@ func TestHold_ServerRestoredFromABackup(t *testing.T) {
 					t.Errorf("health of the nodes is %s", level)
 				}
 				server.Put(node("three", "192.0.2.3"), ciliumNode("three"))
-				time.Sleep(holdFor - 30*time.Second)
+				time.Sleep(holdTime - 30*time.Second)
 				if !has("k8s-nodes", all...) || !has("cilium-nodes", all...) {
 					t.Errorf("after some minutes: %v, %v", r.keys("k8s-nodes"), r.keys("cilium-nodes"))
 				}
@@ -218,9 +218,9 @@ func TestHold_ServerRestoredFromABackup(t *testing.T) {
 	}
 }
 
-// TestRelist_OfNoOlderState: after the first list, each request asks for a state that is at least as new as the last known one, or for a quorum read.
+// TestRelist_RequestsNoOlderState: after the first list, each request asks for a state that is at least as new as the last known one, or for a quorum read.
 // So a lagging replica of the API server rejects the request, and cannot remove nodes.
-func TestRelist_OfNoOlderState(t *testing.T) {
+func TestRelist_RequestsNoOlderState(t *testing.T) {
 	t.Parallel()
 	for name, streams := range map[string]bool{"lists": false, "streams": true} {
 		t.Run(name, func(t *testing.T) {

@@ -17,7 +17,7 @@ import (
 )
 
 // CiliumEndpoints are read until the cluster role marks slices as complete. No pod is missing during the change in either direction.
-func TestSlices_WhileTheyAreNotComplete(t *testing.T) {
+func TestSlices_Incomplete_CiliumEndpointsAreRead(t *testing.T) {
 	t.Parallel()
 	synctest.Test(t, func(t *testing.T) {
 		server := cluster(t)
@@ -62,7 +62,7 @@ func TestSlices_WhileTheyAreNotComplete(t *testing.T) {
 }
 
 // Agents with rows do not list all CiliumEndpoints at the same time when slices stop being complete.
-func TestSlices_AreLeftByOneAgentAfterTheOther(t *testing.T) {
+func TestSlices_Incomplete_AgentsListStaggered(t *testing.T) {
 	t.Parallel()
 	synctest.Test(t, func(t *testing.T) {
 		server := cluster(t)
@@ -94,7 +94,7 @@ func TestSlices_AreLeftByOneAgentAfterTheOther(t *testing.T) {
 
 // While slices are not complete any more and CiliumEndpoints are not listed yet, slices add and change rows, and rows of pods of this node are added
 // and deleted. When slices are complete again, the rows that slices no longer have are deleted.
-func TestSlices_AreLeftAndReadAgain(t *testing.T) {
+func TestSlices_IncompleteAndCompleteAgain(t *testing.T) {
 	t.Parallel()
 	synctest.Test(t, func(t *testing.T) {
 		server := cluster(t)
@@ -133,7 +133,7 @@ func TestSlices_AreLeftAndReadAgain(t *testing.T) {
 }
 
 // A pod with a CiliumEndpoint is never missing when slices stop being complete while CiliumEndpoints cannot be listed.
-func TestSlices_GoAwayWithoutAServer(t *testing.T) {
+func TestSlices_IncompleteDuringOutage_KeepRows(t *testing.T) {
 	t.Parallel()
 	synctest.Test(t, func(t *testing.T) {
 		server := cluster(t)
@@ -158,7 +158,7 @@ func TestSlices_GoAwayWithoutAServer(t *testing.T) {
 }
 
 // The option changes between two runs, and the server answers late: the rows of the copy stay until the lists of this run are complete.
-func TestSlices_FromTheCopyOfARunWithoutThem(t *testing.T) {
+func TestSlices_OptionChanged_KeepsRowsOfCopy(t *testing.T) {
 	t.Parallel()
 	for name, first := range map[string]bool{"switched on": false, "switched off": true} {
 		t.Run(name, func(t *testing.T) {

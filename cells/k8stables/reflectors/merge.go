@@ -68,13 +68,13 @@ type merger struct {
 	from   origin                                      // origin of the rows in the table
 	began  time.Time                                   // start of run, or the last replacement of all rows
 	late   bool                                        // slicesTimeout has passed without a list of slices
-	wrote  bool                                        // the open transaction has changed the table
+	dirty  bool                                        // the open transaction has changed the table
 
 	leaving time.Time // time at which the agent begins to list all CiliumEndpoints because slices stopped being complete; zero otherwise
 	kept    bool      // the table has rows whose pods slices no longer have
 
 	compared time.Time            // time of the last comparison of the pods of this node with the slices
-	lacking  map[string]time.Time // pods of this node that slices lack, with the time of the first observation
+	missing  map[string]time.Time // pods of this node that slices lack, with the time of the first observation
 }
 
 func newMerger(set *tables.Set, node string, txn statedb.WriteTxn) (*merger, error) {
@@ -131,7 +131,7 @@ func (m *merger) pause() time.Duration {
 // subscribe opens the change feeds, which begin with all existing rows.
 func (m *merger) subscribe() error {
 	m.slices, m.spaces, m.shared = map[string]*cilium.EndpointSlice{}, map[string]map[string]*cilium.EndpointSlice{}, map[string][]string{}
-	m.from, m.lacking = unknown, map[string]time.Time{}
+	m.from, m.missing = unknown, map[string]time.Time{}
 	stage := m.set.Stage
 	txn := m.set.DB.WriteTxn(stage.Own, stage.Listed, stage.Slices)
 	defer txn.Commit()
@@ -172,11 +172,11 @@ func (m *merger) round(txn statedb.ReadTxn, changed *statedb.WatchSet) error {
 	}
 	w := m.set.Write(m.table)
 	defer w.Abort()
-	m.wrote = false
+	m.dirty = false
 	if err := m.update(txn, w, own, listed, inSlices); err != nil {
 		return err
 	}
-	if m.wrote { // a commit without a change would wake all readers of the table
+	if m.dirty { // a commit without a change would wake all readers of the table
 		w.Commit()
 	}
 	return nil
@@ -205,8 +205,8 @@ func (m *merger) complete(txn statedb.ReadTxn) bool {
 			return false
 		}
 	}
-	_, _, said := m.set.Stage.Slices.Get(txn, cilium.EndpointSliceByName(ciliumv2.CompleteSlice))
-	return said && m.listed(txn, m.set.Stage.Slices)
+	_, _, marked := m.set.Stage.Slices.Get(txn, cilium.EndpointSliceByName(ciliumv2.CompleteSlice))
+	return marked && m.listed(txn, m.set.Stage.Slices)
 }
 
 func (m *merger) listed(txn statedb.ReadTxn, table statedb.TableMeta) bool {
@@ -435,9 +435,9 @@ func (m *merger) settle(txn statedb.ReadTxn, w statedb.WriteTxn, key string, row
 	case row == nil && !found, row != nil && found && row.Equal(have):
 		return nil
 	case row == nil:
-		m.wrote = true
+		m.dirty = true
 		return m.table.Delete(w, key)
 	}
-	m.wrote = true
+	m.dirty = true
 	return m.table.Put(w, row)
 }

@@ -2,18 +2,18 @@ package apiservers
 
 import "github.com/cilium/statedb"
 
-// Away reports whether no API server is reachable. Callers then do not wait for data that only a server has. It returns false for a nil or empty table
+// AllUnreachable reports whether no API server is reachable. Callers then do not wait for data that only a server has. It returns false for a nil or empty table
 // (no Kubernetes).
-func Away(txn statedb.ReadTxn, table statedb.Table[Server]) bool {
+func AllUnreachable(txn statedb.ReadTxn, table statedb.Table[Server]) bool {
 	if table == nil {
 		return false
 	}
-	away := false
+	unreachable := false
 	for s := range table.All(txn) {
 		if s.Reachable != No {
 			return false
 		}
-		away = true
+		unreachable = true
 	}
-	return away
+	return unreachable
 }

@@ -8,7 +8,7 @@ import (
 	"github.com/cilium/statedb"
 )
 
-func TestLasting_AreAllButThoseOfPodLinks(t *testing.T) {
+func TestLasting_ExcludesPodLinks(t *testing.T) {
 	t.Parallel()
 	db := statedb.New()
 	table, err := NewTable(db)

@@ -13,8 +13,8 @@ import (
 
 const notReadyTaint = "node.cilium.io/agent-not-ready"
 
-// TestPrivilegedNodes_OfARealKubernetes runs the lifecycle of a cluster of three nodes. After each step it checks the clients that run continuously.
-func TestPrivilegedNodes_OfARealKubernetes(t *testing.T) {
+// TestPrivilegedNodes_Lifecycle runs the lifecycle of a cluster of three nodes. After each step it checks the clients that run continuously.
+func TestPrivilegedNodes_Lifecycle(t *testing.T) {
 	w := newWorld(t)
 	t.Run("pods of all nodes reach each other", w.reach)
 	t.Run("services with servers on other nodes", w.services)

@@ -13,8 +13,8 @@ import (
 	"github.com/waggle-net/waggle/test/kube"
 )
 
-// TestPrivilegedServices_OfARealKubernetes runs the lifecycle of Services on one cluster. After each step it checks the clients that run continuously.
-func TestPrivilegedServices_OfARealKubernetes(t *testing.T) {
+// TestPrivilegedServices_Lifecycle runs the lifecycle of Services on one cluster. After each step it checks the clients that run continuously.
+func TestPrivilegedServices_Lifecycle(t *testing.T) {
 	w := newWorld(t)
 	if err := w.Apply(t.Context(), web); err != nil {
 		t.Fatal(err)

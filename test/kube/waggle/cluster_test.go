@@ -17,8 +17,8 @@ const (
 	endpointPath = "/apis/cilium.io/v2/namespaces/default/ciliumendpoints"
 )
 
-// TestPrivilegedClusterRole_GivesCIDRsAndCleansUp runs two replicas on a cluster whose controller manager allocates no CIDRs, and kills the leader.
-func TestPrivilegedClusterRole_GivesCIDRsAndCleansUp(t *testing.T) {
+// TestPrivilegedClusterRole_AllocatesCIDRsAndCleansUp runs two replicas on a cluster whose controller manager allocates no CIDRs, and kills the leader.
+func TestPrivilegedClusterRole_AllocatesCIDRsAndCleansUp(t *testing.T) {
 	t.Parallel()
 	c := kube.Start(t, kube.Options{Nodes: 2, NodeOptions: kube.NodeOptions{Taints: []string{notReadyTaint + "=true:NoSchedule"}}})
 	if err := c.InstallWaggle(t.Context(), "--set", "ipam=cluster-pool", "--set", "cluster-pool-ipv4-cidr="+clusterPool,

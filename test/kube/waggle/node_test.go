@@ -239,8 +239,8 @@ func runTolerant(t *testing.T, c *kube.Cluster, n *kube.Node, name string) []str
 	return runPod(t, c, name, n)
 }
 
-// TestPrivilegedNode_IPv6Alone runs the DaemonSet in a cluster whose pods have only IPv6 addresses.
-func TestPrivilegedNode_IPv6Alone(t *testing.T) {
+// TestPrivilegedNode_IPv6Only runs the DaemonSet in a cluster whose pods have only IPv6 addresses.
+func TestPrivilegedNode_IPv6Only(t *testing.T) {
 	t.Parallel()
 	c, n := installed(t, kube.Options{ClusterCIDR: "fd00:10:244::/48"}, "--set", "enable-ipv4=false")
 	if err := c.WaitFor(t.Context(), "the taint to go and the network to be available", func() error { return available(t.Context(), c, n) }); err != nil {

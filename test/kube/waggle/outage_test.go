@@ -24,8 +24,8 @@ func outage() time.Duration {
 	return 8 * time.Second
 }
 
-// TestPrivilegedOutage_EndsNothing stops the API server while pods run and start, and restarts the agent meanwhile.
-func TestPrivilegedOutage_EndsNothing(t *testing.T) {
+// TestPrivilegedOutage_PodsKeepRunning stops the API server while pods run and start, and restarts the agent meanwhile.
+func TestPrivilegedOutage_PodsKeepRunning(t *testing.T) {
 	t.Parallel()
 	c, n := prepared(t, kube.Options{ClusterCIDR: kube.DualStackCIDR})
 	flags := []string{"--ipam=kubernetes"}

@@ -95,7 +95,7 @@ func held(t *testing.T) int {
 	return pid
 }
 
-func TestRun_Refuses(t *testing.T) {
+func TestRun_RejectsInvalidArguments(t *testing.T) {
 	for want, args := range map[string][]string{"use one of": nil, "\"fly\"": {"fly"}, "name a node": {"node"}, "1 to 200 nodes": {"up", "-nodes", "0"}} {
 		if err := run(args); err == nil || !strings.Contains(err.Error(), want) {
 			t.Errorf("%v: want %q, got %v", args, want, err)
