@@ -123,7 +123,7 @@ var faults = []fault{
 		err = o.slots.Put(changed)
 	}
 `}},
-		packages: []string{"./test/node"}, tests: "TestPrivilegedPolicy_NoPacketBeforeThePolicy|TestPrivilegedPolicy_Window"},
+		packages: []string{"./test/node"}, tests: "TestPrivilegedPolicy_NoPacketBeforeThePolicy"},
 	{name: "half-open-established", about: "a reply establishes a connection before the next packet of its initiator", tier: "node",
 		changes: one("bpf/track.h", "return !is_answer(flow) && (flow->entry.flags & (CT_REPLIED | CT_RESET)) == CT_REPLIED && !(flow->l4.tcp_flags & TCP_SYN);",
 			"return (flow->entry.flags & (CT_REPLIED | CT_RESET)) == CT_REPLIED;"),
