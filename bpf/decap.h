@@ -14,7 +14,7 @@
 #include "encap.h"
 #include "endpoint.h"
 #include "flow.h"
-#include "goes_on.h"
+#include "established.h"
 #include "ipv4.h"
 #include "ipv6.h"
 #include "mark.h"

@@ -9,7 +9,7 @@
 #include <bpf/bpf_helpers.h>
 #include "endpoint.h"
 #include "ipcache.h"
-#include "leave.h"
+#include "redirect.h"
 #include "nodes.h"
 #include "protocol.h"
 #include "reasons.h"

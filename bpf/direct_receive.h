@@ -11,7 +11,7 @@
 #include "deliver_in.h"
 #include "direct.h"
 #include "endpoint.h"
-#include "goes_on.h"
+#include "established.h"
 #include "ipv4.h"
 #include "ipv6.h"
 #include "packet.h"

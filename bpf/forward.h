@@ -7,7 +7,7 @@
 #include <bpf/bpf_helpers.h>
 #include "flow.h"
 #include "l4.h"
-#include "leave.h"
+#include "redirect.h"
 #include "nat.h"
 #include "nat_error.h"
 #include "netdev.h"

@@ -18,7 +18,7 @@
 #include "flow.h"
 #include "forward.h"
 #include "l4.h"
-#include "leave.h"
+#include "redirect.h"
 #include "masquerade_maps.h"
 #include "nat.h"
 #include "nat_error.h"

@@ -9,7 +9,7 @@
 #include "flow.h"
 #include "fragments.h"
 #include "ipcache.h"
-#include "judge.h"
+#include "evaluate.h"
 #include "l4.h"
 #include "packet.h"
 #include "pod_service.h"

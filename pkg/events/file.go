@@ -71,7 +71,7 @@ func (f File) String() string {
 	case FileFragments:
 		return "fragments.h"
 	case FileJudge:
-		return "judge.h"
+		return "evaluate.h"
 	case FileL4:
 		return "l4.h"
 	case FileRelated:
@@ -105,7 +105,7 @@ func (f File) String() string {
 	case FileSNAT:
 		return "snat.h"
 	case FileLeave:
-		return "leave.h"
+		return "redirect.h"
 	case FileNATRewrite:
 		return "nat_rewrite.h"
 	case FileNATError:
