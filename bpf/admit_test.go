@@ -32,7 +32,7 @@ func TestPrivilegedNetdev_MarksPacketsOutsideTunnel(t *testing.T) {
 				"node to pod":             {otherNode[f], podA.addr(f), markOf(6)},
 				"client to node":          {client[f], nodeOut[f], 0},
 				"client to pod":           {client[f], podA.addr(f), 0},
-				"pod here to pod here":    {podB.addr(f), podA.addr(f), 0},
+				"local pod to local pod":  {podB.addr(f), podA.addr(f), 0},
 				"this node to a pod":      {nodeOut[f], podA.addr(f), 0},
 				"pod to somewhere else":   {distantPod[f], client[f], 0},
 				"pod to the node itself":  {distantPod[f], otherNode[f], 0},

@@ -183,7 +183,7 @@ func TestPrivilegedConntrack_EvaluatedAgain(t *testing.T) {
 	eachFamily(t, func(t *testing.T, n *node, family int) {
 		revision := func(p pod) func() { return func() { n.facts(p, func(*EndpointFacts) {}) } }
 		for name, change := range map[string]func(){
-			"facts of the opener": revision(podA), "facts of the target": revision(podB),
+			"facts of the initiator": revision(podA), "facts of the target": revision(podB),
 			"a named CIDR": func() { n.raise(MapEpochs, EpochCIDRs) },
 		} {
 			for _, answer := range []bool{false, true} {

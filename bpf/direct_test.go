@@ -411,7 +411,7 @@ func TestPrivilegedNetdevIngress_DeliversDirectly(t *testing.T) {
 				}
 			})
 		}
-		t.Run("a client of a service whose backend is here", func(t *testing.T) {
+		t.Run("a client of a service with a local backend", func(t *testing.T) {
 			n, frontend := s.in(t), on(nodeIn[family], 8080)
 			n.serve(60, frontend, loadbalancer.TCP, 0, on(podA.addr(family), 80))
 			request := flow{from: networkMAC, to: device, src: distantPod[family], dst: frontend.Addr()}.ports(4004, 8080)
@@ -446,7 +446,7 @@ func TestPrivilegedNetdevIngress_LeavesTheUnusualToTheStack(t *testing.T) {
 			"of an unknown pod":                    unpadded(from(distantPod[family].Next(), pod).bytes(t)),
 			"of the other node":                    unpadded(from(otherNode[family], pod).bytes(t)),
 			"of the world":                         unpadded(from(client[family], pod).bytes(t)),
-			"of a pod here":                        unpadded(from(podB.addr(family), pod).bytes(t)),
+			"of a local pod":                       unpadded(from(podB.addr(family), pod).bytes(t)),
 			"to this node":                         unpadded(from(distantPod[family], nodeIn[family]).bytes(t)),
 			"to the gateway of the pods":           unpadded(from(distantPod[family], gateways[family]).bytes(t)),
 			"to no pod":                            unpadded(from(distantPod[family], podB.addr(family).Next()).bytes(t)),
@@ -459,7 +459,7 @@ func TestPrivilegedNetdevIngress_LeavesTheUnusualToTheStack(t *testing.T) {
 		t.Run("segments longer than the link of the pod", func(t *testing.T) {
 			stack(t, s.in(t), skBuff{Ifindex: ifBackbone, GsoSize: 1490, GsoSegs: 2}, large.bytes(t))
 		})
-		t.Run("by another device than that of the route to its source", func(t *testing.T) {
+		t.Run("by a device without the route to its source", func(t *testing.T) {
 			frame := framed(frame, uplinkMAC, networkMAC)
 			stack(t, s.in(t), skBuff{Ifindex: ifUplink}, frame)
 		})

@@ -236,9 +236,9 @@ func TestPrivilegedReal_TunnelFallsBackToDevice(t *testing.T) {
 		size     int
 		families []int
 	}{
-		"no MTU is known":                          {func(s *surroundings) error { s.update(MapEncap, uint32(0), Encap{}); return nil }, 100, families},
-		"the device that leads out has no program": {func(s *surroundings) error { return s.maps[MapNetdevs].Delete(uint32(ifBackbone)) }, 100, families},
-		"less fits than IPv6 demands": {func(*surroundings) error {
+		"no MTU is known":                    {func(s *surroundings) error { s.update(MapEncap, uint32(0), Encap{}); return nil }, 100, families},
+		"the external device has no program": {func(s *surroundings) error { return s.maps[MapNetdevs].Delete(uint32(ifBackbone)) }, 100, families},
+		"MTU below the minimum of IPv6": {func(*surroundings) error {
 			return netlink.RouteReplace(&netlink.Route{LinkIndex: ifBackbone, Dst: hostNet(otherNode[4]), MTU: 1300, MTULock: true})
 		}, 1220, []int{6}}, // the device fragments the outer packet
 	} {

@@ -44,10 +44,10 @@ func TestPrivilegedNetdevIngress_EstablishedFlowsEnterPodDirectly(t *testing.T) 
 		counts("when its program has judged that", "A", 1)
 		for what, change := range map[string]func(*CtEntry){
 			"of a translated connection": func(e *CtEntry) { e.Flags |= podEgressCtFlagCT_TRANSLATED },
-			"that closes":                func(e *CtEntry) { e.Flags |= podEgressCtFlagCT_OPENER_FIN },
-			"that has expired":           func(e *CtEntry) { e.Expires = now(t) - 1 },
+			"closing":                    func(e *CtEntry) { e.Flags |= podEgressCtFlagCT_OPENER_FIN },
+			"expired":                    func(e *CtEntry) { e.Expires = now(t) - 1 },
 			"of another key":             func(e *CtEntry) { e.Check ^= 2 },
-			"that this node has opened":  func(e *CtEntry) { e.OpenerIdentity = 1 },
+			"initiated by this node":     func(e *CtEntry) { e.OpenerIdentity = 1 },
 		} {
 			was := n.onlyFlow("est", family)
 			n.changeFlows("est", family, change)

@@ -85,12 +85,12 @@ func TestPrivilegedNetdevEgress_PodsAvoidSocketPorts(t *testing.T) {
 			packet func(f flow) []byte
 			keeps  bool
 		}{
-			"TCP from a listener's port":        {listener, func(f flow) []byte { return f.tcp(t, "S") }, false},
-			"UDP from a socket's port":          {datagrams, func(f flow) []byte { return f.bytes(t) }, false},
-			"UDP from a port that only TCP has": {listener, func(f flow) []byte { return f.bytes(t) }, true},
-			"TCP from a port that only UDP has": {datagrams, func(f flow) []byte { return f.tcp(t, "S") }, true},
-			"TCP from a port without a socket":  {unused, func(f flow) []byte { return f.tcp(t, "S") }, true},
-			"UDP from a port without a socket":  {unused, func(f flow) []byte { return f.bytes(t) }, true},
+			"TCP from a listener's port":       {listener, func(f flow) []byte { return f.tcp(t, "S") }, false},
+			"UDP from a socket's port":         {datagrams, func(f flow) []byte { return f.bytes(t) }, false},
+			"UDP from a port of TCP only":      {listener, func(f flow) []byte { return f.bytes(t) }, true},
+			"TCP from a port of UDP only":      {datagrams, func(f flow) []byte { return f.tcp(t, "S") }, true},
+			"TCP from a port without a socket": {unused, func(f flow) []byte { return f.tcp(t, "S") }, true},
+			"UDP from a port without a socket": {unused, func(f flow) []byte { return f.bytes(t) }, true},
 		} {
 			server := on(client[family], 53)
 			got := n.sendFrom(podA, c.packet(going(on(podA.addr(family), c.port), server)))

@@ -151,7 +151,7 @@ func TestPrivilegedReal_StreamsThroughTranslations(t *testing.T) {
 				want netip.Addr
 			}{
 				"masqueraded":        {s.a, out, outGot, outPeer, nodeOut[family]},
-				"to a backend here":  {s.clients, near, localGot, localPeer, client[family]},
+				"to a local backend": {s.clients, near, localGot, localPeer, client[family]},
 				"to a backend there": {s.clients, far, remoteGot, remotePeer, nodeIn[family]},
 			} {
 				var conn net.Conn
@@ -204,7 +204,7 @@ func TestPrivilegedReal_ErrorsThroughTranslations(t *testing.T) {
 				to   netip.AddrPort
 			}{
 				"masqueraded":        {s.a, netip.AddrPortFrom(client[family], closed)},
-				"to a backend here":  {s.clients, near},
+				"to a local backend": {s.clients, near},
 				"to a backend there": {s.clients, far},
 			} {
 				var conn net.Conn

@@ -63,9 +63,9 @@ func TestPrivilegedNetdev_OtherTraffic_IsUnchanged(t *testing.T) {
 	onNetdevs(t, func(t *testing.T, n *node, family int) {
 		pod := on(podA.addr(family), 40000)
 		for name, packet := range map[string]flow{
-			"to a pod elsewhere":           going(pod, on(distantPod[family], 53)),
+			"to a remote pod":              going(pod, on(distantPod[family], 53)),
 			"to another node":              going(pod, on(otherNode[family], 53)),
-			"from somebody else":           going(on(balancer[family], 40000), on(client[family], 53)),
+			"from another source":          going(on(balancer[family], 40000), on(client[family], 53)),
 			"from the node, from low down": going(on(nodeOut[family], 22), on(client[family], 40000)),
 		} {
 			in := packet.bytes(t)
@@ -133,12 +133,12 @@ func TestPrivilegedNetdev_Drops(t *testing.T) {
 			in     flow
 			reason events.Reason
 		}{
-			"no backend here":       {coming(from, to(1)), events.NoBackend},
-			"nobody, and no answer": {coming(from, to(2)), events.NoBackend},
-			"out of range":          {coming(from, to(3)), events.SourceRange},
-			"within the cluster":    {coming(from, to(4)), events.ClusterIP},
-			"as a pod":              {coming(on(podB.addr(family), 4000), to(5)), events.SourceIP},
-			"as the node":           {coming(on(nodeOut[family], 4000), to(5)), events.SourceIP},
+			"no local backend":     {coming(from, to(1)), events.NoBackend},
+			"no backend, no reply": {coming(from, to(2)), events.NoBackend},
+			"out of range":         {coming(from, to(3)), events.SourceRange},
+			"within the cluster":   {coming(from, to(4)), events.ClusterIP},
+			"as a pod":             {coming(on(podB.addr(family), 4000), to(5)), events.SourceIP},
+			"as the node":          {coming(on(nodeOut[family], 4000), to(5)), events.SourceIP},
 		} {
 			n.wantDrop(NetdevIngress, ifUplink, c.in.bytes(t), c.reason, DirectionIngress)
 			if t.Failed() {

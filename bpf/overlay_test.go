@@ -179,7 +179,7 @@ func TestPrivilegedOverlayIngress_ForwardsPacketsOfSourceNode(t *testing.T) {
 			identity uint32 // of the mark
 		}{
 			"a known pod":                       {distantPod[family], pod, identityDistant, identityDistant},
-			"a pod of which the range is known": {distantPod[family].Next(), pod, identityFromVNI, identityFromVNI},
+			"a pod in a known range":            {distantPod[family].Next(), pod, identityFromVNI, identityFromVNI},
 			"the other node itself":             {otherNode[family], pod, 6, 6},
 			"to this node":                      {distantPod[family], gateways[family], identityDistant, identityDistant},
 			"to the underlay address of a node": {distantPod[family], nodeIn[family], identityDistant, identityDistant},
@@ -225,10 +225,10 @@ func TestPrivilegedOverlayIngress_IdentityOfTheSender(t *testing.T) {
 		cases := map[string]sender{
 			"the lowest number of the cluster":       {unknown, 256, 256, 0},
 			"the highest number of the cluster":      {unknown, 65535, 65535, 0},
-			"an identity that policies do not know":  {unknown, unheard, 0, 0},
-			"ipcache knows no identity of the pod":   {unresolved, 4712, 4712, 0},
+			"an identity unknown to policies":        {unknown, unheard, 0, 0},
+			"ipcache without identity of the pod":    {unresolved, 4712, 4712, 0},
 			"ipcache and VNI differ":                 {distantPod[family], 4712, identityDistant, 1},
-			"differ, and policies do not know it":    {distantPod[family], unheard, identityDistant, 1},
+			"different, unknown to policies":         {distantPod[family], unheard, identityDistant, 1},
 			"a known pod without a number":           {distantPod[family], 2, identityDistant, 1},
 			"a node":                                 {otherNode[family], 6, 6, 0},
 			"a node with an API server":              {server, 6, 7, 0},
@@ -279,8 +279,8 @@ func TestPrivilegedOverlayIngress_Drops(t *testing.T) {
 			"a pod of this node":                  {outerHeader{from: otherNode[4], vni: 5}, podB.addr(family), pod, events.TunnelSource},
 			"this node":                           {outerHeader{from: otherNode[4], vni: 6}, gateways[family], pod, events.TunnelSource},
 			"a client outside":                    {outerHeader{from: otherNode[4], vni: 2}, client[family], pod, events.TunnelSource},
-			"to a pod that is not here":           {outerHeader{from: otherNode[4], vni: 5}, known, podB.addr(family).Next(), events.NoEndpoint},
-			"to a third node, which may not lead": {outerHeader{from: otherNode[4], vni: 5}, known, thirdPod[family], events.NoEndpoint},
+			"to a pod of another node":            {outerHeader{from: otherNode[4], vni: 5}, known, podB.addr(family).Next(), events.NoEndpoint},
+			"to a third node, not allowed":        {outerHeader{from: otherNode[4], vni: 5}, known, thirdPod[family], events.NoEndpoint},
 			"to the outside":                      {outerHeader{from: otherNode[4], vni: 5}, known, client[family], events.NoEndpoint},
 		} {
 			t.Run(name, func(t *testing.T) {
@@ -311,9 +311,9 @@ func sendsThroughTheTunnel(t *testing.T, n *node, underlay, family int) {
 	t.Helper()
 	pod := podA.addr(family)
 	for name, c := range map[string]flow{
-		"a pod to a known pod":                     fromStack(pod, distantPod[family]),
-		"a pod to one of which the range is known": fromStack(pod, distantPod[family].Next()),
-		"the node": fromStack(gateways[family], distantPod[family]),
+		"a pod to a known pod":            fromStack(pod, distantPod[family]),
+		"a pod to a pod in a known range": fromStack(pod, distantPod[family].Next()),
+		"the node":                        fromStack(gateways[family], distantPod[family]),
 	} {
 		in := c.bytes(t)
 		got := n.runSkb(HostEgress, skBuff{Ifindex: ifHost, Mark: 0xf00}, in)
@@ -333,9 +333,9 @@ func sendsThroughTheTunnel(t *testing.T, n *node, underlay, family int) {
 		at, priority uint32
 		tunnelled    bool
 	}{
-		"from the stack":                 {at: ifHost, priority: 5},
-		"a test of the underlay":         {at: ifHost, priority: OverlayUncompleted, tunnelled: true},
-		"from the device that completes": {at: ifUplink, tunnelled: true},
+		"from the stack":                           {at: ifHost, priority: 5},
+		"a test of the underlay":                   {at: ifHost, priority: OverlayUncompleted, tunnelled: true},
+		"from the device that completes checksums": {at: ifUplink, tunnelled: true},
 	} {
 		in := fromStack(pod, distantPod[family]).bytes(t)
 		got := n.runSkb(HostEgress, skBuff{Ifindex: c.at, Mark: 0xf00, Priority: c.priority}, in)

@@ -67,10 +67,10 @@ func TestPrivilegedPolicy_Classes(t *testing.T) {
 					want bool
 				}{
 					"the port":         {packet.tcp(t, "S"), true},
-					"the port before":  {packet.ports(5001, 69).tcp(t, "S"), r.level < PolicyPort && r.last == 0},
+					"the port below":   {packet.ports(5001, 69).tcp(t, "S"), r.level < PolicyPort && r.last == 0},
 					"the first port":   {packet.ports(5002, 70).tcp(t, "S"), r.level < PolicyPort},
 					"the last port":    {packet.ports(5003, 90).tcp(t, "S"), r.level < PolicyPort},
-					"the port behind":  {packet.ports(5004, 91).tcp(t, "S"), r.level < PolicyPort && r.last == 0},
+					"the port above":   {packet.ports(5004, 91).tcp(t, "S"), r.level < PolicyPort && r.last == 0},
 					"another protocol": {packet.ports(5005, 80).bytes(t), r.level == PolicyAll && r.last == 0},
 					"no ports at all":  {packet.raw(t, 47), r.level == PolicyAll && r.last == 0},
 				} {
@@ -372,15 +372,15 @@ func TestPrivilegedPolicy_NestedCIDRs(t *testing.T) {
 		narrow bool // whether an address of the narrow CIDR is allowed
 		wide   bool // whether an address outside of the middle CIDR is allowed
 	}{
-		"the wide one":                        {[]rule{at(wide, false)}, ShapeNested, true, true},
-		"the wide one, as the longest":        {[]rule{at(wide, false)}, 0, false, true},
-		"the middle one":                      {[]rule{at(middle, false)}, ShapeNested, true, false},
-		"a deny of the wide one":              {[]rule{at(wide, true), at(narrow, false)}, ShapeNested, false, false},
-		"a deny of the narrow one":            {[]rule{at(wide, false), at(narrow, true)}, ShapeNested, false, true},
-		"the wide one without the middle":     {[]rule{at(wide, false), stop(middle)}, ShapeNested | ShapeStops, false, true},
-		"the wide one without the narrow":     {[]rule{at(wide, false), stop(narrow)}, ShapeNested | ShapeStops, false, true},
-		"an allow inside of what is excepted": {[]rule{at(wide, false), stop(middle), at(narrow, false)}, ShapeNested | ShapeStops, true, true},
-		"a deny, excepted":                    {[]rule{at(wide, true), stop(middle), at(middle, false)}, ShapeNested | ShapeStops, true, false},
+		"the wide one":                       {[]rule{at(wide, false)}, ShapeNested, true, true},
+		"the wide one, as the longest":       {[]rule{at(wide, false)}, 0, false, true},
+		"the middle one":                     {[]rule{at(middle, false)}, ShapeNested, true, false},
+		"a deny of the wide one":             {[]rule{at(wide, true), at(narrow, false)}, ShapeNested, false, false},
+		"a deny of the narrow one":           {[]rule{at(wide, false), at(narrow, true)}, ShapeNested, false, true},
+		"the wide one without the middle":    {[]rule{at(wide, false), stop(middle)}, ShapeNested | ShapeStops, false, true},
+		"the wide one without the narrow":    {[]rule{at(wide, false), stop(narrow)}, ShapeNested | ShapeStops, false, true},
+		"an allow inside the excluded range": {[]rule{at(wide, false), stop(middle), at(narrow, false)}, ShapeNested | ShapeStops, true, true},
+		"a deny, excepted":                   {[]rule{at(wide, true), stop(middle), at(middle, false)}, ShapeNested | ShapeStops, true, false},
 	} {
 		t.Run(name, func(t *testing.T) {
 			t.Parallel()

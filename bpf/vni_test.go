@@ -35,17 +35,17 @@ func TestPrivilegedPodIngress_IdentityByVNI(t *testing.T) {
 			reason        events.Reason // 0 when it passes
 			identity      uint32
 		}{
-			"allowed":                             {unknown, ifTunnel, markOf(identityFromVNI), 0, identityFromVNI},
-			"allowed, with marks of others":       {unknown, ifTunnel, markOf(identityFromVNI) | 0xf000, 0, identityFromVNI},
-			"another pod":                         {unknown, ifTunnel, markOf(identityOther), events.PolicyDenied, identityOther},
-			"unknown":                             {unknown, ifTunnel, markOf(0), events.UnknownIdentity, 0},
-			"policies do not know it any more":    {unknown, ifTunnel, markOf(0x4730), events.UnknownIdentity, 0},
-			"the host":                            {unknown, ifTunnel, markOf(1), events.UnknownIdentity, 0},
-			"the world":                           {unknown, ifTunnel, markOf(2), events.UnknownIdentity, 0},
-			"a node":                              {unknown, ifTunnel, markOf(6), events.UnknownIdentity, 0},
-			"the mark of another program":         {unknown, ifTunnel, markOf(identityFromVNI) &^ 0xf00, events.UnknownIdentity, 0},
-			"the mark does not come from the VNI": {unknown, ifUplink, markOf(identityFromVNI), events.UnknownIdentity, 0},
-			"ipcache has another identity":        {known, ifTunnel, markOf(identityFromVNI), events.PolicyDenied, identityDistant},
+			"allowed":                      {unknown, ifTunnel, markOf(identityFromVNI), 0, identityFromVNI},
+			"allowed, with foreign marks":  {unknown, ifTunnel, markOf(identityFromVNI) | 0xf000, 0, identityFromVNI},
+			"another pod":                  {unknown, ifTunnel, markOf(identityOther), events.PolicyDenied, identityOther},
+			"unknown":                      {unknown, ifTunnel, markOf(0), events.UnknownIdentity, 0},
+			"no longer known to policies":  {unknown, ifTunnel, markOf(0x4730), events.UnknownIdentity, 0},
+			"the host":                     {unknown, ifTunnel, markOf(1), events.UnknownIdentity, 0},
+			"the world":                    {unknown, ifTunnel, markOf(2), events.UnknownIdentity, 0},
+			"a node":                       {unknown, ifTunnel, markOf(6), events.UnknownIdentity, 0},
+			"the mark of another program":  {unknown, ifTunnel, markOf(identityFromVNI) &^ 0xf00, events.UnknownIdentity, 0},
+			"the mark is not from the VNI": {unknown, ifUplink, markOf(identityFromVNI), events.UnknownIdentity, 0},
+			"ipcache has another identity": {known, ifTunnel, markOf(identityFromVNI), events.PolicyDenied, identityDistant},
 		} {
 			t.Run(name, func(t *testing.T) {
 				n := n.as(t)

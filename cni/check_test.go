@@ -39,16 +39,16 @@ func TestPrivilegedCheck_FindsMissingObjects(t *testing.T) {
 		words  string
 	}{
 		{"nothing", nil, ""},
-		{"endpoint gone", func(_ *testing.T, n *node, _ pod) { n.agent.set(func() { clear(n.agent.endpoints) }) }, "no endpoint"},
+		{"endpoint missing", func(_ *testing.T, n *node, _ pod) { n.agent.set(func() { clear(n.agent.endpoints) }) }, "no endpoint"},
 		{"endpoint unhealthy", func(_ *testing.T, n *node, _ pod) {
 			n.agent.set(func() { n.agent.health = models.EndpointHealthStatusFailure })
 		}, "not healthy"},
-		{"interface gone", inPod(netlink.LinkDel), "does not exist"},
+		{"interface missing", inPod(netlink.LinkDel), "does not exist"},
 		{"interface down", inPod(netlink.LinkSetDown), "is down"},
-		{"address gone", inPod(func(l netlink.Link) error {
+		{"address missing", inPod(func(l netlink.Link) error {
 			return netlink.AddrDel(l, &netlink.Addr{IPNet: hostPrefix(mustAddr("10.9.0.11"))})
 		}), "address 10.9.0.11/32 is missing"},
-		{"route gone", inPod(func(l netlink.Link) error {
+		{"route missing", inPod(func(l netlink.Link) error {
 			return netlink.RouteDel(&netlink.Route{LinkIndex: l.Attrs().Index, Dst: everything(mustAddr("fd09::1"))})
 		}), "route ::/0 is missing"},
 		{"neighbour changed", inPod(func(l netlink.Link) error {

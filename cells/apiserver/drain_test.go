@@ -106,12 +106,12 @@ func TestDrain_IsBounded(t *testing.T) {
 			time.Sleep(800 * time.Millisecond)
 		}, 800 * time.Millisecond, time.Second, 200},
 		"waits for the kernel": {"/", func(ctx context.Context, _ *drain, _ <-chan struct{}) { <-ctx.Done() }, time.Second, 1100 * time.Millisecond, 503},
-		"sees late that it ended": {"/", func(ctx context.Context, _ *drain, _ <-chan struct{}) {
+		"detects the end late": {"/", func(ctx context.Context, _ *drain, _ <-chan struct{}) {
 			<-ctx.Done()
 			time.Sleep(300 * time.Millisecond)
 		}, 1300 * time.Millisecond, 1500 * time.Millisecond, 503},
-		"does not see it": {"/", func(_ context.Context, _ *drain, never <-chan struct{}) { <-never }, 1500 * time.Millisecond, 1500 * time.Millisecond, 0},
-		"stream":          {"/statedb/changes/mtus", func(ctx context.Context, _ *drain, _ <-chan struct{}) { <-ctx.Done() }, 0, 100 * time.Millisecond, 500},
+		"does not detect the end": {"/", func(_ context.Context, _ *drain, never <-chan struct{}) { <-never }, 1500 * time.Millisecond, 1500 * time.Millisecond, 0},
+		"stream":                  {"/statedb/changes/mtus", func(ctx context.Context, _ *drain, _ <-chan struct{}) { <-ctx.Done() }, 0, 100 * time.Millisecond, 500},
 	} {
 		t.Run(name, func(t *testing.T) {
 			t.Parallel()

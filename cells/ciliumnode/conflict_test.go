@@ -127,7 +127,7 @@ func TestConflict_OrdinaryEvents_NoConflict(t *testing.T) {
 			a.want.machine = a.machine
 			return a
 		},
-		"the machine is replaced, and the old one lives a little longer": func(t *testing.T, s *kubetest.Server, _ func(func(*ciliumv2.CiliumNode)), a *writer) *writer {
+		"the machine is replaced while the old one still runs": func(t *testing.T, s *kubetest.Server, _ func(func(*ciliumv2.CiliumNode)), a *writer) *writer {
 			next := newWriter(s.Client(t), "beta", "192.0.2.2")
 			next.want.node = &k8s.Node{Name: "one", UID: "next"}
 			for _, w := range []*writer{next, a, next} {

@@ -96,12 +96,12 @@ func TestOwners(t *testing.T) {
 	other.Kind, other.APIVersion = "Lease", "coordination.k8s.io/v1"
 	older.UID = "before"
 	for name, test := range map[string]struct{ have, want []metav1.OwnerReference }{
-		"none":              {nil, []metav1.OwnerReference{ours}},
-		"ours":              {[]metav1.OwnerReference{ours}, []metav1.OwnerReference{ours}},
-		"with a flag":       {[]metav1.OwnerReference{flagged}, []metav1.OwnerReference{flagged}},
-		"another's as well": {[]metav1.OwnerReference{other, ours}, []metav1.OwnerReference{other, ours}},
-		"of an older Node":  {[]metav1.OwnerReference{older, other}, []metav1.OwnerReference{other, ours}},
-		"doubled":           {[]metav1.OwnerReference{ours, ours}, []metav1.OwnerReference{ours}},
+		"none":                  {nil, []metav1.OwnerReference{ours}},
+		"ours":                  {[]metav1.OwnerReference{ours}, []metav1.OwnerReference{ours}},
+		"with a flag":           {[]metav1.OwnerReference{flagged}, []metav1.OwnerReference{flagged}},
+		"also of another owner": {[]metav1.OwnerReference{other, ours}, []metav1.OwnerReference{other, ours}},
+		"of an older Node":      {[]metav1.OwnerReference{older, other}, []metav1.OwnerReference{other, ours}},
+		"doubled":               {[]metav1.OwnerReference{ours, ours}, []metav1.OwnerReference{ours}},
 	} {
 		if got := w.owners(test.have); !slices.Equal(got, test.want) {
 			t.Errorf("%s: %v, want %v", name, got, test.want)

@@ -221,17 +221,17 @@ func TestPass_TranslatedFlowsCreatedDuringPass_CountOnce(t *testing.T) {
 func TestTranslations(t *testing.T) {
 	t.Parallel()
 	for name, c := range map[string]struct{ before, now, seen, deleted, want int32 }{
-		"nothing happens":                         {5, 5, 5, 0, 5},
-		"programs count too many":                 {9, 9, 5, 0, 5},
-		"programs count too few":                  {2, 2, 5, 0, 5},
-		"below 0":                                 {-3, -3, 0, 0, 0},
-		"some are over":                           {9, 9, 5, 4, 5},
-		"some come behind the pass":               {5, 8, 5, 0, 8},
-		"some come ahead of the pass":             {5, 8, 8, 0, 8},
-		"some come and others are over":           {9, 12, 6, 4, 8},
-		"some come while programs count too many": {50, 53, 5, 0, 8},
-		"some come while programs count too few":  {0, 3, 8, 0, 8},
-		"programs end some":                       {9, 6, 6, 0, 6},
+		"nothing happens":                          {5, 5, 5, 0, 5},
+		"programs count too many":                  {9, 9, 5, 0, 5},
+		"programs count too few":                   {2, 2, 5, 0, 5},
+		"below 0":                                  {-3, -3, 0, 0, 0},
+		"some are over":                            {9, 9, 5, 4, 5},
+		"some added after the pass's position":     {5, 8, 5, 0, 8},
+		"some added ahead of the pass's position":  {5, 8, 8, 0, 8},
+		"some added and others ended":              {9, 12, 6, 4, 8},
+		"some added while programs count too many": {50, 53, 5, 0, 8},
+		"some added while programs count too few":  {0, 3, 8, 0, 8},
+		"programs end some":                        {9, 6, 6, 0, 6},
 	} {
 		if got := translations(c.before, c.now, c.seen, c.deleted); got != c.want {
 			t.Errorf("%s: %d, want %d", name, got, c.want)

@@ -141,31 +141,31 @@ func TestCollect_EvidenceInTwoScans_Removes(t *testing.T) {
 		doubt      string
 	}{
 		"all is well":                      {},
-		"link and namespace are gone":      {changes: []change{unlink, unmount}, evidence: "link,namespace"},
-		"link, namespace and pod are gone": {changes: []change{unlink, unmount, unpod}, evidence: "link,namespace,pod"},
-		"somebody deleted the link":        {changes: []change{unlink}, quarantine: "link lxc000000000001 with index 1 is gone"},
-		"the pod is gone, the rest lives":  {changes: []change{unpod}, doubt: "pod default/pod-1 is not known on this node"},
-		"only the link lives":              {changes: []change{unmount, unpod}, doubt: "its namespace is no longer at /run/netns/cni-1; pod"},
-		"a namespace lives without a link": {changes: []change{unlink, unpod}, quarantine: "is gone"},
+		"link and namespace missing":       {changes: []change{unlink, unmount}, evidence: "link,namespace"},
+		"link, namespace and pod missing":  {changes: []change{unlink, unmount, unpod}, evidence: "link,namespace,pod"},
+		"link deleted":                     {changes: []change{unlink}, quarantine: "link lxc000000000001 with index 1 is gone"},
+		"only the pod missing":             {changes: []change{unpod}, doubt: "pod default/pod-1 is not known on this node"},
+		"only the link exists":             {changes: []change{unmount, unpod}, doubt: "its namespace is no longer at /run/netns/cni-1; pod"},
+		"namespace without link":           {changes: []change{unlink, unpod}, quarantine: "is gone"},
 		"another namespace is at the path": {changes: []change{unlink, func(_ testing.TB, s *scene) { s.kernel.sees[netns(1)] = observation{inode: 7, dir: "1:2"} }}, evidence: "link,namespace"},
 		"the kernel was started again": {changes: []change{unlink, func(t testing.TB, s *scene) {
 			ep := s.endpoint(1).Clone()
 			ep.Boot = "boot-0"
 			require.NoError(t, s.store(ep))
 		}}, evidence: "link,namespace"},
-		"the path leads elsewhere, no pod":  {changes: []change{unlink, unpod, func(_ testing.TB, s *scene) { s.kernel.sees[netns(1)] = observation{dir: "8:9", gone: true} }}, evidence: "link,pod"},
-		"the path leads elsewhere":          {changes: []change{unlink, func(_ testing.TB, s *scene) { s.kernel.sees[netns(1)] = observation{dir: "8:9", gone: true} }}, quarantine: "is gone"},
-		"another's namespace, elsewhere":    {changes: []change{unlink, func(_ testing.TB, s *scene) { s.kernel.sees[netns(1)] = observation{inode: 7, dir: "8:9"} }}, quarantine: "is gone"},
-		"the path cannot be seen, no pod":   {changes: []change{unlink, unpod, func(_ testing.TB, s *scene) { s.kernel.sees = nil }}, evidence: "link,pod"},
-		"the path cannot be seen":           {changes: []change{unlink, func(_ testing.TB, s *scene) { s.kernel.sees = nil }}, quarantine: "is gone"},
-		"somebody renamed the link":         {changes: []change{func(_ testing.TB, s *scene) { s.kernel.names[1], s.kernel.macs = "renamed", macs(1) }, unpod, unmount}, quarantine: "is called renamed now"},
-		"the link was made anew":            {changes: []change{func(_ testing.TB, s *scene) { delete(s.kernel.names, 1); s.kernel.names[77] = hostName(1) }, unpod, unmount}, quarantine: "has index 77 now"},
-		"another link has its index":        {changes: []change{func(_ testing.TB, s *scene) { s.kernel.names[1] = "lxcffffffffffff" }, unmount}, evidence: "link,namespace"},
-		"no pod in a copy of earlier":       {changes: []change{unlink, unpod, func(t testing.TB, s *scene) { s.kernel.sees = nil; source(t, s, sources.Snapshot) }}, quarantine: "is gone"},
-		"no pod while no server answers":    {changes: []change{unlink, unpod, func(t testing.TB, s *scene) { s.kernel.sees = nil; server(t, s, apiservers.No) }}, quarantine: "is gone"},
-		"no pod among manifests":            {changes: []change{unlink, unpod, func(_ testing.TB, s *scene) { s.kernel.sees = nil; s.rig.live = nil }}, quarantine: "is gone"},
-		"the pod has a younger sandbox":     {changes: []change{unlink, unmount, func(t testing.TB, s *scene) { s.another(t, "uid-1"); s.kernel.sees[netns(1)] = observation{} }}, evidence: "link,pod"},
-		"the pod was made anew by its name": {changes: []change{unlink, func(t testing.TB, s *scene) { s.another(t, "uid-new"); s.kernel.sees[netns(1)] = observation{} }}, evidence: "link,pod"},
+		"path of another namespace, no pod":        {changes: []change{unlink, unpod, func(_ testing.TB, s *scene) { s.kernel.sees[netns(1)] = observation{dir: "8:9", gone: true} }}, evidence: "link,pod"},
+		"path of another namespace":                {changes: []change{unlink, func(_ testing.TB, s *scene) { s.kernel.sees[netns(1)] = observation{dir: "8:9", gone: true} }}, quarantine: "is gone"},
+		"namespace of another pod, another path":   {changes: []change{unlink, func(_ testing.TB, s *scene) { s.kernel.sees[netns(1)] = observation{inode: 7, dir: "8:9"} }}, quarantine: "is gone"},
+		"the path cannot be seen, no pod":          {changes: []change{unlink, unpod, func(_ testing.TB, s *scene) { s.kernel.sees = nil }}, evidence: "link,pod"},
+		"the path cannot be seen":                  {changes: []change{unlink, func(_ testing.TB, s *scene) { s.kernel.sees = nil }}, quarantine: "is gone"},
+		"link renamed":                             {changes: []change{func(_ testing.TB, s *scene) { s.kernel.names[1], s.kernel.macs = "renamed", macs(1) }, unpod, unmount}, quarantine: "is called renamed now"},
+		"link recreated":                           {changes: []change{func(_ testing.TB, s *scene) { delete(s.kernel.names, 1); s.kernel.names[77] = hostName(1) }, unpod, unmount}, quarantine: "has index 77 now"},
+		"another link has its index":               {changes: []change{func(_ testing.TB, s *scene) { s.kernel.names[1] = "lxcffffffffffff" }, unmount}, evidence: "link,namespace"},
+		"no pod in the snapshot of a previous run": {changes: []change{unlink, unpod, func(t testing.TB, s *scene) { s.kernel.sees = nil; source(t, s, sources.Snapshot) }}, quarantine: "is gone"},
+		"no pod while no server is reachable":      {changes: []change{unlink, unpod, func(t testing.TB, s *scene) { s.kernel.sees = nil; server(t, s, apiservers.No) }}, quarantine: "is gone"},
+		"no pod among manifests":                   {changes: []change{unlink, unpod, func(_ testing.TB, s *scene) { s.kernel.sees = nil; s.rig.live = nil }}, quarantine: "is gone"},
+		"the pod has a younger sandbox":            {changes: []change{unlink, unmount, func(t testing.TB, s *scene) { s.another(t, "uid-1"); s.kernel.sees[netns(1)] = observation{} }}, evidence: "link,pod"},
+		"pod recreated with the same name":         {changes: []change{unlink, func(t testing.TB, s *scene) { s.another(t, "uid-new"); s.kernel.sees[netns(1)] = observation{} }}, evidence: "link,pod"},
 	} {
 		t.Run(name, func(t *testing.T) {
 			t.Parallel()

@@ -168,10 +168,10 @@ func TestElection_LeaderFails_OtherCandidateLeads(t *testing.T) {
 		end      func(a *candidate)
 		from, to time.Duration // when the other one leads: a Lease of 15 s, which it checks and tries to take every 2 s or slightly more
 	}{
-		"given back":            {func(a *candidate) { a.stop() }, time.Second, 5 * time.Second},
-		"requests hang":         {func(a *candidate) { a.set(true, false, 0) }, 12 * time.Second, 22 * time.Second},
-		"every answer is lost":  {func(a *candidate) { a.set(false, true, 0) }, 12 * time.Second, 22 * time.Second},
-		"answers take too long": {func(a *candidate) { a.set(false, false, 11*time.Second) }, 12 * time.Second, 22 * time.Second},
+		"released":                {func(a *candidate) { a.stop() }, time.Second, 5 * time.Second},
+		"requests hang":           {func(a *candidate) { a.set(true, false, 0) }, 12 * time.Second, 22 * time.Second},
+		"every response is lost":  {func(a *candidate) { a.set(false, true, 0) }, 12 * time.Second, 22 * time.Second},
+		"responses take too long": {func(a *candidate) { a.set(false, false, 11*time.Second) }, 12 * time.Second, 22 * time.Second},
 	} {
 		t.Run(name, func(t *testing.T) {
 			t.Parallel()

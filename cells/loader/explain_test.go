@@ -19,7 +19,7 @@ func TestExplain_NamesRemedy(t *testing.T) {
 		err   error
 		wants []string
 	}{
-		"the verifier refuses a program": {errVerifier,
+		"the verifier rejects a program": {errVerifier,
 			[]string{"r0 = *(u64 *)(r9 +0) | R9 !read_ok;", "does not accept the programs: go back to the previous version of the agent"}},
 		"a function is missing": {fmt.Errorf("load program pod_egress: %w", &ebpf.VerifierError{Cause: unix.EINVAL,
 			Log: []string{"12: (85) call unknown#99999", "invalid func unknown#99999", "processed 13 insns"}}),

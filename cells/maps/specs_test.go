@@ -17,7 +17,7 @@ func TestSpecs_MaglevTablesOnlyIfUsed(t *testing.T) {
 	}{
 		"nobody":                   {settings.Agent{MaglevTableSize: 251}, 1},
 		"all services":             {settings.Agent{MaglevTableSize: 251, Maglev: true}, 3 * 251},
-		"services that ask for it": {settings.Agent{MaglevTableSize: 251, AlgorithmAnnotation: true}, 3 * 251},
+		"services that require it": {settings.Agent{MaglevTableSize: 251, AlgorithmAnnotation: true}, 3 * 251},
 	} {
 		config := DefaultConfig
 		config.MaglevTables = 3

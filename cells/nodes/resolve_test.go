@@ -52,7 +52,7 @@ func TestResolve_Ownership(t *testing.T) {
 				Addresses: []cilium.NodeAddress{{Type: tables.InternalIP, IP: "192.0.2.2"}, {Type: tables.CiliumInternalIP, IP: "10.0.1.1"}}}},
 			map[string]string{"a": "custom-resource | InternalIP=192.0.2.2,CiliumInternalIP=10.0.1.1,HealthIP=10.0.1.9 | 10.0.1.0/24,fd00:1::/64"},
 		},
-		"two nodes with one address: the older one has it": {
+		"two nodes with one address: the older one is the owner": {
 			[]*k8s.Node{node("a", 9, "192.0.2.2"), node("b", 1, "192.0.2.2")}, nil,
 			map[string]string{"a": "kubernetes | 192.0.2.2: is an address of node b", "b": "kubernetes | InternalIP=192.0.2.2"},
 		},
@@ -65,7 +65,7 @@ func TestResolve_Ownership(t *testing.T) {
 			[]*k8s.Node{node("a", 1, "10.0.2.7"), node("b", 9, "192.0.2.3", "10.0.2.0/24")}, nil,
 			map[string]string{"a": "kubernetes | 10.0.2.7: lies in a range of pods of node b", "b": "kubernetes | InternalIP=192.0.2.3 | 10.0.2.0/24"},
 		},
-		"claims of a CiliumNode against a Node, whatever their age": {
+		"claims of a CiliumNode against a Node, any age": {
 			[]*k8s.Node{node("a", 9, "192.0.2.2", "10.0.1.0/24")},
 			[]*cilium.Node{ciliumNode("b", 1, "192.0.2.2", "10.0.1.0/25", "10.0.1.0/24", "10.0.0.0/16", "192.0.2.0/24")},
 			map[string]string{"a": "kubernetes | InternalIP=192.0.2.2 | 10.0.1.0/24",
@@ -82,7 +82,7 @@ func TestResolve_Ownership(t *testing.T) {
 			map[string]string{"a": "kubernetes | 10.0.0.128/25: lies in a range of pods of node self; 198.51.100.1: is an address of node self",
 				"self": "local | InternalIP=192.0.2.1,CiliumInternalIP=10.0.0.1 | 10.0.0.0/24"},
 		},
-		"addresses of a CiliumNode lie in its ranges or stand in its Node": {
+		"addresses of a CiliumNode are in its ranges or in its Node": {
 			[]*k8s.Node{node("a", 1, "192.0.2.2", "10.0.1.0/24"), node("b", 9, "192.0.2.3", "10.0.2.0/24")},
 			[]*cilium.Node{{Name: "a", HealthIPv4: "203.0.113.7", Addresses: []cilium.NodeAddress{{Type: tables.InternalIP, IP: "203.0.113.8"},
 				{Type: tables.CiliumInternalIP, IP: "10.0.2.7"}, {Type: tables.CiliumInternalIP, IP: "10.0.1.1"}, {Type: tables.CiliumInternalIP, IP: "203.0.113.9"}}},
@@ -91,13 +91,13 @@ func TestResolve_Ownership(t *testing.T) {
 				"203.0.113.9: lies in no pod range of its node; 203.0.113.7: lies in no pod range of its node",
 				"c": "custom-resource | InternalIP=192.0.2.4 | 10.0.3.0/24"},
 		},
-		"one node cannot have the range of another refused": {
+		"no node can cause the rejection of another node's range": {
 			[]*k8s.Node{node("a", 1, "10.0.1.7"), node("b", 9, "192.0.2.3"), node("c", 9, "192.0.2.4")},
 			[]*cilium.Node{ciliumNode("a", 9, "", "10.0.1.0/25"), ciliumNode("b", 1, "", "10.0.1.0/24", "10.0.0.0/8"), ciliumNode("c", 1, "", "10.0.2.0/24")},
 			map[string]string{"a": "custom-resource | InternalIP=10.0.1.7 | 10.0.1.0/25",
 				"b": "custom-resource | InternalIP=192.0.2.3 | 10.0.1.0/24 | 10.0.0.0/8: contains addresses or ranges of several nodes"},
 		},
-		"several nodes with one range: the oldest one has it": {
+		"several nodes with one range: the oldest one is the owner": {
 			nil, []*cilium.Node{ciliumNode("a", 2, "192.0.2.2", "10.0.1.0/24"), ciliumNode("b", 1, "192.0.2.3", "10.0.1.0/24"), ciliumNode("c", 3, "192.0.2.4", "10.0.1.0/24")},
 			map[string]string{"a": "custom-resource | InternalIP=192.0.2.2 | 10.0.1.0/24: lies in a range of pods of node b",
 				"b": "custom-resource | InternalIP=192.0.2.3 | 10.0.1.0/24", "c": "custom-resource | InternalIP=192.0.2.4 | 10.0.1.0/24: lies in a range of pods of node b"},
@@ -198,11 +198,11 @@ func TestResolve_PreviousRanges(t *testing.T) {
 		want   string
 	}{
 		"its agent notes one": {false, &seen{}, []*k8s.Node{node("a", 1, "192.0.2.2")}, []*cilium.Node{noting("10.0.1.0/24,10.0.2.0/24", "10.0.2.0/24")}, both},
-		"another node has it": {false, &seen{}, []*k8s.Node{node("a", 1, "192.0.2.2"), node("b", 9, "192.0.2.3")},
+		"owned by another node": {false, &seen{}, []*k8s.Node{node("a", 1, "192.0.2.2"), node("b", 9, "192.0.2.3")},
 			[]*cilium.Node{noting("10.0.1.0/24", "10.0.2.0/24"), ciliumNode("b", 9, "", "10.0.1.0/24")},
 			"custom-resource | InternalIP=192.0.2.2 | 10.0.2.0/24 | 10.0.1.1: lies in a range of pods of node b"},
-		"its Node had it": {true, saw, []*k8s.Node{node("a", 1, "192.0.2.2", "10.0.2.0/24")}, []*cilium.Node{noting("10.0.1.0/24,8.0.0.0/8")}, both},
-		"its Node never had it": {true, &seen{}, []*k8s.Node{node("a", 1, "192.0.2.2", "10.0.2.0/24")}, []*cilium.Node{noting("10.0.1.0/24")},
+		"previously in its Node": {true, saw, []*k8s.Node{node("a", 1, "192.0.2.2", "10.0.2.0/24")}, []*cilium.Node{noting("10.0.1.0/24,8.0.0.0/8")}, both},
+		"never in its Node": {true, &seen{}, []*k8s.Node{node("a", 1, "192.0.2.2", "10.0.2.0/24")}, []*cilium.Node{noting("10.0.1.0/24")},
 			"custom-resource | InternalIP=192.0.2.2 | 10.0.2.0/24 | 10.0.1.1: lies in no pod range of its node"},
 	} {
 		for _, row := range resolve(self, test.decide, test.had, test.nodes, test.cilium) {

@@ -28,17 +28,17 @@ func TestRelabel_RevokedAccess_IsCut(t *testing.T) {
 		unavailable bool                               // the agent already knows that no server answers
 		within      time.Duration
 	}{
-		"without Kubernetes":               {1, nil, false, slack},
-		"the server answers":               {1, func(*testing.T, *kubetest.Server) {}, false, slack},
-		"more pods than objects a second":  {100, func(*testing.T, *kubetest.Server) {}, false, grace + slack},
-		"the server is slow":               {1, slow(3 * time.Second), false, grace + slack},
-		"the server hangs":                 {1, slow(time.Hour), false, grace + slack},
-		"the server refuses":               {1, func(_ *testing.T, s *kubetest.Server) { s.Deny("create", kubeapi.CiliumIdentities) }, false, slack},
-		"the server is known to be away":   {1, slow(time.Hour), true, slack},
-		"all of 100 pods, and it is slow":  {100, slow(3 * time.Second), false, grace + slack},
-		"all of 100 pods, and it is away":  {100, slow(time.Hour), true, slack},
-		"all of 100, and no Kubernetes":    {100, nil, false, slack},
-		"all of 100, and the server hangs": {100, slow(time.Hour), false, grace + slack},
+		"without Kubernetes":                    {1, nil, false, slack},
+		"the server responds":                   {1, func(*testing.T, *kubetest.Server) {}, false, slack},
+		"more pods than objects a second":       {100, func(*testing.T, *kubetest.Server) {}, false, grace + slack},
+		"the server is slow":                    {1, slow(3 * time.Second), false, grace + slack},
+		"the server hangs":                      {1, slow(time.Hour), false, grace + slack},
+		"the server rejects":                    {1, func(_ *testing.T, s *kubetest.Server) { s.Deny("create", kubeapi.CiliumIdentities) }, false, slack},
+		"the server is known to be unreachable": {1, slow(time.Hour), true, slack},
+		"all of 100 pods, slow server":          {100, slow(3 * time.Second), false, grace + slack},
+		"all of 100 pods, unreachable server":   {100, slow(time.Hour), true, slack},
+		"all of 100, and no Kubernetes":         {100, nil, false, slack},
+		"all of 100, and the server hangs":      {100, slow(time.Hour), false, grace + slack},
 	} {
 		t.Run(name, func(t *testing.T) {
 			t.Parallel()

@@ -257,10 +257,10 @@ func rounds(t *testing.T, run func(t *testing.T, r *rand.Rand, state cluster, k 
 	}
 }
 
-// TestTogether_ChangesWhileAgentIsDown: pods, namespaces and policies change while no agent runs. The next run changes the kernel to the new state
+// TestTransition_ChangesWhileAgentIsDown: pods, namespaces and policies change while no agent runs. The next run changes the kernel to the new state
 // without an intermediate state that [cluster.between] rejects, independent of the time between two writes. The cell endpoint-maps has a test that the slots
 // of all endpoints are one write.
-func TestTogether_ChangesWhileAgentIsDown(t *testing.T) {
+func TestTransition_ChangesWhileAgentIsDown(t *testing.T) {
 	t.Parallel()
 	var s seen
 	rounds(t, func(t *testing.T, r *rand.Rand, state cluster, k *watchedKernel, start func(cluster) (*agent, func())) {
@@ -274,9 +274,9 @@ func TestTogether_ChangesWhileAgentIsDown(t *testing.T) {
 	s.enough(t)
 }
 
-// TestTogether_ChangedPolicies: policies are replaced in one commit while the agent runs. No policy of an endpoint has an intermediate state. The policies
+// TestTransition_ChangedPolicies: policies are replaced in one commit while the agent runs. No policy of an endpoint has an intermediate state. The policies
 // of two endpoints do not change at the same moment, because their objects in Kubernetes do not either.
-func TestTogether_ChangedPolicies(t *testing.T) {
+func TestTransition_ChangedPolicies(t *testing.T) {
 	t.Parallel()
 	var s seen
 	rounds(t, func(t *testing.T, r *rand.Rand, state cluster, k *watchedKernel, start func(cluster) (*agent, func())) {
@@ -304,9 +304,9 @@ func TestTogether_ChangedPolicies(t *testing.T) {
 	s.enough(t)
 }
 
-// TestTogether_ChangedNamespaces: namespaces get other labels, by which policies allow and deny their pods, and then the pods get other identities, one by
+// TestTransition_ChangedNamespaces: namespaces get other labels, by which policies allow and deny their pods, and then the pods get other identities, one by
 // one. No policy of an endpoint has an intermediate state.
-func TestTogether_ChangedNamespaces(t *testing.T) {
+func TestTransition_ChangedNamespaces(t *testing.T) {
 	t.Parallel()
 	var s seen
 	rounds(t, func(t *testing.T, r *rand.Rand, state cluster, k *watchedKernel, start func(cluster) (*agent, func())) {

@@ -74,27 +74,27 @@ func TestModel_Drift(t *testing.T) {
 	m.check(a)
 	f := m.fakes
 	for what, damage := range map[string]func() bool{
-		"an entry is gone":     func() bool { return lose(f.services) },
+		"missing entry":        func() bool { return lose(f.services) },
 		"an entry has changed": func() bool { return spoil(f.services, func(s *bpf.Service) { s.Count += 3 }) },
-		"a stranger's entry": func() bool {
+		"unowned entry": func() bool {
 			f.services.entries[bpf.NewServiceKey(frontAddress(99), 0)] = bpf.Service{Id: 7}
 			return true
 		},
-		"a backend is gone":     func() bool { return lose(f.backends) },
+		"missing backend":       func() bool { return lose(f.backends) },
 		"a backend has changed": func() bool { return spoil(f.backends, func(b *bpf.Backend) { b.Port++ }) },
-		"a stranger's backend":  func() bool { f.backends.entries[9999] = bpf.Backend{}; return true },
+		"unowned backend":       func() bool { f.backends.entries[9999] = bpf.Backend{}; return true },
 		"a slot has changed": func() bool {
 			return m.spoilSlot(f.slots, func(s bpf.Service) (uint32, uint32) { return s.First, s.Count })
 		},
 		"a table has changed": func() bool {
 			return m.spoilSlot(f.maglev, func(s bpf.Service) (uint32, uint32) { return s.Maglev, s.MaglevSize })
 		},
-		"a member is gone":       func() bool { return lose(f.members) },
+		"missing member":         func() bool { return lose(f.members) },
 		"a member has lost both": func() bool { return spoil(f.members, func(scopes *uint32) { *scopes = 0 }) },
 		"a member has more":      func() bool { return spoil(f.members, func(scopes *uint32) { *scopes |= 4 }) },
-		"a stranger's member":    func() bool { f.members.entries[bpf.AffinityMember{Service: 1}] = 1; return true },
-		"a source range is gone": func() bool { return lose(f.ranges) },
-		"a stranger's range": func() bool {
+		"unowned member":         func() bool { f.members.entries[bpf.AffinityMember{Service: 1}] = 1; return true },
+		"missing source range":   func() bool { return lose(f.ranges) },
+		"unowned source range": func() bool {
 			f.ranges.entries[bpf.NewSourceRangeKey(1, bpf.SourceRange{Prefix: privatePrefix})] = 1
 			return true
 		},

@@ -97,7 +97,7 @@ func TestFirstPass_AddressNeverHasWrongOwner(t *testing.T) {
 			first(func(s *k8s.Service) { s.IngressIPs, s.Ports[0].Port = ips("10.0.0.1"), 30053 }), first(func(s *k8s.Service) { s.Ports[0].NodePort = 30053 })},
 		"a node port at an external IP": {
 			first(func(s *k8s.Service) { s.ExternalIPs, s.Ports[0].Port = ips("10.0.0.1"), 30053 }), first(func(s *k8s.Service) { s.Ports[0].NodePort = 30053 })},
-		"a ClusterIP that is the node's": {
+		"a ClusterIP of the node": {
 			first(func(s *k8s.Service) { s.Ports[0].NodePort = 30053 }), first(func(s *k8s.Service) { s.ClusterIPs, s.Ports[0].Port = ips("10.0.0.1"), 30053 })},
 		"a ClusterIP": {
 			first(func(s *k8s.Service) { s.ClusterIPs, s.Created = ips("10.96.0.10"), 2 }), first(func(s *k8s.Service) { s.ClusterIPs = ips("10.96.0.10") })},

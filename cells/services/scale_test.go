@@ -273,7 +273,7 @@ func TestPass_AddressKeepsOwnerBetweenCommits(t *testing.T) {
 		"a port at an address of this node": {
 			[]any{ofLoadBalancer("a", "10.96.9.1", "192.0.2.1", 30001), ofNode("b", "10.96.9.2", 30002)},
 			[]any{ofLoadBalancer("a", "10.96.9.1", "198.51.100.1", 30001), ofNode("b", "10.96.9.2", 30001)}},
-		"an address that several claimed and none does now": {
+		"an address that had several claimants and now has none": {
 			[]any{external("a", "10.96.9.1", "198.51.100.1"), external("b", "10.96.9.2", "198.51.100.1")},
 			[]any{external("a", "10.96.9.1", ""), external("b", "10.96.9.2", "")}},
 	} {

@@ -19,12 +19,12 @@ func TestBoundStop_EndsWithinLimits(t *testing.T) {
 		code         int
 		recorded     bool
 	}{
-		"at once":                   {0, never, 0, 0, false},
-		"soon":                      {2900 * time.Millisecond, never, 2900 * time.Millisecond, 0, false},
-		"late":                      {4400 * time.Millisecond, never, 4400 * time.Millisecond, 0, true},
-		"never":                     {never, never, 4500 * time.Millisecond, 1, true},
-		"never, and asked again":    {never, time.Second, time.Second, 143, false},
-		"never, and asked too late": {never, 4600 * time.Millisecond, 4500 * time.Millisecond, 1, true},
+		"at once":                       {0, never, 0, 0, false},
+		"soon":                          {2900 * time.Millisecond, never, 2900 * time.Millisecond, 0, false},
+		"late":                          {4400 * time.Millisecond, never, 4400 * time.Millisecond, 0, true},
+		"never":                         {never, never, 4500 * time.Millisecond, 1, true},
+		"never, and signalled again":    {never, time.Second, time.Second, 143, false},
+		"never, and signalled too late": {never, 4600 * time.Millisecond, 4500 * time.Millisecond, 1, true},
 	} {
 		t.Run(name, func(t *testing.T) {
 			t.Parallel()

@@ -374,8 +374,8 @@ func (s source) ForModule(id cell.FullModuleID) cell.Health { return s.root.NewS
 func TestMonitor_NoStall_IsHealthy(t *testing.T) {
 	t.Parallel()
 	for name, do := range map[string]func(w *world){
-		"nothing to do":  func(*world) {},
-		"rows that fail": func(w *world) { w.failing = errors.New("no route to the API server"); w.insert("a", "b", "c") },
+		"nothing to do": func(*world) {},
+		"failing rows":  func(w *world) { w.failing = errors.New("no route to the API server"); w.insert("a", "b", "c") },
 		"a table in flux": func(w *world) {
 			go func() {
 				for range 600 {

@@ -126,7 +126,7 @@ func TestPrivilegedChanges_ReportOnlyOwnTable(t *testing.T) {
 				conn.AddTable(&nftables.Table{Name: TableName, Family: nftables.TableFamilyIPv4})
 				return conn.Flush()
 			}, false},
-			{"a rule of ours", func() error {
+			{"a rule of the agent", func() error {
 				conn.FlushChain(&nftables.Chain{Name: ChainName, Table: ours()})
 				return conn.Flush()
 			}, true},

@@ -138,12 +138,12 @@ func TestResolver_Classes_KeepTheirNumbers(t *testing.T) {
 		namespaces             []int    // of the identities
 		previous, while, after []uint32 // classes of the namespaces: in the datapath, current until the datapath has removed these, and later; 0 is none or a new one
 	}{
-		"an identity came from another namespace":                 {[]int{1, 1, 1}, []uint32{9, 12, 12}, []uint32{0, 12, 12}, []uint32{12, 12, 12}},
-		"an identity went to another namespace":                   {[]int{2, 1, 1}, []uint32{9, 9, 9}, []uint32{0, 9, 9}, []uint32{0, 9, 9}},
-		"an identity went to another namespace, which has others": {[]int{2, 1, 1, 2, 2}, []uint32{9, 9, 9, 12, 12}, []uint32{0, 9, 9, 12, 12}, []uint32{12, 9, 9, 12, 12}},
-		"as many of a namespace have two numbers":                 {[]int{1, 1}, []uint32{9, 12}, []uint32{0, 0}, []uint32{0, 0}},
-		"as many of a number are of two namespaces":               {[]int{1, 2, 3}, []uint32{9, 9, 12}, []uint32{0, 0, 12}, []uint32{0, 0, 12}},
-		"two namespaces have exchanged an identity":               {[]int{1, 1, 2, 1, 2, 2}, []uint32{9, 9, 9, 12, 12, 12}, []uint32{9, 9, 0, 0, 12, 12}, []uint32{9, 9, 12, 9, 12, 12}},
+		"an identity moved from another namespace":                           {[]int{1, 1, 1}, []uint32{9, 12, 12}, []uint32{0, 12, 12}, []uint32{12, 12, 12}},
+		"an identity went to another namespace":                              {[]int{2, 1, 1}, []uint32{9, 9, 9}, []uint32{0, 9, 9}, []uint32{0, 9, 9}},
+		"an identity moved to another namespace, which has other identities": {[]int{2, 1, 1, 2, 2}, []uint32{9, 9, 9, 12, 12}, []uint32{0, 9, 9, 12, 12}, []uint32{12, 9, 9, 12, 12}},
+		"as many of a namespace have two numbers":                            {[]int{1, 1}, []uint32{9, 12}, []uint32{0, 0}, []uint32{0, 0}},
+		"as many of a number are of two namespaces":                          {[]int{1, 2, 3}, []uint32{9, 9, 12}, []uint32{0, 0, 12}, []uint32{0, 0, 12}},
+		"two namespaces have exchanged an identity":                          {[]int{1, 1, 2, 1, 2, 2}, []uint32{9, 9, 9, 12, 12, 12}, []uint32{9, 9, 0, 0, 12, 12}, []uint32{9, 9, 12, 9, 12, 12}},
 	} {
 		s := newState(policy.Options{Mode: policy.Default})
 		s.applied = map[uint32]Classes{}

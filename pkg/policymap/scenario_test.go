@@ -119,15 +119,15 @@ func TestCompile_FewestEntries(t *testing.T) {
 		rules []policy.Rule
 		want  []Entry
 	}{
-		"everybody, all ports": {[]policy.Rule{ingress(false, app("web"), tcp80), ingress(false, everyone, anyPorts()),
+		"all peers, all ports": {[]policy.Rule{ingress(false, app("web"), tcp80), ingress(false, everyone, anyPorts()),
 			ingress(false, cidrPeers(policy.Everyone, "10.0.0.0/8"), anyPorts())}, []Entry{{}}},
-		"everybody, one port": {[]policy.Rule{ingress(false, everyone, tcp80), ingress(false, app("web"), tcp80)},
+		"all peers, one port": {[]policy.Rule{ingress(false, everyone, tcp80), ingress(false, app("web"), tcp80)},
 			[]Entry{{Key: Key{Protocol: 6, Port: 80, PortBits: 16}}}},
 		"one peer, all ports": {[]policy.Rule{ingress(false, app("web"), tcp80), ingress(false, app("web"), anyPorts())},
 			[]Entry{{Key: Key{Kind: Identity, Identity: web}}}},
-		"a CIDR for everybody takes that for others along": {[]policy.Rule{ingress(false, cidrPeers(policy.Outside, "10.0.0.0/8"), tcp80),
+		"a CIDR for all peers includes the CIDR for outside peers": {[]policy.Rule{ingress(false, cidrPeers(policy.Outside, "10.0.0.0/8"), tcp80),
 			ingress(false, cidrPeers(policy.Everyone, "10.0.0.0/8"), anyPorts())}, []Entry{{Key: Key{Kind: CIDR, Identity: 0x01000001}}}},
-		"an allow that a deny covers": {[]policy.Rule{ingress(false, app("web"), tcp80), ingress(true, app("web"), anyPorts())},
+		"an allow covered by a deny": {[]policy.Rule{ingress(false, app("web"), tcp80), ingress(true, app("web"), anyPorts())},
 			[]Entry{{Key: Key{Kind: Identity, Identity: web}, Deny: true}}},
 		"a port inside a denied range": {[]policy.Rule{ingress(false, app("web"), tcp80),
 			ingress(true, app("web"), policy.Ports{List: []policy.Port{{Protocol: 6, Low: 64, High: 127}}})},

@@ -154,15 +154,15 @@ func TestExplain_ReportsMapDifferences(t *testing.T) {
 		spoil func(k *fakeKernel)
 		want  string
 	}{
-		"an entry is gone": {func(k *fakeKernel) { clear(k.entries) }, "the maps say denied, the policies allowed"},
+		"an entry is missing": {func(k *fakeKernel) { clear(k.entries) }, "the maps say denied, the policies allowed"},
 		"the slot names another policy": {func(k *fakeKernel) {
 			facts := k.facts[webID]
 			facts.PolicyIngress = 0
 			k.facts[webID] = facts
 		}, "the endpoint has policy 0"},
-		"the peer is somebody else": {func(k *fakeKernel) { k.identities[netip.MustParseAddr("10.0.0.2")] = 303 },
+		"the peer is another endpoint": {func(k *fakeKernel) { k.identities[netip.MustParseAddr("10.0.0.2")] = 303 },
 			"the kernel takes 10.0.0.2 for identity 303, the tables for 302"},
-		"a CIDR that no policy names": {func(k *fakeKernel) {
+		"a CIDR without policy": {func(k *fakeKernel) {
 			k.cidrs = maps.Clone(k.cidrs)
 			k.cidrs[netip.MustParsePrefix("10.0.0.0/24")] = 99
 		}, "the kernel takes 10.0.0.2 for CIDR 99, the tables for 0"},

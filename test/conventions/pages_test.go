@@ -79,7 +79,7 @@ func TestPages_CommandsNameExistingTests_Finds(t *testing.T) {
 	t.Parallel()
 	tree := pageTree{targets: []string{"test", "soak"}, steps: []string{"node", "hostile"}, folders: []string{"cells/ipam", "cells/ipam/testdata", "test/kube/waggle", "bpf"},
 		tests: map[string][]string{"cells/ipam": {"TestScripts", "TestNext"}, "test/kube/waggle": {"TestPrivilegedPrepared"}, "bpf": {"TestPrivilegedPrograms_PassTheVerifier"}},
-		words: map[string]string{"cells/ipam": "address-lifecycle.txtar", "test/kube/waggle": `"PodCIDR_ChangesUnderLivingPods"`}}
+		words: map[string]string{"cells/ipam": "address-lifecycle.txtar", "test/kube/waggle": `"PodCIDR_ChangesUnderRunningPods"`}}
 	for command, want := range map[string]int{
 		"go test ./cells/ipam":                                                            0,
 		"go test ./cells/routes":                                                          1,

@@ -304,7 +304,7 @@ func TestPrivilegedPathTest_CorruptChecksumsAreRepaired(t *testing.T) {
 // The same fault with an IPv6 underlay. Its packets have an outer checksum too, which covers the inner one: the receiver drops single packets with a corrupt
 // inner checksum before it removes the outer headers. Both nodes heal the path. Receivers verify both checksums of the healed packets, because the bridge
 // completes the checksums that nodes leave to the underlay.
-func TestPrivilegedPathTest_SpoiltChecksumsOverIPv6AreHealed(t *testing.T) {
+func TestPrivilegedPathTest_CorruptChecksumsOverIPv6AreRepaired(t *testing.T) {
 	t.Parallel()
 	c, all := newKubeCluster(t, 2, "--routing-mode=tunnel", "--underlay-protocol=ipv6")
 	one, two := all[0].Node, all[1].Node

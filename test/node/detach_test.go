@@ -33,7 +33,7 @@ func TestPrivilegedDel_MissingObjects_Succeeds(t *testing.T) {
 			t.Error(err)
 		}
 	})
-	t.Run("namespace gone", func(t *testing.T) {
+	t.Run("namespace missing", func(t *testing.T) {
 		pod, err := node.AddPod(t.Context(), "nowhere")
 		if err != nil {
 			t.Fatal(err)
@@ -42,7 +42,7 @@ func TestPrivilegedDel_MissingObjects_Succeeds(t *testing.T) {
 			t.Error(err)
 		}
 	})
-	t.Run("namespace not told", func(t *testing.T) {
+	t.Run("no namespace given", func(t *testing.T) {
 		pod := addPod(t, node, "untold")
 		path := pod.NetnsPath
 		pod.NetnsPath = ""

@@ -105,7 +105,7 @@ func TestPrivilegedGeneration_LoadFailure_KeepsPrevious(t *testing.T) {
 		status  string // text that the status contains
 	}{
 		// r0 = *(u64 *)(r9 + 0) as the first instruction: r9 is not initialized.
-		"the verifier refuses": {func(t *testing.T) map[string]string {
+		"the verifier rejects": {func(t *testing.T) map[string]string {
 			return brokenObject(t, func([]byte) bool { return true }, [8]byte{0x79, 0x90})
 		}, "R9 !read_ok"},
 		// A call of a helper that no kernel has.
@@ -113,7 +113,7 @@ func TestPrivilegedGeneration_LoadFailure_KeepsPrevious(t *testing.T) {
 			return brokenObject(t, func(i []byte) bool { return i[0] == 0x85 && i[1] == 0 }, [8]byte{0x85, 0, 0, 0, 0xff, 0xff, 0x0f, 0})
 		}, "invalid func"},
 		// Programs of the previous agent look up new pods in a map that this agent does not read.
-		"the verifier refuses, and a map has another layout": {brokenAndAnotherLayout, "invalid mem access"},
+		"the verifier rejects, and a map has another layout": {brokenAndAnotherLayout, "invalid mem access"},
 	} {
 		t.Run(name, func(t *testing.T) {
 			t.Parallel()

@@ -17,14 +17,14 @@ func TestPrivilegedMasquerade_SourceSeenOutside(t *testing.T) {
 	} {
 		t.Run(name, func(t *testing.T) {
 			t.Parallel()
-			newServiceFixture(t, c...).whoTheOutsideSees(t, true)
+			newServiceFixture(t, c...).sourceSeenOutside(t, true)
 		})
 	}
 }
 
-// whoTheOutsideSees checks that a server outside sees pods under their own addresses if own is set, and under the node's address otherwise. A reply to a
+// sourceSeenOutside checks that a server outside sees pods under their own addresses if own is set, and under the node's address otherwise. A reply to a
 // request from outside leaves under the pod's own address in both cases.
-func (m *serviceFixture) whoTheOutsideSees(t *testing.T, own bool) {
+func (m *serviceFixture) sourceSeenOutside(t *testing.T, own bool) {
 	routeBack(t, m.Node)
 	one, two := m.pod(t, "one", 8080), m.pod(t, "two")
 	answerWithName(t, m.OutsideHost(), "outside", 9000)

@@ -198,7 +198,7 @@ func policiesBetweenNodes(t *testing.T, all []kubeNode) {
 		t.Fatal(err)
 	}
 	waitReady(t, two.Node)
-	t.Run("it runs again", verdicts)
+	t.Run("the agent runs again", verdicts)
 	one.putPod("client", map[string]string{"app": "former"})
 	one.putPod("other", map[string]string{"app": "client"})
 	client, other = other, client

@@ -106,7 +106,7 @@ func TestPrivilegedPolicy_Groups(t *testing.T) {
 			{"Subjects", (*world).ciliumSubjects}, {"UnsupportedFailsClosed", (*world).unsupportedFailsClosed},
 			{"OtherAddressesOfTheNode", (*world).otherAddressesOfTheNode},
 			{"EchoOfTheOtherDirectionIsNoReply", (*world).echoOfTheOtherDirectionIsNoReply},
-			{"EstablishedConnectionsAreJudgedAgain", (*world).establishedConnectionsAreReevaluated},
+			{"EstablishedConnectionsAreReevaluated", (*world).establishedConnectionsAreReevaluated},
 			{"RevokedClientsStayOut", (*world).revokedClientsStayOut}},
 	} {
 		t.Run(kind, func(t *testing.T) {
@@ -186,7 +186,7 @@ func (w *world) kubernetesPorts(t *testing.T) {
 		return []string{networkPolicy("x", "podSelector: {}, ingress: [{ports: ["+list+"]}]")}
 	}
 	w.run(t, []policyCase{
-		{"a port is of TCP unless it says something else", ports("{port: 80}"), append(usual, service{"icmp", 0}), inbound("x/*", on("tcp", 80))},
+		{"the default protocol of a port is TCP", ports("{port: 80}"), append(usual, service{"icmp", 0}), inbound("x/*", on("tcp", 80))},
 		{"a port of UDP", ports("{port: 80, protocol: UDP}"), nil, inbound("x/*", on("udp", 80))},
 		{"a protocol without a port", ports("{protocol: UDP}"), append(usual, service{"udp", 53}), inbound("x/*", func(f flow) bool { return f.protocol == "udp" })},
 		{"endPort", ports("{port: 78, endPort: 80}"), nil, inbound("x/*", on("tcp", 80))},
@@ -195,7 +195,7 @@ func (w *world) kubernetesPorts(t *testing.T) {
 		{"a named port is each pod's own", ports("{port: web}"), nil,
 			inbound("x/*", func(f flow) bool { return f.to == "x/a" && on("tcp", 80)(f) || f.to == "x/b" && on("tcp", 81)(f) })},
 		{"a named port of another protocol", ports("{port: web, protocol: UDP}"), nil, inbound("x/*", none)},
-		{"a named port that nobody serves", ports("{port: ftp}"), nil, inbound("x/*", none)},
+		{"a named port without pod", ports("{port: ftp}"), nil, inbound("x/*", none)},
 		{"a named port to elsewhere is each peer's own", []string{networkPolicy("z", selectA+"policyTypes: [Egress], egress: [{ports: [{port: web}]}]")}, nil,
 			outbound("z/a", func(f flow) bool {
 				return within("x/a w/a", f.to) && on("tcp", 80)(f) || f.to == "x/b" && on("tcp", 81)(f)

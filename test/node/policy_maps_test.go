@@ -181,13 +181,13 @@ func TestPrivilegedRepair_PolicyMaps(t *testing.T) {
 		name string
 		do   func() error
 	}{
-		{"entries are gone", func() error {
+		{"entries are missing", func() error {
 			return n.onMap(bpf.MapPolicy, func(m *ebpf.Map) error { return clearMap[bpf.PolicyKey, bpf.PolicyEntry](m) })
 		}},
-		{"ranges of ports are gone", func() error {
+		{"ranges of ports are missing", func() error {
 			return n.onMap(bpf.MapPolicyRanges, func(m *ebpf.Map) error { return clearMap[bpf.PolicyRangeKey, bpf.PolicyEntry](m) })
 		}},
-		{"address ranges are gone", func() error {
+		{"address ranges are missing", func() error {
 			return n.onMap(bpf.MapCIDRs, func(m *ebpf.Map) error { return clearMap[bpf.LpmKey, bpf.CIDR](m) })
 		}},
 		{"an allow becomes a deny", func() error {
@@ -203,7 +203,7 @@ func TestPrivilegedRepair_PolicyMaps(t *testing.T) {
 				return errors.New("the map has no entry that allows")
 			})
 		}},
-		{"entries of nobody are there", func() error {
+		{"unowned entries", func() error {
 			return n.onMap(bpf.MapPolicy, func(m *ebpf.Map) error { return m.Put(bpf.PolicyKey{Policy: 77777}, bpf.PolicyEntry{}) })
 		}},
 		{"an address range has another number", func() error {
@@ -238,12 +238,12 @@ func TestPrivilegedRepair_PolicyMaps(t *testing.T) {
 				return nil
 			})
 		}},
-		{"an identity has classes of others", func() error {
+		{"an identity has foreign classes", func() error {
 			return n.onMap(bpf.MapIdentityClasses, func(m *ebpf.Map) error {
 				return m.Put(uint32(identity.ClusterMax), bpf.IdentityClasses{Cluster: 1, Namespace: 2})
 			})
 		}},
-		{"an address range of nobody is there", func() error {
+		{"an unowned address range", func() error {
 			return n.onMap(bpf.MapCIDRs, func(m *ebpf.Map) error {
 				prefix := netip.MustParsePrefix("203.0.113.0/24")
 				return m.Put(bpf.NewLpmKey(prefix), bpf.NewCIDR(prefix, 0x01000001))

@@ -60,9 +60,9 @@ func TestPrivilegedPolicy_Lifecycle(t *testing.T) {
 		open         bool
 	}{
 		{"the client is let in", serverPolicy("{from: [{podSelector: {matchLabels: {app: client}}}]}"), true},
-		{"somebody else is", serverPolicy("{from: [{podSelector: {matchLabels: {app: other}}}]}"), false},
-		{"everybody is", serverPolicy("{}"), true},
-		{"nobody is, again", serverPolicy(""), false},
+		{"another pod is allowed", serverPolicy("{from: [{podSelector: {matchLabels: {app: other}}}]}"), false},
+		{"all pods are allowed", serverPolicy("{}"), true},
+		{"no pod is allowed, again", serverPolicy(""), false},
 	} {
 		write(step.policy)
 		for _, family := range families {

@@ -83,7 +83,7 @@ func podsOfPreviousRange(t *testing.T, all []kubeNode) {
 	for _, text := range two.PodRanges() {
 		one.awaitRow(t, "nodes", netip.MustParsePrefix(text).Masked().String()+"(former)")
 	}
-	t.Run("the range is a former one", verdicts)
+	t.Run("the range is a previous one", verdicts)
 	late := two.startPod(t, "late", map[string]string{"app": "client"})
 	if !netip.MustParsePrefix("10.99.0.0/24").Contains(late.Addr(false)) {
 		t.Fatalf("the new pod has the address %s", late.Addr(false))

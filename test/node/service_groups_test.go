@@ -21,19 +21,19 @@ func TestPrivilegedService_Groups(t *testing.T) {
 	t.Parallel()
 	both := []serviceGroup{
 		{"ClusterIP", (*serviceFixture).clusterIP},
-		{"EndpointsChangeUnderUse", (*serviceFixture).endpointsChangeUnderUse},
+		{"EndpointsChangeUnderTraffic", (*serviceFixture).endpointsChangeUnderTraffic},
 		{"SessionAffinity", (*serviceFixture).sessionAffinity},
 		{"AffinityExpires", (*serviceFixture).affinitiesExpire},
-		{"SocketsThatAreNotConnected", (*serviceFixture).socketsThatAreNotConnected},
-		{"PortIsUsedAgain", (*serviceFixture).portIsUsedAgain},
+		{"UnconnectedSockets", (*serviceFixture).unconnectedSockets},
+		{"PortIsReused", (*serviceFixture).portIsReused},
 		{"OnePortForServiceAndBackend", (*serviceFixture).onePortForServiceAndBackend},
 		{"NodePort", (*serviceFixture).nodePort},
 		{"LoadBalancerAndExternalIPs", (*serviceFixture).loadBalancerAndExternalIPs},
-		{"BackendElsewhere", (*serviceFixture).backendOnOtherNode},
+		{"BackendOnOtherNode", (*serviceFixture).backendOnOtherNode},
 	}
 	further := map[bool][]serviceGroup{
 		false: {{"SandboxedPods", (*serviceFixture).sandboxedPods}, {"SourceRanges", (*serviceFixture).sourceRanges}, {"SourceRangesNarrow", (*serviceFixture).sourceRangesNarrow},
-			{"RefusalsAreLimited", (*serviceFixture).refusalsAreLimited}, {"HostPortFollowsThePod", (*serviceFixture).hostPortFollowsThePod}},
+			{"RejectionsAreLimited", (*serviceFixture).rejectionsAreLimited}, {"HostPortFollowsThePod", (*serviceFixture).hostPortFollowsThePod}},
 		true: {{"NodePortLocal", (*serviceFixture).nodePortLocal}, {"NoAnswerIsLostWhenEndpointsChange", (*serviceFixture).noAnswerIsLostWhenEndpointsChange}},
 	}
 	for _, mode := range modes {
@@ -49,7 +49,7 @@ func TestPrivilegedService_Groups(t *testing.T) {
 					})
 				}
 			}
-			t.Run("WhoTheOutsideSees", func(t *testing.T) { m.whoTheOutsideSees(t, false) }) // the last one, because the host outside gets a route to pods
+			t.Run("SourceSeenOutside", func(t *testing.T) { m.sourceSeenOutside(t, false) }) // the last one, because the host outside gets a route to pods
 		})
 	}
 }

@@ -102,7 +102,7 @@ func (l *line) dialFrom(t *testing.T, from nodekit.NetNS, own netip.Addr) {
 
 // Clients outside of a service without backends get resets and ICMP errors. Packets to link-layer multicast and broadcast addresses get none, and the rate for
 // floods is limited.
-func (m *serviceFixture) refusalsAreLimited(t *testing.T, _ bool) {
+func (m *serviceFixture) rejectionsAreLimited(t *testing.T, _ bool) {
 	m.balancer(t, "externalTrafficPolicy: Cluster")
 	m.backends(t)
 	host := hostOutside(t, m.Node)

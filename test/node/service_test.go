@@ -146,7 +146,7 @@ func (l *line) request(t *testing.T) string {
 
 // Backends are added and removed under traffic: connections to remaining backends are not touched. A connected UDP socket of a pod gets another backend when
 // its own is removed. A socket that was translated in the network namespace of the node gets an error, and another backend when it connects again.
-func (m *serviceFixture) endpointsChangeUnderUse(t *testing.T, packets bool) {
+func (m *serviceFixture) endpointsChangeUnderTraffic(t *testing.T, packets bool) {
 	from := nodekit.NetNS(m.pod(t, "client"))
 	if !packets {
 		from = m.Host()
@@ -239,7 +239,7 @@ func (m *serviceFixture) sessionAffinity(t *testing.T, _ bool) {
 }
 
 // A socket that is not connected gets replies from the requested address, regardless of the backend, also when it sends to a backend directly as well.
-func (m *serviceFixture) socketsThatAreNotConnected(t *testing.T, packets bool) {
+func (m *serviceFixture) unconnectedSockets(t *testing.T, packets bool) {
 	from := []nodekit.NetNS{m.pod(t, "client")}
 	m.web(t, "", "one", "two")
 	from = append(from, m.pods["one"]) // may select itself
@@ -270,7 +270,7 @@ func (m *serviceFixture) socketsThatAreNotConnected(t *testing.T, packets bool) 
 }
 
 // A client that connects again from the same port gets a current backend, not the previous one.
-func (m *serviceFixture) portIsUsedAgain(t *testing.T, _ bool) {
+func (m *serviceFixture) portIsReused(t *testing.T, _ bool) {
 	client := m.pod(t, "client")
 	for _, pods := range [][]string{{"one"}, {"two"}, {"three", "two"}, {"one"}} {
 		m.web(t, "", pods...)

@@ -12,11 +12,11 @@ func TestPrivilegedService_UplinkWithoutLinkHeader(t *testing.T) {
 	m := &serviceFixture{Node: newNode(t, nodekit.Options{Tunnel: true}), pods: map[string]*nodekit.Pod{}}
 	m.start(t)
 	m.routePublic(t)
-	for _, g := range []serviceGroup{{"NodePort", (*serviceFixture).nodePort}, {"BackendElsewhere", (*serviceFixture).backendOnOtherNode}} {
+	for _, g := range []serviceGroup{{"NodePort", (*serviceFixture).nodePort}, {"BackendOnOtherNode", (*serviceFixture).backendOnOtherNode}} {
 		t.Run(g.name, func(t *testing.T) {
 			defer m.empty(t)
 			g.try(m, t, false)
 		})
 	}
-	t.Run("WhoTheOutsideSees", func(t *testing.T) { m.whoTheOutsideSees(t, false) })
+	t.Run("SourceSeenOutside", func(t *testing.T) { m.sourceSeenOutside(t, false) })
 }

@@ -254,7 +254,7 @@ func TestPrivilegedTunnel_UnknownRemotePods(t *testing.T) {
 			}
 		}
 	}
-	t.Run("the API server is away", func(t *testing.T) {
+	t.Run("the API server is unreachable", func(t *testing.T) {
 		text, err := two.Waggle(t.Context(), "db", "show", "ipcache")
 		for _, pod := range pods {
 			if err != nil || strings.Contains(text, pod.Addr(false).String()+"/32") {
@@ -275,12 +275,12 @@ func TestPrivilegedTunnel_UnknownRemotePods(t *testing.T) {
 	if err := two.StopAgent(t.Context()); err != nil { // a killed agent may leave a copy of the objects without the last identities
 		t.Fatal(err)
 	}
-	t.Run("its agent is away", verdicts)
+	t.Run("its agent is stopped", verdicts)
 	if err := two.StartAgent(); err != nil {
 		t.Fatal(err)
 	}
 	waitReady(t, two.Node)
-	t.Run("it runs again", verdicts)
+	t.Run("its agent runs again", verdicts)
 	if err := two.Do(func() error { two.server.Start(t); return nil }); err != nil {
 		t.Fatal(err)
 	}
@@ -290,7 +290,7 @@ func TestPrivilegedTunnel_UnknownRemotePods(t *testing.T) {
 		}
 	}
 	reaches["stranger"] = []*nodekit.Pod{open, shielded}
-	t.Run("the node has heard of them", verdicts)
+	t.Run("the node has learned the pods", verdicts)
 	for _, family := range families {
 		if nodekit.PingBriefly(relabelled, server.Addr(family.ipv6), 56) == nil {
 			t.Errorf("%s: the pod with other labels reaches the server", family.name)

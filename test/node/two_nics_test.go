@@ -98,7 +98,7 @@ func TestPrivilegedTwoNICs_InternalIPBesideTheDefaultRoute(t *testing.T) {
 			w.reach(t)
 			t.Run("the addresses of the second NIC change", w.readdress)
 			t.Run("a virtual address is added", w.virtualAddress)
-			t.Run("the node boots while the API server is away", w.reboot)
+			t.Run("the node boots while the API server is unreachable", w.reboot)
 		})
 	}
 }

@@ -56,7 +56,7 @@ func TestCheck_SlowTestsAreListed(t *testing.T) {
 		{listed, 91 * time.Second, false, 0},
 		{listed + "/sub", 16 * time.Second, false, 1},
 		{listed + "/sub", 91 * time.Second, true, 0},
-		{"test/kube/waggle TestPrivilegedDaemonSet/Restart_NobodyNotices", 91 * time.Second, false, 0},
+		{"test/kube/waggle TestPrivilegedDaemonSet/Restart_ClientsUndisturbed", 91 * time.Second, false, 0},
 		{"test/node TestPrivilegedModel_RandomSequences/7", 91 * time.Second, false, 0},
 		{"test/node TestPrivilegedModel_RandomSequences", 91 * time.Second, true, 0},
 	} {

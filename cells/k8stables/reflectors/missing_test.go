@@ -60,18 +60,18 @@ func TestHold_NodesMissingFromList(t *testing.T) {
 		then  string                       // rows after that event
 		end   string                       // rows five minutes after the list
 	}{
-		"nothing is missing":                  {list: []int{1, 2, 3, 4, 5}, then: "n1 n2 n3 n4 n5", end: "n1 n2 n3 n4 n5"},
-		"some are":                            {list: []int{1, 2}, then: "n1 n2 n3 n4 n5", end: "n1 n2"},
-		"this node is not held":               {list: []int{2, 3, 4}, then: "n2 n3 n4 n5", end: "n2 n3 n4"},
-		"one that was added meanwhile stays":  {list: []int{1, 2, 6}, then: "n1 n2 n3 n4 n5 n6", end: "n1 n2 n6"},
-		"another list does not prolong it":    {list: []int{1, 2}, after: listed(1, 2), then: "n1 n2 n3 n4 n5", end: "n1 n2"},
-		"another list has them again":         {list: []int{1, 2}, after: listed(1, 2, 3), then: "n1 n2 n3 n4 n5", end: "n1 n2 n3"},
-		"an event brings one back":            {list: []int{1, 2}, after: happened("n3", 3, false), then: "n1 n2 n3 n4 n5", end: "n1 n2 n3"},
-		"an event deletes one":                {list: []int{1, 2}, after: happened("n3", 3, true), then: "n1 n2 n4 n5", end: "n1 n2"},
-		"another one gets its range":          {list: []int{1, 2}, after: happened("new", 3, false), then: "n1 n2 n4 n5 new", end: "n1 n2 new"},
-		"one with its range is deleted":       {list: []int{1, 2}, after: happened("new", 3, true), then: "n1 n2 n3 n4 n5", end: "n1 n2"},
-		"another one of the list has it":      {list: []int{1, 2}, after: renamed, then: "n1 n2 n4 n5 new", end: "n1 n2 new"},
-		"another list lacks more, for longer": {list: []int{1, 2}, after: listed(1), then: "n1 n2 n3 n4 n5", end: "n1 n2"},
+		"nothing is missing":                   {list: []int{1, 2, 3, 4, 5}, then: "n1 n2 n3 n4 n5", end: "n1 n2 n3 n4 n5"},
+		"some are":                             {list: []int{1, 2}, then: "n1 n2 n3 n4 n5", end: "n1 n2"},
+		"this node is not retained":            {list: []int{2, 3, 4}, then: "n2 n3 n4 n5", end: "n2 n3 n4"},
+		"a row added meanwhile stays":          {list: []int{1, 2, 6}, then: "n1 n2 n3 n4 n5 n6", end: "n1 n2 n6"},
+		"another list does not prolong it":     {list: []int{1, 2}, after: listed(1, 2), then: "n1 n2 n3 n4 n5", end: "n1 n2"},
+		"another list has them again":          {list: []int{1, 2}, after: listed(1, 2, 3), then: "n1 n2 n3 n4 n5", end: "n1 n2 n3"},
+		"an event restores one":                {list: []int{1, 2}, after: happened("n3", 3, false), then: "n1 n2 n3 n4 n5", end: "n1 n2 n3"},
+		"an event deletes one":                 {list: []int{1, 2}, after: happened("n3", 3, true), then: "n1 n2 n4 n5", end: "n1 n2"},
+		"another one gets its range":           {list: []int{1, 2}, after: happened("new", 3, false), then: "n1 n2 n4 n5 new", end: "n1 n2 new"},
+		"one with its range is deleted":        {list: []int{1, 2}, after: happened("new", 3, true), then: "n1 n2 n3 n4 n5", end: "n1 n2"},
+		"another one of the list has it":       {list: []int{1, 2}, after: renamed, then: "n1 n2 n4 n5 new", end: "n1 n2 new"},
+		"another list misses more, for longer": {list: []int{1, 2}, after: listed(1), then: "n1 n2 n3 n4 n5", end: "n1 n2"},
 	} {
 		t.Run(name, func(t *testing.T) {
 			t.Parallel()

@@ -99,8 +99,8 @@ func TestRetryWhileUnavailable_StatusError_IsReturned(t *testing.T) {
 		reach apiservers.Reach
 		err   error
 	}{
-		"the server is well":         {apiservers.Yes, cut},
-		"it refuses and is not well": {apiservers.No, refusal},
+		"the server is well":          {apiservers.Yes, cut},
+		"it rejects and is unhealthy": {apiservers.No, refusal},
 	} {
 		asked := 0
 		_, err := retryWhileUnavailable(t.Context(), newBoard(c.reach).servers, func() (int, error) { asked++; return 0, c.err })

@@ -56,16 +56,16 @@ func writes(node string) map[string]write {
 			`{"status": {"conditions": [{"type": "NetworkUnavailable", "status": "False", "reason": "WaggleIsUp"}]}}`},
 		"condition of paths": {"PATCH", "/api/v1/nodes/" + node + "/status", strategic,
 			`{"status": {"conditions": [{"type": "WaggleNetworkPathsDegraded", "status": "True", "reason": "PathsFailed"}]}}`},
-		"make the CiliumNode":   {"POST", "/apis/cilium.io/v2/ciliumnodes", "json", fmt.Sprintf(`{"apiVersion": "cilium.io/v2", "kind": "CiliumNode", "metadata": {"name": %q}, "spec": {}}`, node)},
+		"create the CiliumNode": {"POST", "/apis/cilium.io/v2/ciliumnodes", "json", fmt.Sprintf(`{"apiVersion": "cilium.io/v2", "kind": "CiliumNode", "metadata": {"name": %q}, "spec": {}}`, node)},
 		"change the CiliumNode": {"PATCH", "/apis/cilium.io/v2/ciliumnodes/" + node, merge, `{"spec": {"bootid": "2"}}`},
-		"make an endpoint":      {"POST", endpoints, "json", endpointOf("pod-"+node, node)},
+		"create an endpoint":    {"POST", endpoints, "json", endpointOf("pod-"+node, node)},
 		"change an endpoint":    {"PATCH", endpoints + "/pod-" + node, merge, `{"status": {"id": 7}}`},
 		"delete an endpoint":    {"DELETE", endpoints + "/pod-" + node, "json", ""},
 	}
 }
 
 // order lists the requests such that each follows its prerequisites.
-var order = []string{"annotation", "condition", "condition of paths", "make the CiliumNode", "change the CiliumNode", "make an endpoint", "change an endpoint", "delete an endpoint"}
+var order = []string{"annotation", "condition", "condition of paths", "create the CiliumNode", "change the CiliumNode", "create an endpoint", "change an endpoint", "delete an endpoint"}
 
 func ownNode(t *testing.T, c *kube.Cluster) {
 	const own, other = "node-1", "node-2"
@@ -81,7 +81,7 @@ func ownNode(t *testing.T, c *kube.Cluster) {
 	const whose, nobody = "may write only what belongs to its own node, node-1", "names no node"
 	refused(t, c, token, withoutTaint(t, c, other), whose)
 	loose := looseToken(t, c)
-	for _, name := range []string{"annotation", "condition", "condition of paths", "make the CiliumNode", "make an endpoint"} {
+	for _, name := range []string{"annotation", "condition", "condition of paths", "create the CiliumNode", "create an endpoint"} {
 		refused(t, c, token, writes(other)[name], whose)
 		refused(t, c, loose, writes(other)[name], nobody)
 	}
@@ -92,7 +92,7 @@ func ownNode(t *testing.T, c *kube.Cluster) {
 	if err != nil {
 		t.Fatal(err)
 	}
-	for _, name := range []string{"make the CiliumNode", "make an endpoint"} {
+	for _, name := range []string{"create the CiliumNode", "create an endpoint"} {
 		allowed(t.Context(), t, c, otherToken, writes(other)[name])
 	}
 	for _, name := range []string{"change the CiliumNode", "change an endpoint", "delete an endpoint"} {

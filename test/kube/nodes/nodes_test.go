@@ -23,7 +23,7 @@ func TestPrivilegedNodes_Lifecycle(t *testing.T) {
 	if t.Failed() {
 		return // the clients of later steps would only time out
 	}
-	t.Run("a node is drained, goes and joins again", w.rejoined)
+	t.Run("a node is drained, leaves and joins again", w.rejoined)
 	t.Run("the DaemonSet is rolled over", w.rolledOver)
 	for _, n := range w.Nodes {
 		if stacks, err := n.ReadFile("/run/waggle/wedge.txt"); err == nil {

@@ -56,7 +56,7 @@ func TestPrivilegedServices_Lifecycle(t *testing.T) {
 			return err
 		})
 	})
-	t.Run("the API server is away", func(t *testing.T) { away(t, c) })
+	t.Run("the API server is unreachable", func(t *testing.T) { away(t, c) })
 	for _, n := range w.Nodes {
 		if stacks, err := n.ReadFile("/run/waggle/wedge.txt"); err == nil {
 			t.Errorf("an agent of %s has said that something hangs:\n%.2000s", n.Name, stacks)

@@ -189,7 +189,7 @@ func policyOfARealKubernetes(t *testing.T, shared *kube.Cluster) {
 	step("a deny of Cilium's", ciliumPolicy, "endpointSelector: {matchLabels: {app: a}}, ingress: [{fromEntities: [cluster]}], ingressDeny: [{fromEndpoints: [{matchLabels: {app: b}}]}]",
 		into("x/a", from("w/a w/b")))
 	t.Run("groups of CIDRs", func(t *testing.T) { groupsOfCIDRs(t, w) })
-	t.Run("policies say what is not enforced", func(t *testing.T) { toldOnPolicies(t, w) })
+	t.Run("policies report unenforced parts", func(t *testing.T) { toldOnPolicies(t, w) })
 }
 
 // ipv4 returns the IPv4 address among a pod's addresses.

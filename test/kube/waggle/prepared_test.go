@@ -30,13 +30,13 @@ func TestPrivilegedPrepared(t *testing.T) {
 	shared, _ := prepared(t, kube.Options{Nodes: kube.NoNodes})
 	share(t, shared, []sharing{
 		{"PodCIDR_FromEachSource", podCIDRFromEachSource},
-		{"PodCIDR_ChangesUnderLivingPods", podCIDRChanges},
+		{"PodCIDR_ChangesUnderRunningPods", podCIDRChanges},
 		{"Order_NoPodStartsUnmanaged", noPodStartsUnmanaged},
-		{"Labels_MakeIdentities", labelsMakeIdentities},
-		{"Unmanaged_PodsOfAnEarlierNetworkAreListed", podsOfAnEarlierNetwork},
-		{"Node_RegisteredAnew", registeredAgain},
+		{"Labels_CreateIdentities", labelsCreateIdentities},
+		{"Unmanaged_PodsOfPreviousNetwork_AreListed", podsOfPreviousNetwork},
+		{"Node_RegisteredAgain", registeredAgain},
 		{"Node_WithoutInternalIP", withoutInternalIP},
-		{"Conflist_BesideOthers", besideOtherConfigurations},
+		{"Conflist_BesideOtherConfigurations", besideOtherConfigurations},
 		{"NodeName_IsRequired", nodeNameIsRequired},
 	})
 }

@@ -16,7 +16,7 @@ func TestPrivilegedServers(t *testing.T) {
 	t.Parallel()
 	c, n := prepared(t, kube.Options{ClusterCIDR: kube.DualStackCIDR})
 	t.Run("Hang", func(t *testing.T) { serverHangs(t, c, n) })
-	t.Run("LoseTheirHistory", func(t *testing.T) { historyIsLost(t, c, n) })
+	t.Run("HistoryLost", func(t *testing.T) { historyIsLost(t, c, n) })
 	t.Run("FailOver", func(t *testing.T) { failOver(t, c, n) })
 }
 
