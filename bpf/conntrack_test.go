@@ -65,7 +65,7 @@ func TestPrivilegedConntrack_TCP(t *testing.T) {
 		n.wantTimeout("est", family, 8000*time.Second)
 		flow := n.onlyFlow("est", family)
 		if flow.Opener != podA.id || flow.Target != podB.id || flow.OpenerIdentity != podA.facts().Identity ||
-			flow.TargetIdentity != podB.facts().Identity || flow.Packets != 5 || flow.Flags&^CtOpenerSecond != CtStands|podEgressCtFlagCT_REPLIED {
+			flow.TargetIdentity != podB.facts().Identity || flow.Packets != 5 || flow.Flags&^CtInitiatorSecond != CtEstablished|podEgressCtFlagCT_REPLIED {
 			t.Errorf("flow %+v", flow)
 		}
 
@@ -307,7 +307,7 @@ func TestPrivilegedConntrack_AnotherConnection(t *testing.T) {
 		n.passes(podB, back.tcp(t, "FA"), actRedirect)
 		n.passes(podA, open.tcp(t, "S"), actRedirect)
 		n.wantTimeout("est", family, time.Minute)
-		if f := n.onlyFlow("est", family); f.Packets != 1 || f.Flags&^CtOpenerSecond != 0 {
+		if f := n.onlyFlow("est", family); f.Packets != 1 || f.Flags&^CtInitiatorSecond != 0 {
 			t.Errorf("flow %+v", f)
 		}
 		// A retransmitted SYN starts no connection.

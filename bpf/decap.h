@@ -13,8 +13,8 @@
 #include "deliver_in.h"
 #include "encap.h"
 #include "endpoint.h"
-#include "flow.h"
 #include "established.h"
+#include "flow.h"
 #include "ipv4.h"
 #include "ipv6.h"
 #include "mark.h"
@@ -157,7 +157,7 @@ __attribute__((noinline)) int decap_deliver(struct __sk_buff *skb, const struct 
 	if (!to)
 		return DROP(FILE_DECAP, REASON_NO_ENDPOINT);
 	skb->mark = mark_of(identity); /* that of overlay_ingress */
-	established = whole_read(skb, &packet) && goes_on(skb, &packet, to, 1, mark_identity(mark_of(identity)));
+	established = whole_read(skb, &packet) && established_passes(skb, &packet, to, 1, mark_identity(mark_of(identity)));
 	if (!established)
 		skb->tc_index = ENCAP_TC_INDEX;
 	return deliver_in(skb, to, established);

@@ -14,12 +14,12 @@
 #include "reasons.h"
 #include "whole.h"
 
-#define GOES_ON_TCP_LENGTH 20
-#define GOES_ON_UDP_LENGTH 8
-#define GOES_ON_TCP_FLAGS_AT 13 /* offset in the header */
+#define ESTABLISHED_TCP_LENGTH 20
+#define ESTABLISHED_UDP_LENGTH 8
+#define ESTABLISHED_TCP_FLAGS_AT 13 /* offset in the header */
 
-/* goes_on_ports reads the ports of TCP or UDP. It reports whether the packet may be one that changes nothing about its flow. */
-static __always_inline int goes_on_ports(struct __sk_buff *skb, const struct whole *packet, struct l4 *l4)
+/* established_ports reads the ports of TCP or UDP. It reports whether the packet may be one that changes nothing about its flow. */
+static __always_inline int established_ports(struct __sk_buff *skb, const struct whole *packet, struct l4 *l4)
 {
 	__u32 at = whole_at(packet), is_tcp = packet->protocol == IPPROTO_TCP;
 	__be16 ports[2];
@@ -27,24 +27,24 @@ static __always_inline int goes_on_ports(struct __sk_buff *skb, const struct who
 
 	if (!is_tcp && packet->protocol != IPPROTO_UDP)
 		return 0;
-	if (ETH_HLEN + packet->length < at + (is_tcp ? GOES_ON_TCP_LENGTH : GOES_ON_UDP_LENGTH) || bpf_skb_load_bytes(skb, at, ports, sizeof(ports)))
+	if (ETH_HLEN + packet->length < at + (is_tcp ? ESTABLISHED_TCP_LENGTH : ESTABLISHED_UDP_LENGTH) || bpf_skb_load_bytes(skb, at, ports, sizeof(ports)))
 		return 0;
-	if (is_tcp && bpf_skb_load_bytes(skb, at + GOES_ON_TCP_FLAGS_AT, &flags, sizeof(flags)))
+	if (is_tcp && bpf_skb_load_bytes(skb, at + ESTABLISHED_TCP_FLAGS_AT, &flags, sizeof(flags)))
 		return 0;
 	*l4 = (struct l4){ .sport = ports[0], .dport = ports[1], .protocol = packet->protocol, .role = L4_PLAIN, .tcp_flags = flags };
 	return !(flags & (TCP_SYN | TCP_FIN | TCP_RST));
 }
 
-/* goes_on reports whether the pod's program would pass a packet that changes nothing about an established flow (track_quickly), and then counts it in
+/* established_passes reports whether the pod's program would pass a packet that changes nothing about an established flow (track_quickly), and then counts it in
  * the same way. The packet may have been translated since netdev_ingress read it. identity is the identity of the sender, for a packet from the
  * tunnel. */
-__attribute__((noinline)) int goes_on(struct __sk_buff *skb, const struct whole *packet, const struct endpoint_facts *self, __u32 tunnelled, __u32 identity)
+__attribute__((noinline)) int established_passes(struct __sk_buff *skb, const struct whole *packet, const struct endpoint_facts *self, __u32 tunnelled, __u32 identity)
 {
 	struct flow *flow = flow_current();
 	struct ct_entry *entry;
 	union ct_key key;
 
-	if (!packet || !self || !flow || !goes_on_ports(skb, packet, &flow->l4))
+	if (!packet || !self || !flow || !established_ports(skb, packet, &flow->l4))
 		return 0;
 	flow->from = packet->from;
 	flow->to = packet->to;
@@ -58,7 +58,7 @@ __attribute__((noinline)) int goes_on(struct __sk_buff *skb, const struct whole 
 	entry = ct_established(&key, flow->family);
 	if (!entry || entry->check != flow->check || (entry->flags & CT_TRANSLATED))
 		return 0;
-	if (!flow_goes_on(skb, flow, entry, self))
+	if (!flow_is_established(skb, flow, entry, self))
 		return 0;
 	metrics_count(REASON_FORWARDED, DIRECTION_INGRESS, skb->len);
 	return 1;

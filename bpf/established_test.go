@@ -44,7 +44,7 @@ func TestPrivilegedNetdevIngress_EstablishedFlowsEnterPodDirectly(t *testing.T) 
 		counts("when its program has judged that", "A", 1)
 		for what, change := range map[string]func(*CtEntry){
 			"of a translated connection": func(e *CtEntry) { e.Flags |= podEgressCtFlagCT_TRANSLATED },
-			"closing":                    func(e *CtEntry) { e.Flags |= podEgressCtFlagCT_OPENER_FIN },
+			"closing":                    func(e *CtEntry) { e.Flags |= podEgressCtFlagCT_INITIATOR_FIN },
 			"expired":                    func(e *CtEntry) { e.Expires = now(t) - 1 },
 			"of another key":             func(e *CtEntry) { e.Check ^= 2 },
 			"initiated by this node":     func(e *CtEntry) { e.OpenerIdentity = 1 },

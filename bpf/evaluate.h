@@ -48,10 +48,10 @@ static __always_inline verdict peer_of_sender(const struct addr_key *to, enum fl
 		return CONTINUE;
 	}
 	if (!(facts = endpoint_by_id(ref->id)))
-		return DROP(FILE_JUDGE, REASON_NO_ENDPOINT);
+		return DROP(FILE_EVALUATE, REASON_NO_ENDPOINT);
 	revision = *(volatile __u32 *)&facts->revision; /* read before the facts */
 	if (!has_address(facts, to))
-		return DROP(FILE_JUDGE, REASON_STALE_IP);
+		return DROP(FILE_EVALUATE, REASON_STALE_IP);
 	peer->identity = facts->identity;
 	if (path == PATH_STACK) /* the program on the link of the peer evaluates what the stack forwards */
 		return CONTINUE;
@@ -66,7 +66,7 @@ static __always_inline int is_loopback(struct __sk_buff *skb, const struct flow 
 	return flow->direction == DIRECTION_INGRESS && skb->ingress_ifindex == self->ifindex;
 }
 
-/* is_encapsulated reports whether a pod sends to the tunnel of a node, to which only nodes may send. It is a separate function, because flow_judge has no stack
+/* is_encapsulated reports whether a pod sends to the tunnel of a node, to which only nodes may send. It is a separate function, because flow_evaluate has no stack
  * space left. */
 __attribute__((noinline)) int is_encapsulated(const struct flow *flow, __u32 identity)
 {
@@ -74,10 +74,10 @@ __attribute__((noinline)) int is_encapsulated(const struct flow *flow, __u32 ide
 	       (identity == IDENTITY_HOST || identity_is_remote_node(identity));
 }
 
-/* ask_tunnel stores the sender of a packet for a pod that came through the tunnel, by its device or decapsulated by netdev_ingress: it has the mark of
+/* store_tunnel_sender stores the sender of a packet for a pod that came through the tunnel, by its device or decapsulated by netdev_ingress: it has the mark of
  * overlay_ingress. Replies to a node bypass the stack of this node if the request bypassed it, or came by the device from an address to which no route into the
  * tunnel leads. Otherwise the connection tracking of this node, which has seen the request, must see the reply. */
-__attribute__((noinline)) int ask_tunnel(struct __sk_buff *skb, struct flow *flow)
+__attribute__((noinline)) int store_tunnel_sender(struct __sk_buff *skb, struct flow *flow)
 {
 	struct addr_key from;
 	int by_program;
@@ -113,22 +113,22 @@ __attribute__((noinline)) int identify_by_vni(struct flow *flow)
 	return 0;
 }
 
-/* flow_judge evaluates the policy of self and, if the peer receives the packet without the stack, the policy of the peer, in the direction of the first packet
+/* flow_evaluate evaluates the policy of self and, if the peer receives the packet without the stack, the policy of the peer, in the direction of the first packet
  * of the flow. It stores the result in the entry. */
-__attribute__((noinline)) int flow_judge(struct __sk_buff *skb, struct flow *flow, const struct endpoint_facts *self)
+__attribute__((noinline)) int flow_evaluate(struct __sk_buff *skb, struct flow *flow, const struct endpoint_facts *self)
 {
 	struct addr_key address; /* of the peer; helpers of Linux 6.1 take no key from the flow */
 	struct ct_entry *entry;
-	struct dealing *d;
+	struct verdict_context *d;
 	struct peer peer = {};
 	__u32 revision, own;
 	int audited, sends;
 	verdict v;
 
 	if (!flow || !self)
-		return DROP(FILE_JUDGE, REASON_POLICY);
+		return DROP(FILE_EVALUATE, REASON_POLICY);
 	entry = &flow->entry;
-	d = &flow->dealing;
+	d = &flow->verdict_context;
 	/* Read first: a writer increments it after it changed the facts. */
 	revision = *(volatile const __u32 *)&self->revision;
 	sends = flow->direction == DIRECTION_EGRESS;
@@ -138,7 +138,7 @@ __attribute__((noinline)) int flow_judge(struct __sk_buff *skb, struct flow *flo
 	else if ((v = peer_of_sender(&address, flow->known ? ct_path(entry) : PATH_PEER, &peer)) != CONTINUE)
 		return v;
 	if (sends && is_encapsulated(flow, peer.identity))
-		return DROP(FILE_JUDGE, REASON_ENCAPSULATED);
+		return DROP(FILE_EVALUATE, REASON_ENCAPSULATED);
 	flow->peer_identity = peer.identity;
 	if (tunnel_port && peer.identity == IDENTITY_UNKNOWN)
 		identify_by_vni(flow);
@@ -153,15 +153,15 @@ __attribute__((noinline)) int flow_judge(struct __sk_buff *skb, struct flow *flo
 	d->fresh = !flow->known;
 	d->identity = flow->peer_identity;
 	d->direction = own ? DIRECTION_INGRESS : DIRECTION_EGRESS;
-	if (!is_loopback(skb, flow, self) && (v = verdict_of(skb, self, d, &flow->question)) != CONTINUE)
+	if (!is_loopback(skb, flow, self) && (v = verdict_of(skb, self, d, &flow->lookup)) != CONTINUE)
 		return v;
 	audited = d->audited;
 	if (peer.facts) {
 		d->peer = flow->from;
 		d->identity = self->identity;
 		d->direction = own ? DIRECTION_EGRESS : DIRECTION_INGRESS;
-		if ((v = verdict_of(skb, peer.facts, d, &flow->question)) != CONTINUE) {
-			flow->peer_refused = 1;
+		if ((v = verdict_of(skb, peer.facts, d, &flow->lookup)) != CONTINUE) {
+			flow->peer_denied = 1;
 			return v;
 		}
 		audited |= d->audited;

@@ -380,7 +380,7 @@ func (n *node) wantDrop(program string, ifindex uint32, packet []byte, reason ev
 		n.t.Errorf("%q was counted %+v and before %+v, want 1 packet of %d bytes more; event %+v", reason, after, before,
 			len(packet), event)
 	}
-	if reason == events.Housekeeping {
+	if reason == events.ControlTraffic {
 		if event != nil {
 			n.t.Errorf("a quiet drop was reported: %+v", event)
 		}

@@ -135,7 +135,7 @@ func TestPrivilegedPodEgress_GroupsAndBroadcast(t *testing.T) {
 		flow   flow
 		reason events.Reason
 	}{
-		"IGMP report":                   {igmp, events.Housekeeping},
+		"IGMP report":                   {igmp, events.ControlTraffic},
 		"limited broadcast":             {limited, events.Multicast},
 		"IPv6 group from link-local":    {sent(podA, linkLocal, groups[6]), events.Multicast},
 		"a spoofed IPv6 group":          {sent(podA, podB.ipv6, groups[6]), events.SourceIP},

@@ -53,7 +53,7 @@ enum nat_flag {
 	NAT_SENDER_FIN = 16,
 	NAT_SENDER_RESET = 32,
 	NAT_REDIRECT = 64,    /* the translated packet has an address of this node as its source, and leaves at once, past the stack */
-	NAT_SENDER_STANDS = 128, /* TCP: a segment without SYN passed */
+	NAT_SENDER_ESTABLISHED = 128, /* TCP: a segment without SYN passed */
 	NAT_DIRECT = 256,     /* of a pod with a peer past a service, from a port that its flow to the service uses as well */
 };
 

@@ -69,7 +69,7 @@ func (k *excludedPrefixes) has(addr netip.Addr) bool {
 // reply. Such a flow begins while the pod range of another node is not known, and lasts while the pod sends. A flow that gets replies does not stray, because
 // its peer knows it by the address of the node.
 func (k *excludedPrefixes) strays(nat natKernel, f *natmap.Flow) (bool, error) {
-	if f.Reply() || f.Flags&uint32(bpf.NatMasquerade) == 0 || f.Flags&uint32(bpf.NatSenderStands) != 0 || !k.has(f.Key.Tuple().Target.Addr()) {
+	if f.Reply() || f.Flags&uint32(bpf.NatMasquerade) == 0 || f.Flags&uint32(bpf.NatSenderEstablished) != 0 || !k.has(f.Key.Tuple().Target.Addr()) {
 		return false, nil
 	}
 	if f.Key.Tuple().Protocol == unix.IPPROTO_TCP {
@@ -121,5 +121,7 @@ func (k *excludedPrefixes) end(p *pass, f *natmap.Flow) (uint64, error) {
 	if err != nil || !strays {
 		return 0, err
 	}
-	return p.deletePair(f, func(e *natmap.Flow) bool { return e.Endpoint == f.Endpoint && e.Flags&uint32(bpf.NatSenderStands) == 0 })
+	return p.deletePair(f, func(e *natmap.Flow) bool {
+		return e.Endpoint == f.Endpoint && e.Flags&uint32(bpf.NatSenderEstablished) == 0
+	})
 }

@@ -143,7 +143,7 @@ func (f *fakeKernel) putPair(args []string) (string, error) {
 			single = true
 			continue
 		case "stands":
-			flow.Flags |= uint32(bpf.NatSenderStands)
+			flow.Flags |= uint32(bpf.NatSenderEstablished)
 			continue
 		}
 		v, err := strconv.ParseUint(text, 10, 32)

@@ -269,7 +269,7 @@ func (f *fakeKernel) put(args []string) (string, error) {
 		case "replied":
 			entry.Flags |= bpf.CtReplied
 		case "reset":
-			entry.Flags |= bpf.CtTargetReset
+			entry.Flags |= bpf.CtResponderReset
 		case "packets":
 			entry.Packets, entry.Bytes = v, v*100
 		case "type":
@@ -280,10 +280,10 @@ func (f *fakeKernel) put(args []string) (string, error) {
 	}
 	key, second := ctmap.KeyOf(flow)
 	if second {
-		entry.Flags |= bpf.CtOpenerSecond
+		entry.Flags |= bpf.CtInitiatorSecond
 	}
 	if strings.Contains(args[0], "est") {
-		entry.Flags |= bpf.CtStands
+		entry.Flags |= bpf.CtEstablished
 	}
 	f.flows[args[0]][key] = entry
 	return "", nil

@@ -124,9 +124,9 @@ func fill(t testing.TB, m memoryMaps, name string, n int, from *endpoints.Endpoi
 		}
 		key, second := ctmap.KeyOf(bpf.CtFlow{Opener: netip.AddrPortFrom(initiator, uint16(i)), Target: netip.AddrPortFrom(target, 443),
 			Protocol: unix.IPPROTO_TCP})
-		values[i] = bpf.CtEntry{Check: 1, Created: now, Expires: now + 5000, Opener: from.ID, Flags: bpf.CtStands}
+		values[i] = bpf.CtEntry{Check: 1, Created: now, Expires: now + 5000, Opener: from.ID, Flags: bpf.CtEstablished}
 		if second {
-			values[i].Flags |= bpf.CtOpenerSecond
+			values[i].Flags |= bpf.CtInitiatorSecond
 		}
 		change(i, &values[i])
 		keys4, keys6 = append(keys4, key.V4), append(keys6, key.V6)

@@ -89,7 +89,7 @@ func (t *traffic) see(f *ctmap.Flow) {
 		if at := t.began.Add(-time.Duration(age) * bpf.CtDuration(1)); at.After(family.Answered) {
 			family.Answered = at
 		}
-	case opened && f.Entry.Flags&bpf.CtTargetReset == 0 && int32(f.Entry.Created-t.before) >= 0:
+	case opened && f.Entry.Flags&bpf.CtResponderReset == 0 && int32(f.Entry.Created-t.before) >= 0:
 		family.Unanswered++
 	}
 }

@@ -50,7 +50,7 @@ func opened(node int, created uint32, replied bool) *ctmap.Flow {
 		f.Entry.Flags |= bpf.CtReplied
 	}
 	if second {
-		f.Entry.Flags |= bpf.CtOpenerSecond
+		f.Entry.Flags |= bpf.CtInitiatorSecond
 	}
 	return f
 }

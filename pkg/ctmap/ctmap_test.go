@@ -36,7 +36,7 @@ func FuzzKeyOf(f *testing.F) {
 		key, second := KeyOf(question)
 		flow := Flow{Key: key}
 		if second {
-			flow.Entry.Flags = bpf.CtOpenerSecond
+			flow.Entry.Flags = bpf.CtInitiatorSecond
 		}
 		if got := flow.Tuple(); got != question {
 			t.Errorf("%+v came back as %+v", question, got)
@@ -66,32 +66,32 @@ func TestStateAt(t *testing.T) {
 	}{
 		"SYN":                    {unix.IPPROTO_TCP, false, 0, 1001, Opening},
 		"SYN-ACK":                {unix.IPPROTO_TCP, false, uint32(bpf.CtReplied), 1001, Handshake},
-		"ACK":                    {unix.IPPROTO_TCP, true, uint32(bpf.CtStands), 9000, Established},
-		"FIN of the initiator":   {unix.IPPROTO_TCP, true, uint32(bpf.CtStands | bpf.CtOpenerFin), 9000, Closing},
-		"FIN of the target":      {unix.IPPROTO_TCP, true, uint32(bpf.CtStands | bpf.CtTargetFin), 9000, Closing},
-		"FIN of both":            {unix.IPPROTO_TCP, true, uint32(bpf.CtStands | bpf.CtOpenerFin | bpf.CtTargetFin), 1010, Closed},
-		"RST of the initiator":   {unix.IPPROTO_TCP, true, uint32(bpf.CtStands | bpf.CtOpenerReset), 1010, Reset},
-		"RST of the target":      {unix.IPPROTO_TCP, true, uint32(bpf.CtStands | bpf.CtTargetReset), 1010, Reset},
+		"ACK":                    {unix.IPPROTO_TCP, true, uint32(bpf.CtEstablished), 9000, Established},
+		"FIN of the initiator":   {unix.IPPROTO_TCP, true, uint32(bpf.CtEstablished | bpf.CtInitiatorFin), 9000, Closing},
+		"FIN of the target":      {unix.IPPROTO_TCP, true, uint32(bpf.CtEstablished | bpf.CtResponderFin), 9000, Closing},
+		"FIN of both":            {unix.IPPROTO_TCP, true, uint32(bpf.CtEstablished | bpf.CtInitiatorFin | bpf.CtResponderFin), 1010, Closed},
+		"RST of the initiator":   {unix.IPPROTO_TCP, true, uint32(bpf.CtEstablished | bpf.CtInitiatorReset), 1010, Reset},
+		"RST of the target":      {unix.IPPROTO_TCP, true, uint32(bpf.CtEstablished | bpf.CtResponderReset), 1010, Reset},
 		"datagram":               {unix.IPPROTO_UDP, false, 0, 1060, Unanswered},
 		"answer":                 {unix.IPPROTO_UDP, false, uint32(bpf.CtReplied), 1060, Answered},
 		"request after it":       {unix.IPPROTO_UDP, true, 0, 1060, Answered},
-		"the last tick":          {unix.IPPROTO_TCP, true, uint32(bpf.CtStands), 1000, Expired},
+		"the last tick":          {unix.IPPROTO_TCP, true, uint32(bpf.CtEstablished), 1000, Expired},
 		"long over":              {unix.IPPROTO_UDP, false, 0, 2, Expired},
 		"the clock wraps around": {unix.IPPROTO_UDP, true, 0, math.MaxUint32, Expired},
 	} {
 		f := Flow{Established: tc.established, Key: Key{V4: bpf.CtKey4{Protocol: tc.protocol}}, Entry: bpf.CtEntry{Expires: tc.expires}}
 		for bit := uint32(1); bit <= tc.flags; bit <<= 1 { // the type of the flags is not exported
 			switch tc.flags & bit {
-			case uint32(bpf.CtOpenerFin):
-				f.Entry.Flags |= bpf.CtOpenerFin
-			case uint32(bpf.CtTargetFin):
-				f.Entry.Flags |= bpf.CtTargetFin
-			case uint32(bpf.CtOpenerReset):
-				f.Entry.Flags |= bpf.CtOpenerReset
-			case uint32(bpf.CtTargetReset):
-				f.Entry.Flags |= bpf.CtTargetReset
-			case uint32(bpf.CtStands):
-				f.Entry.Flags |= bpf.CtStands
+			case uint32(bpf.CtInitiatorFin):
+				f.Entry.Flags |= bpf.CtInitiatorFin
+			case uint32(bpf.CtResponderFin):
+				f.Entry.Flags |= bpf.CtResponderFin
+			case uint32(bpf.CtInitiatorReset):
+				f.Entry.Flags |= bpf.CtInitiatorReset
+			case uint32(bpf.CtResponderReset):
+				f.Entry.Flags |= bpf.CtResponderReset
+			case uint32(bpf.CtEstablished):
+				f.Entry.Flags |= bpf.CtEstablished
 			case uint32(bpf.CtReplied):
 				f.Entry.Flags |= bpf.CtReplied
 			}
@@ -223,7 +223,7 @@ func anyFlow(random *rand.Rand, ipv6 bool) (bpf.CtFlow, Key, bpf.CtEntry) {
 	key, second := KeyOf(flow)
 	entry := bpf.CtEntry{Check: 1, Packets: uint64(flow.Opener.Port())}
 	if second {
-		entry.Flags = bpf.CtOpenerSecond
+		entry.Flags = bpf.CtInitiatorSecond
 	}
 	return flow, key, entry
 }

@@ -66,7 +66,7 @@ func TestKeyOf_PortsInNetworkOrder(t *testing.T) {
 func TestStateAt(t *testing.T) {
 	t.Parallel()
 	const now = 1000
-	fin, rst, established := uint32(bpf.NatSenderFin), uint32(bpf.NatSenderReset), uint32(bpf.NatSenderStands)
+	fin, rst, established := uint32(bpf.NatSenderFin), uint32(bpf.NatSenderReset), uint32(bpf.NatSenderEstablished)
 	for name, tc := range map[string]struct {
 		protocol       uint8
 		flags, reverse uint32

@@ -40,7 +40,7 @@ func (f *Flow) StateAt(now uint32, reverse *Flow) State {
 		return Closed
 	case either&uint32(bpf.NatSenderFin) != 0:
 		return Closing
-	case both&uint32(bpf.NatSenderStands) == 0:
+	case both&uint32(bpf.NatSenderEstablished) == 0:
 		return Opening
 	}
 	return Established

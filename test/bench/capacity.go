@@ -110,9 +110,9 @@ func occupy(table *ebpf.Map, initiator netip.Addr, n int, lifetime time.Duration
 		}
 		key, second := ctmap.KeyOf(bpf.CtFlow{Opener: netip.AddrPortFrom(initiator, uint16(i>>16)+1), Target: netip.AddrPortFrom(responder, 443),
 			Protocol: unix.IPPROTO_TCP})
-		entries[i] = bpf.CtEntry{Check: 1, Created: now, Expires: now + bpf.CtTicks(lifetime), Flags: bpf.CtStands}
+		entries[i] = bpf.CtEntry{Check: 1, Created: now, Expires: now + bpf.CtTicks(lifetime), Flags: bpf.CtEstablished}
 		if second {
-			entries[i].Flags |= bpf.CtOpenerSecond
+			entries[i].Flags |= bpf.CtInitiatorSecond
 		}
 		keys4, keys6 = append(keys4, key.V4), append(keys6, key.V6)
 	}

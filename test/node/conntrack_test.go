@@ -233,9 +233,9 @@ func occupy(t *testing.T, m *ebpf.Map, initiator netip.Addr, id uint16, n int, l
 		}
 		key, second := ctmap.KeyOf(bpf.CtFlow{Opener: netip.AddrPortFrom(initiator, uint16(i>>16)+1), Target: netip.AddrPortFrom(target, 443),
 			Protocol: unix.IPPROTO_TCP})
-		entries[i] = bpf.CtEntry{Check: 1, Created: now, Expires: now + bpf.CtTicks(lasts), Opener: id, Flags: bpf.CtStands}
+		entries[i] = bpf.CtEntry{Check: 1, Created: now, Expires: now + bpf.CtTicks(lasts), Opener: id, Flags: bpf.CtEstablished}
 		if second {
-			entries[i].Flags |= bpf.CtOpenerSecond
+			entries[i].Flags |= bpf.CtInitiatorSecond
 		}
 		keys4, keys6 = append(keys4, key.V4), append(keys6, key.V6)
 	}
