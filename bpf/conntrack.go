@@ -39,9 +39,9 @@ func CtExpired(e *CtEntry, now uint32) bool { return int32(e.Expires-now) <= 0 }
 
 // CtFlow is a flow in the direction from its initiator to its responder. For ICMP both ports are the identifier.
 type CtFlow struct {
-	Opener, Target netip.AddrPort
-	Protocol       uint8
-	ICMPType       uint8 // of the request
+	Initiator, Responder netip.AddrPort
+	Protocol             uint8
+	ICMPType             uint8 // of the request
 }
 
 // NewCtFlow4 returns the flow of an IPv4 key and entry, with the initiator first.
@@ -61,5 +61,5 @@ func newCtFlow(addrs [2]netip.Addr, ports [2]uint16, protocol, icmpType uint8, e
 		initiator = 1
 	}
 	side := func(i int) netip.AddrPort { return netip.AddrPortFrom(addrs[i], wirePort(ports[i])) }
-	return CtFlow{Opener: side(initiator), Target: side(1 - initiator), Protocol: protocol, ICMPType: icmpType}
+	return CtFlow{Initiator: side(initiator), Responder: side(1 - initiator), Protocol: protocol, ICMPType: icmpType}
 }

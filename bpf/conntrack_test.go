@@ -408,7 +408,7 @@ func TestPrivilegedConntrack_NamesInitiatorAndResponder(t *testing.T) {
 				nextKey(t, n.maps[MapCtNew6], &k)
 				got = NewCtFlow6(&k, &e)
 			}
-			want := CtFlow{Opener: netip.AddrPortFrom(c.from.addr(family), 5000), Target: netip.AddrPortFrom(c.to.addr(family), 80), Protocol: protoTCP}
+			want := CtFlow{Initiator: netip.AddrPortFrom(c.from.addr(family), 5000), Responder: netip.AddrPortFrom(c.to.addr(family), 80), Protocol: protoTCP}
 			if got != want {
 				t.Errorf("flow %+v, want %+v", got, want)
 			}

@@ -248,7 +248,7 @@ func (f *fakeKernel) put(args []string) (string, error) {
 		return "", fmt.Errorf("%q: %w", args, errors.Join(err, errors.New("is no flow")))
 	}
 	entry := bpf.CtEntry{Check: 1, Created: f.now, Expires: f.now + 100}
-	flow := bpf.CtFlow{Opener: from, Target: to, Protocol: protocol}
+	flow := bpf.CtFlow{Initiator: from, Responder: to, Protocol: protocol}
 	for _, field := range args[4:] {
 		name, text, _ := strings.Cut(field, "=")
 		v, err := strconv.ParseUint(text, 10, 32)
@@ -324,7 +324,7 @@ func (f *fakeKernel) list() string {
 	for name, flows := range f.flows {
 		for key, entry := range flows {
 			t := (&ctmap.Flow{Key: key, Entry: entry}).Tuple()
-			lines = append(lines, fmt.Sprintf("%s %s %s\n", name, t.Opener, t.Target))
+			lines = append(lines, fmt.Sprintf("%s %s %s\n", name, t.Initiator, t.Responder))
 		}
 	}
 	slices.Sort(lines)

@@ -158,7 +158,7 @@ func (p *pass) deleteServed(f *natmap.Flow, sum *found) (bool, error) {
 	}
 	sum.unserved++
 	t := f.Key.Tuple()
-	key, _ := ctmap.KeyOf(bpf.CtFlow{Opener: t.Source, Target: t.Target, Protocol: t.Protocol})
+	key, _ := ctmap.KeyOf(bpf.CtFlow{Initiator: t.Source, Responder: t.Target, Protocol: t.Protocol})
 	for _, m := range ctmap.Maps() {
 		if m.IPv6 != key.IPv6 {
 			continue

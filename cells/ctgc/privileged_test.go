@@ -122,7 +122,7 @@ func fill(t testing.TB, m memoryMaps, name string, n int, from *endpoints.Endpoi
 		if name == bpf.MapCtEst6 || name == bpf.MapCtNew6 {
 			initiator, target = from.IPv6, netip.AddrFrom16([16]byte(binary.BigEndian.AppendUint64([]byte{0x20, 1, 0xd, 0xb8, 0, 0, 0, 0}, uint64(i))))
 		}
-		key, second := ctmap.KeyOf(bpf.CtFlow{Opener: netip.AddrPortFrom(initiator, uint16(i)), Target: netip.AddrPortFrom(target, 443),
+		key, second := ctmap.KeyOf(bpf.CtFlow{Initiator: netip.AddrPortFrom(initiator, uint16(i)), Responder: netip.AddrPortFrom(target, 443),
 			Protocol: unix.IPPROTO_TCP})
 		values[i] = bpf.CtEntry{Check: 1, Created: now, Expires: now + 5000, Opener: from.ID, Flags: bpf.CtEstablished}
 		if second {

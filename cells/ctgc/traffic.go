@@ -68,9 +68,9 @@ func (t *traffic) see(f *ctmap.Flow) {
 		return // no peer on another node
 	}
 	tuple := f.Tuple()
-	peer := tuple.Opener.Addr()
+	peer := tuple.Initiator.Addr()
 	if opened {
-		peer = tuple.Target.Addr()
+		peer = tuple.Responder.Addr()
 	}
 	node, found := t.ranges.Lookup(peer)
 	if !found || node.Name == t.self {

@@ -103,7 +103,7 @@ func (s *server) put(lease *coordinationv1.Lease) *coordinationv1.Lease {
 	s.version++
 	s.lease = lease.DeepCopy()
 	s.lease.ResourceVersion = strconv.Itoa(s.version)
-	s.writes = append(s.writes, holder(s.lease))
+	s.writes = append(s.writes, holderOf(s.lease))
 	return s.lease.DeepCopy()
 }
 

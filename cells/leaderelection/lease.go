@@ -47,7 +47,7 @@ func taken(old *coordinationv1.Lease, identity string, duration time.Duration, n
 	seconds, stamp := int32(duration/time.Second), metav1.NewMicroTime(now)
 	lease.Name = leaseName
 	lease.Spec.LeaseDurationSeconds, lease.Spec.RenewTime = &seconds, &stamp
-	if holder(old) == identity {
+	if holderOf(old) == identity {
 		return lease
 	}
 	transitions := int32(0)
@@ -72,7 +72,7 @@ func released(old *coordinationv1.Lease, now time.Time) *coordinationv1.Lease {
 	return lease
 }
 
-func holder(l *coordinationv1.Lease) string {
+func holderOf(l *coordinationv1.Lease) string {
 	if l.Spec.HolderIdentity == nil {
 		return ""
 	}

@@ -78,7 +78,7 @@ func (t *traffic) SetFilter(block uint32, p *program) error {
 	if err := t.setFilter(at, p); err != nil || unpinned != nil {
 		return err
 	}
-	return t.steps.unpinOthers(p)
+	return t.steps.unpinUnused(p)
 }
 
 // setFilter replaces our filter at a place, unless it runs the program already.

@@ -177,7 +177,7 @@ func (c *controller) enforce(txn statedb.ReadTxn, want *wanted) {
 	c.store.write()
 	for _, h := range c.store.byID {
 		if h.err != nil {
-			c.note(c.refusal(h))
+			c.note(c.incomplete(h))
 		}
 	}
 	named := c.writeCIDRs()

@@ -185,13 +185,13 @@ func (c *controller) idOf(compiled *policymap.Compiled) (endpointpolicies.Policy
 	case h == nil:
 		return endpointpolicies.Policy{}, errors.New("its policy has no number")
 	case !h.complete(compiled):
-		return endpointpolicies.Policy{}, c.refusal(h)
+		return endpointpolicies.Policy{}, c.incomplete(h)
 	}
 	return endpointpolicies.Policy{ID: h.id, Shape: compiled.Shape()}, nil
 }
 
-// refusal returns an error with the reason why the maps do not have a policy, and with the remedy.
-func (c *controller) refusal(h *held) error {
+// incomplete returns an error with the reason why the maps do not have a policy, and with the remedy.
+func (c *controller) incomplete(h *mapPolicy) error {
 	if errors.Is(h.err, errFull) {
 		return fmt.Errorf("policy %d: %w. The costliest are %s. Have fewer or wider rules, or raise --bpf-policy-map-max", h.id, h.err,
 			c.store.costliest())

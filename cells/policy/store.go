@@ -16,8 +16,8 @@ type store struct {
 	maps     entryMaps
 	alive    func()   // reports progress, see [controller]
 	capacity capacity // capacity of the maps
-	byID     map[uint32]*held
-	by       map[*policymap.Compiled]*held // by target
+	byID     map[uint32]*mapPolicy
+	by       map[*policymap.Compiled]*mapPolicy // by target
 	// current has the desired policies of the endpoints. All other policies are outdated.
 	current map[*policymap.Compiled]bool
 	last    uint32                       // last assigned id
@@ -33,7 +33,7 @@ type store struct {
 }
 
 func newStore(maps entryMaps) *store {
-	return &store{maps: maps, byID: map[uint32]*held{}, by: map[*policymap.Compiled]*held{},
+	return &store{maps: maps, byID: map[uint32]*mapPolicy{}, by: map[*policymap.Compiled]*mapPolicy{},
 		current: map[*policymap.Compiled]bool{}, last: 1}
 }
 
@@ -118,7 +118,7 @@ func (s *store) assign(wanted iter.Seq[*policymap.Compiled], successors map[uint
 			h = s.reuse(c, before, successors)
 		}
 		if h == nil {
-			h = &held{id: s.next(), broken: true}
+			h = &mapPolicy{id: s.next(), broken: true}
 			s.byID[h.id] = h
 		} else if s.by[h.is] == h {
 			delete(s.by, h.is)
@@ -142,14 +142,14 @@ func (s *store) before() map[uint32]map[policymap.Key]policymap.Entry {
 
 // reuse reuses an id of the previous run whose entries equal c, if c is the desired policy of all its endpoints. So after a restart unchanged policies need
 // no second copy in the maps.
-func (s *store) reuse(c *policymap.Compiled, before map[uint32]map[policymap.Key]policymap.Entry, successors map[uint32]successors) *held {
+func (s *store) reuse(c *policymap.Compiled, before map[uint32]map[policymap.Key]policymap.Entry, successors map[uint32]successors) *mapPolicy {
 	for _, id := range slices.Sorted(maps.Keys(before)) {
 		next := successors[id]
 		if !next.only(c) || !same(before[id], c) {
 			continue
 		}
 		// The entries are written again, because their rule cookies may have changed.
-		h := &held{id: id, users: next.users(), broken: true}
+		h := &mapPolicy{id: id, users: next.users(), broken: true}
 		for k, e := range before[id] {
 			delete(s.stale, entryKey{id, k})
 			s.old = s.old.minus(capacityOf([]policymap.Entry{e}))
@@ -177,11 +177,11 @@ func same(before map[policymap.Key]policymap.Entry, c *policymap.Compiled) bool 
 
 // findUpdatable returns an id whose endpoints all change to c and whose policy can be changed to c in place, nil if there is none. It skips an id whose policy is
 // still desired by an endpoint: that endpoint would have no id until the next round.
-func (s *store) findUpdatable(c *policymap.Compiled, successors map[uint32]successors) *held {
+func (s *store) findUpdatable(c *policymap.Compiled, successors map[uint32]successors) *mapPolicy {
 	if s.frozen {
 		return nil
 	}
-	var found *held
+	var found *mapPolicy
 	for id, next := range successors {
 		h := s.byID[id]
 		if h == nil || h.is == nil || h.target != h.is || s.current[h.is] || (found != nil && found.id < id) {
@@ -240,7 +240,7 @@ func (s *store) fresh(kind policymap.Kind, identity uint32) bool {
 }
 
 // free removes an id that no row has any longer, allows before denies: the slot of a deleted endpoint may name it for another moment.
-func (s *store) free(h *held) error {
+func (s *store) free(h *mapPolicy) error {
 	list := slices.Collect(maps.Values(h.extra))
 	if h.is != nil {
 		list = slices.AppendSeq(list, h.is.Entries())
@@ -285,8 +285,8 @@ const maxCostly = 3
 
 // costliest names the policies with the most entries.
 func (s *store) costliest() string {
-	all := make([]*held, 0, len(s.byID))
-	size := func(h *held) int {
+	all := make([]*mapPolicy, 0, len(s.byID))
+	size := func(h *mapPolicy) int {
 		if h.target == nil {
 			return 0
 		}
@@ -296,7 +296,7 @@ func (s *store) costliest() string {
 	for _, h := range s.byID {
 		all = append(all, h)
 	}
-	slices.SortFunc(all, func(a, b *held) int { return cmp.Or(size(b)-size(a), cmp.Compare(a.id, b.id)) })
+	slices.SortFunc(all, func(a, b *mapPolicy) int { return cmp.Or(size(b)-size(a), cmp.Compare(a.id, b.id)) })
 	var texts []string
 	for _, h := range all[:min(len(all), maxCostly)] {
 		texts = append(texts, fmt.Sprintf("policy %d with %d entries (%s)", h.id, size(h), shorten(h.policies)))

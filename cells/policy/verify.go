@@ -186,7 +186,7 @@ func (v *verifier) wanted(k entryKey) bool {
 }
 
 // keysOf returns the keys that the maps may have of a policy id.
-func (v *verifier) keysOf(h *held) map[policymap.Key]bool {
+func (v *verifier) keysOf(h *mapPolicy) map[policymap.Key]bool {
 	keys := map[policymap.Key]bool{}
 	if h == nil {
 		return keys

@@ -267,7 +267,7 @@ func TestAssign_PolicyReusedInRound_GetsID(t *testing.T) {
 		before, next := &policymap.Compiled{}, &policymap.Compiled{}
 		s := newStore(nil)
 		s.alive = func() {}
-		s.byID[7] = &held{id: 7, is: before}
+		s.byID[7] = &mapPolicy{id: 7, is: before}
 		s.assign(maps.Keys(map[*policymap.Compiled]int{before: 1, next: 1}), map[uint32]successors{7: {next: 1}})
 		require.NotNil(t, s.by[before])
 		require.NotNil(t, s.by[next])

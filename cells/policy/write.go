@@ -15,7 +15,7 @@ var errFull = errors.New("the maps are full")
 // write changes all ids to their targets: first changes that free entries, then changes that only deny, then the others, small ones before large ones. An id
 // that does not fit stays unchanged.
 func (s *store) write() {
-	var work []*held
+	var work []*mapPolicy
 	for _, h := range s.byID {
 		h.err, h.open, h.change = nil, false, policymap.Diff{}
 		if h.target != nil && !h.complete(h.target) {
@@ -23,7 +23,7 @@ func (s *store) write() {
 			work, s.moved = append(work, h), true
 		}
 	}
-	slices.SortFunc(work, func(a, b *held) int {
+	slices.SortFunc(work, func(a, b *mapPolicy) int {
 		return cmp.Or(cmp.Compare(len(a.change.AddedAllows), len(b.change.AddedAllows)),
 			cmp.Compare(len(a.change.AddedDenies), len(b.change.AddedDenies)), cmp.Compare(a.id, b.id))
 	})
@@ -34,7 +34,7 @@ func (s *store) write() {
 }
 
 // apply changes one id to its target if the maps have the capacity.
-func (s *store) apply(h *held) {
+func (s *store) apply(h *mapPolicy) {
 	d, mended := h.change, h.is != nil && h.broken
 	if h.is == nil {
 		h.name()
@@ -79,7 +79,7 @@ func (s *store) apply(h *held) {
 
 // shrink removes the entries that the target does not have and the remains of other changes, allows before denies. Until the id has its target, it counts as
 // broken, because entries of is may be missing.
-func (s *store) shrink(h *held, remains []policymap.Entry) error {
+func (s *store) shrink(h *mapPolicy, remains []policymap.Entry) error {
 	remove := slices.Concat(h.change.Removed, remains)
 	slices.SortStableFunc(remove, func(a, b policymap.Entry) int { return deniesFirst(b, a) })
 	if err := s.remove(h, remove); err != nil {
@@ -93,7 +93,7 @@ func (s *store) shrink(h *held, remains []policymap.Entry) error {
 
 // reject records that an id does not fit. It still writes the denies if they fit without the allows: they open nothing, and peers that no policy knows yet
 // must not be allowed without them.
-func (s *store) reject(h *held, need capacity) {
+func (s *store) reject(h *mapPolicy, need capacity) {
 	free := s.capacity.minus(s.used())
 	h.err = fmt.Errorf("%w: it needs %d more entries and %d more ranges of ports, and %d and %d are free", errFull, need.entries,
 		need.ranges, free.entries, free.ranges)
@@ -112,7 +112,7 @@ func (s *store) reject(h *held, need capacity) {
 }
 
 // put writes entries of an id.
-func (s *store) put(h *held, list []policymap.Entry) error {
+func (s *store) put(h *mapPolicy, list []policymap.Entry) error {
 	for _, e := range list {
 		if err := s.maps.Put(h.id, e); err != nil {
 			h.broken = true
@@ -122,7 +122,7 @@ func (s *store) put(h *held, list []policymap.Entry) error {
 	return nil
 }
 
-func (s *store) remove(h *held, list []policymap.Entry) error {
+func (s *store) remove(h *mapPolicy, list []policymap.Entry) error {
 	for _, e := range list {
 		if err := s.maps.Delete(h.id, e.Key); err != nil {
 			h.broken = true

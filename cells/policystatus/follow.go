@@ -103,7 +103,7 @@ func (f *follower) apply(change watch.EventType, row *statement) (err error) {
 }
 
 // put writes a row if it differs from the existing one. A policy that refers to groups has no row while the groups are not known. The transaction must hold the
-// table of Services as well: each of their changes is either in the statement, or [serviceJudge] finds the row when it reads the change.
+// table of Services as well: each of their changes is either in the statement, or [serviceEvaluator] finds the row when it reads the change.
 func (f *follower) put(txn statedb.WriteTxn, row *statement) error {
 	if len(row.groups) > 0 && *row.known == nil {
 		_, _, err := f.Table.Delete(txn, row)

@@ -32,20 +32,20 @@ type servicePause time.Duration
 
 const betweenRestatements = servicePause(30 * time.Second)
 
-// serviceJudge makes the statements about policies that refer to Services: again after a change of a Service, and for the first time if Services were not known
+// serviceEvaluator makes the statements about policies that refer to Services: again after a change of a Service, and for the first time if Services were not known
 // or changed when the policy was read. It reads the objects again, because they are not kept.
-type serviceJudge struct {
+type serviceEvaluator struct {
 	params
 	read  func(context.Context, policy.Ref) (runtime.Object, error)
 	queue policyqueue.Queue        // policies that must be evaluated
 	later map[policy.Ref]time.Time // policies that must be queued at the end of their pause
 }
 
-func newServiceJudge(p params) *serviceJudge {
-	return &serviceJudge{params: p, read: p.get, later: map[policy.Ref]time.Time{}}
+func newServiceEvaluator(p params) *serviceEvaluator {
+	return &serviceEvaluator{params: p, read: p.get, later: map[policy.Ref]time.Time{}}
 }
 
-func (j *serviceJudge) run(ctx context.Context, health cell.Health) error {
+func (j *serviceEvaluator) run(ctx context.Context, health cell.Health) error {
 	txn := j.DB.WriteTxn(j.Services)
 	feed, err := changes.Follow(txn, j.Services)
 	txn.Commit()
@@ -58,7 +58,7 @@ func (j *serviceJudge) run(ctx context.Context, health cell.Health) error {
 		j.find(txn, feed, changed, time.Now())
 		next := j.wake(time.Now())
 		known := j.findServices(txn)
-		err := j.judge(ctx, txn, known)
+		err := j.evaluatePortion(ctx, txn, known)
 		switch {
 		case ctx.Err() != nil:
 			return nil // stopping
@@ -93,7 +93,7 @@ func await(ctx context.Context, changed *statedb.WatchSet, next time.Duration) e
 }
 
 // find queues policies that refer to changed Services, and, when Services are known, policies without a statement.
-func (j *serviceJudge) find(txn statedb.ReadTxn, feed *changes.Feed[*k8s.Service], changed *statedb.WatchSet, now time.Time) {
+func (j *serviceEvaluator) find(txn statedb.ReadTxn, feed *changes.Feed[*k8s.Service], changed *statedb.WatchSet, now time.Time) {
 	for _, change := range feed.UpTo(txn, changed) {
 		for row := range j.Table.List(txn, byService.Query(change.Object.Key())) {
 			due := row.restated.Add(time.Duration(j.Pause))
@@ -117,7 +117,7 @@ func (j *serviceJudge) find(txn statedb.ReadTxn, feed *changes.Feed[*k8s.Service
 }
 
 // wake queues the policies whose pause has ended. It returns the time until the next pause ends; 0 if there is none.
-func (j *serviceJudge) wake(now time.Time) (next time.Duration) {
+func (j *serviceEvaluator) wake(now time.Time) (next time.Duration) {
 	var ended []policy.Ref
 	for ref, due := range j.later {
 		left := due.Sub(now)
@@ -138,8 +138,8 @@ func (j *serviceJudge) wake(now time.Time) (next time.Duration) {
 	return next
 }
 
-// judge makes a portion of the statements from one snapshot. It makes none about policies whose Services have the same meaning as before.
-func (j *serviceJudge) judge(ctx context.Context, txn statedb.ReadTxn, find serviceFinder) error {
+// evaluatePortion makes a portion of the statements from one snapshot. It makes none about policies whose Services have the same meaning as before.
+func (j *serviceEvaluator) evaluatePortion(ctx context.Context, txn statedb.ReadTxn, find serviceFinder) error {
 	if find == nil {
 		return nil // the queue waits for the list of Services
 	}
@@ -174,7 +174,7 @@ func (j *serviceJudge) judge(ctx context.Context, txn statedb.ReadTxn, find serv
 }
 
 // restate reads a policy again, and replaces its statement.
-func (j *serviceJudge) restate(ctx context.Context, find serviceFinder, old *statement) error {
+func (j *serviceEvaluator) restate(ctx context.Context, find serviceFinder, old *statement) error {
 	object, err := j.read(ctx, old.Ref)
 	if apierrors.IsNotFound(err) {
 		return nil // the row will be deleted
@@ -197,9 +197,9 @@ func (j *serviceJudge) restate(ctx context.Context, find serviceFinder, old *sta
 	return j.replace(old, row)
 }
 
-// replace writes a statement in place of another one, unless the other one was replaced or deleted meanwhile. [serviceJudge.find] reads the changes of Services
+// replace writes a statement in place of another one, unless the other one was replaced or deleted meanwhile. [serviceEvaluator.find] reads the changes of Services
 // since the snapshot later, and finds the row, unless the row is about a newer version of the policy, which refers to other Services.
-func (j *serviceJudge) replace(old, row *statement) error {
+func (j *serviceEvaluator) replace(old, row *statement) error {
 	txn := j.DB.WriteTxn(j.Table, j.Services)
 	defer txn.Abort()
 	is, _, found := j.Table.Get(txn, refIndex.Query(old.Ref.String()))

@@ -49,10 +49,10 @@ type controller struct {
 	again         map[bpf.ServiceKey]error
 	againBackends map[uint32]error
 	// leaving are entries without a row that are still in the map, orphans such backends.
-	leaving map[bpf.ServiceKey]error
-	orphans map[uint32]error
-	untidy  map[uint32]error // frontends with members or ranges to remove, by id
-	later   later
+	leaving  map[bpf.ServiceKey]error
+	orphans  map[uint32]error
+	untidy   map[uint32]error // frontends with members or ranges to remove, by id
+	deferred deferred
 
 	complete bool // both tables are complete, so entries without a row are removed
 	roomier  bool // an entry was removed from a map
@@ -76,7 +76,7 @@ func newController(p params) (*controller, error) {
 	}
 	return &controller{params: p, seed: seed, alive: func() {}, again: map[bpf.ServiceKey]error{}, againBackends: map[uint32]error{},
 		leaving: map[bpf.ServiceKey]error{}, orphans: map[uint32]error{}, untidy: map[uint32]error{}, rejected: map[string]uint64{},
-		later: later{since: map[bpf.ServiceKey]time.Time{}}}, nil
+		deferred: deferred{since: map[bpf.ServiceKey]time.Time{}}}, nil
 }
 
 func register(jobs job.Group, p params) error {
@@ -198,7 +198,7 @@ func (c *controller) problems(do func(error)) {
 func (c *controller) pass(txn statedb.ReadTxn, changed *statedb.WatchSet, now time.Time) time.Duration {
 	due := c.release(now) || c.roomier || !now.Before(c.retryAt)
 	c.roomier = false
-	c.later.begin(now)
+	c.deferred.begin(now)
 
 	rows := c.changedBackends(txn, changed, due)
 	added := c.writeBackends(rows)

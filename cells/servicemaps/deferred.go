@@ -9,8 +9,8 @@ import (
 	"github.com/waggle-net/waggle/bpf"
 )
 
-// later is the state of rows that wait for quarantined slots.
-type later struct {
+// deferred is the state of rows that wait for quarantined slots.
+type deferred struct {
 	since   map[bpf.ServiceKey]time.Time // when a row that is not in force first found too few free slots
 	now     time.Time                    // time of this pass
 	longest uint32                       // longest run of slots that would be free without quarantine
@@ -19,17 +19,17 @@ type later struct {
 
 var errLater = errors.New("no slots are free until quarantined slots are released")
 
-func (l *later) begin(now time.Time) { l.now, l.known = now, false }
+func (l *deferred) begin(now time.Time) { l.now, l.known = now, false }
 
 // noSlots fails a row. If quarantined slots would suffice, the row waits for them, but for one quarantine time only: if other rows change continuously, some
 // slots are always quarantined, and other rows may get them.
 func (c *controller) noSlots(p *plan, n int) {
-	since, waits := c.later.since[p.key]
+	since, waits := c.deferred.since[p.key]
 	if !waits {
-		since = c.later.now
-		c.later.since[p.key] = since
+		since = c.deferred.now
+		c.deferred.since[p.key] = since
 	}
-	if c.later.now.Sub(since) < quarantine && uint32(n) <= c.promised() {
+	if c.deferred.now.Sub(since) < quarantine && uint32(n) <= c.promised() {
 		p.fail(errLater)
 		return
 	}
@@ -39,12 +39,12 @@ func (c *controller) noSlots(p *plan, n int) {
 
 // promised returns the length of the longest run of slots that would be free without quarantine.
 func (c *controller) promised() uint32 {
-	if !c.later.known {
+	if !c.deferred.known {
 		r := runs{taken: slices.Clone(c.runs.taken), size: c.runs.size}
 		for i := range c.waiting {
 			r.give(c.waiting[i].first, c.waiting[i].count)
 		}
-		c.later.longest, c.later.known = r.longest(), true
+		c.deferred.longest, c.deferred.known = r.longest(), true
 	}
-	return c.later.longest
+	return c.deferred.longest
 }

@@ -84,8 +84,8 @@ func TestFullSlots_WaitForQuarantine(t *testing.T) {
 	s.expect(3, reconciler.StatusKindPending, "a moment before")
 	s.pass(time.Nanosecond)
 	s.expect(3, reconciler.StatusKindDone, "when it has left")
-	if len(s.later.since) != 0 {
-		t.Errorf("%d rows still wait", len(s.later.since))
+	if len(s.deferred.since) != 0 {
+		t.Errorf("%d rows still wait", len(s.deferred.since))
 	}
 }
 
@@ -107,7 +107,7 @@ func TestFullSlots_ReportedWhenOtherRowsGetSlots(t *testing.T) {
 	_, _, _ = s.Frontends.Table.Delete(txn, &gone)
 	txn.Commit()
 	s.pass(0)
-	if len(s.later.since) != 0 {
-		t.Errorf("%d rows still wait", len(s.later.since))
+	if len(s.deferred.since) != 0 {
+		t.Errorf("%d rows still wait", len(s.deferred.since))
 	}
 }

@@ -48,7 +48,7 @@ func (c *controller) changedFrontends(txn statedb.ReadTxn, changed *statedb.Watc
 // gone records that a row was deleted.
 func (c *controller) gone(id uint32, key bpf.ServiceKey) {
 	delete(c.again, key)
-	delete(c.later.since, key)
+	delete(c.deferred.since, key)
 	c.disown(id, key)
 	p := plan{key: key}
 	for _, scope := range []uint8{bpf.ScopeExternal, bpf.ScopeInternal} {
@@ -223,7 +223,7 @@ func (c *controller) settle(p *plan) {
 	if p.fatal != nil {
 		return
 	}
-	delete(c.later.since, p.key)
+	delete(c.deferred.since, p.key)
 	if internal := p.keyOf(bpf.ScopeInternal); !p.row.TwoScopes && c.entries[internal] != nil {
 		c.entries[internal].wanted = false
 		c.leaving[internal] = nil

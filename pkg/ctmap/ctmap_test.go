@@ -28,10 +28,10 @@ func FuzzKeyOf(f *testing.F) {
 		if !ok1 || !ok2 || len(a) != len(b) || initiator.Is4In6() || responder.Is4In6() || initiator.Is4() && (initiator.IsUnspecified() || responder.IsUnspecified()) {
 			return // not addresses of a packet
 		}
-		question := bpf.CtFlow{Opener: netip.AddrPortFrom(initiator, sport), Target: netip.AddrPortFrom(responder, dport), Protocol: protocol}
+		question := bpf.CtFlow{Initiator: netip.AddrPortFrom(initiator, sport), Responder: netip.AddrPortFrom(responder, dport), Protocol: protocol}
 		icmp := protocol == unix.IPPROTO_ICMP || protocol == unix.IPPROTO_ICMPV6
 		if icmp {
-			question.Target, question.ICMPType = netip.AddrPortFrom(responder, sport), kind
+			question.Responder, question.ICMPType = netip.AddrPortFrom(responder, sport), kind
 		}
 		key, second := KeyOf(question)
 		flow := Flow{Key: key}
@@ -42,9 +42,9 @@ func FuzzKeyOf(f *testing.F) {
 			t.Errorf("%+v came back as %+v", question, got)
 		}
 		back := question
-		back.Opener, back.Target = question.Target, question.Opener
+		back.Initiator, back.Responder = question.Responder, question.Initiator
 		other, _ := KeyOf(back)
-		same := initiator == responder && question.Opener.Port() == question.Target.Port()
+		same := initiator == responder && question.Initiator.Port() == question.Responder.Port()
 		if icmp && !same && other == key {
 			t.Errorf("%+v: a question of the other side has the same key", question)
 		}
@@ -193,7 +193,7 @@ func TestPrivilegedReader_SeesEveryEntryOnce(t *testing.T) {
 					t.Fatalf("a slice of %d", len(flows))
 				}
 				for _, f := range flows {
-					if !want[f.Tuple()] || f.Established != m.Established || f.Entry.Packets != uint64(f.Tuple().Opener.Port()) {
+					if !want[f.Tuple()] || f.Established != m.Established || f.Entry.Packets != uint64(f.Tuple().Initiator.Port()) {
 						t.Fatalf("unexpected or seen twice: %+v", f)
 					}
 					delete(want, f.Tuple())
@@ -218,10 +218,10 @@ func anyFlow(random *rand.Rand, ipv6 bool) (bpf.CtFlow, Key, bpf.CtEntry) {
 		}
 		return netip.AddrFrom4([4]byte(slices.Replace(b[:4], 0, 1, 10)))
 	}
-	flow := bpf.CtFlow{Opener: netip.AddrPortFrom(addr(), uint16(random.Uint32())), Target: netip.AddrPortFrom(addr(), uint16(random.Uint32())),
+	flow := bpf.CtFlow{Initiator: netip.AddrPortFrom(addr(), uint16(random.Uint32())), Responder: netip.AddrPortFrom(addr(), uint16(random.Uint32())),
 		Protocol: unix.IPPROTO_TCP}
 	key, second := KeyOf(flow)
-	entry := bpf.CtEntry{Check: 1, Packets: uint64(flow.Opener.Port())}
+	entry := bpf.CtEntry{Check: 1, Packets: uint64(flow.Initiator.Port())}
 	if second {
 		entry.Flags = bpf.CtInitiatorSecond
 	}

@@ -11,7 +11,7 @@ import (
 // KeyOf returns the key of a flow in the layout of the programs, and reports whether the initiator is the second side of the key.
 // The addresses must be of one family; for ICMP both ports are the identifier.
 func KeyOf(t bpf.CtFlow) (key Key, initiatorSecond bool) {
-	from, to := sideOf(t.Opener.Addr().Unmap().AsSlice(), t.Opener.Port()), sideOf(t.Target.Addr().Unmap().AsSlice(), t.Target.Port())
+	from, to := sideOf(t.Initiator.Addr().Unmap().AsSlice(), t.Initiator.Port()), sideOf(t.Responder.Addr().Unmap().AsSlice(), t.Responder.Port())
 	if initiatorSecond = to.before(from); initiatorSecond {
 		from, to = to, from
 	}

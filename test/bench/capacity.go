@@ -108,7 +108,7 @@ func occupy(table *ebpf.Map, initiator netip.Addr, n int, lifetime time.Duration
 		if initiator.Is6() {
 			responder = netip.AddrFrom16([16]byte(binary.BigEndian.AppendUint64([]byte{0x20, 1, 0xd, 0xb8, 9, 9, 9, 9}, uint64(i))))
 		}
-		key, second := ctmap.KeyOf(bpf.CtFlow{Opener: netip.AddrPortFrom(initiator, uint16(i>>16)+1), Target: netip.AddrPortFrom(responder, 443),
+		key, second := ctmap.KeyOf(bpf.CtFlow{Initiator: netip.AddrPortFrom(initiator, uint16(i>>16)+1), Responder: netip.AddrPortFrom(responder, 443),
 			Protocol: unix.IPPROTO_TCP})
 		entries[i] = bpf.CtEntry{Check: 1, Created: now, Expires: now + bpf.CtTicks(lifetime), Flags: bpf.CtEstablished}
 		if second {

@@ -93,8 +93,8 @@ func (b *bench) newHanging(ctx context.Context, agent string) (hanging, error) {
 	return hanging{node}, errors.Join(node.StartAgent(), waitReady(ctx, node))
 }
 
-// hold freezes the loop or table with a name; an empty name unfreezes all.
-func (h hanging) hold(name string) error {
+// freeze freezes the loop or table with a name; an empty name unfreezes all.
+func (h hanging) freeze(name string) error {
 	return os.WriteFile(filepath.Join(h.StateDir(), "freeze"), []byte(name), 0o600)
 }
 
@@ -116,13 +116,13 @@ func (h hanging) callADD(ctx context.Context, name string) error {
 
 // red freezes a loop or table, calls stir and measures the time until liveness names the loop or table. It unfreezes and waits until liveness succeeds again.
 func (h hanging) red(ctx context.Context, name string, stir func() error) (took time.Duration, err error) {
-	if err := errors.Join(h.hold(name), stir()); err != nil {
+	if err := errors.Join(h.freeze(name), stir()); err != nil {
 		return 0, err
 	}
 	if took, err = timed(func() error { return h.liveness(ctx, http.StatusServiceUnavailable, name) }); err != nil {
 		return 0, fmt.Errorf("%s hangs: %w", name, err)
 	}
-	return took, errors.Join(h.hold(""), h.liveness(ctx, http.StatusOK, ""))
+	return took, errors.Join(h.freeze(""), h.liveness(ctx, http.StatusOK, ""))
 }
 
 // liveness waits until the agent's health port returns a status and names a loop or table.
@@ -161,7 +161,7 @@ func (b *bench) stopOfHanging(ctx context.Context, agent string, signals, round 
 		return 0, err
 	}
 	defer h.Close()
-	if err := errors.Join(h.hold(frozenLoop), h.callADD(ctx, fmt.Sprintf("waits-%d", round))); err != nil {
+	if err := errors.Join(h.freeze(frozenLoop), h.callADD(ctx, fmt.Sprintf("waits-%d", round))); err != nil {
 		return 0, err
 	}
 	if signals == 2 {

@@ -10,8 +10,8 @@ import (
 	"golang.org/x/sys/unix"
 )
 
-// place is an execution environment of programs: a set of namespaces, and the cgroups to join.
-type place struct {
+// netNS is an execution environment of programs: a set of namespaces, and the cgroups to join.
+type netNS struct {
 	namespaces []namespace
 	join       string // shell command that moves the shell into the place's cgroups; "" if there are none
 }
@@ -48,7 +48,7 @@ func closeNamespaces(all []namespace) (err error) {
 }
 
 // newNetwork creates a network namespace that contains only lo.
-func newNetwork() (p place, err error) {
+func newNetwork() (p netNS, err error) {
 	err = onThread(func() error {
 		if err := unix.Unshare(unix.CLONE_NEWNET); err != nil {
 			return fmt.Errorf("unshare the network namespace: %w", err)
@@ -61,7 +61,7 @@ func newNetwork() (p place, err error) {
 }
 
 // do runs f on a thread inside the place. Processes that f starts and sockets that f opens are inside too; goroutines that f starts are not.
-func (p place) do(f func() error) error {
+func (p netNS) do(f func() error) error {
 	return onThread(func() error {
 		for _, n := range p.namespaces {
 			if err := unix.Setns(int(n.file.Fd()), n.kind); err != nil {
@@ -73,7 +73,7 @@ func (p place) do(f func() error) error {
 }
 
 // command returns a program that joins the place's cgroups before it starts. The caller must start the program inside [place.do].
-func (p place) command(argv ...string) *exec.Cmd {
+func (p netNS) command(argv ...string) *exec.Cmd {
 	if p.join != "" {
 		argv = append([]string{"/bin/sh", "-c", p.join + `; exec "$0" "$@"`}, argv...)
 	}

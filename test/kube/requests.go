@@ -33,30 +33,30 @@ func Server(name string, on *Node) Pod {
 	return Pod{Name: name, Node: on.Name, Labels: map[string]string{"app": name}, Image: TalkImage, Command: []string{"/bin/talk", "serve", "8080", "8081"}}
 }
 
-// Asker sends one request to each target concurrently and returns a line for each answer: "SERVER PORT CLIENT". The error has a line for each failure.
-type Asker func(targets ...string) ([]string, error)
+// Requester sends one request to each target concurrently and returns a line for each answer: "SERVER PORT CLIENT". The error has a line for each failure.
+type Requester func(targets ...string) ([]string, error)
 
-// PodAsker returns an Asker that runs "talk ask" with the flags in a pod that uses TalkImage.
-func (c *Cluster) PodAsker(ctx context.Context, pod string, flags ...string) Asker {
+// PodRequester returns an Asker that runs "talk ask" with the flags in a pod that uses TalkImage.
+func (c *Cluster) PodRequester(ctx context.Context, pod string, flags ...string) Requester {
 	return asking(flags, func(args ...string) (string, error) { return c.Exec(ctx, pod, append([]string{"talk"}, args...)...) })
 }
 
-// Asker returns an Asker that runs "talk ask" with the flags as a process of the node.
-func (n *Node) Asker(ctx context.Context, flags ...string) Asker {
+// Requester returns an Asker that runs "talk ask" with the flags as a process of the node.
+func (n *Node) Requester(ctx context.Context, flags ...string) Requester {
 	return asking(flags, func(args ...string) (string, error) {
 		return n.Run(ctx, append([]string{n.Tool("kube/talk")}, args...)...)
 	})
 }
 
-// OutsideAsker returns an Asker outside all nodes.
-func (c *Cluster) OutsideAsker(ctx context.Context) Asker {
+// OutsideRequester returns an Asker outside all nodes.
+func (c *Cluster) OutsideRequester(ctx context.Context) Requester {
 	return asking(nil, func(args ...string) (string, error) { return c.RunOutside(ctx, append([]string{c.talk()}, args...)...) })
 }
 
 // talk is the path of the program talk.
 func (c *Cluster) talk() string { return filepath.Join(c.bin.kube, "talk") }
 
-func asking(flags []string, talk func(args ...string) (string, error)) Asker {
+func asking(flags []string, talk func(args ...string) (string, error)) Requester {
 	return func(targets ...string) ([]string, error) {
 		out, err := talk(slices.Concat([]string{"ask"}, flags, targets)...)
 		return strings.FieldsFunc(out, func(r rune) bool { return r == '\n' }), err
@@ -64,7 +64,7 @@ func asking(flags []string, talk func(args ...string) (string, error)) Asker {
 }
 
 // WaitAnswers waits until the answers of targets equal want, in the order of targets.
-func (c *Cluster) WaitAnswers(ctx context.Context, from Asker, want []string, targets ...string) error {
+func (c *Cluster) WaitAnswers(ctx context.Context, from Requester, want []string, targets ...string) error {
 	return c.WaitFor(ctx, "answers", func() error {
 		got, err := from(targets...)
 		if err == nil && !slices.Equal(got, want) {
@@ -77,10 +77,10 @@ func (c *Cluster) WaitAnswers(ctx context.Context, from Asker, want []string, ta
 var noAnswer = regexp.MustCompile(`: dial tcp \S+: i/o timeout|: no answer`)
 
 // Silent returns nil if every target times out: no connection, no reply and no rejection. A connection that is accepted without an answer is an error.
-func Silent(from Asker, targets ...string) error { return Fails(noAnswer, from, targets...) }
+func Silent(from Requester, targets ...string) error { return Fails(noAnswer, from, targets...) }
 
 // Fails returns nil if all targets fail with errors of the program talk that match how.
-func Fails(how *regexp.Regexp, from Asker, targets ...string) error {
+func Fails(how *regexp.Regexp, from Requester, targets ...string) error {
 	got, err := from(targets...)
 	if err != nil && len(how.FindAllString(err.Error(), -1)) == len(targets) {
 		return nil

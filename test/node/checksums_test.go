@@ -190,8 +190,8 @@ func completedBy(t *testing.T, n *nodekit.Node, nodes ...string) {
 	})
 }
 
-// foundSpoilt waits until the tests of all paths from and to a node have found corrupt checksums.
-func foundSpoilt(t *testing.T, c *nodekit.Cluster, behind *nodekit.Node) {
+// requireCorruptionFound waits until the tests of all paths from and to a node have found corrupt checksums.
+func requireCorruptionFound(t *testing.T, c *nodekit.Cluster, behind *nodekit.Node) {
 	t.Helper()
 	for _, happens := range []func(*pathtests.Test) bool{ // each within its time limit
 		func(row *pathtests.Test) bool { return row.Strikes > 0 || row.Fault != "" },
@@ -227,7 +227,7 @@ func TestPrivilegedPathTest_CorruptChecksumsAreRepaired(t *testing.T) {
 	one, two, three := all[0].Node, all[1].Node, all[2].Node
 	end := spoilChecksums(t, c, three, outerIPv4)
 	startAgents(t, c)
-	foundSpoilt(t, c, three)
+	requireCorruptionFound(t, c, three)
 	pathsOf(t, one, map[string]string{"node-2": "ok", "node-3": "healed"})
 	pathsOf(t, two, map[string]string{"node-1": "ok", "node-3": "healed"})
 	pathsOf(t, three, map[string]string{"node-1": "healed", "node-2": "healed"})
@@ -310,7 +310,7 @@ func TestPrivilegedPathTest_CorruptChecksumsOverIPv6AreRepaired(t *testing.T) {
 	one, two := all[0].Node, all[1].Node
 	end := spoilChecksums(t, c, two, outerIPv6)
 	startAgents(t, c)
-	foundSpoilt(t, c, two)
+	requireCorruptionFound(t, c, two)
 	pathsOf(t, one, map[string]string{"node-2": "healed"})
 	pathsOf(t, two, map[string]string{"node-1": "healed"})
 	completedBy(t, one, "node-2")

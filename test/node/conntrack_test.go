@@ -231,7 +231,7 @@ func occupy(t *testing.T, m *ebpf.Map, initiator netip.Addr, id uint16, n int, l
 		if initiator.Is6() {
 			target = netip.AddrFrom16([16]byte(binary.BigEndian.AppendUint64([]byte{0x20, 1, 0xd, 0xb8, 9, 9, 9, 9}, uint64(i))))
 		}
-		key, second := ctmap.KeyOf(bpf.CtFlow{Opener: netip.AddrPortFrom(initiator, uint16(i>>16)+1), Target: netip.AddrPortFrom(target, 443),
+		key, second := ctmap.KeyOf(bpf.CtFlow{Initiator: netip.AddrPortFrom(initiator, uint16(i>>16)+1), Responder: netip.AddrPortFrom(target, 443),
 			Protocol: unix.IPPROTO_TCP})
 		entries[i] = bpf.CtEntry{Check: 1, Created: now, Expires: now + bpf.CtTicks(lasts), Opener: id, Flags: bpf.CtEstablished}
 		if second {

@@ -100,8 +100,8 @@ func bothEnds(t *testing.T, node *nodekit.Node, from, to nodekit.NetNS, addr net
 		name = bpf.MapCtEst6
 	}
 	c.name, c.flows = "to "+c.client.RemoteAddr().String(), ctMap(t, node, name)
-	c.key, _ = ctmap.KeyOf(bpf.CtFlow{Opener: netip.MustParseAddrPort(c.client.LocalAddr().String()),
-		Target: netip.MustParseAddrPort(c.client.RemoteAddr().String()), Protocol: unix.IPPROTO_TCP})
+	c.key, _ = ctmap.KeyOf(bpf.CtFlow{Initiator: netip.MustParseAddrPort(c.client.LocalAddr().String()),
+		Responder: netip.MustParseAddrPort(c.client.RemoteAddr().String()), Protocol: unix.IPPROTO_TCP})
 	return c
 }
 

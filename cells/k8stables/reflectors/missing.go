@@ -19,8 +19,8 @@ import (
 // act.
 const holdTime = 5 * time.Minute
 
-// errHeld names the causes of many held rows and the remedy.
-var errHeld = errors.New("nodes that have left the cluster are removed within 5 minutes, without any action; if the API server was restored from a backup, or its lists are incomplete, " +
+// errRetained names the causes of many held rows and the remedy.
+var errRetained = errors.New("nodes that have left the cluster are removed within 5 minutes, without any action; if the API server was restored from a backup, or its lists are incomplete, " +
 	"restart kubelet on the nodes that kubectl get nodes does not show, or their pods become unreachable")
 
 // missingRows counts the rows that the last list lacks.
@@ -54,14 +54,14 @@ func claims(row k8sobjects.Row) (claims []string) {
 	return claims
 }
 
-// hold adds to want the rows of Nodes and CiliumNodes that a list lacks without an event of their deletion. A node that leaves is deleted by an
+// retain adds to want the rows of Nodes and CiliumNodes that a list lacks without an event of their deletion. A node that leaves is deleted by an
 // event. But a list may lack live nodes: an API server that was restored from a backup lacks the nodes that joined since, and one replica may lag
 // behind another. Without the rows, the routes to the pods of these nodes would be removed and policies would treat the pods as hosts outside of the
 // cluster, while the row of a node that has left does no harm for some minutes.
 //
 // hold skips a row whose address or range another object of the list claims, and the row of this node: this agent then creates its CiliumNode again,
 // so that other agents no longer hold the row. The caller must hold s.apply.
-func (s *store) hold(txn statedb.ReadTxn, want map[string]k8sobjects.Row) {
+func (s *store) retain(txn statedb.ReadTxn, want map[string]k8sobjects.Row) {
 	if !s.holds {
 		return
 	}

@@ -84,7 +84,7 @@ func (r *report) change(f func()) {
 	case r.watch != nil:
 		r.health.Degraded("watch", r.watch)
 	case r.held.many():
-		r.health.Degraded(r.held.String(), errHeld)
+		r.health.Degraded(r.held.String(), errRetained)
 	case r.rejected > 0:
 		r.health.Degraded(fmt.Sprintf("%d objects rejected, see the table k8s-rejects", r.rejected),
 			fmt.Errorf("%s: %s", r.first.Object, r.first.Reason))

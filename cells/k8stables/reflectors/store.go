@@ -303,7 +303,7 @@ func (s *store) replace(txn statedb.WriteTxn, items []any) error {
 			}
 		}
 	}
-	s.hold(txn, want)
+	s.retain(txn, want)
 	return tables.Replace(txn, s.table, want, s.mine)
 }
 

@@ -94,7 +94,7 @@ func clusterAccount(t *testing.T, c *kube.Cluster) {
 		{"POST", leases + "default/leases", "json", `{"apiVersion": "coordination.k8s.io/v1", "kind": "Lease", "metadata": {"name": "waggle-cluster"}}`},
 		{"PUT", leases + "kube-system/leases/other", "json", `{"apiVersion": "coordination.k8s.io/v1", "kind": "Lease", "metadata": {"name": "other"}}`},
 	} {
-		refused(t, c, token, w, "cannot")
+		requireDenied(t, c, token, w, "cannot")
 	}
 }
 
@@ -223,7 +223,7 @@ func allowed(ctx context.Context, t *testing.T, c *kube.Cluster, token string, w
 	}
 }
 
-func refused(t *testing.T, c *kube.Cluster, token string, w write, want string) {
+func requireDenied(t *testing.T, c *kube.Cluster, token string, w write, want string) {
 	t.Helper()
 	if err := w.send(t.Context(), c, token); err == nil || !strings.Contains(err.Error(), "403") || !strings.Contains(err.Error(), want) {
 		t.Errorf("%s %s %s: got %v, want 403 with %q", w.method, w.path, w.body, err, want)

@@ -12,16 +12,18 @@ import (
 )
 
 // pod returns an Asker in a pod that runs the program talk.
-func (w *world) pod(t *testing.T, name string) kube.Asker { return w.PodAsker(t.Context(), name) }
+func (w *world) pod(t *testing.T, name string) kube.Requester {
+	return w.PodRequester(t.Context(), name)
+}
 
 // node returns an Asker that is a process of the node.
-func (w *world) node(t *testing.T, n *kube.Node) kube.Asker { return n.Asker(t.Context()) }
+func (w *world) node(t *testing.T, n *kube.Node) kube.Requester { return n.Requester(t.Context()) }
 
 // outside returns an Asker outside all nodes.
-func (w *world) outside(t *testing.T) kube.Asker { return w.OutsideAsker(t.Context()) }
+func (w *world) outside(t *testing.T) kube.Requester { return w.OutsideRequester(t.Context()) }
 
 // answers waits until a server answers all targets and reports the client address of the target's family.
-func (w *world) answers(t *testing.T, from kube.Asker, server string, clients []string, targets ...string) {
+func (w *world) answers(t *testing.T, from kube.Requester, server string, clients []string, targets ...string) {
 	t.Helper()
 	var want []string
 	for _, target := range targets {
@@ -37,10 +39,12 @@ func (w *world) answers(t *testing.T, from kube.Asker, server string, clients []
 }
 
 // refusal returns nil if all targets reject the requests.
-func refusal(from kube.Asker, targets ...string) error { return kube.Fails(refused, from, targets...) }
+func refusal(from kube.Requester, targets ...string) error {
+	return kube.Fails(rejectedPattern, from, targets...)
+}
 
 var (
-	refused = regexp.MustCompile(`: connection refused`)
+	rejectedPattern = regexp.MustCompile(`: connection refused`)
 	// notPermitted matches the immediate error of a node's process if no backend on the node is eligible.
 	notPermitted = regexp.MustCompile(`: operation not permitted`)
 )

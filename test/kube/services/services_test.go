@@ -24,7 +24,7 @@ func TestPrivilegedServices_Lifecycle(t *testing.T) {
 	if _, err := c.WaitCounts(t.Context()); err != nil {
 		t.Fatal(err)
 	}
-	c.Until(t, "answers", kube.Anybody)
+	c.Until(t, "answers", kube.AnyServer)
 	t.Run("beside each other", func(t *testing.T) {
 		parallel := func(name string, test func(*testing.T)) {
 			t.Run(name, func(t *testing.T) { t.Parallel(); test(t) })
@@ -56,7 +56,7 @@ func TestPrivilegedServices_Lifecycle(t *testing.T) {
 			return err
 		})
 	})
-	t.Run("the API server is unreachable", func(t *testing.T) { away(t, c) })
+	t.Run("the API server is unreachable", func(t *testing.T) { serverUnreachable(t, c) })
 	for _, n := range w.Nodes {
 		if stacks, err := n.ReadFile("/run/waggle/wedge.txt"); err == nil {
 			t.Errorf("an agent of %s has said that something hangs:\n%.2000s", n.Name, stacks)
@@ -79,7 +79,7 @@ func (w *world) webPods(t *testing.T) (names []string, err error) {
 // replaced replaces all servers and requires that no connection fails and that UDP sockets switch to the new servers.
 func (c *clients) replaced(t *testing.T, disturb func() error) {
 	t.Helper()
-	before := c.Until(t, "answers", kube.Anybody)
+	before := c.Until(t, "answers", kube.AnyServer)
 	old, err := c.webPods(t)
 	if err != nil {
 		t.Fatal(err)
@@ -117,7 +117,7 @@ func (c *clients) replaced(t *testing.T, disturb func() error) {
 
 // otherPort changes the target port of the UDP Service.
 func otherPort(t *testing.T, c *clients) {
-	before := c.Until(t, "answers", kube.Anybody)
+	before := c.Until(t, "answers", kube.AnyServer)
 	if err := c.MergePatch(t.Context(), "/api/v1/namespaces/default/services/time",
 		`{"spec": {"ports": [{"port": 80, "protocol": "UDP", "targetPort": 8081, "nodePort": 30081}]}}`); err != nil {
 		t.Fatal(err)
@@ -139,13 +139,13 @@ func kill(t *testing.T, n *kube.Node) error {
 	return n.Kill(t.Context(), "/usr/bin/waggle-agent --config-dir")
 }
 
-// away stops the API server and kills an agent meanwhile; the new agent starts from its snapshot on disk.
-func away(t *testing.T, c *clients) {
-	before := c.Until(t, "answers", kube.Anybody)
+// serverUnreachable stops the API server and kills an agent meanwhile; the new agent starts from its snapshot on disk.
+func serverUnreachable(t *testing.T, c *clients) {
+	before := c.Until(t, "answers", kube.AnyServer)
 	if err := c.StopAPIServer(); err != nil {
 		t.Fatal(err)
 	}
-	c.Until(t, "answers without an API server", kube.Anybody)
+	c.Until(t, "answers without an API server", kube.AnyServer)
 	if err := kill(t, c.b); err != nil {
 		t.Fatal(err)
 	}
@@ -158,14 +158,14 @@ func away(t *testing.T, c *clients) {
 	}); err != nil {
 		t.Fatal(err)
 	}
-	c.Until(t, "answers without an API server and with a new agent", kube.Anybody)
+	c.Until(t, "answers without an API server and with a new agent", kube.AnyServer)
 	if err := c.StartAPIServer(t.Context()); err != nil {
 		t.Fatal(err)
 	}
 	if err := c.WaitFor(t.Context(), "the agents to be synced", func() error { return errors.Join(synced(t, c.a), synced(t, c.b)) }); err != nil {
 		t.Fatal(err)
 	}
-	c.Lost(t, before, c.Until(t, "answers with the API server", kube.Anybody))
+	c.Lost(t, before, c.Until(t, "answers with the API server", kube.AnyServer))
 }
 
 // serviceTables are the tables of objects that define Services.

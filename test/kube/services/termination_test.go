@@ -35,7 +35,7 @@ func unready(t *testing.T, s *stays) {
 	unpublished := s.service(t, "unpublished", "ClusterIP", 87, "app: unready", "")
 	s.apply(t, lateServer, "unready", s.b.Name, "readinessProbe: {tcpSocket: {port: 9}, periodSeconds: 1}")
 	s.answers(t, s.pod(t, "one"), "unready", s.one, kube.BothTargets("80", published...)...)
-	s.refused(t, s.pod(t, "one"), "80", unpublished...)
+	s.requireRejected(t, s.pod(t, "one"), "80", unpublished...)
 }
 
 // ending tests a terminating server, which gets traffic only as long as no other server is ready.

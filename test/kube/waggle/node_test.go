@@ -121,14 +121,14 @@ func registeredAgain(t *testing.T, shared *kube.Cluster) {
 	if _, err := n.Run(t.Context(), n.Tool("waggle-agent"), "setup", "--once"); err != nil {
 		t.Fatal(err)
 	}
-	told := func() {
+	reported := func() {
 		t.Helper()
 		if err := c.WaitFor(t.Context(), "the taint to go and the network to be available", func() error { return available(t.Context(), c, n) }); err != nil {
 			t.Fatal(err)
 		}
 		owned(t, c, n)
 	}
-	told()
+	reported()
 	ips := runPod(t, c, "stays", n)
 	hush := talk(t, n, "stays", n.IPv4, n.IPv6)
 
@@ -159,8 +159,8 @@ func registeredAgain(t *testing.T, shared *kube.Cluster) {
 	if after := uidOf(t, c, nodePath+n.Name); after == before {
 		t.Fatal("it is the same Node")
 	}
-	give(t, n, podCIDRs(n, 1)...) // the previous range may belong to another Node
-	told()
+	assign(t, n, podCIDRs(n, 1)...) // the previous range may belong to another Node
+	reported()
 	known(t, c, n, ips)
 	hush()
 	runPod(t, c, "later", n)

@@ -45,7 +45,7 @@ func TestPrivilegedPrepared(t *testing.T) {
 func ranged(t *testing.T, shared *kube.Cluster, options kube.NodeOptions) (*kube.Cluster, *kube.Node) {
 	t.Helper()
 	c, n := shared.Tenant(t, options)
-	give(t, n, podCIDRs(n, 0)...)
+	assign(t, n, podCIDRs(n, 0)...)
 	return c, n
 }
 
@@ -56,9 +56,9 @@ func podCIDRs(n *kube.Node, turn byte) []string {
 		netip.PrefixFrom(netip.AddrFrom16([16]byte{0: 0xfd, 3: 0x10, 4: 2, 5: 0x44 + turn, 7: host}), 64).String()}
 }
 
-func give(t *testing.T, n *kube.Node, cidrs ...string) {
+func assign(t *testing.T, n *kube.Node, cidrs ...string) {
 	t.Helper()
-	if err := n.GivePodCIDRs(t.Context(), cidrs...); err != nil {
+	if err := n.AssignPodCIDRs(t.Context(), cidrs...); err != nil {
 		t.Fatal(err)
 	}
 }

@@ -65,7 +65,7 @@ func historyIsLost(t *testing.T, c *kube.Cluster, n *kube.Node) {
 		t.Fatal(err)
 	}
 	before := len(quorumLists(t, c))
-	comesBack(t, c, n)
+	runtimeReturns(t, c, n)
 	if err := c.WaitFor(t.Context(), "what is really gone to go", func() error {
 		all, err := readRows[struct{ Name string }](t, n, "k8s-namespaces")
 		for _, row := range all {

@@ -9,8 +9,8 @@ import (
 	"github.com/waggle-net/waggle/pkg/policymap"
 )
 
-// held is one policy id with its entries in the maps.
-type held struct {
+// mapPolicy is one policy id with its entries in the maps.
+type mapPolicy struct {
 	id     uint32
 	is     *policymap.Compiled // contents of the maps, complete unless broken; nil until the first write is complete
 	target *policymap.Compiled // desired contents
@@ -29,7 +29,7 @@ type held struct {
 }
 
 // complete reports whether the maps have all entries of c. They may have extra entries as well.
-func (h *held) complete(c *policymap.Compiled) bool { return h.is == c && !h.broken }
+func (h *mapPolicy) complete(c *policymap.Compiled) bool { return h.is == c && !h.broken }
 
 // deniesFirst orders entries for writing: denies before the allows that they restrict.
 func deniesFirst(a, b policymap.Entry) int {
@@ -43,7 +43,7 @@ func deniesFirst(a, b policymap.Entry) int {
 }
 
 // missingCapacity returns the capacity that entries need in addition to the reserved entries.
-func (h *held) missingCapacity(list []policymap.Entry) (need capacity) {
+func (h *mapPolicy) missingCapacity(list []policymap.Entry) (need capacity) {
 	for i := range list {
 		if _, reserved := h.extra[list[i].Key]; !reserved {
 			need = need.plus(capacityOf(list[i : i+1]))
@@ -53,7 +53,7 @@ func (h *held) missingCapacity(list []policymap.Entry) (need capacity) {
 }
 
 // reserve counts entries that are about to be written. Until the change is complete they are extra entries.
-func (h *held) reserve(list []policymap.Entry) {
+func (h *mapPolicy) reserve(list []policymap.Entry) {
 	if h.extra == nil {
 		h.extra = make(map[policymap.Key]policymap.Entry, len(list))
 	}
@@ -64,7 +64,7 @@ func (h *held) reserve(list []policymap.Entry) {
 }
 
 // beyond lists the extra entries that the target does not have.
-func (h *held) beyond() (list []policymap.Entry) {
+func (h *mapPolicy) beyond() (list []policymap.Entry) {
 	wanted := make(map[policymap.Key]bool)
 	for e := range h.target.Entries() {
 		wanted[e.Key] = true
@@ -78,7 +78,7 @@ func (h *held) beyond() (list []policymap.Entry) {
 }
 
 // name updates the list of objects from which the id is compiled. If no entry was removed or renamed, only the objects of added entries are new.
-func (h *held) name() {
+func (h *mapPolicy) name() {
 	names := map[string]bool{}
 	look := func(e policymap.Entry) {
 		if rule, found := h.target.Rule(e.Rule); found && rule.Policy.Name != "" {
