@@ -106,7 +106,7 @@ func (r roomAdjustment) try() error {
 		return fmt.Errorf("run a program that calls bpf_skb_adjust_room: %w", err)
 	}
 	if code != 0 {
-		return fmt.Errorf("the kernel refuses flags %#x of bpf_skb_adjust_room: error %d", uint64(r.flags), int32(code))
+		return fmt.Errorf("the kernel rejects flags %#x of bpf_skb_adjust_room: error %d", uint64(r.flags), int32(code))
 	}
 	if got, want := len(options.DataOut), probedLength+int(r.length); got != want {
 		return fmt.Errorf("bpf_skb_adjust_room made a packet of %d bytes of one of %d, want %d", got, probedLength, want)

@@ -130,7 +130,7 @@ func (c *controller) once(watcher *fsnotify.Watcher) (cniconfig.State, error) {
 	case err != nil:
 		return cniconfig.Failed, err
 	case len(before) > 0:
-		return cniconfig.Shadowed, fmt.Errorf("runtimes use %s, which comes before %s by name, so this agent does not attach new pods: "+
+		return cniconfig.Shadowed, fmt.Errorf("runtimes use %s, which sorts before %s by name, so this agent does not attach new pods: "+
 			"remove it, or set --cni-exclusive", strings.Join(before, ", "), path)
 	}
 	return cniconfig.Written, nil

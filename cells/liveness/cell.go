@@ -48,7 +48,7 @@ func register(p params) {
 		j.logPreviousStall()
 		return nil
 	}})
-	heartbeat.Add(p.Jobs, "judge", j.run)
+	heartbeat.Add(p.Jobs, "evaluate", j.run)
 	freezeTables(p)
 	heartbeat.Add(p.Jobs, "write-down", j.writeDown)
 }

@@ -46,7 +46,7 @@ func (d dance) run(ctx context.Context, _ cell.Health) error {
 var bees = cell.Module("bees", "Bees", cell.Provide(func() dance { return dance{make(chan struct{}), make(chan struct{})} }),
 	cell.Invoke(func(jobs job.Group, d dance) { heartbeat.Add(jobs, "dance", d.run) }))
 
-// TestScripts steps the monitor through commands; in the agent the job "judge" steps it.
+// TestScripts steps the monitor through commands; in the agent the job "evaluate" steps it.
 func TestScripts(t *testing.T) {
 	t.Parallel()
 	celltest.Run(t, "testdata/*.txtar", func(testing.TB) []cell.Cell {

@@ -95,7 +95,7 @@ func last(in input, family string, before netip.Prefix, wasDerived, required, en
 		c.Reason = "chosen: no source names a range any longer, and the range in use stays until the agent restarts"
 	case before.IsValid():
 		c.Raw, c.Prefix, c.Chosen = before.String(), before, true
-		c.Reason = "chosen: derived earlier; it stays until the agent restarts or a range is offered"
+		c.Reason = "chosen: derived previously; it stays until the agent restarts or a range is offered"
 	case in.waitingFor != "":
 		c.Reason = nodecidrs.Waiting + in.waitingFor
 	case required:

@@ -260,7 +260,7 @@ func (c *controller) report(health cell.Health) {
 		return
 	}
 	if count > 0 {
-		health.Degraded(fmt.Sprintf("%d claims of nodes are refused: `db show nodes` lists them", count), errors.Join(rejected...))
+		health.Degraded(fmt.Sprintf("%d claims of nodes are rejected: `db show nodes` lists them", count), errors.Join(rejected...))
 		return
 	}
 	health.OK(fmt.Sprintf("%d nodes", len(c.resolver.claims)))

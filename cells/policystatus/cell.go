@@ -102,7 +102,7 @@ func registerFollowers(group job.Group, p params) {
 	}
 	heartbeat.AddRetried(group, "follow-"+kubeapi.CiliumCIDRGroups.Plural, newGroupFollower(p).run, retryMin, retryMax)
 	heartbeat.AddRetried(group, "follow-"+kubeapi.Services.Plural, newServiceFollower(p).run, retryMin, retryMax)
-	heartbeat.AddRetried(group, "judge-services", newServiceEvaluator(p).run, retryMin, retryMax)
+	heartbeat.AddRetried(group, "evaluate-services", newServiceEvaluator(p).run, retryMin, retryMax)
 	for _, r := range []kubeapi.Resource{kubeapi.NetworkPolicies, kubeapi.CiliumNetworkPolicies, kubeapi.CiliumClusterwidePolicies} {
 		f := &follower{params: p, resource: r}
 		heartbeat.AddRetried(group, "follow-"+r.Plural, f.run, retryMin, retryMax)

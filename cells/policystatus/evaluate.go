@@ -33,7 +33,7 @@ const (
 func evaluate(object runtime.Object, env policy.Environment) (*statement, error) {
 	ref, meta, conditions := describe(object)
 	if meta == nil {
-		return nil, fmt.Errorf("an object of type %T came where policies should be", object)
+		return nil, fmt.Errorf("unexpected object of type %T in a list of policies", object)
 	}
 	s := &statement{Ref: ref, UID: string(meta.UID)}
 	row, err := k8sobjects.FromServer(object, "")

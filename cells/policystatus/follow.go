@@ -96,7 +96,7 @@ func (f *follower) apply(change watch.EventType, row *statement) (err error) {
 		err = f.put(txn, row)
 	}
 	if err != nil {
-		return fmt.Errorf("note what is to be said of %s: %w", row.Ref, err)
+		return fmt.Errorf("record the status of %s: %w", row.Ref, err)
 	}
 	txn.Commit()
 	return f.fresh(row)
@@ -140,7 +140,7 @@ func (f *follower) replace(rows []*statement) error {
 		}
 	}
 	if err := errors.Join(errs...); err != nil {
-		return fmt.Errorf("note what is to be said of %s: %w", f.resource, err)
+		return fmt.Errorf("record the status of %s: %w", f.resource, err)
 	}
 	txn.Commit()
 	return nil

@@ -25,7 +25,7 @@ func newGroupFollower(p params) *objectFollower[*cilium.CIDRGroup] {
 func readGroup(object runtime.Object) (*cilium.CIDRGroup, error) {
 	named, ok := object.(interface{ GetName() string })
 	if !ok {
-		return nil, fmt.Errorf("an object of type %T came where groups should be", object)
+		return nil, fmt.Errorf("unexpected object of type %T in a list of groups", object)
 	}
 	name := named.GetName()
 	row, err := k8sobjects.FromServer(object, "")

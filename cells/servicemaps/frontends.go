@@ -207,7 +207,7 @@ func (c *controller) retainRanges(was, is bpf.Service) uint32 {
 // settle records the wanted entries after a row has come into force or failed.
 func (c *controller) settle(p *plan) {
 	if err := p.err(); err != nil {
-		c.again[p.key] = fmt.Errorf("bring %s of service %s into force: %w", p.row.Address, p.row.Service, err)
+		c.again[p.key] = fmt.Errorf("apply %s of service %s: %w", p.row.Address, p.row.Service, err)
 	}
 	for scope, kept := range p.kept {
 		key := p.keyOf(uint8(scope))

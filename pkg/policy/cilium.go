@@ -99,7 +99,7 @@ func (c *ciliumParser) spec(path string, raw json.RawMessage) {
 	part := Part{Path: path, Subject: subject}
 	for _, field := range unknown(fields, knownFields...) {
 		c.policy.add(Problem{Path: path + "." + field, Reason: ReasonUnsupported,
-			Message: "the field is not known here: no rule of " + path + " allows anything; leave it out"})
+			Message: "the field is unknown: no rule of " + path + " allows anything; leave it out"})
 		closed = true
 	}
 	var has [Egress + 1]bool

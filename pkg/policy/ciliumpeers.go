@@ -103,7 +103,7 @@ func (r *ciliumRule) peer(peers *Peers, kind kind, i int, item json.RawMessage) 
 }
 
 var (
-	errAllPeers = errors.New("everybody is meant")
+	errAllPeers = errors.New("all peers are selected")
 	errReported = errors.New("a problem of the policy has the reason")
 )
 

@@ -70,7 +70,7 @@ func (r *ciliumRule) toPorts(ports *Ports, path string, item json.RawMessage) er
 		}
 	}
 	for _, field := range unknown(fields, append([]string{"ports", "serverNames"}, inside...)...) {
-		r.unsupported(path+"."+field, "the field is not known here", "leave it out")
+		r.unsupported(path+"."+field, "the field is unknown", "leave it out")
 		r.anyPorts = true
 	}
 	var these Ports

@@ -129,7 +129,7 @@ func (r *ciliumRule) others(ports Ports) {
 		known = append(known, kind.field)
 	}
 	for _, field := range unknown(r.fields, known...) {
-		r.unsupported(field, "the field is not known here", "leave it out")
+		r.unsupported(field, "the field is unknown", "leave it out")
 		r.anyPeers, r.anyPorts = true, true
 	}
 	raw, found := r.fields["authentication"]

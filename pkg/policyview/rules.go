@@ -59,9 +59,9 @@ func does(rule *policy.Rule) string {
 // peersText describes the peers of a rule.
 func peersText(p *policy.Peers) string {
 	if p.Any {
-		return "everybody"
+		return "all peers"
 	}
-	return list(len(p.List), "nobody", maxPeers, func(i int) string { return peerText(&p.List[i]) })
+	return list(len(p.List), "no peer", maxPeers, func(i int) string { return peerText(&p.List[i]) })
 }
 
 func peerText(p *policy.Peer) string {
@@ -75,7 +75,7 @@ func peerText(p *policy.Peer) string {
 		}
 		return text
 	}
-	return list(len(p.Identities), "nobody", maxPeers, func(i int) string { return identityText(p.Identities[i]) })
+	return list(len(p.Identities), "no peer", maxPeers, func(i int) string { return identityText(p.Identities[i]) })
 }
 
 func identityText(id uint32) string {

@@ -44,7 +44,7 @@ func (v *View) throughService(c *connection, kernel Kernel) (*models.PolicyExpla
 	e := &models.PolicyExplanation{From: v.model(c.source, c.sourceAddr), To: v.model(c.target, c.targetAddr),
 		Service: models.PolicyService{Name: f.Service, ID: int64(f.ID), Frontend: f.Address.String(), Type: string(f.Kind), Scope: scope,
 			Backends: len(ids), Message: lag(f)}}
-	const elsewhere = "judged on the backends of the service, see there"
+	const elsewhere = "evaluated for each backend of the service"
 	e.Egress.Message, e.Ingress.Message = elsewhere, elsewhere
 	if why := refusal(f, outside, c.sourceAddr, len(ids)); why != "" {
 		e.Verdict, e.Summary = models.PolicyVerdictDenied, fmt.Sprintf("denied by service %s at %s: %s", f.Service, f.Address, why)
@@ -157,7 +157,7 @@ func sumOf(f *frontends.Frontend, e *models.PolicyExplanation) (models.PolicyVer
 	}
 	switch {
 	case len(e.Backends) == 0:
-		return models.PolicyVerdictDenied, "denied by " + service + ": its backends are not known any more"
+		return models.PolicyVerdictDenied, "denied by " + service + ": its backends are no longer known"
 	case denied > 0:
 		return models.PolicyVerdictDenied, fmt.Sprintf("denied towards %d of %s backends of %s: %s", denied, of, service, at(first))
 	case len(e.Backends) == 1:

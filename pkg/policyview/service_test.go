@@ -27,7 +27,7 @@ func TestExplain_ThroughAService(t *testing.T) {
 			"denied in egress of the sender"},
 		{"10.0.0.100", "10.96.0.2", "8080/TCP", "internal", 2, "allowed", "allowed through service shop/both at 10.96.0.2:8080/TCP, towards all of 2 backends"},
 		{"shop/cart", "10.96.0.3", "8080/TCP", "internal", 0, "denied", "denied by service shop/none at 10.96.0.3:8080/TCP: it has no backend"},
-		{"shop/cart", "10.96.0.4", "8080/TCP", "internal", 1, "denied", "its backends are not known any more"},
+		{"shop/cart", "10.96.0.4", "8080/TCP", "internal", 1, "denied", "its backends are no longer known"},
 		{"shop/free", "10.96.0.5", "53/UDP", "internal", 20, "allowed", "towards all of the first 16 backends"},
 		{"192.0.2.7", "198.51.100.80", "443/TCP", "external", 1, "allowed", "10.0.0.1 80/TCP: allowed by this node: ingress of the receiver: NetworkPolicy shop/web spec.ingress[1]"},
 		{"203.0.113.1", "198.51.100.80", "443/TCP", "external", 1, "denied", "203.0.113.1 lies outside of its loadBalancerSourceRanges"},

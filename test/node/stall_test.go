@@ -224,7 +224,7 @@ func frozenInTurn(t *testing.T, node *nodekit.Node) (names []string) {
 // unstirred lists the loops that get no work on a node without Kubernetes.
 var unstirred = []string{
 	"api-server/serve", "healthz/serve", "metrics/serve", "node-health/serve", // net/http waits for connections; each request to the API is watched by itself
-	"liveness/judge", "liveness/write-down", "liveness/freeze-tables", // detection of stalls, and the freeze of the test
+	"liveness/evaluate", "liveness/write-down", "liveness/freeze-tables", // detection of stalls, and the freeze of the test
 	"health/record-hooks",                // all start hooks have run
 	"desired-routes/retry-prune",         // until a prune fails
 	"endpoint-manager/remove-left-files", // until a file cannot be removed
