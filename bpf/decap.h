@@ -82,7 +82,7 @@ __attribute__((noinline)) int decap_read(struct __sk_buff *skb, const struct flo
 	if (!flow || !in || !decap_outer(skb, flow) || !(head = packet_head(skb, ENCAP_INNER + sizeof(struct iphdr))))
 		return 0;
 	outer = head + ETH_HLEN;
-	if ((outer->ip.tos & DECAP_ECN_CE) == DECAP_ECN_CE) /* the packet inside would have to tell of the congestion */
+	if ((outer->ip.tos & DECAP_ECN_CE) == DECAP_ECN_CE) /* the inner packet would have to carry the congestion mark */
 		return 0;
 	if (ETH_HLEN + sizeof(outer->ip) + bpf_ntohs(outer->udp.len) != skb->len || outer->flags != bpf_htonl(VXLAN_FLAGS))
 		return 0;

@@ -44,7 +44,7 @@ __attribute__((noinline)) int nat_claim(__u32 family)
 	if (nat_load(family, NAT_OTHER) && !nat_expired(&work->found, ct_now()))
 		return err;
 	nat_delete(family, NAT_OTHER);
-	work->other = work->twin; /* with what stands there: it may count for somebody */
+	work->other = work->twin; /* with the stored entry: it may count for an endpoint */
 	if (nat_load(family, NAT_OTHER))
 		nat_delete(family, NAT_OTHER);
 	return nat_store(family, NAT_REVERSE, BPF_NOEXIST);

@@ -125,7 +125,7 @@ __attribute__((noinline)) int pod_begin(__u32 family)
 	return DROP(FILE_POD_SERVICE, REASON_NAT_NO_MAPPING);
 }
 
-/* pod_must_avoid reports whether a packet equals the translated packets of a flow to a service; the twin of the work is then that flow. */
+/* pod_must_avoid reports whether a packet equals the translated packets of a flow to a service; the reverse key of the work is then that flow. */
 static __always_inline int pod_must_avoid(const struct flow *flow, struct nat_work *work)
 {
 	if (flow->fragment == FRAGMENT_LATER)

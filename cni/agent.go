@@ -35,7 +35,7 @@ func waitReady(ctx context.Context, agent *agentcall.Client) (*agentcall.Config,
 	return config, nil
 }
 
-// agentFailure converts an error of a call to the agent. refused is the code for a call that the agent answered with an error.
+// agentFailure converts an error of a call to the agent. rejectedCode is the code for a call that the agent rejected.
 func agentFailure(rejectedCode uint, agent *agentcall.Client, err error) *types.Error {
 	switch status := agentcall.Status(err); {
 	case status == forbidden:

@@ -92,7 +92,7 @@ func addFlow(to *bpf.NatCount, f *natmap.Flow) {
 	}
 }
 
-// evaluatePair reports whether it deleted the entry. It does not count the twin of a deleted entry: by the time that the pass reads the twin, it has been deleted,
+// evaluatePair reports whether it deleted the entry. It does not count the reverse entry of a deleted entry: by the time that the pass reads it, it has been deleted,
 // or is evaluated itself.
 func (p *pass) evaluatePair(f *natmap.Flow, now uint32, sum *found) (bool, error) {
 	switch {
@@ -170,7 +170,7 @@ func (p *pass) deleteServed(f *natmap.Flow, sum *found) (bool, error) {
 	return true, nil
 }
 
-// deletePair deletes an entry and its twin, each if it names the other one and dead returns true for it, and returns the number of deleted entries. The
+// deletePair deletes an entry and its reverse entry, each if it names the other one and dead returns true for it, and returns the number of deleted entries. The
 // reply entry stays while the entry of the first direction exists: a packet may have recreated the flow.
 func (p *pass) deletePair(f *natmap.Flow, dead func(*natmap.Flow) bool) (n uint64, err error) {
 	own, reverse := f.Key, f.Twin

@@ -26,7 +26,7 @@ import (
 
 const testInterval = 10 * time.Second
 
-// observationOf returns the sight of a namespace whose path still has the inode and the directory of ADD.
+// observationOf returns the observation of a namespace whose path still has the inode and the directory of ADD.
 func observationOf(n int) observation { return observation{inode: uint64(1000 + n), dir: "1:2"} }
 
 // scene is a collector over a manager with some endpoints. Tests change its links, namespaces and pods.

@@ -133,7 +133,7 @@ func TestChurn(t *testing.T) {
 		}
 		t.Fatalf("%s: the table has %v, want %v", what, have, last)
 	}
-	// refused waits until the agent has read and rejected the file with this invalid prefix. Before that, an unchanged table proves nothing.
+	// waitRejected waits until the agent has read and rejected the file with this invalid prefix. Before that, an unchanged table proves nothing.
 	waitRejected := func(prefix string) {
 		t.Helper()
 		for range 3000 {

@@ -33,7 +33,7 @@ type tcxLinks struct {
 	pins    *bpffs.Watch
 	copy    func(program string) (*ebpf.Program, error) // loads another copy of a program
 
-	mu       sync.Mutex             // guards haveTCX, filters and adopted
+	mu       sync.Mutex             // guards haveTCX, filters and restored
 	haveTCX  *bool                  // whether the kernel has tcx; nil before the probe
 	filters  map[string]attachPoint // by key, if cls_bpf replaces tcx
 	restored bool                   // filters includes the filters of previous runs

@@ -47,7 +47,7 @@ func (s *store) DeleteBatch(name string, keys any) (int, error) {
 	return o.m.BatchDelete(keys, nil)
 }
 
-// deleteFirst deletes the first n of keys from m; the twin no longer has them.
+// deleteFirst deletes the first n of keys from m; the shadow map no longer has them.
 func deleteFirst(m *ebpf.Map, keys reflect.Value, n int) error {
 	if n == 0 {
 		return nil

@@ -94,7 +94,7 @@ func (s *store) setFilled() error {
 	return errors.Join(errs...)
 }
 
-// pinShadow pins a twin that has no pin yet.
+// pinShadow pins a shadow map that has no pin yet.
 func (s *store) pinShadow(t *shadowMap) error {
 	if t == nil || !t.unpinned {
 		return nil

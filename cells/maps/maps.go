@@ -58,7 +58,7 @@ type store struct {
 	params
 	dir string
 
-	mu   sync.RWMutex      // guards open; held for reading while a map is written, so that no twin is closed during a write
+	mu   sync.RWMutex      // guards open; held for reading while a map is written, so that no shadow map is closed during a write
 	open map[string]opened // nil before the start and after the stop
 
 	copying sync.Mutex // taken after mu while entries are copied between maps of two sizes, or deleted in both
@@ -344,7 +344,7 @@ func (s *store) PutPrevious(name string, key, value, previous any) error {
 	})
 }
 
-// put writes an entry, and calls also for the twin if there is one.
+// put writes an entry, and calls also for the shadow map if there is one.
 func (s *store) put(name string, key, value any, also func(*shadowMap) error) error {
 	s.mu.RLock()
 	defer s.mu.RUnlock()

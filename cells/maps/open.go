@@ -107,7 +107,7 @@ func (s *store) quarantine(pin string, why error, o *opened) error {
 	return nil
 }
 
-// makeMap creates the map and fills it from its twin, if there is one. It pins the map after that, with a mark if its owner has yet to fill it, so after a
+// makeMap creates the map and fills it from its shadow map, if there is one. It pins the map after that, with a mark if its owner has yet to fill it, so after a
 // crash the next run treats no unfilled map as filled.
 func (s *store) makeMap(l layout, pin string, o *opened) error {
 	m, err := s.Kernel.Create(l.MapSpec)

@@ -14,7 +14,7 @@ type shadowMap struct {
 	m    *ebpf.Map
 	pin  string
 	back convert // converts from the present layout to this one
-	// resized is true if only the number of entries differs. Such a twin is removed when every hook runs this generation. A twin of another layout is kept, so
+	// resized is true if only the number of entries differs. Such a shadow map is removed when every hook runs this generation. A shadow map of another layout is kept, so
 	// that the previous release finds a current map.
 	resized  bool
 	unpinned bool // until the present map is filled: the previous release would treat a pinned map as filled
@@ -22,7 +22,7 @@ type shadowMap struct {
 	seen     seen // entries that have been in both maps
 }
 
-// put converts an entry and writes it to the twin.
+// put converts an entry and writes it to the shadow map.
 func (t *shadowMap) put(key, value any) error {
 	k, err := binary.Append(nil, binary.NativeEndian, key)
 	if err != nil {
@@ -42,7 +42,7 @@ func (t *shadowMap) put(key, value any) error {
 	return t.write(k, v)
 }
 
-// write writes an entry in the layout of the twin.
+// write writes an entry in the layout of the shadow map.
 func (t *shadowMap) write(key, value any) error {
 	err := t.m.Put(key, value)
 	if full := errors.Is(err, unix.E2BIG) || errors.Is(err, unix.ENOSPC); err == nil || full && !t.resized {
@@ -51,7 +51,7 @@ func (t *shadowMap) write(key, value any) error {
 	return fmt.Errorf("write to %s: %w", t.pin, err)
 }
 
-// remove deletes an entry from the twin; a missing entry is no error.
+// remove deletes an entry from the shadow map; a missing entry is no error.
 func (t *shadowMap) remove(key any, size uint32) error {
 	k, err := binary.Append(nil, binary.NativeEndian, key)
 	if err != nil {

@@ -264,7 +264,7 @@ func (in *inputs) forget(used func(uint32) bool, now time.Time) (forgotten []uin
 	for id, since := range in.leaving {
 		left := identityGrace - now.Sub(since)
 		if left <= 0 && elsewhere == nil {
-			elsewhere = in.elsewhere()
+			elsewhere = in.ipcacheIdentities()
 		}
 		if left > 0 || used(id) || elsewhere[id] {
 			left = max(left, identityGrace/10)
@@ -282,8 +282,8 @@ func (in *inputs) forget(used func(uint32) bool, now time.Time) (forgotten []uin
 	return forgotten, again
 }
 
-// elsewhere returns the identities that ipcache names.
-func (in *inputs) elsewhere() map[uint32]bool {
+// ipcacheIdentities returns the identities that ipcache names.
+func (in *inputs) ipcacheIdentities() map[uint32]bool {
 	all := map[uint32]bool{}
 	for e := range in.IPCache.All(in.DB.ReadTxn()) {
 		all[e.Identity] = true

@@ -35,9 +35,9 @@ type peers struct {
 	unsettled map[string]map[uint32]time.Time
 	// misplaced has the pods on other nodes with addresses that no pod of their node may have, according to the known nodes.
 	misplaced map[string]bool
-	nodes     *clusternodes.Follower // nil unless told: it takes memory for each node
+	nodes     *clusternodes.Follower // nil unless enabled: it takes memory for each node
 	slots     map[uint16]slot        // slots of the endpoints when this run began
-	claims    *podclaims.Claims      // addresses of pods on other nodes; nil unless told
+	claims    *podclaims.Claims      // addresses of pods on other nodes; nil unless enabled
 }
 
 func newPeers() peers {
@@ -140,7 +140,7 @@ func (in *inputs) updatePeer(txn statedb.ReadTxn, key string, now time.Time) {
 		if done || still || now.Sub(since) >= identityGrace {
 			continue
 		}
-		if addresses := in.nobodysElse(txn, key, was.Addresses); len(addresses) > 0 {
+		if addresses := in.unownedAddresses(txn, key, was.Addresses); len(addresses) > 0 {
 			as = append(as, policymap.Pod{Identity: was.Identity, Addresses: addresses, Ports: was.Ports, DenyOnly: true})
 			if leaving == nil {
 				leaving = map[uint32]time.Time{}
@@ -279,8 +279,8 @@ func (in *inputs) claimed(txn statedb.ReadTxn, o *cilium.Endpoint, addr netip.Ad
 	return true
 }
 
-// nobodysElse returns the former addresses of a pod that no other endpoint or pod has now.
-func (in *inputs) nobodysElse(txn statedb.ReadTxn, key string, addresses []netip.Addr) (list []netip.Addr) {
+// unownedAddresses returns the former addresses of a pod that no other endpoint or pod has now.
+func (in *inputs) unownedAddresses(txn statedb.ReadTxn, key string, addresses []netip.Addr) (list []netip.Addr) {
 	for _, addr := range addresses {
 		taken := false
 		if ep, _, found := in.Endpoints.Get(txn, endpoints.ByAddress(addr)); found {

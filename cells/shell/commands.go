@@ -38,7 +38,7 @@ func isEngines(name string) bool {
 	return found
 }
 
-// guard is a command without the flags in refused.
+// guard is a command without the flags in rejectedFlags.
 type guard struct{ script.Cmd }
 
 // Run returns an error for a rejected flag, and otherwise runs the command.

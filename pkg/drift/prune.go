@@ -12,7 +12,7 @@ import (
 const settle = time.Second
 
 // PruneUnowned handles entries of one of our maps without a row. It waits until pending deletions have ended. Another process wrote the entries that remain:
-// Strangers counts each one and calls prune to remove them.
+// PruneUnowned counts each one and calls prune to remove them.
 func PruneUnowned[K any](ctx context.Context, w Watch, mapName string, seen []K, still func(K) bool, prune func()) {
 	if len(seen) == 0 {
 		return

@@ -57,7 +57,7 @@ func Follow[Obj any](g job.Group, table statedb.Table[Obj], status func(Obj) rec
 // followed is the table of a loop that is added with [Follow].
 type followed[Obj any] struct{ *pending[Obj] }
 
-// evaluate implements judged. It never reports a fault, but records the state for [pending.lagging].
+// evaluate implements evaluator. It never reports a fault, but records the state for [pending.lagging].
 func (f followed[Obj]) evaluate(now int64, txn statedb.ReadTxn) (string, int64) {
 	f.mu.Lock()
 	defer f.mu.Unlock()

@@ -22,7 +22,7 @@ const (
 	Expired     State = "expired" // expired, but not yet collected
 )
 
-// StateAt returns the state of a pair at a time of [bpf.CtNow]; twin is nil when the reverse entry is missing.
+// StateAt returns the state of a pair at a time of [bpf.CtNow]; reverse is nil when the reverse entry is missing.
 func (f *Flow) StateAt(now uint32, reverse *Flow) State {
 	other := uint32(0)
 	if reverse != nil {

@@ -60,10 +60,10 @@ type Evaluation struct {
 	Nearly []Miss `json:"nearly,omitempty"`
 }
 
-// Answer contains the enforced judgement and the judgement with policies in audit mode.
+// Answer contains the enforced verdict and the verdict with policies in audit mode.
 type Answer struct {
 	Evaluation
-	// Audited is the judgement if policies in audit mode were enforced. It equals the enforced judgement if no policy is in audit mode.
+	// Audited is the verdict if policies in audit mode were enforced. It equals the enforced verdict if no policy is in audit mode.
 	Audited Evaluation `json:"audited"`
 }
 

@@ -174,7 +174,7 @@ func (c *Compiled) put(p peer, entries []entry) bool {
 	return true
 }
 
-// reuse returns former if it is equal to c, otherwise c with its groups replaced by the equal groups of former.
+// reuse returns previous if it is equal to c, otherwise c with its groups replaced by the equal groups of previous.
 func (c *Compiled) reuse(previous *Compiled) *Compiled {
 	if previous == nil || c == previous || c.allowsAll {
 		return c

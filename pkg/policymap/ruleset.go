@@ -150,7 +150,7 @@ func (set *ruleset) touchCIDR(prefix netip.Prefix, number uint32) {
 // many is the largest number of peers that are compiled one by one. For more peers, everything is compiled.
 const many = 64
 
-// compile returns the current result of the rule set. It reuses the parts of former that are equal.
+// compile returns the current result of the rule set. It reuses the parts of previous that are equal.
 func (set *ruleset) compile(r *Resolver, previous *Compiled) *Compiled {
 	switch {
 	case set.stale || len(set.touched) > many:

@@ -44,8 +44,8 @@ func (v *View) throughService(c *connection, kernel Kernel) (*models.PolicyExpla
 	e := &models.PolicyExplanation{From: v.model(c.source, c.sourceAddr), To: v.model(c.target, c.targetAddr),
 		Service: models.PolicyService{Name: f.Service, ID: int64(f.ID), Frontend: f.Address.String(), Type: string(f.Kind), Scope: scope,
 			Backends: len(ids), Message: lag(f)}}
-	const elsewhere = "evaluated for each backend of the service"
-	e.Egress.Message, e.Ingress.Message = elsewhere, elsewhere
+	const perBackend = "evaluated for each backend of the service"
+	e.Egress.Message, e.Ingress.Message = perBackend, perBackend
 	if why := refusal(f, outside, c.sourceAddr, len(ids)); why != "" {
 		e.Verdict, e.Summary = models.PolicyVerdictDenied, fmt.Sprintf("denied by service %s at %s: %s", f.Service, f.Address, why)
 		return e, nil

@@ -27,7 +27,7 @@ const (
 	probePort         = 7000
 )
 
-// verdicts measures the time from the rename of a policy's file into place until the policy applies to packets, with judged endpoints. It takes the sending
+// verdicts measures the time from the rename of a policy's file into place until the policy applies to packets, with evaluated endpoints. It takes the sending
 // time of the first probe that was forwarded, or of the last.
 func (b *bench) verdicts(ctx context.Context) error {
 	node, err := b.startNode(ctx, nodekit.Options{})

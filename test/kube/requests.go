@@ -36,19 +36,19 @@ func Server(name string, on *Node) Pod {
 // Requester sends one request to each target concurrently and returns a line for each answer: "SERVER PORT CLIENT". The error has a line for each failure.
 type Requester func(targets ...string) ([]string, error)
 
-// PodRequester returns an Asker that runs "talk ask" with the flags in a pod that uses TalkImage.
+// PodRequester returns a Requester that runs "talk ask" with the flags in a pod that uses TalkImage.
 func (c *Cluster) PodRequester(ctx context.Context, pod string, flags ...string) Requester {
 	return asking(flags, func(args ...string) (string, error) { return c.Exec(ctx, pod, append([]string{"talk"}, args...)...) })
 }
 
-// Requester returns an Asker that runs "talk ask" with the flags as a process of the node.
+// Requester returns a Requester that runs "talk ask" with the flags as a process of the node.
 func (n *Node) Requester(ctx context.Context, flags ...string) Requester {
 	return asking(flags, func(args ...string) (string, error) {
 		return n.Run(ctx, append([]string{n.Tool("kube/talk")}, args...)...)
 	})
 }
 
-// OutsideRequester returns an Asker outside all nodes.
+// OutsideRequester returns a Requester outside all nodes.
 func (c *Cluster) OutsideRequester(ctx context.Context) Requester {
 	return asking(nil, func(args ...string) (string, error) { return c.RunOutside(ctx, append([]string{c.talk()}, args...)...) })
 }

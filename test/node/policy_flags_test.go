@@ -83,7 +83,7 @@ func TestPrivilegedPolicy_KindsSwitchedOff(t *testing.T) {
 	}
 }
 
-// joinUnheard adds a pod that must never receive a packet of the stranger, which sends to all addresses that the pod may get while it is added.
+// joinUnheard adds a pod that must never receive a packet of deniedPeer, which sends to all addresses that the pod may get while it is added.
 func (w *world) joinUnheard(t *testing.T, name, manifest, deniedPeer string) {
 	t.Helper()
 	w.write(t, "late.yaml", podManifests(map[string]string{name: manifest}))

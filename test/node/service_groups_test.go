@@ -9,13 +9,13 @@ import (
 	"testing"
 )
 
-// serviceGroup is a group of tests of services. It creates its services and pods on an empty market.
+// serviceGroup is a group of tests of services. It creates its services and pods on an empty fixture.
 type serviceGroup struct {
 	name string
 	try  func(m *serviceFixture, t *testing.T, packets bool)
 }
 
-// TestPrivilegedService_Groups tests services on one node for each of the modes. The groups run one after the other, each on an empty market, so that the node
+// TestPrivilegedService_Groups tests services on one node for each of the modes. The groups run one after the other, each on an empty fixture, so that the node
 // and its agent are started only once.
 func TestPrivilegedService_Groups(t *testing.T) {
 	t.Parallel()

@@ -10,7 +10,7 @@ import (
 	"github.com/waggle-net/waggle/test/nodekit/load"
 )
 
-// busyServiceFixture returns a market with traffic through its services on every path, and this traffic.
+// busyServiceFixture returns a fixture with traffic through its services on every path, and this traffic.
 func busyServiceFixture(t *testing.T, packets bool, args ...string) (*serviceFixture, *load.Load) {
 	t.Helper()
 	m := newServiceFixture(t, args...)

@@ -43,7 +43,7 @@ func newServiceFixture(t *testing.T, args ...string) *serviceFixture {
 	return m
 }
 
-// newStoppedServiceFixture creates the node and leaves its start to the test, see [market.start].
+// newStoppedServiceFixture creates the node and leaves its start to the test, see [serviceFixture.start].
 func newStoppedServiceFixture(t *testing.T, args ...string) *serviceFixture {
 	t.Helper()
 	return &serviceFixture{Node: newNode(t, nodekit.Options{AgentArgs: args}), pods: map[string]*nodekit.Pod{}}
@@ -69,7 +69,7 @@ func (m *serviceFixture) pod(t *testing.T, name string, ports ...uint16) *nodeki
 
 // endpoint is an endpoint of a slice, as in a manifest without its address.
 type endpoint struct {
-	pod  string // a pod of the market
+	pod  string // a pod of the fixture
 	node string // "" is this node
 	rest string // additional fields, as "conditions: {ready: false}"
 }
@@ -184,7 +184,7 @@ func (m *serviceFixture) backendIDs(t *testing.T, address string) ([]string, err
 	return nil, fmt.Errorf("no frontend %s in:\n%s", address, text)
 }
 
-// ready waits for the frontends of an address over TCP and UDP, see [market.served].
+// ready waits for the frontends of an address over TCP and UDP, see [serviceFixture.served].
 func (m *serviceFixture) ready(t *testing.T, to netip.AddrPort, backends int) {
 	t.Helper()
 	for _, network := range networks {

@@ -404,7 +404,7 @@ func (m *merger) compare(before, after *cilium.EndpointSlice, changed func(key s
 		} else {
 			key = now.Key()
 		}
-		old, now = m.elsewhere(old), m.elsewhere(now)
+		old, now = m.onOtherNode(old), m.onOtherNode(now)
 		same := old == now || old != nil && now != nil && old.Equal(now)
 		if same && (now == nil || m.shared[key] == nil) { // for a pod in several slices the age of the slice matters as well, and it is newer now
 			continue
@@ -416,8 +416,8 @@ func (m *merger) compare(before, after *cilium.EndpointSlice, changed func(key s
 	return nil
 }
 
-// elsewhere returns ep, or nil for a pod of this node.
-func (m *merger) elsewhere(ep *cilium.Endpoint) *cilium.Endpoint {
+// onOtherNode returns ep, or nil for a pod of this node.
+func (m *merger) onOtherNode(ep *cilium.Endpoint) *cilium.Endpoint {
 	if ep != nil && ep.Host() == m.node {
 		return nil
 	}

@@ -11,15 +11,15 @@ import (
 	"github.com/waggle-net/waggle/test/kube"
 )
 
-// pod returns an Asker in a pod that runs the program talk.
+// pod returns a Requester in a pod that runs the program talk.
 func (w *world) pod(t *testing.T, name string) kube.Requester {
 	return w.PodRequester(t.Context(), name)
 }
 
-// node returns an Asker that is a process of the node.
+// node returns a Requester that is a process of the node.
 func (w *world) node(t *testing.T, n *kube.Node) kube.Requester { return n.Requester(t.Context()) }
 
-// outside returns an Asker outside all nodes.
+// outside returns a Requester outside all nodes.
 func (w *world) outside(t *testing.T) kube.Requester { return w.OutsideRequester(t.Context()) }
 
 // answers waits until a server answers all targets and reports the client address of the target's family.
