@@ -55,7 +55,7 @@ func TestLayoutVersion_IncrementsWithLayout(t *testing.T) {
 		sum := sha256.Sum256([]byte(shape(specs[name])))
 		line := fmt.Sprintf("%s %x", PinName(name, LayoutVersion(name)), sum[:8])
 		if !slices.Contains(known, line) {
-			t.Errorf("%s is not in %s: raise the version of %s in layouts.go, describe the layout before as its Former, and "+
+			t.Errorf("%s is not in %s: raise the version of %s in layouts.go, describe the previous layout in PreviousLayoutOf, and "+
 				"add the line (its shape is %s)", line, record, name, shape(specs[name]))
 		}
 	}

@@ -21,11 +21,11 @@ type kernel interface {
 
 // pod is the link of one pod and the default routes over it.
 type pod interface {
-	// Look reads all sizes.
+	// ReadSizes reads all sizes.
 	ReadSizes() (sizes, error)
 	SetHost(mtu int) error           // of the host end
 	SetLink(mtu int) error           // of the pod's end
-	SetRoute(r route, mtu int) error // of a default route that Look returned
+	SetRoute(r route, mtu int) error // of a default route that ReadSizes returned
 	Close()
 }
 

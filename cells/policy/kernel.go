@@ -24,7 +24,7 @@ type entryMaps interface {
 	Some(c *cursor, n int) (found map[entryKey]policymap.Entry, end bool, err error)
 	// Get reads one entry. Ranges of one policy and peer do not overlap, so a lookup of a range finds this range or none.
 	Get(id uint32, key policymap.Key) (e policymap.Entry, found bool, err error)
-	// Room returns the capacity of the maps.
+	// Capacity returns the capacity of the maps.
 	Capacity() (capacity, error)
 	// Slots returns the policies that the datapath has for endpoints now, by local id.
 	Slots() (map[uint16]slot, error)

@@ -16,7 +16,7 @@ type ciliumRule struct {
 	fields map[string]json.RawMessage
 	// closed is set if the rule must allow nothing. anyPeers and anyPorts are set if a deny rule must match every peer or all ports.
 	closed, anyPeers, anyPorts bool
-	// refused are ports on which the rule allows only connections that the datapath cannot distinguish from others: all of their connections are denied.
+	// denied are ports on which the rule allows only connections that the datapath cannot distinguish from others: all of their connections are denied.
 	denied Ports
 	// required are the conditions on peers that apply to all rules.
 	required []PeerRequirement
