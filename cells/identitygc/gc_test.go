@@ -158,10 +158,10 @@ func TestRound_ReferencedBeforeDeletion_IsKept(t *testing.T) {
 func TestRound_FaultyAPIServer_DeletesNothing(t *testing.T) {
 	t.Parallel()
 	for name, fault := range map[string]func(*kubetest.Server){
-		"endpoints cannot be listed":  func(s *kubetest.Server) { s.Deny("list", kubeapi.CiliumEndpoints) },
-		"identities cannot be listed": func(s *kubetest.Server) { s.Deny("list", kubeapi.CiliumIdentities) },
-		"there are no endpoints":      func(s *kubetest.Server) { s.Remove(kubeapi.CiliumEndpoints, "ns", "web") },
-		"it is away":                  func(s *kubetest.Server) { s.Stop() },
+		"endpoints cannot be listed":    func(s *kubetest.Server) { s.Deny("list", kubeapi.CiliumEndpoints) },
+		"identities cannot be listed":   func(s *kubetest.Server) { s.Deny("list", kubeapi.CiliumIdentities) },
+		"there are no endpoints":        func(s *kubetest.Server) { s.Remove(kubeapi.CiliumEndpoints, "ns", "web") },
+		"the API server is unreachable": func(s *kubetest.Server) { s.Stop() },
 	} {
 		t.Run(name, func(t *testing.T) {
 			t.Parallel()

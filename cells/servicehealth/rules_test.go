@@ -67,8 +67,8 @@ func TestAnswers_StaleRules(t *testing.T) {
 		"changes while it is pending": {[]change{{0, web(balanced, frontends.LoadBalancer, full)}, {staleAfter - time.Second, web(balanced, frontends.LoadBalancer, reconciler.StatusPending())}}, 2 * time.Second, 503},
 		"done, and changed again":     {[]change{{0, web(balanced, frontends.LoadBalancer, full)}, {time.Hour, web(balanced, frontends.LoadBalancer, reconciler.StatusDone())}, {time.Hour, web(balanced, frontends.LoadBalancer, reconciler.StatusPending())}}, time.Second, 200},
 		"done after long":             {[]change{{0, web(balanced, frontends.LoadBalancer, full)}, {time.Hour, web(balanced, frontends.LoadBalancer, reconciler.StatusDone())}}, time.Second, 200},
-		"the ClusterIP alone":         {[]change{{0, web(inside, frontends.ClusterIP, full)}}, time.Hour, 200},
-		"the loopback address alone":  {[]change{{0, loopback}}, time.Hour, 200},
+		"only the ClusterIP":          {[]change{{0, web(inside, frontends.ClusterIP, full)}}, time.Hour, 200},
+		"only the loopback address":   {[]change{{0, loopback}}, time.Hour, 200},
 		"an address of another owner": {[]change{{0, others}}, time.Hour, 200},
 	} {
 		t.Run(name, func(t *testing.T) {

@@ -236,7 +236,7 @@ func TestConflict_OwnerKeepsAddress(t *testing.T) {
 	has("an older one of the same namespace", "ExternalIPs a/mine[c/older b/old a/web]")
 	b.remove(outer("a", "mine", "10.96.0.4", "192.0.2.1", 4))
 	b.step()
-	has("it goes", "ExternalIPs c/older[b/old a/web]")
+	has("it is removed", "ExternalIPs c/older[b/old a/web]")
 	balanced := outer("a", "web", "10.96.0.1", "", 5)
 	balanced.Type, balanced.IngressIPs = typeLB, ips("192.0.2.1")
 	b.insert(balanced)
@@ -248,7 +248,7 @@ func TestConflict_OwnerKeepsAddress(t *testing.T) {
 	has("all but one have gone", "ExternalIPs b/old[]")
 	b.insert(outer("c", "older", "10.96.0.3", "192.0.2.1", 0))
 	b.step()
-	has("it comes again", "ExternalIPs b/old[c/older]")
+	has("it is added again", "ExternalIPs b/old[c/older]")
 }
 
 // TestConflict_ClusterIPOfOtherProxy_IsReserved: no other Service on this node gets the ClusterIP of a Service that another proxy or another node serves.

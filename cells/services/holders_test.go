@@ -50,7 +50,7 @@ func TestHolders_SurviveARestart(t *testing.T) {
 	b.state(sources.Synced)
 	b.insert(web)
 	b.step()
-	there("nobody else claims it", false)
+	there("no other service claims it", false)
 	b.insert(thief)
 	b.step()
 	there("contested", true)

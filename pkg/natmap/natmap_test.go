@@ -73,15 +73,15 @@ func TestStateAt(t *testing.T) {
 		left, right    uint32 // expiry of both entries
 		want           State
 	}{
-		"a SYN":                   {unix.IPPROTO_TCP, established, 0, now + 1, now + 1, Opening},
-		"both have sent more":     {unix.IPPROTO_TCP, established, established, now + 1, now + 1, Established},
-		"one has ended":           {unix.IPPROTO_TCP, established | fin, established, now + 1, now + 1, Closing},
-		"both have":               {unix.IPPROTO_TCP, established | fin, established | fin, now + 1, now + 1, Closed},
-		"broken by the other":     {unix.IPPROTO_TCP, established, rst, now + 1, now + 1, Reset},
-		"one direction goes on":   {unix.IPPROTO_UDP, 0, 0, now, now + 1, Alive},
-		"the other goes on":       {unix.IPPROTO_UDP, 0, 0, now + 1, now, Alive},
-		"neither does":            {unix.IPPROTO_TCP, established, established, now, now, Expired},
-		"the clock wrapped round": {unix.IPPROTO_UDP, 0, 0, now, 1<<31 + now + 1, Expired},
+		"a SYN":                          {unix.IPPROTO_TCP, established, 0, now + 1, now + 1, Opening},
+		"both have sent more":            {unix.IPPROTO_TCP, established, established, now + 1, now + 1, Established},
+		"one has ended":                  {unix.IPPROTO_TCP, established | fin, established, now + 1, now + 1, Closing},
+		"both have":                      {unix.IPPROTO_TCP, established | fin, established | fin, now + 1, now + 1, Closed},
+		"broken by the other":            {unix.IPPROTO_TCP, established, rst, now + 1, now + 1, Reset},
+		"one direction stays open":       {unix.IPPROTO_UDP, 0, 0, now, now + 1, Alive},
+		"the other direction stays open": {unix.IPPROTO_UDP, 0, 0, now + 1, now, Alive},
+		"neither does":                   {unix.IPPROTO_TCP, established, established, now, now, Expired},
+		"the clock wrapped round":        {unix.IPPROTO_UDP, 0, 0, now, 1<<31 + now + 1, Expired},
 	} {
 		f := Flow{Key: KeyOf(Tuple{Source: netip.MustParseAddrPort("10.0.0.1:1"), Target: netip.MustParseAddrPort("10.0.0.2:2"), Protocol: tc.protocol}),
 			Flags: tc.flags, Expires: tc.left}

@@ -266,7 +266,7 @@ func TestCompile_NamedPortsOfUncertainPods(t *testing.T) {
 		both := []uint16{81, 82}
 		require.True(t, r.NamesPortsOfPeers())
 		r.UpsertPod("a", pod("10.0.0.1", 81))
-		check("nobody is sure of any", "10.0.0.1", nil, both[1:])
+		check("no peer is certain", "10.0.0.1", nil, both[1:])
 		sure := pod("10.0.0.2", 81)
 		sure.DenyOnly = false
 		r.UpsertPod("b", sure)
